@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn other_plugins_parts_of_the_result_are_not_ours() {
+    fn results_of_other_plugins_are_ignored_by_check() {
         let ips = r#"{"address": "10.1.0.1/24", "interface": 1}, {"address": "10.65.0.1/32", "interface": 3}"#;
         let found = recorded(ips).unwrap();
         assert_eq!(found.host.unwrap().name, "calic1");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_interface_is_ours_and_none_at_all_is_an_error() {
+    fn address_without_an_interface_is_accepted_and_no_address_is_an_error() {
         assert_eq!(recorded(r#"{"address": "10.65.0.1/32"}"#).unwrap().addresses.len(), 1);
         let error = recorded(r#"{"address": "10.1.0.1/24", "interface": 1}"#).unwrap_err();
         assert_eq!(error.code, Code::INVALID_CONFIG);

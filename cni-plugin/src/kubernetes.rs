@@ -235,7 +235,7 @@ mod tests {
 
     /// A standalone `calico-ipam` uses the same condition (IPAM-36).
     #[test]
-    fn a_kubeconfig_is_enough_to_ask_for_the_namespaces_labels() {
+    fn kubeconfig_or_policy_type_requests_the_namespace_labels_on_add() {
         let beside = DatastoreConfig::Local(LocalConfig { path: "/x".into(), deadline: Duration::ZERO });
         let calico = r#","ipam":{"type":"calico-ipam"}"#;
         for (verb, keys, expected) in [

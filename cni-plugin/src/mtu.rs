@@ -95,33 +95,33 @@ mod tests {
     }
 
     #[test]
-    fn the_configured_mtu_wins_even_over_a_damaged_file() {
+    fn configured_mtu_overrides_even_a_damaged_file() {
         assert_eq!(effective(1400, false, file("1450").path()).unwrap(), 1400);
         assert_eq!(effective(1400, false, file("garbage").path()).unwrap(), 1400);
         assert_eq!(effective(1400, false, Path::new("/no/such/file")).unwrap(), 1400);
     }
 
     #[test]
-    fn the_file_is_used_when_nothing_is_configured() {
+    fn mtu_file_is_used_if_no_mtu_is_configured() {
         assert_eq!(effective(0, false, file(" 1450\n").path()).unwrap(), 1450);
         assert_eq!(effective(0, false, Path::new("/no/such/file")).unwrap(), 0);
     }
 
     #[test]
-    fn a_required_file_must_exist() {
+    fn missing_required_mtu_file_is_an_error() {
         let error = effective(1400, true, Path::new("/no/such/file")).unwrap_err();
         assert!(matches!(error, MtuError::Missing(_)) && error.to_string().contains("/no/such/file"));
     }
 
     #[test]
-    fn garbage_is_named() {
+    fn malformed_mtu_file_is_reported_with_its_contents() {
         let error = effective(0, false, file("15oo").path()).unwrap_err();
         assert!(error.to_string().contains("\"15oo\""), "{error}");
         assert!(matches!(effective(0, false, file("").path()), Err(MtuError::Malformed { .. })));
     }
 
     #[test]
-    fn a_file_that_is_being_rewritten_is_read_again() {
+    fn mtu_file_being_rewritten_is_read_again() {
         let file = file("");
         let path = file.path().to_owned();
         let writer = thread::spawn(move || {

@@ -81,7 +81,7 @@ mod tests {
     const ARGS: &str = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p";
 
     #[test]
-    fn the_pod_that_is_asked_for() {
+    fn pod_with_another_uid_is_rejected_unless_a_mirror_pod() {
         let namespace = json!({"name": "ns"});
         assert_eq!(refusal(json!({}), namespace.clone(), ARGS), None);
         assert_eq!(refusal(json!({}), namespace.clone(), &format!("{ARGS};K8S_POD_UID=u-1")), None);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_node_or_namespace_is_not_networked() {
+    fn pod_without_a_node_or_namespace_is_rejected() {
         assert_eq!(refusal(json!({}), json!({}), ARGS).unwrap().msg, "namespaces \"ns\" not found");
         let unscheduled = refusal(json!({"spec": {"nodeName": ""}}), json!({"name": "ns"}), ARGS).unwrap();
         assert_eq!(unscheduled.msg, "error with field node (field should be assigned)");

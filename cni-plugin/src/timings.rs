@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stages_come_out_in_order_as_one_json_line() {
+    fn timings_print_as_a_single_json_line_in_order() {
         let mut timings = Timings::start();
         timings.stage("parse");
         timings.stage("ipam");

@@ -67,7 +67,7 @@ mod tests {
     const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
     #[test]
-    fn waits_double_up_to_a_limit() {
+    fn watch_pauses_double_up_to_a_limit() {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         for expected in [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000] {
             let wait = backoff.next().as_millis();

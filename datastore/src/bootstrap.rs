@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runs_the_cluster_is_added_and_nothing_taken_away() {
+    fn cluster_type_union_adds_missing_values_and_removes_none() {
         for (there, more, expected) in [
             ("", "k8s,kdd", "k8s,kdd"),
             ("kdd", "k8s,kdd", "kdd,k8s"),

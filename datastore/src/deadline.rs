@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_to_a_silent_server_share_the_time_of_the_first_answer() {
+    async fn requests_to_a_silent_server_share_the_first_response_limit() {
         let deadline = Deadline::new(EACH);
         assert_eq!(waited(&deadline).await.as_secs(), EACH.as_secs());
         deadline.expect_first_answer_within(FIRST);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_request_has_its_own_time_once_the_server_has_answered() {
+    async fn time_limit_is_per_request_after_the_first_response() {
         let deadline = Deadline::new(EACH);
         deadline.expect_first_answer_within(FIRST);
         let answer = async {

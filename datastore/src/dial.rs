@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_that_swallows_everything_costs_its_head_start() {
+    async fn silent_address_delays_the_next_attempt_by_its_head_start() {
         assert_eq!(attempts(&["10.0.0.1", "10.0.0.2"], "10.0.0.2", 1).await, (vec![0, 250], 251));
         assert_eq!(attempts(&["fd00::1", "10.0.0.2"], "10.0.0.2", 1).await, (vec![0, 250], 251));
         assert_eq!(attempts(&["10.0.0.1", "10.0.0.2", "fd00::3"], "fd00::3", 1).await, (vec![0, 250, 500], 501));
@@ -139,12 +139,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_address_goes_on_beside_the_others() {
+    async fn slow_address_stays_in_the_race() {
         assert_eq!(attempts(&["10.0.0.1", "10.0.0.2", "10.0.0.3"], "10.0.0.1", 600).await, (vec![0, 250, 500], 600));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_of_many_addresses_gets_a_share_of_the_time() {
+    async fn many_addresses_are_all_tried_within_the_time_limit() {
         let many: Vec<String> = (0..100).map(|number| format!("10.0.0.{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let (begins, connected) = attempts(&many, "10.0.0.99", 1).await;
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_that_refuses_costs_nothing() {
+    async fn refused_connection_starts_the_next_attempt_at_once() {
         let begun = Instant::now();
         let all = addresses(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
         let connect = |refusing: SocketAddr| {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn families_take_turns_from_the_first_address_on() {
+    fn address_families_alternate_from_the_first_address() {
         for (resolved, tried) in [
             (&["fd00::1", "fd00::2", "10.0.0.1", "10.0.0.2"][..], &["fd00::1", "10.0.0.1", "fd00::2", "10.0.0.2"][..]),
             (&["10.0.0.1", "fd00::1", "fd00::2"], &["10.0.0.1", "fd00::1", "fd00::2"]),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_is_dialled_by_the_host_and_port_of_its_url() {
+    async fn server_is_dialed_by_the_host_and_port_of_its_url() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let stream = dial(&format!("https://{at}").parse().unwrap()).await.unwrap();

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pages_follow_each_other_and_a_lost_one_is_asked_for_again() {
+    async fn lost_page_is_requested_again_at_the_same_position() {
         let mut pager = pager([Ok((1, true)), cut(), cut(), Ok((2, true)), Ok((3, false))]);
         for number in 1..=3 {
             assert_eq!(pager.next().await.unwrap(), Some(vec![ObjectChange::Upsert(number)]));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_stays_away_ends_the_walk() {
+    async fn unreachable_server_ends_the_list_after_the_retries() {
         let mut pager = pager([cut(), cut(), cut(), Ok((1, false))]);
         assert_eq!(pager.next().await, Err(WatchFailure::lost("cut")));
         assert_eq!(pager.next().await.unwrap(), Some(vec![ObjectChange::Upsert(1)]), "who asks on is answered");
@@ -159,7 +159,7 @@ mod tests {
 
     /// A retry does not help, and the earlier pages are not a partial result.
     #[tokio::test]
-    async fn a_moment_that_the_server_has_forgotten_ends_the_walk_at_once() {
+    async fn expired_or_refused_page_ends_the_list_at_once() {
         for failure in [WatchFailure::Expired("410".into()), WatchFailure::Refused("403".into())] {
             let mut pager = pager([Ok((1, true)), Err(failure.clone())]);
             assert_eq!(pager.next().await.unwrap(), Some(vec![ObjectChange::Upsert(1)]));

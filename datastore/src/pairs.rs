@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn end_of_prefix_is_the_next_text() {
+    fn end_of_prefix_is_the_next_string() {
         assert_eq!(end_of_prefix("/calico/").as_deref(), Some("/calico0"));
         assert_eq!(end_of_prefix("a\u{10ffff}").as_deref(), Some("b"));
         assert_eq!(end_of_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));

@@ -10,12 +10,12 @@ use libcalico::api::{ClusterInformation, IpPool, IpPoolSpec, ObjectKey, ObjectSe
 use libcalico::store::Store;
 
 #[test]
-fn etcd() {
+fn bootstrap_on_etcd_adds_only_missing_objects() {
     block_on(what_is_missing_alone_is_added_alone(Fixture::etcd().open()));
 }
 
 #[test]
-fn local() {
+fn bootstrap_on_local_adds_only_missing_objects() {
     block_on(what_is_missing_alone_is_added_alone(Fixture::local().open()));
 }
 

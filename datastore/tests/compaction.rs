@@ -29,7 +29,7 @@ async fn is_readable(client: &mut Client, revision: i64) -> bool {
 }
 
 #[test]
-fn one_of_many_compacts_to_where_the_store_was_a_round_ago() {
+fn single_process_compacts_to_the_revision_of_the_previous_round() {
     let server = EtcdServer::start();
     block_on(async {
         let config = etcd_config(&[&server.url]);
@@ -67,7 +67,7 @@ fn one_of_many_compacts_to_where_the_store_was_a_round_ago() {
 }
 
 #[test]
-fn a_store_that_somebody_compacted_further_is_no_failure() {
+fn store_compacted_further_by_another_process_is_no_failure() {
     let server = EtcdServer::start();
     block_on(async {
         let etcd = open(&etcd_config(&[&server.url]));

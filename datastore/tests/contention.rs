@@ -46,7 +46,7 @@ async fn increment(store: &Datastore, key: &ObjectKey) {
 
 #[test]
 #[ignore = "run by increments_are_not_lost as a process of its own"]
-fn worker_increments() {
+fn worker_increments_the_counter() {
     block_on(async {
         let store = open_from_environment();
         for _ in 0..INCREMENTS {
@@ -67,18 +67,18 @@ fn increments_are_not_lost(fixture: &Fixture) {
 }
 
 #[test]
-fn increments_are_not_lost_on_etcd() {
+fn concurrent_increments_on_etcd_are_not_lost() {
     increments_are_not_lost(&Fixture::etcd());
 }
 
 #[test]
-fn increments_are_not_lost_on_local() {
+fn concurrent_increments_on_local_are_not_lost() {
     increments_are_not_lost(&Fixture::local());
 }
 
 #[test]
-#[ignore = "run by first_use_is_not_a_race as a process of its own"]
-fn worker_first_use() {
+#[ignore = "run by concurrent_first_opens_initialize_the_datastore_once as a process of its own"]
+fn worker_opens_an_initialized_datastore() {
     block_on(async {
         let store = open_from_environment();
         let cluster = store.get::<ClusterInformation>(&ObjectKey::global("default")).await.unwrap();
@@ -88,7 +88,7 @@ fn worker_first_use() {
 }
 
 #[test]
-fn first_use_is_not_a_race() {
+fn concurrent_first_opens_initialize_the_datastore_once() {
     for _ in 0..10 {
         let fixture = Fixture::local();
         let workers: Vec<Child> = (0..PROCESSES).map(|_| start("worker_first_use", &fixture.config)).collect();
@@ -101,8 +101,8 @@ fn first_use_is_not_a_race() {
 }
 
 #[test]
-#[ignore = "run by a_killed_writer_leaves_whole_transactions as a process of its own"]
-fn worker_pairs() {
+#[ignore = "run by killed_writer_leaves_complete_transactions_only as a process of its own"]
+fn worker_writes_pairs_until_killed() {
     block_on(async {
         let store = open_from_environment();
         for n in 0.. {
@@ -124,7 +124,7 @@ async fn increment_both(store: &Datastore, round: u64) {
 }
 
 #[test]
-fn a_killed_writer_leaves_whole_transactions() {
+fn killed_writer_leaves_complete_transactions_only() {
     let fixture = Fixture::local();
     let DatastoreConfig::Local(local) = &fixture.config else { unreachable!() };
     let pair =
@@ -154,7 +154,7 @@ fn integrity(path: &Path) -> String {
 }
 
 #[test]
-fn values_are_readable_with_sqlite3_and_only_by_the_owner() {
+fn local_file_is_readable_with_sqlite3_and_only_by_its_owner() {
     use std::os::unix::fs::PermissionsExt;
     let fixture = Fixture::local();
     let DatastoreConfig::Local(local) = &fixture.config else { unreachable!() };

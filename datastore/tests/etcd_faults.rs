@@ -40,7 +40,7 @@ async fn look(store: &Datastore) -> Result<(), StoreError> {
 }
 
 #[test]
-fn unreachable_endpoints_are_named_and_nothing_was_sent() {
+fn unreachable_endpoints_are_named_and_no_request_was_sent() {
     let ports = [Port::free(), Port::free()];
     let [a, b] = ports.each_ref().map(unused);
     let store = open(&[&a, &b], DEADLINE);
@@ -54,7 +54,7 @@ fn unreachable_endpoints_are_named_and_nothing_was_sent() {
 }
 
 #[test]
-fn the_next_endpoint_serves_when_the_first_is_down() {
+fn next_etcd_endpoint_serves_when_the_first_is_down() {
     let server = EtcdServer::start();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -77,7 +77,7 @@ fn the_next_endpoint_serves_when_the_first_is_down() {
 }
 
 #[test]
-fn a_silent_server_meets_the_deadline() {
+fn silent_etcd_server_ends_the_request_at_the_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let store = open(&[&format!("http://{}", listener.local_addr().unwrap())], Duration::from_millis(300));
     let (key, value) = pool("p", "1");
@@ -87,7 +87,7 @@ fn a_silent_server_meets_the_deadline() {
 }
 
 #[test]
-fn a_lost_answer_to_a_write_is_an_unknown_outcome() {
+fn write_with_a_lost_response_has_an_unknown_outcome() {
     let server = EtcdServer::start();
     let proxy = Proxy::to(&server.url);
     block_on(async {
@@ -105,7 +105,7 @@ fn a_lost_answer_to_a_write_is_an_unknown_outcome() {
 }
 
 #[test]
-fn a_read_whose_answer_is_lost_goes_to_the_next_endpoint() {
+fn read_with_a_lost_response_is_retried_on_the_next_endpoint() {
     let server = EtcdServer::start();
     let proxy = Proxy::to(&server.url);
     proxy.lose_answers(true);
@@ -117,7 +117,7 @@ fn a_read_whose_answer_is_lost_goes_to_the_next_endpoint() {
 }
 
 #[test]
-fn a_server_that_goes_and_comes_back() {
+fn killed_etcd_is_reported_as_unavailable() {
     let mut server = EtcdServer::start();
     let store = open(&[&server.url], Duration::from_secs(3));
     block_on(async {
@@ -131,7 +131,7 @@ fn a_server_that_goes_and_comes_back() {
 }
 
 #[test]
-fn passwords_are_checked_and_refusals_name_the_user() {
+fn wrong_etcd_password_is_rejected_and_the_error_names_the_user() {
     let server = EtcdServer::start();
     let settings = DatastoreSettings { etcd_endpoints: server.url.clone(), ..DatastoreSettings::default() };
     let login = |user, password| [("ETCD_USERNAME", user), ("ETCD_PASSWORD", password)];
@@ -164,7 +164,7 @@ fn passwords_are_checked_and_refusals_name_the_user() {
 }
 
 #[test]
-fn certificates_from_files_inline_and_base64() {
+fn certificates_are_accepted_from_files_inline_pem_and_base64() {
     let ours = Certificates::new("ours");
     let server = EtcdServer::start_tls(&ours.etcd_flags());
     let path = |name: &str| ours.file(name).display().to_string();
@@ -189,7 +189,7 @@ fn certificates_from_files_inline_and_base64() {
 }
 
 #[test]
-fn wrong_certificates_are_refusals_that_name_the_files() {
+fn wrong_certificates_are_rejected_and_the_error_names_the_files() {
     let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));
     let server = EtcdServer::start_tls(&ours.etcd_flags());
     let path = |of: &Certificates, name: &str| of.file(name).display().to_string();
@@ -236,7 +236,7 @@ fn wrong_certificates_are_refusals_that_name_the_files() {
 }
 
 #[test]
-fn the_wrong_scheme_says_so() {
+fn wrong_url_scheme_is_reported_with_the_right_scheme() {
     let ours = Certificates::new("ours");
     let secured = EtcdServer::start_tls(&ours.etcd_flags());
     let plain = EtcdServer::start();
@@ -253,7 +253,7 @@ fn the_wrong_scheme_says_so() {
 }
 
 #[test]
-fn a_client_certificate_that_was_written_anew_is_shown_by_the_next_connection() {
+fn replaced_client_certificate_is_used_by_the_next_connection() {
     let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));
     let server = EtcdServer::start_tls(&ours.etcd_flags());
     let path = |name: &str| ours.file(name).display().to_string();

@@ -23,7 +23,7 @@ fn odd(path: &str, value: &str) -> Write {
 }
 
 #[test]
-fn from_a_file_to_etcd_and_back_byte_for_byte() {
+fn export_from_a_file_to_etcd_and_back_preserves_every_byte() {
     let (local, server) = (Fixture::local(), EtcdServer::start());
     block_on(async {
         let file = local.open();
@@ -64,7 +64,7 @@ fn from_a_file_to_etcd_and_back_byte_for_byte() {
 }
 
 #[test]
-fn other_values_are_overwritten_only_when_told() {
+fn import_overwrites_other_values_only_if_requested() {
     let (one, two) = (Fixture::local(), Fixture::local());
     block_on(async {
         let (source, target) = (one.open(), two.open());

@@ -49,13 +49,13 @@ fn directory() -> PathBuf {
 }
 
 #[test]
-fn a_full_disk_is_said_and_harms_nothing() {
+fn full_disk_is_reported_and_corrupts_no_data() {
     on_tmpfs("worker_full_disk", "512k");
 }
 
 #[test]
-#[ignore = "run by a_full_disk_is_said_and_harms_nothing in mounts of its own"]
-fn worker_full_disk() {
+#[ignore = "run by full_disk_is_reported_and_corrupts_no_data in mounts of its own"]
+fn worker_fills_the_disk_and_loses_no_committed_write() {
     let path = directory().join("calico.db");
     let store = open(&path);
     let mut names = (0..).map(|n| format!("pool-{n:04}"));
@@ -76,13 +76,13 @@ fn worker_full_disk() {
 }
 
 #[test]
-fn no_room_for_a_new_file_is_said() {
+fn missing_space_for_a_new_file_is_reported() {
     on_tmpfs("worker_no_room", "16k");
 }
 
 #[test]
-#[ignore = "run by no_room_for_a_new_file_is_said in mounts of its own"]
-fn worker_no_room() {
+#[ignore = "run by missing_space_for_a_new_file_is_reported in mounts of its own"]
+fn worker_without_space_for_a_new_file_gets_disk_full() {
     let path = directory().join("calico.db");
     // The write is bounded, so that it can fill nothing but the 16 KiB above.
     let filled = std::fs::write(directory().join("filler"), vec![0; 64 * 1024]);
@@ -97,13 +97,13 @@ fn worker_no_room() {
 }
 
 #[test]
-fn a_read_only_directory_is_said() {
+fn read_only_directory_is_reported() {
     on_tmpfs("worker_read_only", "1m");
 }
 
 #[test]
-#[ignore = "run by a_read_only_directory_is_said in mounts of its own"]
-fn worker_read_only() {
+#[ignore = "run by read_only_directory_is_reported in mounts of its own"]
+fn worker_on_a_read_only_directory_can_only_read() {
     let path = directory().join("calico.db");
     create(&open(&path), "p").unwrap();
     assert!(Command::new("mount").args(["-o", "remount,ro"]).arg(directory()).status().unwrap().success());
@@ -124,7 +124,7 @@ fn open_error(path: &Path) -> String {
 }
 
 #[test]
-fn files_that_are_something_else_are_refused_and_left_alone() {
+fn foreign_files_are_rejected_and_left_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("calico.db");
     std::fs::write(&path, "not a database, just text that somebody needs\n".repeat(100)).unwrap();
@@ -152,7 +152,7 @@ fn files_that_are_something_else_are_refused_and_left_alone() {
 }
 
 #[test]
-fn a_damaged_file_is_said_with_the_way_out() {
+fn damaged_file_is_reported_with_a_remedy() {
     let fixture = Fixture::local();
     let path = path_of(&fixture);
     let store = fixture.open();
@@ -174,7 +174,7 @@ fn a_damaged_file_is_said_with_the_way_out() {
 }
 
 #[test]
-fn every_kind_of_damage_is_said_with_the_way_out() {
+fn every_schema_damage_is_reported_with_a_remedy() {
     for (what, damage) in [
         ("a table is gone", "DROP TABLE kv"),
         ("the counter is gone", "DROP TABLE counter"),
@@ -194,7 +194,7 @@ fn every_kind_of_damage_is_said_with_the_way_out() {
 }
 
 #[test]
-fn a_value_that_is_no_text_concerns_its_entry_alone() {
+fn invalid_utf8_value_fails_only_its_entry() {
     let fixture = Fixture::local();
     let path = path_of(&fixture);
     let store = fixture.open();
@@ -210,7 +210,7 @@ fn a_value_that_is_no_text_concerns_its_entry_alone() {
 }
 
 #[test]
-fn a_process_that_keeps_the_lock_is_waited_for_and_then_named() {
+fn locked_file_is_awaited_and_the_lock_reported_at_the_deadline() {
     let fixture = Fixture::local();
     let path = path_of(&fixture);
     create(&fixture.open(), "p").unwrap();
@@ -232,7 +232,7 @@ fn a_process_that_keeps_the_lock_is_waited_for_and_then_named() {
 }
 
 #[test]
-fn parents_are_made_and_opening_again_writes_nothing() {
+fn parent_directories_are_created_and_reopening_writes_no_bytes() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("var/lib/calico.db");

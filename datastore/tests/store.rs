@@ -19,16 +19,16 @@ macro_rules! on_both_stores {
 }
 
 on_both_stores! {
-    create_read_update_delete,
-    conditions_are_told_apart,
-    batch_is_one_request_and_one_snapshot,
-    prefix_reads_are_in_path_order_and_exact,
-    keys_alone_are_those_of_the_objects,
-    writes_apply_all_or_none,
-    failing_write_is_named_by_index,
-    odd_writes_are_refused,
-    revision_of_a_recreated_object_is_new,
-    large_values_and_long_batches,
+    object_is_created_read_updated_and_deleted,
+    missing_existing_and_stale_objects_are_distinguished,
+    read_batch_is_a_single_request_and_snapshot,
+    prefix_read_is_exact_and_in_byte_order,
+    key_list_in_a_batch_returns_the_keys_of_the_objects,
+    writes_of_a_transaction_apply_completely_or_not_at_all,
+    failed_write_of_a_transaction_is_reported_by_index,
+    duplicate_keys_and_invalid_revisions_are_rejected,
+    recreated_object_has_a_new_revision,
+    large_values_and_long_batches_are_read,
     initialization_is_idempotent,
 }
 
@@ -36,7 +36,7 @@ fn run<F: Future<Output = ()>>(fixture: Fixture, body: impl FnOnce(Datastore) ->
     block_on(body(fixture.open()));
 }
 
-async fn create_read_update_delete(store: Datastore) {
+async fn object_is_created_read_updated_and_deleted(store: Datastore) {
     let (key, value) = pool("crud", "one");
     assert_eq!(store.get::<IpPool>(&key).await, Err(StoreError::NotFound { key: "IPPool(crud)".into() }));
     let created = store.create(&key, &value).await.unwrap();
@@ -59,7 +59,7 @@ async fn create_read_update_delete(store: Datastore) {
     assert!(matches!(store.get::<IpPool>(&key).await, Err(StoreError::NotFound { .. })));
 }
 
-async fn conditions_are_told_apart(store: Datastore) {
+async fn missing_existing_and_stale_objects_are_distinguished(store: Datastore) {
     let (key, value) = pool("conditions", "one");
     let id = || "IPPool(conditions)".to_owned();
     let none = Revision("1".into());
@@ -74,7 +74,7 @@ async fn conditions_are_told_apart(store: Datastore) {
     store.delete::<IpPool>(&key, None).await.unwrap();
 }
 
-async fn batch_is_one_request_and_one_snapshot(store: Datastore) {
+async fn read_batch_is_a_single_request_and_snapshot(store: Datastore) {
     let (key, value) = pool("batch-a", "a");
     let first = store.create(&key, &value).await.unwrap();
     let (other, value) = pool("batch-b", "b");
@@ -103,7 +103,7 @@ async fn batch_is_one_request_and_one_snapshot(store: Datastore) {
     assert_eq!(store.requests(), before, "nothing to ask, nothing sent");
 }
 
-async fn prefix_reads_are_in_path_order_and_exact(store: Datastore) {
+async fn prefix_read_is_exact_and_in_byte_order(store: Datastore) {
     let names = ["order-10", "order-9", "order-Z", "order-a.b", "order-a-b", "order.x", "order-\u{fc}"];
     for name in names {
         let (key, value) = pool(name, name);
@@ -116,7 +116,7 @@ async fn prefix_reads_are_in_path_order_and_exact(store: Datastore) {
     assert_eq!(listed, ["order-10", "order-9", "order-Z", "order-a-b", "order-a.b", "order-\u{fc}"]);
 }
 
-async fn keys_alone_are_those_of_the_objects(store: Datastore) {
+async fn key_list_in_a_batch_returns_the_keys_of_the_objects(store: Datastore) {
     for name in ["keys-b", "keys-a"] {
         let (key, value) = pool(name, "");
         store.create(&key, &value).await.unwrap();
@@ -132,7 +132,7 @@ async fn keys_alone_are_those_of_the_objects(store: Datastore) {
     assert!(answers.get(&present).unwrap().is_some(), "the rest of the batch has its values");
 }
 
-async fn writes_apply_all_or_none(store: Datastore) {
+async fn writes_of_a_transaction_apply_completely_or_not_at_all(store: Datastore) {
     let (a, value) = pool("atomic-a", "a");
     let (b, _) = pool("atomic-b", "b");
     let (c, _) = pool("atomic-c", "c");
@@ -160,7 +160,7 @@ async fn writes_apply_all_or_none(store: Datastore) {
     assert!(store.get::<IpPool>(&a).await.is_err());
 }
 
-async fn failing_write_is_named_by_index(store: Datastore) {
+async fn failed_write_of_a_transaction_is_reported_by_index(store: Datastore) {
     let (a, value) = pool("index-a", "a");
     let (b, _) = pool("index-b", "b");
     store.create(&b, &value).await.unwrap();
@@ -176,7 +176,7 @@ async fn failing_write_is_named_by_index(store: Datastore) {
     assert_eq!((error.index, &error.cause), (1, &StoreError::Conflict { key: "IPPool(index-b)".into() }));
 }
 
-async fn odd_writes_are_refused(store: Datastore) {
+async fn duplicate_keys_and_invalid_revisions_are_rejected(store: Datastore) {
     let (key, value) = pool("odd", "one");
     let twice = [Write::create(&key, &value).unwrap(), Write::delete::<IpPool>(&key, None)];
     let error = store.write(&twice).await.unwrap_err();
@@ -187,7 +187,7 @@ async fn odd_writes_are_refused(store: Datastore) {
     assert!(store.get::<IpPool>(&key).await.is_err());
 }
 
-async fn revision_of_a_recreated_object_is_new(store: Datastore) {
+async fn recreated_object_has_a_new_revision(store: Datastore) {
     let (key, value) = pool("recreated", "one");
     let old = store.create(&key, &value).await.unwrap();
     store.delete::<IpPool>(&key, None).await.unwrap();
@@ -196,7 +196,7 @@ async fn revision_of_a_recreated_object_is_new(store: Datastore) {
     assert!(matches!(store.update(&key, &value, &old).await, Err(StoreError::Conflict { .. })));
 }
 
-async fn large_values_and_long_batches(store: Datastore) {
+async fn large_values_and_long_batches_are_read(store: Datastore) {
     // The response exceeds tonic's 4 MiB, and the batch has more ranges than an etcd transaction allows.
     let filling = "x".repeat(500_000);
     for n in 0..10 {
@@ -253,7 +253,7 @@ async fn initialization_is_idempotent(store: Datastore) {
 }
 
 #[test]
-fn long_write_lists_are_refused_by_etcd_and_bytes_by_sqlite() {
+fn long_write_lists_are_rejected_by_etcd_and_large_writes_by_sqlite() {
     let write = |n: usize, value: &[u8]| Write {
         kind: "IPPool",
         path: format!("/calico/long/{n}"),

@@ -153,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_prints_is_read_however_long_it_is() {
+    fn program_output_is_read_in_full() {
         let answer = shell("cat; head -c 200000 /dev/zero; exit 3", "said", LONG).unwrap();
         assert_eq!((&answer.stdout[..4], answer.stdout.len()), (&b"said"[..], 200_004));
         assert_eq!(answer.status.code(), Some(3));
     }
 
     #[test]
-    fn what_hangs_is_ended_and_what_it_left_running_is_not_waited_for() {
+    fn hanging_program_is_killed_and_its_children_are_not_awaited() {
         let short = Duration::from_millis(300);
         assert!(shell("exec sleep 1000", "", short).is_none());
         // The loop ends when the directory is removed.
@@ -178,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_runs_tells_its_version() {
+    fn version_of_a_running_program_is_returned() {
         assert_eq!(run("#!/bin/sh\n[ \"$*\" = -v ] && echo v1.2.3\n", 0o755).unwrap(), "v1.2.3");
     }
 
     #[test]
-    fn what_is_wrong_with_others_is_told_apart() {
+    fn run_failures_are_distinguished_by_cause() {
         assert!(matches!(run("\u{1}\u{2}", 0o755), Err(RunError::OtherMachine { .. })));
         assert!(matches!(run("#!/bin/sh\n", 0o644), Err(RunError::Refused { .. })));
         let failed = run("#!/bin/sh\necho broken >&2; exit 4\n", 0o755).unwrap_err().to_string();

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_tells_the_group_of_calicos_objects() {
+    fn api_group_is_read_from_the_configuration() {
         let v1 =
             r#"{"type": "calico", "Datastore_Type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1"}"#;
         assert_eq!(group_of(&conf(v1)), Some(ApiGroup::CrdV1));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_in_etcd_has_the_plugins_name_and_refers_to_kubernetes() {
+    fn etcd_node_has_the_plugins_node_name_and_a_kubernetes_reference() {
         let etcd = r#"{"type": "calico", "etcd_endpoints": "https://etcd:2379", "nodename": "calicos",
             "nodename_file": "/no/such/file"}"#;
         let named = settings(&[("KUBERNETES_NODE_NAME", "kubernetes")]);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plugin_is_given_what_a_runtime_gives_with_the_paths_of_the_container() {
+    fn trial_input_has_the_runtimes_fields_and_container_paths() {
         let input = input(&conf(LIST), |path| Path::new("/host").join(path.strip_prefix("/").unwrap())).unwrap();
         let input = conf(&input);
         assert_eq!((input["name"].as_str(), input["cniVersion"].as_str()), (Some("net"), Some("1.0.0")));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_tried_is_said() {
+    fn untestable_configuration_is_reported_with_the_reason() {
         let reason = |text| input(&conf(text), |path| path.to_owned()).unwrap_err().to_string();
         assert!(reason("{}").starts_with("its plugin is not `calico`"), "{}", reason("{}"));
         let by_ipam = r#"{"type": "bridge", "ipam": {"type": "calico-ipam"}}"#;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plugin_says_when_it_fails_is_told() {
+    fn plugin_failure_is_reported_with_its_error() {
         assert_eq!(one_attempt("[ \"$*\" = -t ] && [ \"$(cat)\" = {} ] && [ -z \"$HOME\" ]", LONG), "");
         let words = r#"echo '{"code": 100, "msg": "data store connection failed", "details": "why"}'; exit 1"#;
         assert_eq!(one_attempt(words, LONG), "data store connection failed: why");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_tried_until_it_passes_or_the_time_is_up() {
+    fn configuration_is_tried_until_success_or_timeout() {
         let dir = tempfile::tempdir().unwrap();
         let mark = dir.path().join("mark");
         let plugin = script(&dir, &format!("[ -e {0} ] || {{ touch {0}; exit 1; }}", mark.display()));

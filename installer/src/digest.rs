@@ -46,7 +46,7 @@ mod tests {
 
     /// Includes the sizes at which upstream tests its comparison of files.
     #[test]
-    fn files_of_all_sizes_have_the_digest_of_their_bytes() {
+    fn file_digest_equals_the_digest_of_its_bytes_at_all_sizes() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         for size in [0, 1, 63_999, 64_000, CHUNK - 1, CHUNK, CHUNK + 1, 256_000] {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_that_of_sha256sum() {
+    fn digest_equals_sha256sum() {
         assert_eq!(of_bytes(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 }

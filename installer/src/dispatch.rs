@@ -98,7 +98,7 @@ mod tests {
 
     /// The 13 cases of upstream's own test.
     #[test]
-    fn upstreams_cases() {
+    fn program_dispatch_matches_upstreams_cases() {
         let add = Some("ADD");
         let unknown = Program::Command(Command::Unknown, 0);
         for (line, cni_command, expected) in [
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_always_the_plugins_is_without_a_runtime_too() {
+    fn plugin_flags_select_the_plugin_without_cni_command() {
         for line in ["calico -v", "calico -t", "calico --v=true", "calico {}", "calico -nonsense", "calico --"] {
             assert_eq!(of(line, None), Program::Plugin, "{line}");
             assert_eq!(of(line, Some("")), Program::Plugin, "{line}");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn both_generations_of_command_lines_install() {
+    fn old_and_new_install_command_lines_are_recognized() {
         let install = |words| Program::Command(Command::Install, words);
         for (line, expected) in [
             ("/opt/cni/bin/install", install(0)),

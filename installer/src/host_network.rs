@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uplinks_have_a_default_route_of_either_family_or_a_part_of_one() {
+    fn uplinks_are_interfaces_of_default_routes_of_both_families() {
         let network = FixedNetwork {
             interfaces: ["lo", "eth0", "eth1", "eth2", "eth3", "tun0"].map(|name| interface(name, 1500)).into(),
             routes: vec![

@@ -176,7 +176,7 @@ mod tests {
     const AUTHORITY: &[u8] = b"-----BEGIN CERTIFICATE-----\n";
 
     #[test]
-    fn the_bytes_are_upstreams() {
+    fn kubeconfig_bytes_match_upstreams() {
         let file = Kubeconfig {
             server: "https://10.96.0.1:443",
             trust: Trust::Authorities(AUTHORITY),
@@ -208,7 +208,7 @@ current-context: calico-context";
     }
 
     #[test]
-    fn both_writers_tokens_are_read() {
+    fn token_is_read_from_kubeconfigs_of_both_writers() {
         let ours = Kubeconfig { server: "https://s", trust: Trust::Anybody, token: "a.b.c" }.render();
         assert_eq!(token(&ours), Some("a.b.c"));
         assert_eq!(token("users:\n- user:\n    token: \"a.b.c\"\n"), Some("a.b.c"));
@@ -218,13 +218,13 @@ current-context: calico-context";
     }
 
     #[test]
-    fn a_token_is_in_no_message() {
+    fn kubeconfig_debug_output_omits_the_token() {
         let file = Kubeconfig { server: "https://s", trust: Trust::Anybody, token: "SECRET" };
         assert!(!format!("{file:?}").contains("SECRET"));
     }
 
     #[test]
-    fn a_token_is_kept_for_the_first_half_of_its_life() {
+    fn token_is_reused_during_the_first_half_of_its_lifetime() {
         let account = "system:serviceaccount:kube-system:calico-cni-plugin";
         let claims = |iat, exp| Claims { iat, exp, sub: account.into() };
         for (claims, fresh) in [

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_state_of_a_container_is_kept_where_something_is_mounted() {
+    fn container_state_is_persistent_only_below_a_mount() {
         let root = "21 1 0:30 / / rw,relatime - overlay overlay rw\n";
         let is_mounted = |points: &[&str]| {
             let line = |point: &&str| format!("22 21 8:1 /var/lib {point} rw,relatime - ext4 /dev/sda1 rw\n");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_and_another_root_keep_state() {
+    fn state_is_persistent_on_a_node_and_below_another_root() {
         assert!(Layout::node().keeps_state());
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("host")).unwrap();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_container_the_node_is_below_host() {
+    fn container_layout_maps_node_paths_below_host() {
         let layout = Layout::container();
         assert_eq!(layout.net_dir("/var/run/multus/cni/net.d"), Path::new("/host/etc/cni/net.d"));
         let bin_dirs: Vec<_> = layout.bin_dirs().into_iter().map(|(_, dir)| dir).collect();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_and_the_image_of_one_have_their_own_paths() {
+    fn node_and_container_layouts_have_different_paths() {
         let layout = Layout::node();
         assert_eq!(layout.net_dir("/var/run/multus/cni/net.d"), Path::new("/var/run/multus/cni/net.d"));
         assert_eq!(layout.dir(Place::Bin, Path::new(NET_DIR)), Path::new("/opt/cni/bin"));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_of_this_machine_is_where_the_plugin_writes_it() {
+    fn journal_directory_matches_the_plugins_default() {
         assert_eq!(Layout::node().journal_dir(), PathBuf::from(DEFAULT_DIRECTORY));
     }
 }

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn encapsulation_takes_what_upstream_counts() {
+    fn encapsulation_overhead_matches_upstreams() {
         for (cidr, vxlan, ipip, expected) in [
             ("10.0.0.0/16", "Never", "", 0),
             ("10.0.0.0/16", "Never", "Always", 20),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_narrowest_uplink_and_the_largest_overhead_count() {
+    fn pod_mtu_is_the_lowest_uplink_mtu_minus_the_largest_overhead() {
         let uplinks = [interface("eth0", 9000), interface("eth1", 1500)];
         let pools = [pool("10.0.0.0/16", "Never", "Always"), pool("fd00::/48", "Always", "Never")];
         assert_eq!(pod_mtu(lowest_uplink_mtu(&uplinks).unwrap(), &pools), Ok(1430));
@@ -204,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pool_nobody_knows_what_encapsulation_will_take() {
+    fn pod_mtu_is_unknown_without_an_enabled_pool() {
         assert_eq!(pod_mtu(9000, &[]), Err(UnknownMtu::NoPool));
         let disabled = IpPoolSpec { disabled: true, ..pool("10.0.0.0/16", "Always", "") };
         assert_eq!(pod_mtu(9000, &[disabled]), Err(UnknownMtu::NoPool));
     }
 
     #[test]
-    fn the_file_is_read_where_the_configuration_asks_for_it() {
+    fn mtu_file_is_read_unless_the_configuration_has_an_mtu() {
         let is_read = |more: &str| {
             let text = format!(r#"{{"name":"n","type":"calico"{more}}}"#);
             super::is_read(&NetConf::parse(text.as_bytes()).unwrap())
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_ours_is_kept_right_and_anothers_stays() {
+    fn own_mtu_file_is_updated_and_a_foreign_file_preserved() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         let file = layout.state_dir().join(NAME);
@@ -242,7 +242,7 @@ mod tests {
 
     /// A run may be killed after it saved the record, before or after it wrote the file.
     #[test]
-    fn what_a_killed_run_leaves_is_still_ours() {
+    fn mtu_file_of_a_killed_run_is_still_recognized() {
         for (there, noted) in [("1450", "1430"), ("1430", "1430")] {
             for wanted in [1430, 1450, 1400] {
                 let root = tempfile::tempdir().unwrap();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn both_digests_are_noted_while_the_file_is_replaced() {
+    fn both_digests_are_recorded_during_the_mtu_file_replacement() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         let mut state = State::default();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_somebody_else_wrote_first_is_not_noted() {
+    fn existing_equal_mtu_file_is_not_recorded_as_installed() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         fs::create_dir_all(layout.state_dir()).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_named() {
+    fn unreadable_mtu_file_is_reported_with_its_path() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         fs::create_dir_all(layout.state_dir().join(NAME)).unwrap();

@@ -166,7 +166,7 @@ mod tests {
         "etcd_ca_cert_file":"/etc/cni/net.d/calico-tls/etcd-ca"}]}"#;
 
     #[test]
-    fn in_a_container_the_nodes_files_are_elsewhere() {
+    fn paths_in_the_configuration_are_translated_in_a_container() {
         let conf = parse(LIST, &Layout::container(), "/etc/cni/net.d").unwrap();
         assert_eq!(conf.kubernetes.kubeconfig, "/host/etc/cni/net.d/calico-kubeconfig");
         assert_eq!(conf.datastore.etcd_ca_cert_file, "/host/etc/cni/net.d/calico-tls/etcd-ca");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn below_another_root_every_file_is() {
+    fn paths_in_the_configuration_are_translated_below_another_root() {
         let root = tempfile::tempdir().unwrap();
         let below = |path: &str| root.path().join(path).display().to_string();
         let list = r#"{"name":"n","type":"calico","Kubernetes":{"kubeconfig":"/a/k1:/b/k2"},"NodeName_File":"",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn parse_beside_entries_of_others_that_no_value_holds_finds_calicos() {
+    fn calico_plugin_is_parsed_beside_foreign_entries_with_unrepresentable_values() {
         for list in [
             r#"{"name":"n","plugins":[{"type":"calico","mtu":1400},{"type":"mesh","n":1e400,"s":"\ud800"}]}"#,
             r#"{"name":"n","type":"calico","mtu":1400,"n":1e400}"#,
@@ -206,13 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_the_plugins() {
+    fn default_paths_match_the_plugins() {
         let node = NetConf::default().node;
         assert_eq!((node.nodename_file.as_str(), node.ipam_lock_file.as_str()), (NODENAME_FILE, lock::DEFAULT_PATH));
     }
 
     #[test]
-    fn what_is_no_configuration_of_calicos_says_so() {
+    fn configuration_without_calico_is_rejected_with_the_reason() {
         for (text, reason) in [("{", "EOF"), ("[]", "no JSON object"), (r#"{"plugins":[]}"#, "none of its plugins")] {
             let error = parse(text, &Layout::node(), "/etc/cni/net.d").unwrap_err();
             assert!(error.to_string().contains(reason), "{error}");

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_written_once_and_never_changed() {
+    fn nodename_file_is_written_once_and_never_overwritten() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         assert_eq!(ensure(&layout, "node1").unwrap(), NodeNameFile::Written);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_by_hand_has_the_name_of_the_template_and_an_image_has_none() {
+    fn nodename_defaults_to_the_host_on_a_node_and_is_not_written_in_an_image() {
         let settings = |variables: &'static [(&str, &str)]| {
             let find =
                 |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());

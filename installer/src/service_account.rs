@@ -159,13 +159,13 @@ mod tests {
     const MOUNT: [(&str, &str); 3] = [("token", "TOKEN\n"), ("ca.crt", "PEM"), ("namespace", "kube-system\n")];
 
     #[test]
-    fn without_a_token_this_is_no_pod() {
+    fn missing_token_means_no_service_account() {
         assert_eq!(discover(&[], &[]).unwrap(), None);
         assert_eq!(discover(&[("namespace", "x")], &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]).unwrap(), None);
     }
 
     #[test]
-    fn a_pod_has_its_server_from_the_environment() {
+    fn pod_service_account_takes_the_server_from_the_environment() {
         let environment = [("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
         let account = discover(&MOUNT, &environment).unwrap().unwrap();
         assert_eq!((account.namespace.as_str(), account.server.as_str()), ("kube-system", "https://10.96.0.1:443"));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubeconfig_is_used_instead_of_the_pods_token_unless_it_is_the_plugins() {
+    fn kubeconfig_replaces_the_pod_token_unless_written_for_the_plugin() {
         let with = |kubeconfig| {
             let environment =
                 [("KUBERNETES_SERVICE_HOST", "h"), ("KUBERNETES_SERVICE_PORT", "1"), ("KUBECONFIG", kubeconfig)];
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_lacks_is_named() {
+    fn incomplete_service_account_is_reported_with_the_missing_part() {
         let environment = [("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
         for (files, environment, expected) in [
             (&MOUNT[..], &environment[..1], "KUBERNETES_SERVICE_PORT is not set"),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_hosts_get_brackets_and_https_is_understood() {
+    fn server_url_brackets_ipv6_and_defaults_to_https() {
         assert_eq!(server("", "127.0.0.1", "6443"), "https://127.0.0.1:6443");
         assert_eq!(server("", "2001:db8::1", "6443"), "https://[2001:db8::1]:6443");
         assert_eq!(server("http", "[::1]", "80"), "http://[::1]:80");

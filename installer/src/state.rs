@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_noted_is_found_again() {
+    fn saved_install_record_is_loaded_unchanged() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         assert_eq!(State::load(&layout).unwrap(), State::default());
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_former_file_is_ours_until_the_new_one_is_in_place() {
+    fn former_file_is_recognized_until_the_new_file_is_recorded() {
         let is_ours = |state: &State, digest: &str| state.is_ours(Place::State, "mtu", digest);
         let mut state = State::default();
         state.record(Place::State, "mtu", Some("aa".into()), false);
@@ -213,7 +213,7 @@ mod tests {
 
     /// A failed run leaves either the former file or the new one.
     #[test]
-    fn whichever_file_a_failed_run_left_gives_way_as_ours() {
+    fn file_left_by_a_failed_run_is_recognized() {
         for left in ["aa", "bb"] {
             let mut state = State::default();
             state.record(Place::Bin, "portmap", Some("aa".into()), false);
@@ -227,7 +227,7 @@ mod tests {
     /// Renderings are a later addition. Records without them must be readable, and older programs must be able to read
     /// records with them.
     #[test]
-    fn renderings_are_noted_beside_what_older_programs_read() {
+    fn records_with_and_without_renderings_are_compatible() {
         let mut state = State::default();
         let older = r#"{"files": {"net": {"10-calico.conflist": {"digest": "aa", "origin": "bb"}}}}"#;
         assert!(
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_named() {
+    fn damaged_state_file_is_reported_with_its_name() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         fs::create_dir_all(layout.state_dir()).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_keys_are_no_damage() {
+    fn unknown_state_keys_are_ignored() {
         let state: State = serde_json::from_str(r#"{"version": "v9", "later": 1}"#).unwrap();
         assert_eq!(state.version, "v9");
     }

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_copied_with_its_mode_and_what_is_left_over_goes() {
+    fn tls_files_are_copied_with_their_mode_and_stale_files_removed() {
         let dir = tempfile::tempdir().unwrap();
         let (assets, net_dir) = (dir.path().join("assets"), dir.path().join("net.d"));
         fs::create_dir_all(&assets).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn without_files_there_is_no_directory() {
+    fn without_tls_files_no_directory_is_created() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(".hidden"), "").unwrap();
         for assets in [dir.path(), Path::new("/no/such/place")] {

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_counts_for_a_minute() {
+    fn busy_address_record_expires_after_a_minute() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("cni/busy_addresses");
         assert_eq!(in_force(&file, NOW), []);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_noted_again_counts_from_then_on() {
+    fn repeated_busy_address_record_restarts_its_minute() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("busy_addresses");
         for (address, seconds) in [("10.0.0.1", 0), ("10.0.0.2", 10), ("10.0.0.1", 20)] {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_ours_is_no_note_and_is_written_over() {
+    fn invalid_busy_address_file_is_ignored_and_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("busy_addresses");
         let good = r#"[{"address":"10.0.0.1","route":"","until":1787360583}]"#;
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_does_not_grow_for_ever() {
+    fn busy_address_file_is_bounded() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("busy_addresses");
         for number in 0..1000_u32 {

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_an_etcd_and_nothing() {
+    fn local_and_etcd_settings_are_parsed_and_missing_settings_rejected() {
         let conf = parse(r#"{"name":"n","datastore_type":"local","datastore_path":"/tmp/x.db"}"#);
         let Ok(DatastoreConfig::Local(local)) = with_environment(&conf, None, |_| None) else { panic!() };
         assert_eq!(local.path.to_str(), Some("/tmp/x.db"));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_fills_in_and_its_prefixed_form_wins() {
+    fn environment_fills_unset_options_and_prefixed_variables_win() {
         let conf = parse(r#"{"name":"n","etcd_endpoints":"http://conf:2379"}"#);
         let endpoints = |env: &[(&str, &str)]| {
             let lookup = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn shortfalls_read_as_upstream_words_them() {
+    fn shortfall_errors_match_upstreams_wording() {
         let pools = vec!["10.66.0.0/30".parse().unwrap(), "10.67.0.0/24".parse().unwrap()];
         assert_eq!(
             shortfall(0, 1, Exhaustion::PoolsFull { pools }),
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_for_another_use_is_named() {
+    fn use_not_allowed_error_names_pool_and_allowed_uses() {
         let error = IpamError::UseNotAllowed {
             ip: "10.0.0.1".parse().unwrap(),
             pool: "tunnels".into(),

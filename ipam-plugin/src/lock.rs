@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lock_is_flock_on_a_private_file_in_a_directory_made_for_it() {
+    fn host_lock_is_a_flock_on_a_private_file_in_a_created_directory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/calico/ipam.lock");
         let lock = HostLock::acquire(&path).unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_waits_for_the_first() {
+    fn second_acquire_blocks_until_release() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ipam.lock");
         let first = HostLock::acquire(&path).unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_and_the_abandoned_wait_does_not_keep_the_lock() {
+    fn timed_out_acquire_does_not_retain_the_lock_later() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ipam.lock");
         let first = HostLock::acquire(&path).unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn sharers_exclude_the_one_that_is_alone_and_not_each_other() {
+    fn shared_locks_exclude_only_an_exclusive_lock() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("shared.lock");
         let first = HostLock::share_within(&path, Duration::ZERO).unwrap();
@@ -241,10 +241,10 @@ mod tests {
 
     /// Other tests of this process have IPAM locks, so the test runs itself in a child process.
     #[test]
-    fn locks_of_addresses_are_given_back_early_and_others_are_not() {
+    fn only_address_locks_are_released_early() {
         const CHILD: &str = "CALICO_TEST_LET_OTHERS_IN";
         if std::env::var_os(CHILD).is_none() {
-            let name = "lock::tests::locks_of_addresses_are_given_back_early_and_others_are_not";
+            let name = "lock::tests::only_address_locks_are_released_early";
             let mut child = std::process::Command::new(std::env::current_exe().unwrap());
             assert!(child.args(["--exact", name]).env(CHILD, "1").status().unwrap().success());
             return;
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_cannot_be_taken_is_no_error() {
+    fn failure_to_acquire_the_optional_host_lock_is_no_error() {
         assert!(HostLock::acquire(Path::new("/proc/no/such/ipam.lock")).is_none());
     }
 
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_tells_once_that_it_was_waited_for() {
+    fn release_lock_reports_a_wait_once() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("lock");
         let mut free = ReleaseLock::new(Some(&file));

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_counts_when_nothing_is_configured_and_loses_its_line_break() {
+    fn node_name_file_is_the_fallback_and_its_newline_is_stripped() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("nodename");
         fs::write(&file, "node-7\n").unwrap();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn without_either_it_is_the_hosts_name() {
+    fn without_configuration_or_file_the_node_name_is_the_hostname() {
         let hostname = fs::read_to_string(KERNEL_HOSTNAME).unwrap().trim().to_lowercase();
         for unreadable in ["/no/such/file", "/proc/self/mem", "/"] {
             assert_eq!(from_conf(&conf("", unreadable)).unwrap(), hostname);

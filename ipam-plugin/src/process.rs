@@ -197,13 +197,13 @@ mod tests {
 
     /// The hook ends the process, so the test runs itself in a child process.
     #[test]
-    fn a_panic_is_a_cni_error_on_stdout_and_exit_status_1() {
+    fn panic_prints_a_cni_error_on_stdout_and_exits_with_status_1() {
         const CHILD: &str = "CALICO_TEST_PANIC";
         if std::env::var_os(CHILD).is_some() {
             report_panics();
             panic!("boom <{}>", 7);
         }
-        let name = "process::tests::a_panic_is_a_cni_error_on_stdout_and_exit_status_1";
+        let name = "process::tests::panic_prints_a_cni_error_on_stdout_and_exits_with_status_1";
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--nocapture"])
             .env(CHILD, "1")
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_own_namespace_by_any_path_is_own() {
+    fn own_network_namespace_is_recognized_by_any_path() {
         for own in ["/proc/self/ns/net", "/proc/thread-self/ns/net"] {
             assert!(is_path_to_own_netns(Path::new(own)), "{own}");
         }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_is_told_where_there_is_one() {
+    fn variables_help_shows_nonempty_defaults() {
         let variables = [variable("A", "1", "what"), variable("B", "", "else")];
         let expected = "Group:\n  A\n          what [default: 1]\n  B\n          else\n";
         assert_eq!(variables_help("Group", &variables), expected);

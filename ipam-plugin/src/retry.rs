@@ -55,7 +55,7 @@ mod tests {
     use crate::testing::TestClock;
 
     #[tokio::test]
-    async fn pauses_grow_to_their_bound_and_end_with_the_budget() {
+    async fn pauses_grow_to_their_limit_until_the_deadline() {
         let clock = TestClock::default();
         let mut retry = Retry::new(&clock, OPERATION);
         let mut attempts = 0;
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_pause_is_short() {
+    async fn first_retry_pause_is_short() {
         let clock = TestClock::default();
         assert!(Retry::new(&clock, OPERATION).pause().await);
         assert!(clock.elapsed() <= FIRST_PAUSE);

@@ -79,7 +79,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_container_comes_is_checked_and_goes() {
+fn add_check_and_del_of_a_container_succeed() {
     let cluster = Cluster::new();
     let mut conf = cluster.conf("1.0.0");
     let added = cluster.call("ADD", &conf, &[]);
@@ -107,7 +107,7 @@ fn a_container_comes_is_checked_and_goes() {
 
 /// Neither kubelet nor calico-node creates a Node on the embedded datastore.
 #[test]
-fn the_first_add_on_a_file_makes_its_node_and_status_does_not() {
+fn first_add_on_a_local_datastore_creates_the_node_and_status_does_not() {
     let cluster = Cluster::new();
     let nodes = || {
         let nodes = runtime().block_on(cluster.store().list::<Node>(&Default::default())).unwrap();
@@ -129,7 +129,7 @@ fn the_first_add_on_a_file_makes_its_node_and_status_does_not() {
 
 /// Another plugin runs `calico-ipam` as its IPAM plugin, for a pod.
 #[test]
-fn each_line_of_a_delegate_names_container_pod_and_endpoint() {
+fn log_lines_of_a_delegated_call_name_container_pod_and_endpoint() {
     let cluster = Cluster::new();
     let mut conf = cluster.conf("1.0.0");
     (conf["type"], conf["log_level"]) = (json!("bridge"), json!("debug"));
@@ -160,7 +160,7 @@ fn each_line_of_a_delegate_names_container_pod_and_endpoint() {
 }
 
 #[test]
-fn results_of_every_version() {
+fn add_result_is_printed_in_every_cni_version() {
     let cluster = Cluster::new();
     for (version, address) in [("0.2.0", "/ip4/ip"), ("0.3.1", "/ips/0/address"), ("1.1.0", "/ips/0/address")] {
         let added = cluster.call("ADD", &cluster.conf(version), &[("CNI_CONTAINERID", &version.replace('.', "-"))]);
@@ -171,7 +171,7 @@ fn results_of_every_version() {
 }
 
 #[test]
-fn status_and_gc() {
+fn status_succeeds_and_gc_releases_invalid_attachments() {
     let cluster = Cluster::new();
     let mut conf = cluster.conf("1.1.0");
     assert_eq!(cluster.call("STATUS", &conf, &[]).status.code(), Some(0));
@@ -189,7 +189,7 @@ fn status_and_gc() {
 }
 
 #[test]
-fn what_is_refused_before_anything_is_done() {
+fn invalid_calls_are_rejected_before_any_allocation() {
     let cluster = Cluster::new();
     let conf = cluster.conf("1.0.0");
     let own = format!("/proc/{}/ns/net", std::process::id());
@@ -211,7 +211,7 @@ fn what_is_refused_before_anything_is_done() {
 }
 
 #[test]
-fn flags_and_version() {
+fn flags_version_and_upgrade_are_handled_by_the_binary() {
     let run = |arguments: &[&str], env: &[(&str, &str)]| {
         calico_ipam().args(arguments).envs(env.iter().copied()).output().unwrap()
     };

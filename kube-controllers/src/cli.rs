@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn upstreams_flags() {
+    fn command_line_accepts_upstreams_flags() {
         let none = Options { status_file: "/status/status.json".into(), health_port: 0 };
         let both = Options { status_file: "/tmp/s".into(), health_port: 9099 };
         assert_eq!(parse("kube-controllers").unwrap(), none);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn help_lists_every_variable() {
+    fn help_lists_every_controller_variable() {
         let help = parse("kube-controllers --help").unwrap_err().to_string();
         for Variable { name, .. } in CONTROLLERS.iter().chain(&DATASTORE) {
             assert!(help.contains(&format!("\n  {name}\n")), "{name}");

@@ -73,7 +73,7 @@ mod tests {
     use crate::leader::identity;
 
     #[tokio::test]
-    async fn an_event_names_the_replica_as_the_lease_does() {
+    async fn event_names_the_replica_as_the_lease_does() {
         let (client, taken) = posting_kubernetes();
         let node = json!({ "kind": "Node", "name": "n1" });
         post(&client, event(&node, EventType::Normal, "Reason", "text", UNIX_EPOCH)).await.unwrap();

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_ready_when_its_object_says_so_and_not_without_it() {
+    fn readiness_follows_the_default_object_only() {
         let mut state = ReadyState::default();
         for (event, ready) in [
             (WatchEvent::ListStart, None),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_replica_that_leads_makes_what_the_datastore_lacks() {
+    async fn missing_cluster_information_is_created_by_the_leader_only() {
         let (_dir, calico) = embedded();
         // A new embedded datastore already has a ClusterInformation.
         calico.delete::<ClusterInformation>(&ObjectKey::global(NAME), None).await.unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn writing_begins_after_initialisation_and_ends_with_the_word() {
+    async fn writes_are_unlocked_after_initialization_and_locked_while_not_ready() {
         let (told, said) = watch::channel(None);
         let (unlocked, shown) = watch::channel(false);
         let (answer, asked) = (Cell::new(Err("away")), Cell::new(0));

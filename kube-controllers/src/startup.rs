@@ -165,7 +165,7 @@ mod tests {
 
     /// Without `DATASTORE_TYPE`, the datastore is etcd if etcd endpoints are set, and Kubernetes otherwise.
     #[test]
-    fn one_source_says_which_datastore_it_is() {
+    fn datastore_type_is_inferred_from_etcd_endpoints() {
         for variables in [
             &[("ETCD_ENDPOINTS", "http://a:2379")][..],
             &[("DATASTORE_TYPE", "etcdv3"), ("ETCD_ENDPOINTS", "http://a:2379"), ("KUBECONFIG", "/k")],
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_is_refused() {
+    fn incomplete_datastore_settings_are_rejected() {
         for (variables, expected) in [
             (&[][..], "no datastore is configured"),
             (&[("DATASTORE_TYPE", "local")], "one node's own file"),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_limited_as_upstream_limits_them_unless_told() {
+    fn request_rate_defaults_to_upstreams_limits_and_follows_the_environment() {
         let rate = |variables: &[(&str, &str)]| {
             let rate = servers(variables).unwrap().api_server.rate.unwrap();
             (rate.per_second, rate.burst)
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_fails_is_tried_again_with_longer_pauses() {
+    async fn failed_attempts_are_retried_with_growing_pauses() {
         let (begin, attempts) = (Instant::now(), Cell::new(0));
         let attempt = async || {
             attempts.set(attempts.get() + 1);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_can_be_stopped() {
+    async fn cancellation_ends_the_retries() {
         let stop = CancellationToken::new();
         let stopping = async {
             sleep(PAUSE * 3).await;

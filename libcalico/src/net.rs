@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_of_networks_that_clash() {
+    fn nested_blocks_of_different_sizes_clash() {
         let clash = |a: &str, b: &str| a.parse::<Cidr>().unwrap().clashes_with(&b.parse().unwrap());
         assert!(clash("10.0.0.0/26", "10.0.0.32/28") && clash("10.0.0.32/28", "10.0.0.0/26"));
         assert!(!clash("10.0.0.0/26", "10.0.0.0/26"));

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn another_pod_of_the_same_name() {
+    fn endpoint_of_another_pod_with_the_same_name_is_orphaned() {
         for (pod_uid, uid, host_network, held, expected) in [
             (Some(1), Some(1), false, "", None),
             (Some(1), Some(2), false, "", Some(Orphaned::AnotherPod)),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn each_verdict() {
+    fn orphan_verdict_names_the_missing_pod_or_node() {
         assert_eq!(judge(None, true), Some(Orphaned::PodGone));
         assert_eq!(judge(None, false), Some(Orphaned::PodGone));
         assert_eq!(judge(Some(("n1", &[ADDRESS])), true), None);
@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_pod_on_a_node_that_is_there_keeps_its_endpoint(node in "n[1-3]", held in any::<bool>(), at in "n[1-3]") {
+        fn pod_on_an_existing_node_retains_its_endpoint(node in "n[1-3]", held in any::<bool>(), at in "n[1-3]") {
             let address: IpAddr = ADDRESS.parse().unwrap();
             let addresses: &[IpAddr] = if held { &[address] } else { &[] };
             let at_node = NodeSight { name: &at, exists: true };

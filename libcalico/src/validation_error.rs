@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_field_is_one_line() {
+    fn validation_error_with_a_single_field_prints_on_a_single_line() {
         let error: ValidationError = FieldError::tag("LabelsToApply", "map[a b:]", "labels").into();
         assert_eq!(
             error.to_string(),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn several_fields_are_a_list() {
+    fn validation_error_with_several_fields_prints_as_a_list() {
         let findings = vec![FieldError::new("A", 1, "small"), FieldError::missing("B", "")];
         let error = ValidationError::from_findings(findings).unwrap_err();
         assert_eq!(error.to_string(), "error with the following fields:\n-  A = '1' (small)\n-  B\n");

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_and_lookups() {
+    fn workload_key_and_selector_match_upstreams_names() {
         let key = container().key().unwrap();
         assert_eq!(key.to_string(), "default/node--1-cni-c0ffee01000000-eth0");
         let select = pod().select().unwrap();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn host_interfaces() {
+    fn host_interface_name_uses_the_prefix_for_pods_only() {
         assert_eq!(container().host_interface(Some("eni")), "calic0ffee01000");
         assert_eq!(pod().host_interface(None), names::pod_interface("cali", "prod", "web-0"));
         assert!(pod().host_interface(Some("eni,x")).starts_with("eni"));

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_containerd_sends() {
+    fn containerds_args_parse_to_the_pod() {
         let args = CniArgs::parse(
             "IgnoreUnknown=1;K8S_POD_NAMESPACE=golden;K8S_POD_NAME=p1;K8S_POD_INFRA_CONTAINER_ID=c0ffee;K8S_POD_UID=u-1",
         )
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn requested_ip_is_parsed_and_an_invalid_ip_rejected() {
         assert_eq!(CniArgs::parse("IP=10.0.0.7").unwrap().ip, Some("10.0.0.7".parse().unwrap()));
         assert_eq!(CniArgs::parse("IP=fd00::7").unwrap().ip, Some("fd00::7".parse().unwrap()));
         assert_eq!(CniArgs::parse("IP=").unwrap().ip, None);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_pairs() {
+    fn malformed_arg_pairs_are_rejected() {
         for (text, pair) in [("A", "A"), ("A=1;", ""), (";A=1", ""), ("A=1;;B=2", ""), ("A=1=2", "A=1=2")] {
             assert_eq!(CniArgs::parse(text).unwrap_err().msg, format!("ARGS: invalid pair {pair:?}"), "{text}");
         }
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_fail_only_when_asked_to() {
+    fn unknown_args_fail_only_if_requested() {
         assert_eq!(CniArgs::parse("FOO=bar;ip=x").unwrap(), CniArgs::default());
         assert_eq!(CniArgs::parse("IgnoreUnknown=0;IgnoreUnknown=TRUE;FOO=bar").unwrap(), CniArgs::default());
         let error = CniArgs::parse("FOO=bar;IgnoreUnknown=false;K8S_POD_NAME=p;BAZ=").unwrap_err();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_found_in_arguments_that_are_refused() {
+    fn pod_is_found_in_rejected_args() {
         for (text, namespace, name) in [
             ("K8S_POD_NAMESPACE=n;K8S_POD_NAME=p;x;A=1=2", "n", "p"),
             ("K8S_POD_NAME=a;K8S_POD_NAME=b\n", "", "b\n"),
@@ -200,12 +200,12 @@ mod tests {
     }
 
     #[test]
-    fn later_duplicates_win() {
+    fn last_of_duplicate_args_wins() {
         assert_eq!(CniArgs::parse("K8S_POD_NAME=a;K8S_POD_NAME=b").unwrap().pod_name, "b");
     }
 
     #[test]
-    fn a_pod_needs_name_and_namespace() {
+    fn args_without_a_pod_name_or_namespace_are_rejected_for_a_pod() {
         let table = [
             ("", "K8S_POD_NAMESPACE and K8S_POD_NAME"),
             ("K8S_POD_NAME=p", "K8S_POD_NAMESPACE"),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn delegates_ignore_unknown_keys() {
+    fn delegated_args_start_with_ignore_unknown() {
         assert_eq!(for_delegate(""), "IgnoreUnknown=1");
         assert_eq!(for_delegate("IP=10.0.0.7"), "IgnoreUnknown=1;IP=10.0.0.7");
     }

@@ -84,14 +84,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_round_trip() {
+    fn command_texts_round_trip() {
         for command in Command::ALL {
             assert_eq!(Command::parse(command.as_str()).unwrap(), command);
         }
     }
 
     #[test]
-    fn unknown_commands_are_code_4() {
+    fn unknown_command_is_an_environment_error() {
         for text in ["NONSENSE", "add", " ADD", "ADD "] {
             let error = Command::parse(text).unwrap_err();
             assert_eq!(error.code, Code::INVALID_ENVIRONMENT);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_by_version() {
+    fn allowed_commands_depend_on_the_version() {
         use Command::{Add, Check, Del, Gc, Status};
         let table = [
             (Version::V0_1_0, vec![Add, Del, Command::Version]),

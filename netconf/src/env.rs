@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_environment() {
+    fn complete_environment_is_read() {
         let environment = read("ADD", &[("CNI_NETNS_OVERRIDE", "TRUE")]).unwrap();
         assert_eq!(environment.command, "ADD");
         assert_eq!(environment.container_id, "c0ffee");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn all_missing_are_named_at_once_in_order() {
+    fn all_missing_variables_are_reported_at_once_in_order() {
         let all: Vec<_> = GOOD.iter().map(|(name, _)| (*name, "")).collect();
         let table = [
             ("ADD", "CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME,CNI_PATH"),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn each_missing_alone() {
+    fn each_missing_variable_is_reported() {
         for name in ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"] {
             let error = read("ADD", &[(name, "")]).unwrap_err();
             assert_eq!(error.msg, format!("required env variables [{name}] missing"));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_value_comes_before_the_missing_ones() {
+    fn malformed_variable_is_reported_before_missing_variables() {
         let error = read("ADD", &[("CNI_CONTAINERID", "a/b"), ("CNI_NETNS", "")]).unwrap_err();
         assert_eq!(
             error,
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn container_ids() {
+    fn invalid_container_ids_are_rejected() {
         for id in ["a", "0", "A_.-9"] {
             read("DEL", &[("CNI_CONTAINERID", id)]).unwrap();
         }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn interface_names() {
+    fn invalid_interface_names_are_rejected() {
         for name in ["eth0", "a", "fifteen-bytes-x", "eth0.100", "ü"] {
             read("DEL", &[("CNI_IFNAME", name)]).unwrap();
         }
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn override_values() {
+    fn netns_override_parses_boolean_values() {
         for (value, on) in [("1", true), ("true", true), ("True", true), ("0", false), ("yes", false), ("", false)] {
             assert_eq!(read("ADD", &[("CNI_NETNS_OVERRIDE", value)]).unwrap().netns_override, on, "{value}");
         }

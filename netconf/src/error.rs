@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_as_upstream_prints_it() {
+    fn error_json_matches_upstreams_format() {
         let error = CniError::new(Code::INVALID_ENVIRONMENT, "unknown CNI_COMMAND: <X>");
         assert_eq!(
             error.to_json(None),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn json_holds_no_control_character_of_a_text() {
+    fn error_json_escapes_control_characters() {
         let error = CniError::internal("bad \"a\x1b[2J\nb\"\n").with_details("c\u{9b}d\ne");
         let decoded: serde_json::Value = serde_json::from_str(&error.to_json(None)).unwrap();
         assert_eq!(decoded["msg"], "bad \"a\\u001b[2J\\nb\"\n");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn json_with_details_and_version() {
+    fn error_json_includes_details_and_version() {
         let error = CniError::internal("m").with_details("d");
         assert_eq!(
             error.to_json(Some(Version::V0_3_1)),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delegates_error_passes_through() {
+    fn error_of_a_delegated_plugin_round_trips() {
         let error = CniError::new(Code(123), "no room").with_details("pool full");
         assert_eq!(CniError::parse(error.to_json(Some(Version::V1_0_0)).as_bytes()), Some(error));
         assert_eq!(CniError::parse(br#"{"Code":7,"MSG":"x"}"#), Some(CniError::new(Code(7), "x")));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_error_object_is_refused() {
+    fn output_without_an_error_object_is_rejected() {
         for stdout in ["", "oops", "[]", "null", r#"{"code":-1}"#, r#"{"code":"4"}"#, r#"{"code":4,"msg":1}"#] {
             assert_eq!(CniError::parse(stdout.as_bytes()), None, "{stdout}");
         }

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn booleans_in_every_spelling() {
+    fn boolean_flags_parse_in_every_spelling() {
         let table: [(&[&str], &[&str]); 9] = [
             (&[], &[]),
             (&["-v"], &["v"]),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn help_is_on_stderr_with_status_0() {
+    fn help_flag_prints_to_stderr_with_status_0() {
         for argument in ["-h", "-help", "--help", "--h"] {
             let want = CommandOutput { stderr: USAGE.to_owned(), ..CommandOutput::default() };
             assert_eq!(run(&[argument]), Flags::Print(want), "{argument}");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_have_status_2() {
+    fn invalid_flags_exit_with_status_2() {
         let table = [
             ("-x", "flag provided but not defined: -x"),
             ("--version", "flag provided but not defined: -version"),

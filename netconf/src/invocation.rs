@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_comes_before_everything() {
+    fn version_flag_takes_precedence_over_other_flags() {
         for arguments in [&["-v"][..], &["--v"], &["-v=true"], &["-t", "-v"]] {
             assert_eq!(printed(Plugin::Calico, arguments, "ADD", "").stdout, "v9\n", "{arguments:?}");
         }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_select_other_work() {
+    fn test_and_upgrade_flags_select_their_own_invocation() {
         assert_eq!(run(Plugin::Calico, &["-t"], "", "").unwrap(), Invocation::TestConnection);
         assert_eq!(run(Plugin::CalicoIpam, &["-upgrade"], "", "").unwrap(), Invocation::Upgrade);
         for (plugin, other) in [(Plugin::Calico, "-upgrade"), (Plugin::CalicoIpam, "-t")] {
@@ -173,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_as_argument_is_ignored() {
+    fn configuration_argument_is_ignored() {
         let call = run(Plugin::Calico, &["{}", "-v"], "ADD", r#"{"name":"n"}"#).unwrap();
         assert!(matches!(call, Invocation::Call(_)));
     }
 
     #[test]
-    fn without_a_command_a_short_help_and_no_look_at_stdin() {
+    fn without_a_command_a_short_help_prints_and_stdin_is_not_read() {
         for (plugin, name) in [(Plugin::Calico, "Calico CNI plugin"), (Plugin::CalicoIpam, "Calico CNI IPAM")] {
             let Ok(Invocation::Print(help)) = invocation(plugin, "v9", &[], &|_| None, unreadable) else { panic!() };
             let supported = "CNI protocol versions supported: 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n";
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn version_echoes_and_never_fails() {
+    fn version_command_echoes_the_version_and_never_fails() {
         for (stdin, said) in [
             (r#"{"cniVersion":"1.0.0"}"#, "1.0.0"),
             (r#"{"cniVersion":""}"#, "1.1.0"),

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calicos_plugin_is_found_and_knows_its_list() {
+    fn calico_plugin_is_extracted_with_name_and_version_of_its_list() {
         let list = json!({
             "name": "n", "cniVersion": "1.0.0",
             "plugins": [{ "type": "bandwidth" }, { "type": "calico", "mtu": 7 }, { "type": "calico" }],
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_ours_says_why() {
+    fn list_without_calico_is_rejected_with_the_reason() {
         assert_eq!(calico_plugin(json!([])).unwrap_err(), "it is no JSON object");
         for plugins in [json!([{ "type": "bridge" }]), json!([]), json!("x")] {
             let error = calico_plugin(json!({ "plugins": plugins })).unwrap_err();

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_escapes_every_control_character_as_json_does() {
+    fn control_characters_are_escaped_as_in_json() {
         for code in (0..=0x2100).filter_map(char::from_u32) {
             let text = format!("a{code}b");
             let shown = line(&text);
@@ -75,17 +75,17 @@ mod tests {
     }
 
     #[test]
-    fn lines_keeps_line_breaks_and_tabs() {
+    fn printable_lines_preserve_line_breaks_and_tabs() {
         assert_eq!(lines("a\n\tb\x1b[2K\r\u{9b}c\u{202e}"), "a\n\tb\\u001b[2K\\r\\u009bc\\u202e");
     }
 
     #[test]
-    fn printable_text_is_not_copied() {
+    fn printable_text_is_borrowed() {
         assert!(matches!(line("zwölf \"b\" \\n"), Cow::Borrowed(_)));
     }
 
     #[test]
-    fn four_spaces_and_no_newline() {
+    fn indented_json_has_four_spaces_and_no_final_newline() {
         let text = indented_json(&json!({ "a": [1, { "b": [] }], "c": {} }));
         assert_eq!(
             text,
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn html_characters_are_escaped() {
+    fn html_characters_are_escaped_in_json() {
         assert_eq!(indented_json(&"<&>\u{2028}\u{2029}é\n"), r#""\u003c\u0026\u003e\u2028\u2029é\n""#);
     }
 }

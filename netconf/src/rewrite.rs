@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn order_numbers_and_unknown_keys_survive() {
+    fn rewriting_preserves_order_numbers_and_unknown_keys() {
         let raw = r#"{"z":1.50,"big":9007199254740993,"e":1E3,"ipam":{"subnet":"usePodCidr","x":[1.0, 2]},"a":"<>"}"#;
         let text = changed(raw, |object| object.change("ipam", |ipam| ipam.set("subnet", "10.1.0.0/24")));
         let want = r#"{"z":1.50,"big":9007199254740993,"e":1E3,"ipam":{"subnet":"10.1.0.0/24","x":[1.0, 2]},"a":"<>"}"#;
@@ -137,13 +137,13 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_in_any_letter_case() {
+    fn rewriting_finds_keys_in_any_letter_case() {
         let text = changed(r#"{"IPAM":{"Type":"a"}}"#, |object| object.change("ipam", |ipam| ipam.set("type", "b")));
         assert_eq!(text, r#"{"IPAM":{"Type":"b"}}"#);
     }
 
     #[test]
-    fn absent_and_null_objects_start_empty() {
+    fn rewriting_creates_absent_and_null_objects() {
         for raw in ["{}", r#"{"ipam":null}"#, "null"] {
             let text = changed(raw, |object| object.change("ipam", |ipam| ipam.set("assign_ipv4", "false")));
             assert_eq!(text, r#"{"ipam":{"assign_ipv4":"false"}}"#);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_can_be_removed() {
+    fn rewriting_can_remove_keys() {
         let text = changed(r#"{"a":1,"b":2}"#, |object| {
             object.remove("A");
             object.remove("c");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_an_error() {
+    fn rewriting_other_json_than_an_object_is_an_error() {
         assert!(rewrite(br#"{"ipam":[]}"#, |object| object.change("ipam", |_| Ok(()))).is_err());
         assert!(rewrite(b"[]", |_| Ok(())).is_err());
     }

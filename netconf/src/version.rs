@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_round_trip() {
+    fn version_texts_round_trip() {
         for version in Version::ALL {
             assert_eq!(Version::parse(version.as_str()), Some(version));
         }
@@ -91,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn order_is_age() {
+    fn versions_are_ordered_by_age() {
         assert!(Version::ALL.windows(2).all(|pair| pair[0] < pair[1]));
     }
 
     #[test]
-    fn answer_echoes_the_asked_version() {
+    fn version_output_echoes_the_requested_version() {
         let supported = r#"["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]"#;
         for (asked, said) in [(Some("1.0.0"), "1.0.0"), (Some("9.9.9"), "9.9.9"), (None, "1.1.0")] {
             assert_eq!(

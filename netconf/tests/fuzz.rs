@@ -42,22 +42,22 @@ fn decode_everything(bytes: &[u8]) {
 }
 
 #[test]
-fn bytes() {
+fn decoding_random_bytes_never_panics() {
     fuzz(prop::collection::vec(any::<u8>(), 0..200), |bytes| decode_everything(&bytes));
 }
 
 #[test]
-fn json() {
+fn decoding_random_json_never_panics() {
     fuzz(json_text(), |text| decode_everything(text.as_bytes()));
 }
 
 #[test]
-fn damaged_configurations_and_results() {
+fn decoding_damaged_configurations_and_results_never_panics() {
     fuzz(mutated(), |bytes| decode_everything(&bytes));
 }
 
 #[test]
-fn environment_and_arguments() {
+fn random_environment_and_arguments_never_panic() {
     let text = || prop_oneof![any::<String>(), "[A-Z0-9_=;.:/a-z-]{0,40}"];
     let variables = prop::collection::vec(text(), 5);
     fuzz((text(), variables, prop::collection::vec(text(), 0..4)), |(args, variables, arguments)| {

@@ -80,7 +80,7 @@ fn wanted(step: &str, theirs: &Value) -> Value {
 }
 
 #[test]
-fn refused_calls_and_version() {
+fn rejected_calls_and_version_match_upstreams_recordings() {
     let decided_here =
         ["0", "1", "2", "3", "4", "5", "6", "8", "11", "13", "14"].map(|number| format!("errors {number}"));
     for step in steps(&["errors"]) {
@@ -93,7 +93,7 @@ fn refused_calls_and_version() {
 }
 
 #[test]
-fn every_call_that_upstream_served_is_served() {
+fn every_call_accepted_by_upstream_is_accepted() {
     let steps = steps(&[]);
     assert!(steps.len() > 50, "{}", steps.len());
     for step in steps.iter().filter(|step| step.recorded["exit"] == 0 && step.name != "errors 14") {
@@ -102,7 +102,7 @@ fn every_call_that_upstream_served_is_served() {
 }
 
 #[test]
-fn results_are_read_and_written_again_as_they_were() {
+fn recorded_results_round_trip() {
     let mut versions = Vec::new();
     for step in steps(&[]) {
         let stdout = &step.recorded["stdout"];

@@ -93,7 +93,7 @@ fn sayable(mut result: CniResult, version: Version) -> Option<CniResult> {
 
 proptest! {
     #[test]
-    fn through_every_version(result in result()) {
+    fn result_round_trips_in_every_version(result in result()) {
         for version in Version::ALL {
             match (result.to_json(version), sayable(result.clone(), version)) {
                 (Ok(json), Some(said)) => {

@@ -5,7 +5,7 @@ use netconf::schema;
 use serde_json::Value;
 
 #[test]
-fn the_published_file_is_current() {
+fn published_schema_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/netconf.schema.json");
     let published = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
@@ -15,7 +15,7 @@ fn the_published_file_is_current() {
 }
 
 #[test]
-fn every_key_says_who_reads_it() {
+fn every_schema_key_names_its_reader() {
     fn check(schema: &Value, path: &str) -> usize {
         let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
         let mut count = 0;
@@ -32,7 +32,7 @@ fn every_key_says_who_reads_it() {
 }
 
 #[test]
-fn deprecated_names_are_marked() {
+fn deprecated_keys_are_marked_in_the_schema() {
     let schema = schema::netconf();
     let properties = schema["properties"].as_object().unwrap();
     let deprecated = properties.iter().filter(|(_, property)| property["deprecated"] == true);

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn upstreams_content_is_in_order() {
+    fn recorded_upstream_content_has_no_contradictions() {
         for folder in ["etcd", "kdd1", "kdd3"] {
             for name in recording::names(folder).unwrap() {
                 for step in 0..recording::read(folder, &name).unwrap().steps.len() {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_what_is_read_from_blocks_handles_and_endpoints() {
+    fn owner_of_each_address_is_read_from_blocks_handles_and_endpoints() {
         let accounts = Accounts::of(&recorded("dual-stack", 0));
         let addresses: Vec<String> = accounts.held.keys().map(IpAddr::to_string).collect();
         assert_eq!(addresses, ["10.65.166.128", "fd00:65::c11:b42f:f17e:a680"]);
@@ -231,7 +231,7 @@ mod tests {
 
     /// Introduces each defect alone and expects a problem.
     #[test]
-    fn each_defect_is_noticed() {
+    fn each_bookkeeping_defect_is_reported() {
         let block = "/calico/ipam/v2/assignment/ipv4/block/10.65.166.128-26";
         let id = "c0ffee0100000000000000000000000000000000000000000000000000000000";
         let handle = format!("/calico/ipam/v2/handle/k8s-pod-network.{id}");

@@ -180,7 +180,7 @@ mod tests {
     use crate::skip::skipped;
 
     #[test]
-    fn content_survives_a_restart_and_two_servers_do_not_meet() {
+    fn content_survives_a_restart_of_etcd_and_two_servers_share_none() {
         if !Etcd::installed() {
             return skipped(REQUIRES);
         }

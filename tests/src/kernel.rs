@@ -209,7 +209,7 @@ mod tests {
     use crate::namespaces::isolated;
 
     #[test]
-    fn state_has_the_form_of_the_recordings() {
+    fn kernel_state_has_the_format_of_the_recordings() {
         isolated(|host| {
             host.add_pod("pod1").unwrap();
             ip("link add caliabc numrxqueues 1 numtxqueues 1 mtu 1410 type veth \
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_pod_is_empty() {
+    fn state_of_an_empty_pod_has_no_entries() {
         isolated(|host| {
             host.add_pod("pod1").unwrap();
             let empty = json!({"links": {}, "neigh": [], "routes": [], "sysctls": {}});

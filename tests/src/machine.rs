@@ -128,7 +128,7 @@ mod tests {
     use crate::namespaces::isolated;
 
     #[test]
-    fn what_is_left_behind_is_named() {
+    fn leftovers_on_the_machine_are_named() {
         isolated(|host| {
             let before = Machine::read().unwrap();
             assert_eq!(before.changes(&Machine::read().unwrap()), Vec::<String>::new());

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_host_has_only_lo_and_forwards() {
+    fn private_host_has_only_lo_and_forwards_packets() {
         isolated(|host| {
             assert_eq!(link_names(), ["lo"]);
             assert_eq!(fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap().trim(), "1");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_on_a_private_host_stays_there() {
+    fn links_and_files_of_a_private_host_do_not_leak_outside() {
         let before = link_names();
         isolated(|host| {
             host.add_pod("pod1").unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_a_network_of_its_own() {
+    fn pod_has_a_separate_network_namespace() {
         isolated(|host| {
             host.add_pod("pod1").unwrap();
             host.add_uplink().unwrap();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reinstalled_host_has_its_network_and_nothing_else() {
+    fn reinstalled_host_keeps_the_network_without_pods_and_files() {
         isolated(|host| {
             host.add_pod("pod1").unwrap();
             ip("link add link1 type veth peer name link2").unwrap();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbor_shares_neither_network_nor_files() {
+    fn neighbor_host_shares_neither_network_nor_files() {
         isolated(|host| {
             let neighbor = host.neighbor().unwrap();
             host.add_pod("pod1").unwrap();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_uplink_carries_traffic() {
+    fn uplink_carries_traffic() {
         isolated(|host| {
             host.add_uplink().unwrap();
             host.in_pod("uplink", || run("ping", &["-c1", "-W2", "192.0.2.2"])).unwrap();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_on_the_private_host_fails_the_test() {
+    fn panic_on_the_private_host_fails_the_test() {
         let outcome = std::panic::catch_unwind(|| isolated(|_| panic!("the test's own words")));
         // Without root, this whole test has run again inside a user namespace, where it observed the panic.
         if geteuid().is_root() {

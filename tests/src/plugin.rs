@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_sees_its_environment_and_stdin_and_no_other() {
+    fn call_gets_only_the_given_environment_and_stdin() {
         let call = shell("cat; env | sort | cut -d= -f1; echo words >&2; exit 3").env("CNI_COMMAND", "ADD").stdin("{}");
         let outcome = call.run().unwrap();
         assert_eq!(outcome.exit, Some(3));
@@ -314,25 +314,25 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapper_starts_the_plugin_with_its_arguments() {
+    fn wrapper_starts_the_plugin_with_its_arguments() {
         let outcome = shell("echo $0").args(["name"]).under("env -u PATH").run().unwrap();
         assert_eq!(outcome.stdout, "name\n");
     }
 
     #[test]
-    fn a_call_past_its_deadline_is_killed() {
+    fn call_past_the_deadline_is_killed() {
         let error = shell("exec sleep 100").deadline(Duration::from_millis(50)).run().unwrap_err();
         assert!(format!("{error:#}").contains("still running"), "{error:#}");
     }
 
     #[test]
-    fn input_that_is_never_read_does_not_block() {
+    fn unread_stdin_does_not_block_the_call() {
         let outcome = shell("exit 0").stdin(vec![b'x'; 1 << 20]).run().unwrap();
         assert_eq!(outcome.exit, Some(0));
     }
 
     #[test]
-    fn an_error_object_is_parsed() {
+    fn error_object_on_stdout_is_parsed() {
         let error = shell(r#"echo '{"code":7,"msg":"m"}'; exit 1"#).run().unwrap().error();
         assert_eq!(error, CniError { code: 7, msg: "m".into(), details: String::new() });
     }

@@ -13,16 +13,16 @@ use integration_tests::plugin::CniError;
 use serde_json::{Value, json};
 
 on_each_datastore!(
-    a_stale_host_link_is_replaced,
-    the_route_of_a_dead_interface_is_replaced,
-    the_route_of_an_interface_in_use_is_an_error_that_names_it,
-    an_interface_of_the_asked_for_name_is_an_error_that_names_it,
-    a_second_interface_of_a_container_is_refused_and_the_first_stays,
-    the_plugins_own_namespace_is_refused_before_anything_is_done,
-    what_cannot_be_an_endpoint_is_refused_before_anything_is_done,
-    a_datastore_that_is_not_ready_is_left_alone,
-    an_exhausted_pool_says_so_and_names_it,
-    each_line_of_a_call_names_container_pod_and_endpoint,
+    add_replaces_a_stale_host_link,
+    add_replaces_the_route_of_a_dead_interface,
+    add_with_a_route_of_a_live_interface_fails_and_names_the_interface,
+    add_with_an_existing_pod_interface_fails_and_names_the_interface,
+    add_of_a_second_interface_is_refused_and_the_first_stays,
+    add_into_the_plugins_own_namespace_is_refused_without_changes,
+    add_with_invalid_endpoint_names_is_refused_without_changes,
+    add_on_a_datastore_that_is_not_ready_fails_without_changes,
+    add_on_an_exhausted_pool_fails_and_names_the_pool,
+    each_log_line_of_a_call_names_container_pod_and_endpoint,
 );
 
 const HOST_LINK: &str = "cali00000001ccc";
@@ -63,7 +63,7 @@ fn failed_add(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> CniError {
     cluster.verb("ADD", pod, conf).env("CNI_ARGS", ARGS).run().unwrap().error()
 }
 
-fn a_stale_host_link_is_replaced(cluster: &Cluster<'_>) {
+fn add_replaces_a_stale_host_link(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     ip(&format!("link add {HOST_LINK} type veth peer name old0")).unwrap();
     let index = |name: &str| std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).ok();
@@ -76,7 +76,7 @@ fn a_stale_host_link_is_replaced(cluster: &Cluster<'_>) {
 }
 
 /// An earlier sandbox may have such a route while the kernel is still deleting its network namespace.
-fn the_route_of_a_dead_interface_is_replaced(cluster: &Cluster<'_>) {
+fn add_replaces_the_route_of_a_dead_interface(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     ip("link add dead0 type veth peer name dead1").unwrap();
     ip("link set dead0 up").unwrap();
@@ -89,7 +89,7 @@ fn the_route_of_a_dead_interface_is_replaced(cluster: &Cluster<'_>) {
     cluster.delete(&pod, &conf);
 }
 
-fn the_route_of_an_interface_in_use_is_an_error_that_names_it(cluster: &Cluster<'_>) {
+fn add_with_a_route_of_a_live_interface_fails_and_names_the_interface(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     ip("link add live0 type veth peer name live1").unwrap();
     ip("link set live0 up").unwrap();
@@ -104,7 +104,7 @@ fn the_route_of_an_interface_in_use_is_an_error_that_names_it(cluster: &Cluster<
     cluster.verb("ADD", &pod, &conf).env("CNI_ARGS", ARGS).run().unwrap().success();
 }
 
-fn an_interface_of_the_asked_for_name_is_an_error_that_names_it(cluster: &Cluster<'_>) {
+fn add_with_an_existing_pod_interface_fails_and_names_the_interface(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     ip("link add other0 type veth peer name eth0 netns pod1").unwrap();
     let before = state(cluster);
@@ -116,7 +116,7 @@ fn an_interface_of_the_asked_for_name_is_an_error_that_names_it(cluster: &Cluste
     assert!(kernel::pod(cluster.host, "pod1").unwrap()["links"]["eth0"].is_object());
 }
 
-fn a_second_interface_of_a_container_is_refused_and_the_first_stays(cluster: &Cluster<'_>) {
+fn add_of_a_second_interface_is_refused_and_the_first_stays(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     cluster.add(&pod, &conf);
     let before = state(cluster);
@@ -126,7 +126,7 @@ fn a_second_interface_of_a_container_is_refused_and_the_first_stays(cluster: &Cl
     assert_eq!(state(cluster), before);
 }
 
-fn the_plugins_own_namespace_is_refused_before_anything_is_done(cluster: &Cluster<'_>) {
+fn add_into_the_plugins_own_namespace_is_refused_without_changes(cluster: &Cluster<'_>) {
     // CNI_NETNS_OVERRIDE is for dataplanes without network namespaces. The Linux dataplane cannot put both ends into
     // one.
     let (pod, conf) = prepared(cluster);
@@ -140,7 +140,7 @@ fn the_plugins_own_namespace_is_refused_before_anything_is_done(cluster: &Cluste
     }
 }
 
-fn what_cannot_be_an_endpoint_is_refused_before_anything_is_done(cluster: &Cluster<'_>) {
+fn add_with_invalid_endpoint_names_is_refused_without_changes(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     let before = state(cluster);
     let long = cluster.conf("node1", json!({ "name": "n".repeat(80) }));
@@ -159,7 +159,7 @@ fn what_cannot_be_an_endpoint_is_refused_before_anything_is_done(cluster: &Clust
     }
 }
 
-fn a_datastore_that_is_not_ready_is_left_alone(cluster: &Cluster<'_>) {
+fn add_on_a_datastore_that_is_not_ready_fails_without_changes(cluster: &Cluster<'_>) {
     const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
     let (pod, conf) = prepared(cluster);
     let ready = cluster.store.dump().unwrap()[CLUSTER].clone();
@@ -174,7 +174,7 @@ fn a_datastore_that_is_not_ready_is_left_alone(cluster: &Cluster<'_>) {
 
 /// The error code asks the runtime to repeat the call soon.
 #[test]
-fn an_etcd_out_of_reach_is_a_transient_error() {
+fn add_with_etcd_unreachable_fails_with_a_transient_error() {
     on_etcd(|cluster| {
         let conf = cluster.conf("node1", json!({ "etcd_endpoints": "http://127.0.0.1:1" }));
         let outcome = cluster.verb("ADD", &cluster.pod(1), &conf).run().unwrap();
@@ -185,7 +185,7 @@ fn an_etcd_out_of_reach_is_a_transient_error() {
     });
 }
 
-fn an_exhausted_pool_says_so_and_names_it(cluster: &Cluster<'_>) {
+fn add_on_an_exhausted_pool_fails_and_names_the_pool(cluster: &Cluster<'_>) {
     cluster.load(&Content::ready().node("node1").pool("tiny", "10.65.0.0/30", 30));
     let conf = cluster.conf("node1", json!({}));
     let pods: Vec<_> = (1..=5).map(|number| cluster.pod(number)).collect();
@@ -202,7 +202,7 @@ fn an_exhausted_pool_says_so_and_names_it(cluster: &Cluster<'_>) {
 }
 
 /// Covers a pod and a plain container, successful and failing calls, and the log lines of each step.
-fn each_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_>) {
+fn each_log_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_>) {
     const LOG: &str = "/var/log/calico/cni/cni.log";
     let (pod, mut conf) = prepared(cluster);
     conf["log_file_path"] = json!(LOG);

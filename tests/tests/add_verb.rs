@@ -16,20 +16,20 @@ use integration_tests::on_each_datastore;
 use serde_json::{Value, json};
 
 on_each_datastore!(
-    a_result_has_the_form_of_its_version,
-    the_result_of_the_plugin_before_is_continued,
-    a_second_add_changes_nothing_and_says_the_same,
-    a_container_that_lost_its_interface_gets_it_again,
-    a_lost_interface_is_not_made_again_with_addresses_of_others,
-    a_second_network_only_adds_its_profile,
-    the_mtu_comes_from_the_configuration_else_from_the_file,
-    the_nodes_name_comes_from_the_first_source_that_has_one,
-    mesos_labels_become_the_endpoints,
-    readiness_gates_are_waited_for,
-    a_container_may_forward_when_told_so,
-    both_ends_have_the_queues_asked_for,
-    netkit_is_used_or_replaced_by_veth,
-    the_log_goes_to_its_file_and_never_to_stdout,
+    add_result_has_the_format_of_the_cni_version,
+    add_result_extends_the_prev_result,
+    repeated_add_changes_nothing_and_returns_the_same_result,
+    add_restores_a_lost_interface_with_the_same_addresses,
+    add_does_not_restore_a_lost_interface_with_reassigned_addresses,
+    add_of_a_second_network_adds_the_profile_only,
+    mtu_comes_from_the_configuration_then_from_the_file,
+    node_name_comes_from_the_first_source_with_a_value,
+    mesos_labels_become_labels_of_the_endpoint,
+    add_waits_for_readiness_gates_and_del_does_not,
+    container_forwards_packets_only_if_allow_ip_forwarding_is_set,
+    both_ends_have_the_configured_number_of_queues,
+    netkit_device_type_creates_a_working_netkit_or_veth_pair,
+    log_is_written_to_file_and_stderr_never_to_stdout,
 );
 
 const MTU_FILE: &str = "/var/lib/calico/mtu";
@@ -52,7 +52,7 @@ fn links(cluster: &Cluster<'_>, pod: &Pod) -> [Value; 2] {
     [host, kernel::pod(cluster.host, &pod.name).unwrap()["links"]["eth0"].clone()]
 }
 
-fn a_result_has_the_form_of_its_version(cluster: &Cluster<'_>) {
+fn add_result_has_the_format_of_the_cni_version(cluster: &Cluster<'_>) {
     for (number, version) in ["", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"].iter().enumerate() {
         let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
         let conf = prepared(cluster, json!({ "cniVersion": version, "ipam": ipam }));
@@ -76,7 +76,7 @@ fn a_result_has_the_form_of_its_version(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-fn the_result_of_the_plugin_before_is_continued(cluster: &Cluster<'_>) {
+fn add_result_extends_the_prev_result(cluster: &Cluster<'_>) {
     for (number, version) in ["0.4.0", "1.0.0", "1.1.0"].iter().enumerate() {
         let mut before = json!({
             "cniVersion": version,
@@ -104,7 +104,7 @@ fn the_result_of_the_plugin_before_is_continued(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-fn a_second_add_changes_nothing_and_says_the_same(cluster: &Cluster<'_>) {
+fn repeated_add_changes_nothing_and_returns_the_same_result(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let pod = cluster.pod(1);
     let first = cluster.add(&pod, &conf);
@@ -120,7 +120,7 @@ fn a_second_add_changes_nothing_and_says_the_same(cluster: &Cluster<'_>) {
 
 /// As podman after a reboot: the container and its endpoint exist, but its interface and network namespace are gone.
 /// Any of its networks may be the first with an ADD.
-fn a_container_that_lost_its_interface_gets_it_again(cluster: &Cluster<'_>) {
+fn add_restores_a_lost_interface_with_the_same_addresses(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster, json!({}));
     let second = cluster.conf("node1", json!({ "name": "second-network" }));
     let pod = cluster.pod(1);
@@ -151,7 +151,7 @@ fn lose_namespace(cluster: &Cluster<'_>, pod: &Pod) {
 }
 
 /// Covers a DEL that was killed after it released the address, which another container has now.
-fn a_lost_interface_is_not_made_again_with_addresses_of_others(cluster: &Cluster<'_>) {
+fn add_does_not_restore_a_lost_interface_with_reassigned_addresses(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let (pod, other) = (cluster.pod(1), cluster.pod(2));
     let address = cluster.add(&pod, &conf)["ips"][0]["address"].as_str().unwrap().replace("/32", "");
@@ -172,7 +172,7 @@ fn a_lost_interface_is_not_made_again_with_addresses_of_others(cluster: &Cluster
     cluster.assert_nothing_left();
 }
 
-fn a_second_network_only_adds_its_profile(cluster: &Cluster<'_>) {
+fn add_of_a_second_network_adds_the_profile_only(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let second = cluster.conf("node1", json!({ "name": "second-network" }));
     let pod = cluster.pod(1);
@@ -187,7 +187,7 @@ fn a_second_network_only_adds_its_profile(cluster: &Cluster<'_>) {
     assert_eq!(profile["spec"]["labelsToApply"], json!({ "second-network": "" }));
 }
 
-fn the_mtu_comes_from_the_configuration_else_from_the_file(cluster: &Cluster<'_>) {
+fn mtu_comes_from_the_configuration_then_from_the_file(cluster: &Cluster<'_>) {
     fs::create_dir_all("/var/lib/calico").unwrap();
     for (number, (file, conf, mtu)) in
         [(None, 0, 1500), (Some("1450\n"), 0, 1450), (Some("1450"), 1400, 1400), (Some("1f"), 1400, 1400)]
@@ -217,7 +217,7 @@ fn the_mtu_comes_from_the_configuration_else_from_the_file(cluster: &Cluster<'_>
     cluster.assert_nothing_left();
 }
 
-fn the_nodes_name_comes_from_the_first_source_that_has_one(cluster: &Cluster<'_>) {
+fn node_name_comes_from_the_first_source_with_a_value(cluster: &Cluster<'_>) {
     let own = fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase();
     cluster.load(&Content::dual_stack().node("from-file").node("from-hostname").node(&own));
     let file = cluster.host.dir("node").join("nodename");
@@ -242,7 +242,7 @@ fn the_nodes_name_comes_from_the_first_source_that_has_one(cluster: &Cluster<'_>
     cluster.assert_nothing_left();
 }
 
-fn mesos_labels_become_the_endpoints(cluster: &Cluster<'_>) {
+fn mesos_labels_become_labels_of_the_endpoint(cluster: &Cluster<'_>) {
     let labels = json!([
         { "key": "role", "value": "//my/val/" },
         { "key": "$zone", "value": "some_val-with.lots*of^weird#characters" },
@@ -282,7 +282,7 @@ fn gate(refusals: usize) -> (String, Arc<AtomicUsize>) {
     (url, asked)
 }
 
-fn readiness_gates_are_waited_for(cluster: &Cluster<'_>) {
+fn add_waits_for_readiness_gates_and_del_does_not(cluster: &Cluster<'_>) {
     let ((open, asked_open), (late, asked_late)) = (gate(0), gate(1));
     let pod = cluster.pod(1);
     let conf = prepared(cluster, json!({ "readiness_gates": [open, late] }));
@@ -300,7 +300,7 @@ fn readiness_gates_are_waited_for(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-fn a_container_may_forward_when_told_so(cluster: &Cluster<'_>) {
+fn container_forwards_packets_only_if_allow_ip_forwarding_is_set(cluster: &Cluster<'_>) {
     for (number, allowed) in [false, true].into_iter().enumerate() {
         let pod = cluster.pod(number);
         cluster.add(&pod, &prepared(cluster, json!({ "container_settings": { "allow_ip_forwarding": allowed } })));
@@ -309,7 +309,7 @@ fn a_container_may_forward_when_told_so(cluster: &Cluster<'_>) {
     }
 }
 
-fn both_ends_have_the_queues_asked_for(cluster: &Cluster<'_>) {
+fn both_ends_have_the_configured_number_of_queues(cluster: &Cluster<'_>) {
     for (number, (asked, queues)) in [(3, 3), (0, 1), (-2, 1)].into_iter().enumerate() {
         let pod = cluster.pod(number);
         cluster.add(&pod, &prepared(cluster, json!({ "num_queues": asked })));
@@ -320,7 +320,7 @@ fn both_ends_have_the_queues_asked_for(cluster: &Cluster<'_>) {
 }
 
 /// The pair is a netkit pair if the kernel supports netkit, otherwise a veth pair. Everything else is the same.
-fn netkit_is_used_or_replaced_by_veth(cluster: &Cluster<'_>) {
+fn netkit_device_type_creates_a_working_netkit_or_veth_pair(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster, json!({ "device_type": "netkit", "mtu": 1440 }));
     let pod = cluster.pod(1);
     conf["prevResult"] = cluster.add(&pod, &conf);
@@ -332,7 +332,7 @@ fn netkit_is_used_or_replaced_by_veth(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-fn the_log_goes_to_its_file_and_never_to_stdout(cluster: &Cluster<'_>) {
+fn log_is_written_to_file_and_stderr_never_to_stdout(cluster: &Cluster<'_>) {
     let file = "/var/log/calico/cni/cni.log";
     let conf = prepared(cluster, json!({ "log_level": "debug", "log_file_path": file }));
     let pod = cluster.pod(1);

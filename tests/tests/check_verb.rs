@@ -10,10 +10,10 @@ use integration_tests::store::Store;
 use serde_json::{Value, json};
 
 on_each_datastore!(
-    an_untouched_pod_passes,
-    each_broken_thing_in_the_kernel_is_named,
-    each_broken_thing_in_the_datastore_is_named,
-    check_needs_the_result_of_add,
+    check_of_an_unchanged_pod_succeeds,
+    check_names_each_defect_in_the_kernel,
+    check_names_each_defect_in_the_datastore,
+    check_without_a_prev_result_fails,
 );
 
 const HOST_LINK: &str = "cali00000001ccc";
@@ -47,14 +47,14 @@ fn assert_named(cluster: &Cluster<'_>, pod: &Pod, conf: &Value, thing: &str, wor
     }
 }
 
-fn an_untouched_pod_passes(cluster: &Cluster<'_>) {
+fn check_of_an_unchanged_pod_succeeds(cluster: &Cluster<'_>) {
     let (pod, conf) = added(cluster);
     assert_passes(cluster, &pod, &conf);
     cluster.delete(&pod, &conf);
     assert_named(cluster, &pod, &conf, "a deleted pod", &["eth0"]);
 }
 
-fn check_needs_the_result_of_add(cluster: &Cluster<'_>) {
+fn check_without_a_prev_result_fails(cluster: &Cluster<'_>) {
     let (pod, mut conf) = added(cluster);
     conf.as_object_mut().unwrap().remove("prevResult");
     assert_named(cluster, &pod, &conf, "no prevResult", &["prevResult"]);
@@ -63,7 +63,7 @@ fn check_needs_the_result_of_add(cluster: &Cluster<'_>) {
 /// An item in the kernel, the commands that break it, the commands that repair it, and words of its error.
 type Breakage = (&'static str, Vec<String>, Vec<String>, Vec<String>);
 
-fn each_broken_thing_in_the_kernel_is_named(cluster: &Cluster<'_>) {
+fn check_names_each_defect_in_the_kernel(cluster: &Cluster<'_>) {
     let (pod, conf) = added(cluster);
     let result = &conf["prevResult"];
     let v4 = result["ips"][0]["address"].as_str().unwrap().to_owned();
@@ -197,7 +197,7 @@ fn apply(command: &str) {
     }
 }
 
-fn each_broken_thing_in_the_datastore_is_named(cluster: &Cluster<'_>) {
+fn check_names_each_defect_in_the_datastore(cluster: &Cluster<'_>) {
     let (pod, conf) = added(cluster);
     let content = cluster.store.dump().unwrap();
     let key = |part: &str| content.keys().find(|key| key.contains(part)).unwrap().clone();

@@ -13,7 +13,7 @@ use integration_tests::plugin::FOREIGN_PLUGINS;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
-on_each_datastore!(every_verb_of_cnitool);
+on_each_datastore!(every_command_of_cnitool_works_on_a_configuration_list);
 
 /// Returns the path of cnitool: on PATH, or where tests/install-needs.sh installs it.
 fn cnitool() -> Option<PathBuf> {
@@ -25,7 +25,7 @@ fn cnitool() -> Option<PathBuf> {
     Some(cache.join("calico-tests/bin/cnitool")).filter(|path| path.is_file())
 }
 
-fn every_verb_of_cnitool(cluster: &Cluster<'_>) {
+fn every_command_of_cnitool_works_on_a_configuration_list(cluster: &Cluster<'_>) {
     let Some(cnitool) = cnitool() else {
         return skipped("cnitool is not installed (Go module github.com/containernetworking/cni/cnitool)");
     };

@@ -19,9 +19,9 @@ const NODES: usize = 4;
 const PODS: usize = 200;
 
 on_each_datastore!(
-    two_hundred_pods_share_two_blocks,
-    two_small_blocks_serve_exactly_their_size,
-    the_only_address_passes_from_pod_to_pod,
+    two_hundred_concurrent_pods_get_unique_addresses_in_two_blocks,
+    two_small_blocks_serve_exactly_as_many_pods_as_addresses,
+    only_address_of_a_pool_passes_from_pod_to_pod,
 );
 
 fn content(cidr: &str, block_size: u8) -> Content {
@@ -79,7 +79,7 @@ fn assert_held(cluster: &Cluster<'_>, pods: &[(usize, Pod)]) {
     assert_eq!(held, expected);
 }
 
-fn two_hundred_pods_share_two_blocks(cluster: &Cluster<'_>) {
+fn two_hundred_concurrent_pods_get_unique_addresses_in_two_blocks(cluster: &Cluster<'_>) {
     cluster.load(&content("10.65.0.0/24", 25));
     let pods = pods(cluster, PODS);
     let added = all_at_once(cluster, "ADD", &pods);
@@ -112,7 +112,7 @@ fn two_hundred_pods_share_two_blocks(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-fn two_small_blocks_serve_exactly_their_size(cluster: &Cluster<'_>) {
+fn two_small_blocks_serve_exactly_as_many_pods_as_addresses(cluster: &Cluster<'_>) {
     cluster.load(&content("10.65.0.0/25", 26));
     let pods = pods(cluster, PODS);
     let (served, refused): (Vec<_>, Vec<_>) =
@@ -133,7 +133,7 @@ fn two_small_blocks_serve_exactly_their_size(cluster: &Cluster<'_>) {
 
 /// The route of the deleted pod may still exist when the address is assigned to the next pod. No pod loses a route to
 /// its own address.
-fn the_only_address_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
+fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
     const TURNS: usize = 200;
     cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.7/32", 32));
     let conf = cluster.conf("node1", json!({}));
@@ -165,7 +165,7 @@ fn the_only_address_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
 
 /// All pods are on one node, which has no block at first.
 #[test]
-fn a_hundred_pods_at_once_over_one_api_server() {
+fn hundred_concurrent_pods_on_an_api_server_get_unique_addresses() {
     const AT_ONCE: usize = 100;
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
         cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26));
@@ -181,6 +181,6 @@ fn a_hundred_pods_at_once_over_one_api_server() {
 }
 
 #[test]
-fn the_only_address_passes_from_pod_to_pod_over_one_api_server() {
-    on_api_server(ApiGroup::CrdV1, |cluster, _| the_only_address_passes_from_pod_to_pod(cluster));
+fn only_address_of_a_pool_passes_from_pod_to_pod_on_an_api_server() {
+    on_api_server(ApiGroup::CrdV1, |cluster, _| only_address_of_a_pool_passes_from_pod_to_pod(cluster));
 }

@@ -10,7 +10,10 @@ use integration_tests::plugin::{Outcome, Plugins};
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
-on_each_datastore!(a_datastore_that_is_ready_passes_in_silence, a_datastore_that_is_not_ready_is_code_100);
+on_each_datastore!(
+    connection_test_of_a_ready_datastore_succeeds_without_output,
+    connection_test_of_a_datastore_that_is_not_ready_returns_code_100
+);
 
 const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
@@ -25,7 +28,7 @@ fn assert_refused(outcome: &Outcome, word: &str) {
     assert!(error.details.contains(word), "{word:?} is not in {error:?}");
 }
 
-fn a_datastore_that_is_ready_passes_in_silence(cluster: &Cluster<'_>) {
+fn connection_test_of_a_ready_datastore_succeeds_without_output(cluster: &Cluster<'_>) {
     cluster.load(&Content::ready());
     // The test reads neither the Node nor pools, the nodename file or the MTU file.
     let conf = cluster.conf("stranger", json!({ "nodename_file_optional": false, "require_mtu_file": true }));
@@ -33,7 +36,7 @@ fn a_datastore_that_is_ready_passes_in_silence(cluster: &Cluster<'_>) {
     assert_eq!((outcome.success(), outcome.stderr.as_str()), (json!(""), ""));
 }
 
-fn a_datastore_that_is_not_ready_is_code_100(cluster: &Cluster<'_>) {
+fn connection_test_of_a_datastore_that_is_not_ready_returns_code_100(cluster: &Cluster<'_>) {
     const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
     cluster.load(&Content::ready());
     let conf = cluster.conf("node1", json!({}));
@@ -49,7 +52,7 @@ fn a_datastore_that_is_not_ready_is_code_100(cluster: &Cluster<'_>) {
 }
 
 #[test]
-fn an_etcd_out_of_reach_is_code_100_within_two_seconds() {
+fn connection_test_with_etcd_unreachable_returns_code_100() {
     on_etcd(|cluster| {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let silent = format!("http://{}", silent.local_addr().unwrap());
@@ -62,7 +65,7 @@ fn an_etcd_out_of_reach_is_code_100_within_two_seconds() {
 }
 
 #[test]
-fn a_configuration_that_makes_no_sense_is_code_100() {
+fn connection_test_with_an_invalid_configuration_returns_code_100() {
     on_local(|cluster| {
         let test = |stdin: &str| cluster.plugins.call("calico").args(["-t"]).stdin(stdin).run().unwrap();
         assert_refused(&test(""), "unexpected end of JSON input");
@@ -73,7 +76,7 @@ fn a_configuration_that_makes_no_sense_is_code_100() {
 }
 
 #[test]
-fn the_version_is_one_line_whatever_else_is_asked() {
+fn version_flag_prints_one_line_in_spite_of_cni_command() {
     let plugins = Plugins::locate().unwrap();
     for program in ["calico", "calico-ipam"] {
         for args in [&["-v"][..], &["--v"], &["-v=true"]] {
@@ -85,7 +88,7 @@ fn the_version_is_one_line_whatever_else_is_asked() {
 }
 
 #[test]
-fn help_lists_the_flags_and_an_unknown_flag_is_refused() {
+fn help_flag_lists_the_flags_and_an_unknown_flag_is_refused() {
     let plugins = Plugins::locate().unwrap();
     for args in ["-h", "--help"] {
         let outcome = plugins.call("calico").args([args]).run().unwrap();
@@ -98,7 +101,7 @@ fn help_lists_the_flags_and_an_unknown_flag_is_refused() {
 }
 
 #[test]
-fn version_tells_what_is_supported_and_echoes_what_was_asked() {
+fn version_command_lists_supported_versions_and_echoes_the_requested() {
     let plugins = Plugins::locate().unwrap();
     for program in ["calico", "calico-ipam"] {
         for asked in VERSIONS {
@@ -112,7 +115,7 @@ fn version_tells_what_is_supported_and_echoes_what_was_asked() {
 
 /// `script` gives the plugin its own terminal, which gets no input.
 #[test]
-fn in_a_terminal_there_is_a_short_help_and_no_wait() {
+fn call_in_a_terminal_prints_a_short_help_without_waiting_for_stdin() {
     if !present("script") {
         return skipped("script is not installed (Debian: bsdutils)");
     }

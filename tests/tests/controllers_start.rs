@@ -32,12 +32,12 @@ macro_rules! on_each_datastore {
 }
 
 on_each_datastore!(
-    an_empty_datastore_is_made_ready,
-    the_configuration_is_made_and_its_status_kept,
-    what_changes_is_followed_in_place_or_by_beginning_anew,
-    what_the_environment_decides_is_not_changed,
-    a_configuration_of_kubectls_has_its_defaults,
-    servers_that_are_away_are_waited_for,
+    start_on_an_empty_datastore_creates_the_required_objects,
+    configuration_is_created_and_its_status_restored,
+    configuration_changes_apply_in_place_or_by_a_restart,
+    configuration_does_not_override_the_environment,
+    configuration_written_with_kubectl_gets_defaults,
+    controllers_wait_for_unreachable_servers_and_stay_live,
 );
 
 const CONFIGURATIONS: &str = "/calico/resources/v3/projectcalico.org/kubecontrollersconfigurations/default";
@@ -160,7 +160,7 @@ fn await_served(port: u16, path: &str) {
     assert!(await_that(PATIENCE, || Ok(serves(port, path))).is_ok(), "{path} is not served on {port}");
 }
 
-fn an_empty_datastore_is_made_ready(lab: &mut Lab<'_>) {
+fn start_on_an_empty_datastore_creates_the_required_objects(lab: &mut Lab<'_>) {
     let mut controllers = lab.start(lab.setup().arg("--health-port=9099"));
     await_ready(&controllers, true);
     await_served(9099, "/readiness");
@@ -184,7 +184,7 @@ fn an_empty_datastore_is_made_ready(lab: &mut Lab<'_>) {
     assert_eq!(lab.object(CLUSTER)["spec"]["clusterGUID"], guid);
 }
 
-fn the_configuration_is_made_and_its_status_kept(lab: &mut Lab<'_>) {
+fn configuration_is_created_and_its_status_restored(lab: &mut Lab<'_>) {
     let setup = lab.setup().env("ENABLED_CONTROLLERS", "node").env("LOG_LEVEL", "info");
     let mut controllers = lab.start(setup);
     lab.await_status("/environmentVars/LOG_LEVEL", &json!("info"));
@@ -208,7 +208,7 @@ fn the_configuration_is_made_and_its_status_kept(lab: &mut Lab<'_>) {
     assert_ne!(again["metadata"]["uid"], made["metadata"]["uid"]);
 }
 
-fn what_changes_is_followed_in_place_or_by_beginning_anew(lab: &mut Lab<'_>) {
+fn configuration_changes_apply_in_place_or_by_a_restart(lab: &mut Lab<'_>) {
     let controllers = lab.start(lab.setup());
     lab.await_status("/runningConfig/logSeverityScreen", &json!("Info"));
     lab.configure(&json!({ "spec": {
@@ -233,7 +233,7 @@ fn what_changes_is_followed_in_place_or_by_beginning_anew(lab: &mut Lab<'_>) {
     assert!(!log.contains("[ERROR]"), "{log}");
 }
 
-fn what_the_environment_decides_is_not_changed(lab: &mut Lab<'_>) {
+fn configuration_does_not_override_the_environment(lab: &mut Lab<'_>) {
     let setup =
         lab.setup().env("ENABLED_CONTROLLERS", "node").env("LOG_LEVEL", "warn").env("AUTO_HOST_ENDPOINTS", "Disabled");
     let controllers = lab.start(setup.env("HEALTH_ENABLED", "false"));
@@ -254,7 +254,7 @@ fn what_the_environment_decides_is_not_changed(lab: &mut Lab<'_>) {
 }
 
 /// Upstream fills in defaults only through its own client, so an object written with kubectl lacks them.
-fn a_configuration_of_kubectls_has_its_defaults(lab: &mut Lab<'_>) {
+fn configuration_written_with_kubectl_gets_defaults(lab: &mut Lab<'_>) {
     let api_version = lab.group.map_or("projectcalico.org/v3", ApiGroup::api_version);
     let object = json!({
         "apiVersion": api_version, "kind": "KubeControllersConfiguration", "metadata": { "name": "default" },
@@ -273,7 +273,7 @@ fn a_configuration_of_kubectls_has_its_defaults(lab: &mut Lab<'_>) {
     assert_eq!(lab.configuration()["spec"]["controllers"]["policy"], Value::Null, "nobody adds to it");
 }
 
-fn servers_that_are_away_are_waited_for(lab: &mut Lab<'_>) {
+fn controllers_wait_for_unreachable_servers_and_stay_live(lab: &mut Lab<'_>) {
     lab.kubernetes.api.stop();
     if lab.group.is_none() {
         lab.kubernetes.etcd.freeze().unwrap();
@@ -306,7 +306,7 @@ fn servers_that_are_away_are_waited_for(lab: &mut Lab<'_>) {
 /// The API server becomes unreachable at the request for the KubeControllersConfiguration, after it answered all
 /// requests before.
 #[test]
-fn a_server_that_goes_away_before_the_configuration_was_read_is_told_by_readiness() {
+fn readiness_names_a_server_lost_before_the_configuration_read() {
     on(Some(ApiGroup::V3), |lab| {
         let proxy = lab.kubernetes.api.proxy().unwrap();
         proxy.arm(Some((Point::First("GET", "kubecontrollersconfigurations"), Fault::Gone)));
@@ -340,7 +340,7 @@ struct Sample {
 /// A signal handler can walk a stack only if the C library and the linking of the program allow it. This test checks
 /// the released program.
 #[test]
-fn a_profile_shows_whole_stacks() {
+fn cpu_profile_contains_whole_stacks() {
     on(None, |lab| {
         let controllers = lab.start(lab.setup());
         await_served(9094, "/metrics");
@@ -369,7 +369,7 @@ fn a_profile_shows_whole_stacks() {
 
 /// Compares the first objects, byte for byte, with those that upstream was recorded to write.
 #[test]
-fn the_recorded_start() {
+fn first_objects_equal_the_recorded_start_of_upstream() {
     on(None, |lab| {
         let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/controllers/kubernetes-to-calico.json");
         let recording: Value = serde_json::from_slice(&std::fs::read(recording).unwrap()).unwrap();
@@ -396,7 +396,7 @@ fn the_recorded_start() {
 
 /// These controllers would write objects that the API server rejects. Upstream runs them nevertheless (KC-020).
 #[test]
-fn with_the_datastore_kubernetes_the_controllers_of_etcd_are_refused_in_one_line() {
+fn etcd_controllers_on_a_kubernetes_datastore_are_refused_in_one_line() {
     on(Some(ApiGroup::CrdV1), |lab| {
         let controllers = lab.start(lab.setup().env("ENABLED_CONTROLLERS", "networkpolicy, namespace ,node"));
         lab.await_status("/environmentVars/DATASTORE_TYPE", &json!("kubernetes"));
@@ -409,7 +409,7 @@ fn with_the_datastore_kubernetes_the_controllers_of_etcd_are_refused_in_one_line
 }
 
 #[test]
-fn an_environment_that_cannot_be_followed_ends_the_process() {
+fn invalid_environment_variable_or_flag_ends_the_process() {
     on(None, |lab| {
         for (name, text, expected) in [
             ("ENABLED_CONTROLLERS", "node,nodes", "ENABLED_CONTROLLERS: `nodes` is not a controller; valid are node"),
@@ -431,7 +431,7 @@ fn an_environment_that_cannot_be_followed_ends_the_process() {
 }
 
 #[test]
-fn it_ends_at_a_signal() {
+fn controllers_exit_with_success_on_sigterm() {
     on(None, |lab| {
         let mut controllers = lab.start(lab.setup());
         await_ready(&controllers, true);
@@ -442,7 +442,7 @@ fn it_ends_at_a_signal() {
 
 /// Revisions older than one period are compacted, and no others.
 #[test]
-fn etcd_is_compacted() {
+fn etcd_is_compacted_every_compaction_period() {
     on(None, |lab| {
         let controllers = lab.start(lab.setup().env("COMPACTION_PERIOD", "1s"));
         controllers.await_log("etcd compacted to revision", 2).unwrap();
@@ -462,7 +462,7 @@ fn etcd_is_compacted() {
 /// Every replica runs the probe every few seconds. The probe opens only its file and starts no thread, process or
 /// connection.
 #[test]
-fn check_status_does_no_more_than_it_must() {
+fn check_status_opens_only_the_status_file() {
     if !present("strace") {
         return skipped("strace is not installed (Debian: strace)");
     }

@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
-on_each_datastore!(a_released_address_rests, a_clock_that_jumps);
+on_each_datastore!(
+    released_address_is_not_assigned_during_the_cooldown,
+    cooldown_continues_after_the_clock_is_set_back_and_ends_if_set_forward
+);
 
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.66.0.0-30";
 
@@ -44,7 +47,7 @@ fn assert_refused(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) {
     assert_eq!(cluster.accounts().problems, Vec::<String>::new());
 }
 
-fn a_released_address_rests(cluster: &Cluster<'_>) {
+fn released_address_is_not_assigned_during_the_cooldown(cluster: &Cluster<'_>) {
     let (pods, conf) = full_pool(cluster);
     cluster.delete(&pods[1], &conf);
     let accounts = cluster.accounts();
@@ -70,7 +73,7 @@ fn a_released_address_rests(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-fn a_clock_that_jumps(cluster: &Cluster<'_>) {
+fn cooldown_continues_after_the_clock_is_set_back_and_ends_if_set_forward(cluster: &Cluster<'_>) {
     let (pods, conf) = full_pool(cluster);
     let newcomer = cluster.pod(5);
     cluster.delete(&pods[2], &conf);

@@ -65,12 +65,12 @@ fn pays_when_the_definitions_are_back(group: ApiGroup) {
 }
 
 #[test]
-fn a_debt_that_was_noted_without_v1s_definitions_is_paid_when_they_are_back() {
+fn del_deferred_without_v1_definitions_is_replayed_once_they_exist() {
     pays_when_the_definitions_are_back(ApiGroup::CrdV1);
 }
 
 #[test]
-fn a_debt_that_was_noted_without_v3s_definitions_is_paid_when_they_are_back() {
+fn del_deferred_without_v3_definitions_is_replayed_once_they_exist() {
     pays_when_the_definitions_are_back(ApiGroup::V3);
 }
 
@@ -95,11 +95,11 @@ fn deletes_with_an_unknown_group(group: ApiGroup) {
 }
 
 #[test]
-fn del_with_an_unknown_group_on_a_server_with_v1_asks_for_the_group_and_leaves_nothing() {
+fn del_with_an_unknown_group_discovers_v1_and_releases_everything() {
     deletes_with_an_unknown_group(ApiGroup::CrdV1);
 }
 
 #[test]
-fn del_with_an_unknown_group_on_a_server_with_v3_asks_for_the_group_and_leaves_nothing() {
+fn del_with_an_unknown_group_discovers_v3_and_releases_everything() {
     deletes_with_an_unknown_group(ApiGroup::V3);
 }

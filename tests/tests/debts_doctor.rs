@@ -20,7 +20,7 @@ fn entry(container_id: &str, endpoint: &str, datastore: &str, hours: u64, reason
 }
 
 #[tokio::test]
-async fn doctor_tells_each_debt_and_each_entry_that_cannot_be_read_the_oldest_first() {
+async fn doctor_lists_deferred_dels_and_unreadable_entries_oldest_first() {
     let root = tempfile::tempdir().unwrap();
     let journal = root.path().join("var/lib/calico/cni-journal");
     fs::create_dir_all(&journal).unwrap();

@@ -33,7 +33,7 @@ fn link_to_itself(journal: &Path) {
 }
 
 #[test]
-fn an_add_is_refused_and_changes_nothing_where_its_own_debt_may_be_in_a_journal_that_cannot_be_read() {
+fn add_with_an_unreadable_journal_directory_is_refused_without_changes() {
     with_journal(link_to_itself, |cluster| {
         let (conf, pod) = (conf(cluster), cluster.pod(1));
         let before = cluster.state();
@@ -50,7 +50,7 @@ fn an_add_is_refused_and_changes_nothing_where_its_own_debt_may_be_in_a_journal_
 }
 
 #[test]
-fn a_call_that_gives_nothing_goes_on_and_says_that_the_journal_cannot_be_read() {
+fn status_and_del_with_an_unreadable_journal_succeed_and_log_once() {
     with_journal(
         |_| (),
         |cluster| {
@@ -70,7 +70,7 @@ fn a_call_that_gives_nothing_goes_on_and_says_that_the_journal_cannot_be_read() 
 }
 
 #[test]
-fn an_add_goes_on_where_a_file_is_in_the_journals_place_and_says_so() {
+fn add_with_a_file_in_place_of_the_journal_succeeds_and_logs() {
     with_journal(
         |journal| fs::write(journal, "").unwrap(),
         |cluster| {
@@ -85,7 +85,7 @@ fn an_add_goes_on_where_a_file_is_in_the_journals_place_and_says_so() {
 }
 
 #[test]
-fn calico_ipam_journal_fails_where_the_directory_cannot_be_read() {
+fn calico_ipam_journal_with_an_unreadable_directory_fails() {
     with_journal(link_to_itself, |cluster| {
         let listed = cluster.store.calico_ipam(&cluster.plugins, &["journal"]).unwrap();
         assert_eq!((listed.exit, listed.stdout.as_str()), (Some(1), ""));

@@ -8,18 +8,18 @@ use integration_tests::on_each_datastore;
 use serde_json::{Value, json};
 
 on_each_datastore!(
-    before_any_add_and_twice_it_succeeds,
-    with_the_namespace_gone_everything_else_goes,
-    without_a_namespace_the_hosts_link_goes_too,
-    with_the_pods_link_gone_everything_else_goes,
-    another_container_keeps_its_network,
-    another_interface_of_the_pod_stays,
-    a_del_of_another_interface_leaves_the_pod_its_own,
-    a_link_of_the_same_name_that_is_not_ours_stays,
-    a_path_that_is_no_namespace_is_refused_and_nothing_is_touched,
-    while_the_datastore_is_not_ready_nothing_is_touched,
-    prev_result_is_not_read,
-    settings_that_only_an_add_needs_may_be_wrong,
+    del_before_any_add_and_repeated_del_succeed,
+    del_after_the_netns_is_deleted_removes_everything_else,
+    del_without_cni_netns_removes_the_host_interface_too,
+    del_after_the_pod_interface_is_deleted_removes_everything_else,
+    del_leaves_the_network_of_another_container,
+    del_leaves_a_foreign_interface_of_the_pod,
+    del_of_a_different_interface_changes_nothing,
+    del_leaves_a_foreign_host_interface_of_the_same_name,
+    del_with_an_invalid_netns_is_refused_without_changes,
+    del_on_a_datastore_that_is_not_ready_fails_without_changes,
+    del_ignores_an_invalid_prev_result,
+    del_ignores_invalid_settings_that_only_add_uses,
 );
 
 /// Returns a dual-stack configuration on a cluster with content.
@@ -28,7 +28,7 @@ fn prepared(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({ "ipam": { "type": "calico-ipam", "assign_ipv6": "true" } }))
 }
 
-fn before_any_add_and_twice_it_succeeds(cluster: &Cluster<'_>) {
+fn del_before_any_add_and_repeated_del_succeed(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
     let before = cluster.state();
@@ -43,7 +43,7 @@ fn before_any_add_and_twice_it_succeeds(cluster: &Cluster<'_>) {
     assert_eq!(cluster.state(), after);
 }
 
-fn with_the_namespace_gone_everything_else_goes(cluster: &Cluster<'_>) {
+fn del_after_the_netns_is_deleted_removes_everything_else(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
@@ -53,7 +53,7 @@ fn with_the_namespace_gone_everything_else_goes(cluster: &Cluster<'_>) {
 }
 
 /// Runtimes that lost the network namespace pass an empty CNI_NETNS, or none.
-fn without_a_namespace_the_hosts_link_goes_too(cluster: &Cluster<'_>) {
+fn del_without_cni_netns_removes_the_host_interface_too(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     for number in [1, 2] {
         let pod = cluster.pod(number);
@@ -65,7 +65,7 @@ fn without_a_namespace_the_hosts_link_goes_too(cluster: &Cluster<'_>) {
     }
 }
 
-fn with_the_pods_link_gone_everything_else_goes(cluster: &Cluster<'_>) {
+fn del_after_the_pod_interface_is_deleted_removes_everything_else(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
@@ -74,7 +74,7 @@ fn with_the_pods_link_gone_everything_else_goes(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-fn another_container_keeps_its_network(cluster: &Cluster<'_>) {
+fn del_leaves_the_network_of_another_container(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let (pod, other) = (cluster.pod(1), cluster.pod(2));
     cluster.add(&other, &conf);
@@ -97,7 +97,7 @@ fn another_container_keeps_its_network(cluster: &Cluster<'_>) {
     cluster.assert_in_order();
 }
 
-fn another_interface_of_the_pod_stays(cluster: &Cluster<'_>) {
+fn del_leaves_a_foreign_interface_of_the_pod(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
@@ -109,7 +109,7 @@ fn another_interface_of_the_pod_stays(cluster: &Cluster<'_>) {
 
 /// The names of the host interface and of the handle depend only on the container, so a DEL of another interface could
 /// remove them by mistake.
-fn a_del_of_another_interface_leaves_the_pod_its_own(cluster: &Cluster<'_>) {
+fn del_of_a_different_interface_changes_nothing(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
@@ -121,7 +121,7 @@ fn a_del_of_another_interface_leaves_the_pod_its_own(cluster: &Cluster<'_>) {
 }
 
 /// The name alone does not prove that an interface is ours.
-fn a_link_of_the_same_name_that_is_not_ours_stays(cluster: &Cluster<'_>) {
+fn del_leaves_a_foreign_host_interface_of_the_same_name(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
     ip("link add cali00000001ccc type bridge").unwrap();
@@ -129,7 +129,7 @@ fn a_link_of_the_same_name_that_is_not_ours_stays(cluster: &Cluster<'_>) {
     assert!(kernel::host().unwrap()["links"]["cali00000001ccc"].is_object());
 }
 
-fn a_path_that_is_no_namespace_is_refused_and_nothing_is_touched(cluster: &Cluster<'_>) {
+fn del_with_an_invalid_netns_is_refused_without_changes(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
@@ -142,7 +142,7 @@ fn a_path_that_is_no_namespace_is_refused_and_nothing_is_touched(cluster: &Clust
 }
 
 /// The datastore may be in an upgrade. As with upstream, DEL fails and the runtime repeats it.
-fn while_the_datastore_is_not_ready_nothing_is_touched(cluster: &Cluster<'_>) {
+fn del_on_a_datastore_that_is_not_ready_fails_without_changes(cluster: &Cluster<'_>) {
     const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
@@ -165,7 +165,7 @@ fn while_the_datastore_is_not_ready_nothing_is_touched(cluster: &Cluster<'_>) {
 }
 
 /// A pod must be deletable whatever result the runtime has stored.
-fn prev_result_is_not_read(cluster: &Cluster<'_>) {
+fn del_ignores_an_invalid_prev_result(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     for (number, garbage) in [
         (1, json!({})),
@@ -182,7 +182,7 @@ fn prev_result_is_not_read(cluster: &Cluster<'_>) {
 }
 
 /// The configuration may have been damaged after the pod was started.
-fn settings_that_only_an_add_needs_may_be_wrong(cluster: &Cluster<'_>) {
+fn del_ignores_invalid_settings_that_only_add_uses(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);

@@ -106,7 +106,7 @@ Every version is affected.
 }
 
 #[test]
-fn pure_crates_know_no_io() -> Result<()> {
+fn pure_crates_have_no_io_dependencies() -> Result<()> {
     const IO: [&str; 12] = [
         "datastore",
         "etcd-client",
@@ -133,7 +133,7 @@ fn pure_crates_know_no_io() -> Result<()> {
 
 /// Only the plugin on nodes uses the embedded datastore; a file has no use in a Deployment.
 #[test]
-fn the_controllers_carry_no_embedded_datastore() -> Result<()> {
+fn controllers_do_not_depend_on_the_embedded_datastore() -> Result<()> {
     let tree = cargo(&["tree", "--package", "kube-controllers", "--edges=normal", "--prefix=none", "--format={lib}"])?;
     for dependency in tree.lines() {
         let dependency = dependency.replace('_', "-");
@@ -144,7 +144,7 @@ fn the_controllers_carry_no_embedded_datastore() -> Result<()> {
 
 /// A plugin process runs for milliseconds, so it contains no crates for long-running processes.
 #[test]
-fn the_plugin_carries_nothing_of_the_controllers() -> Result<()> {
+fn plugin_does_not_depend_on_crates_of_the_controllers() -> Result<()> {
     const LASTING: [&str; 5] = ["kube-controllers", "kube-runtime", "pprof", "procfs", "prometheus"];
     let tree = cargo(&["tree", "--package", "cni-plugin", "--edges=normal", "--prefix=none", "--format={lib}"])?;
     for dependency in tree.lines() {

@@ -81,19 +81,21 @@ macro_rules! faults {
 }
 
 faults! {
-    add_with_a_connection_that_breaks fault_at_each_point_of_add Fault::Cut;
-    add_with_an_etcd_that_goes_away fault_at_each_point_of_add Fault::Gone;
-    add_with_an_etcd_that_is_slow fault_at_each_point_of_add Fault::Delay(Duration::from_millis(300));
-    add_killed fault_at_each_point_of_add Fault::Kill;
-    del_with_a_connection_that_breaks fault_at_each_point_of_del Fault::Cut;
-    del_with_an_etcd_that_goes_away fault_at_each_point_of_del Fault::Gone;
-    del_with_an_etcd_that_is_slow fault_at_each_point_of_del Fault::Delay(Duration::from_millis(300));
-    del_killed fault_at_each_point_of_del Fault::Kill;
+    add_with_a_broken_connection_at_each_request_leaks_no_address fault_at_each_point_of_add Fault::Cut;
+    add_with_etcd_lost_at_each_request_leaks_no_address fault_at_each_point_of_add Fault::Gone;
+    add_with_slow_etcd_at_each_request_leaks_no_address
+        fault_at_each_point_of_add Fault::Delay(Duration::from_millis(300));
+    add_killed_at_each_request_leaks_no_address fault_at_each_point_of_add Fault::Kill;
+    del_with_a_broken_connection_at_each_request_leaks_no_address fault_at_each_point_of_del Fault::Cut;
+    del_with_etcd_lost_at_each_request_leaks_no_address fault_at_each_point_of_del Fault::Gone;
+    del_with_slow_etcd_at_each_request_leaks_no_address
+        fault_at_each_point_of_del Fault::Delay(Duration::from_millis(300));
+    del_killed_at_each_request_leaks_no_address fault_at_each_point_of_del Fault::Kill;
 }
 
 /// A replay removes the addresses from the endpoint before it releases them, as DEL does.
 #[test]
-fn a_payment_that_is_killed_at_any_request_leaves_no_free_address_in_an_endpoint() {
+fn replay_killed_at_each_request_leaves_no_free_address_in_an_endpoint() {
     on_etcd(|faulty| {
         faulty.conf["cniVersion"] = json!("1.1.0");
         let owed = |faulty: &mut Faulty<'_>| {
@@ -116,7 +118,7 @@ fn a_payment_that_is_killed_at_any_request_leaves_no_free_address_in_an_endpoint
 
 /// A slow response is not a failure.
 #[test]
-fn a_delay_makes_no_verb_fail() {
+fn add_and_del_with_a_delayed_response_succeed() {
     on_etcd(|faulty| {
         let pod = faulty.pod();
         for verb in ["ADD", "DEL"] {
@@ -130,7 +132,7 @@ fn a_delay_makes_no_verb_fail() {
 
 /// With etcd stopped, DEL removes the pod's network and succeeds; the next call replays the deferred DEL.
 #[test]
-fn etcd_stopped_and_restarted() {
+fn del_with_frozen_etcd_succeeds_and_is_replayed_by_the_next_add() {
     on_etcd(|faulty| {
         let cluster = faulty.cluster;
         let (gone, refused) = (faulty.pod(), faulty.pod());
@@ -157,7 +159,7 @@ fn etcd_stopped_and_restarted() {
 /// If the datastore is reachable but not ready, DEL fails and changes nothing, so that no DEL is deferred during an
 /// upgrade of the datastore.
 #[test]
-fn a_datastore_that_is_not_ready_is_left_alone() {
+fn add_and_del_on_a_datastore_that_is_not_ready_change_nothing() {
     on_etcd(|faulty| {
         let pod = faulty.pod();
         faulty.requests("ADD", &pod);
@@ -182,7 +184,7 @@ fn a_datastore_that_is_not_ready_is_left_alone() {
 
 /// Limits the requests of one pod with one address.
 #[test]
-fn add_and_del_make_few_requests() {
+fn add_and_del_make_at_most_four_etcd_requests() {
     on_etcd(|faulty| {
         faulty.conf["ipam"] = json!({ "type": "calico-ipam" });
         let first = faulty.pod();

@@ -98,27 +98,27 @@ fn killed_at_each(verb: &'static str, set: &'static str) {
 }
 
 #[test]
-fn add_killed_at_each_write_to_the_file() {
+fn add_killed_at_each_write_to_the_database_leaks_no_address() {
     killed_at_each("ADD", STORAGE);
 }
 
 #[test]
-fn add_killed_at_each_netlink_message() {
+fn add_killed_at_each_netlink_message_leaks_no_address() {
     killed_at_each("ADD", NETLINK);
 }
 
 #[test]
-fn add_killed_at_each_other_write() {
+fn add_killed_at_each_remaining_write_leaks_no_address() {
     killed_at_each("ADD", WRITES);
 }
 
 #[test]
-fn del_killed_at_each_write_to_the_file() {
+fn del_killed_at_each_write_to_the_database_leaks_no_address() {
     killed_at_each("DEL", STORAGE);
 }
 
 #[test]
-fn del_killed_at_each_netlink_message() {
+fn del_killed_at_each_netlink_message_leaks_no_address() {
     killed_at_each("DEL", NETLINK);
 }
 
@@ -144,7 +144,7 @@ fn fill(disk: &Path, pages: u64) -> PathBuf {
 }
 
 #[test]
-fn a_full_disk_is_named_and_leaves_nothing() {
+fn add_on_a_full_disk_names_the_cause_and_leaves_no_interface() {
     on_a_small_disk(|cluster, disk| {
         let mut pods = 0;
         let mut refused = 0;
@@ -167,7 +167,7 @@ fn a_full_disk_is_named_and_leaves_nothing() {
 }
 
 #[test]
-fn a_del_on_a_full_disk_succeeds_or_is_repeated() {
+fn del_on_a_full_disk_succeeds_or_names_the_cause() {
     on_a_small_disk(|cluster, disk| {
         let mut pods = 0;
         for pages in [0, 1, 2, 4, 8] {
@@ -187,7 +187,7 @@ fn a_del_on_a_full_disk_succeeds_or_is_repeated() {
 }
 
 #[test]
-fn a_read_only_disk_is_named() {
+fn add_on_a_read_only_disk_names_the_file() {
     on_a_small_disk(|cluster, disk| {
         let (there, newcomer) = (cluster.pod(1), cluster.pod(2));
         cluster.add(&there, &conf(cluster));
@@ -207,7 +207,7 @@ fn a_read_only_disk_is_named() {
 }
 
 #[test]
-fn a_damaged_file_is_named_and_not_written_over() {
+fn damaged_database_is_named_and_not_overwritten() {
     on_local(|cluster| {
         cluster.load(&Content::dual_stack());
         local(cluster).checkpoint().unwrap();
@@ -242,7 +242,7 @@ fn a_damaged_file_is_named_and_not_written_over() {
 
 /// Only root may read the content of the file.
 #[test]
-fn the_file_is_private() {
+fn embedded_datastore_file_has_mode_0600() {
     use std::os::unix::fs::PermissionsExt;
     on_local(|cluster| {
         cluster.load(&Content::dual_stack());

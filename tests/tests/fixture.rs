@@ -7,13 +7,13 @@ use integration_tests::content::Content;
 use integration_tests::on_each_datastore;
 use serde_json::json;
 
-on_each_datastore!(what_is_left_is_noticed);
+on_each_datastore!(leftovers_fail_the_final_checks);
 
 fn fails(check: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(check)).is_err()
 }
 
-fn what_is_left_is_noticed(cluster: &Cluster<'_>) {
+fn leftovers_fail_the_final_checks(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     cluster.assert_nothing_left();
     let conf = cluster.conf("node1", json!({}));

@@ -24,9 +24,9 @@ macro_rules! on_each_datastore_with_host_local {
 }
 
 on_each_datastore_with_host_local!(
-    host_local_gives_and_takes_back_addresses,
-    a_failed_add_gives_the_address_back,
-    an_old_plugin_does_not_stop_status_and_gc,
+    host_local_assigns_and_releases_addresses,
+    failed_add_releases_the_address_of_host_local,
+    status_and_gc_succeed_with_an_ipam_plugin_that_supports_no_such_command,
 );
 
 fn with_host_local(on: fn(fn(&Cluster<'_>)), test: fn(&Cluster<'_>)) {
@@ -54,7 +54,7 @@ fn leases(directory: &Path) -> Vec<String> {
     names
 }
 
-fn host_local_gives_and_takes_back_addresses(cluster: &Cluster<'_>) {
+fn host_local_assigns_and_releases_addresses(cluster: &Cluster<'_>) {
     let (mut conf, data) = host_local(cluster);
     let pod = cluster.pod(1);
     let result = cluster.add(&pod, &conf);
@@ -85,7 +85,7 @@ fn host_local_gives_and_takes_back_addresses(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-fn a_failed_add_gives_the_address_back(cluster: &Cluster<'_>) {
+fn failed_add_releases_the_address_of_host_local(cluster: &Cluster<'_>) {
     let (conf, data) = host_local(cluster);
     let pod = cluster.pod(1);
     ip("link add other0 type veth peer name eth0 netns pod1").unwrap();
@@ -98,7 +98,7 @@ fn a_failed_add_gives_the_address_back(cluster: &Cluster<'_>) {
 }
 
 /// Debian's host-local supports neither STATUS nor GC.
-fn an_old_plugin_does_not_stop_status_and_gc(cluster: &Cluster<'_>) {
+fn status_and_gc_succeed_with_an_ipam_plugin_that_supports_no_such_command(cluster: &Cluster<'_>) {
     let (mut conf, _) = host_local(cluster);
     cluster.add(&cluster.pod(1), &conf);
     conf["cniVersion"] = json!("1.1.0");
@@ -151,7 +151,7 @@ impl Fake<'_, '_> {
 }
 
 #[test]
-fn the_plugin_is_called_as_the_specification_says() {
+fn ipam_plugin_is_called_as_in_the_cni_specification() {
     let script = r#"cat >>"${0%/*}/stdin"
 test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.99.0.7/24", "gateway": "10.99.0.1"}],
   "dns": {"nameservers": ["10.99.0.53"]}}'; echo 'a word of warning' >&2"#;
@@ -172,7 +172,7 @@ test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "
 /// The IPAM plugin keeps only the containers of the list: it would release the addresses of a container whose interface
 /// GC did not remove.
 #[test]
-fn gc_of_the_plugin_is_left_out_while_a_container_stays() {
+fn gc_skips_the_ipam_plugin_while_a_container_is_kept() {
     let script =
         r#"test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.99.0.7/24"}]}'; true"#;
     with_fake(script, |fake| {
@@ -192,7 +192,7 @@ fn gc_of_the_plugin_is_left_out_while_a_container_stays() {
 }
 
 #[test]
-fn no_addresses_are_an_error_and_taken_back() {
+fn ipam_result_without_addresses_is_an_error_followed_by_del() {
     with_fake(r#"test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": []}'; true"#, |fake| {
         assert!(fake.failed_add().msg.contains("missing IP config"));
         assert_eq!(fake.calls(), ["ADD IgnoreUnknown=1", "DEL IgnoreUnknown=1"]);
@@ -200,7 +200,7 @@ fn no_addresses_are_an_error_and_taken_back() {
 }
 
 #[test]
-fn garbage_is_an_error_that_names_what_is_wrong() {
+fn invalid_ipam_result_is_an_error_naming_the_cause() {
     for (printed, word) in [
         ("hello", "result"),
         ("", "result"),
@@ -217,7 +217,7 @@ fn garbage_is_an_error_that_names_what_is_wrong() {
 }
 
 #[test]
-fn its_error_object_is_the_answer() {
+fn error_object_of_the_ipam_plugin_is_returned() {
     let script =
         r#"echo '{"cniVersion": "1.0.0", "code": 117, "msg": "out of blue addresses", "details": "of 12"}'; exit 1"#;
     with_fake(script, |fake| {
@@ -229,7 +229,7 @@ fn its_error_object_is_the_answer() {
 }
 
 #[test]
-fn a_crash_is_an_error_with_its_last_words() {
+fn crash_of_the_ipam_plugin_is_an_error_with_its_stderr() {
     with_fake("echo 'lost my mind' >&2; kill -9 $$", |fake| {
         let error = fake.failed_add();
         assert!(error.msg.contains("fake-ipam") && error.msg.contains("lost my mind"), "{error:?}");
@@ -238,7 +238,7 @@ fn a_crash_is_an_error_with_its_last_words() {
 
 /// Runtimes call STATUS every few seconds.
 #[test]
-fn status_does_not_wait_for_one_that_hangs() {
+fn status_with_a_hanging_ipam_plugin_fails_after_two_seconds() {
     with_fake("exec sleep 30", |fake| {
         let mut conf = fake.conf.clone();
         conf["cniVersion"] = json!("1.1.0");
@@ -254,7 +254,7 @@ fn status_does_not_wait_for_one_that_hangs() {
 }
 
 #[test]
-fn a_plugin_that_is_not_there_is_named_with_the_path() {
+fn missing_ipam_plugin_is_named_with_the_path() {
     with_fake("true", |fake| {
         for verb in ["ADD", "DEL"] {
             let error = fake.verb(verb).env("CNI_PATH", "/nowhere:/opt/none").run().unwrap().error();

@@ -16,29 +16,29 @@ use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 
 #[test]
-fn kdd1() {
+fn replay_of_kdd1_recordings_equals_upstream() {
     replay_folder("kdd1", ApiGroup::CrdV1, Role::ours);
 }
 
 #[test]
-fn kdd3() {
+fn replay_of_kdd3_recordings_equals_upstream() {
     replay_folder("kdd3", ApiGroup::V3, Role::ours);
 }
 
 /// Covers a cluster with upstream's manifests in which only the binaries are replaced.
 #[test]
-fn kdd1_with_upstreams_role() {
+fn replay_of_kdd1_recordings_with_upstreams_role_equals_upstream() {
     replay_folder("kdd1", ApiGroup::CrdV1, Role::upstreams);
 }
 
 #[test]
-fn kdd3_with_upstreams_role() {
+fn replay_of_kdd3_recordings_with_upstreams_role_equals_upstream() {
     replay_folder("kdd3", ApiGroup::V3, Role::upstreams);
 }
 
 /// Covers pods from the API server with Calico's data in etcd, which here is also the API server's etcd.
 #[test]
-fn k8s_on_etcd() {
+fn replay_of_kubernetes_on_etcd_recording_equals_upstream() {
     with_kubernetes(|host, kubernetes| {
         let Kubernetes { api, etcd, .. } = kubernetes;
         cluster::prepare(&api).unwrap();

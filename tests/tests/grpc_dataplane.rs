@@ -26,14 +26,14 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 on_each_datastore!(
-    the_server_gets_one_add_and_one_del_with_what_it_needs,
-    a_refused_add_gives_the_addresses_back,
-    an_add_without_answer_keeps_the_addresses_until_the_interface_is_taken_away,
-    an_interface_that_cannot_be_an_endpoints_is_taken_away_again,
-    a_refused_del_keeps_the_addresses_until_it_succeeds,
-    a_server_that_is_not_there_is_an_error_that_names_it,
-    gc_leaves_containers_of_which_nobody_knows_whether_they_run,
-    with_the_override_it_may_work_in_the_plugins_own_namespace,
+    grpc_server_gets_one_add_and_one_del_with_all_fields,
+    add_refused_by_the_grpc_server_releases_the_addresses,
+    add_without_a_grpc_response_keeps_the_addresses_until_del,
+    interface_invalid_for_an_endpoint_is_deleted_again,
+    del_refused_by_the_grpc_server_keeps_the_addresses_until_del_succeeds,
+    missing_grpc_server_is_an_error_naming_the_socket,
+    gc_keeps_grpc_containers_unless_running_containers_are_included,
+    grpc_dataplane_with_netns_override_accepts_the_plugins_own_namespace,
 );
 
 /// The requests that the server received, and its responses.
@@ -167,7 +167,7 @@ fn assert_kernel_untouched(cluster: &Cluster<'_>, pod: &Pod) {
     assert_eq!(kernel::pod(cluster.host, &pod.name).unwrap()["links"], json!({}));
 }
 
-fn the_server_gets_one_add_and_one_del_with_what_it_needs(cluster: &Cluster<'_>) {
+fn grpc_server_gets_one_add_and_one_del_with_all_fields(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
     let pod = cluster.pod(1);
@@ -211,7 +211,7 @@ fn the_server_gets_one_add_and_one_del_with_what_it_needs(cluster: &Cluster<'_>)
 
 /// A third-party dataplane may depend on the annotations.
 #[test]
-fn the_server_gets_the_annotations_of_a_pod_of_kubernetes() {
+fn grpc_server_gets_the_annotations_of_a_kubernetes_pod() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
         let fake = Fake::serve(cluster);
         let conf = fake.conf(cluster);
@@ -240,7 +240,7 @@ fn the_server_gets_the_annotations_of_a_pod_of_kubernetes() {
     });
 }
 
-fn a_refused_add_gives_the_addresses_back(cluster: &Cluster<'_>) {
+fn add_refused_by_the_grpc_server_releases_the_addresses(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
     let pod = cluster.pod(1);
@@ -251,7 +251,7 @@ fn a_refused_add_gives_the_addresses_back(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-fn an_add_without_answer_keeps_the_addresses_until_the_interface_is_taken_away(cluster: &Cluster<'_>) {
+fn add_without_a_grpc_response_keeps_the_addresses_until_del(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
     let pod = cluster.pod(1);
@@ -279,7 +279,7 @@ fn an_add_without_answer_keeps_the_addresses_until_the_interface_is_taken_away(c
     cluster.assert_nothing_left();
 }
 
-fn an_interface_that_cannot_be_an_endpoints_is_taken_away_again(cluster: &Cluster<'_>) {
+fn interface_invalid_for_an_endpoint_is_deleted_again(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
     for (number, (name, mac)) in
@@ -292,7 +292,7 @@ fn an_interface_that_cannot_be_an_endpoints_is_taken_away_again(cluster: &Cluste
     }
 }
 
-fn a_refused_del_keeps_the_addresses_until_it_succeeds(cluster: &Cluster<'_>) {
+fn del_refused_by_the_grpc_server_keeps_the_addresses_until_del_succeeds(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
     let pod = cluster.pod(1);
@@ -306,7 +306,7 @@ fn a_refused_del_keeps_the_addresses_until_it_succeeds(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-fn a_server_that_is_not_there_is_an_error_that_names_it(cluster: &Cluster<'_>) {
+fn missing_grpc_server_is_an_error_naming_the_socket(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let mut conf = fake.conf(cluster);
     conf["dataplane_options"]["socket"] = json!("unix:///run/lab/nobody.sock");
@@ -318,7 +318,7 @@ fn a_server_that_is_not_there_is_an_error_that_names_it(cluster: &Cluster<'_>) {
     }
 }
 
-fn gc_leaves_containers_of_which_nobody_knows_whether_they_run(cluster: &Cluster<'_>) {
+fn gc_keeps_grpc_containers_unless_running_containers_are_included(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let mut conf = fake.conf(cluster);
     cluster.add(&cluster.pod(1), &conf);
@@ -337,7 +337,7 @@ fn gc_leaves_containers_of_which_nobody_knows_whether_they_run(cluster: &Cluster
 }
 
 /// Such a dataplane may not need the pod's network namespace.
-fn with_the_override_it_may_work_in_the_plugins_own_namespace(cluster: &Cluster<'_>) {
+fn grpc_dataplane_with_netns_override_accepts_the_plugins_own_namespace(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
     let pod = Pod { netns: "/proc/self/ns/net".into(), ..cluster.pod(1) };

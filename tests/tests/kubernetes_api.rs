@@ -31,7 +31,7 @@ spec: { chain: 3 }
 "#;
 
 #[test]
-fn objects_come_and_go() {
+fn objects_are_created_patched_and_deleted() {
     on_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
         api.namespace("golden").unwrap();
@@ -55,7 +55,7 @@ fn objects_come_and_go() {
 }
 
 #[test]
-fn a_manifest_brings_a_resource_and_its_object() {
+fn manifest_with_a_definition_and_its_object_is_applied() {
     on_kubernetes(|_, kubernetes| {
         let admin = kubernetes.api.admin();
         for _ in 0..2 {
@@ -70,7 +70,7 @@ fn a_manifest_brings_a_resource_and_its_object() {
 }
 
 #[test]
-fn rbac_refuses_a_service_account_that_no_role_binds() {
+fn rbac_refuses_a_service_account_without_a_role_binding() {
     on_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
         let plugin = api.service_account("kube-system", "plugin").unwrap();
@@ -93,7 +93,7 @@ fn rbac_refuses_a_service_account_that_no_role_binds() {
 }
 
 #[test]
-fn the_audit_log_has_each_request_once_and_in_order() {
+fn audit_log_has_each_request_once_and_in_order() {
     on_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
         let plugin = api.service_account("kube-system", "plugin").unwrap();
@@ -139,7 +139,7 @@ fn the_audit_log_has_each_request_once_and_in_order() {
 }
 
 #[test]
-fn objects_and_tokens_outlive_the_server() {
+fn objects_and_tokens_survive_a_restart_of_the_server() {
     on_kubernetes(|_, kubernetes| {
         let api = &mut kubernetes.api;
         let plugin = api.service_account("kube-system", "plugin").unwrap();
@@ -161,7 +161,7 @@ fn objects_and_tokens_outlive_the_server() {
 }
 
 #[test]
-fn two_servers_side_by_side_do_not_meet() {
+fn two_api_servers_on_separate_hosts_are_isolated() {
     on_kubernetes(|_, first| {
         on_kubernetes(|_, second| {
             second.api.namespace("mine").unwrap();
@@ -175,7 +175,7 @@ fn two_servers_side_by_side_do_not_meet() {
 }
 
 #[test]
-fn servers_end_with_their_host() {
+fn servers_end_with_their_private_host() {
     let running = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
     let pids = Mutex::new(Vec::new());
     let failed = catch_unwind(|| {
@@ -192,7 +192,7 @@ fn servers_end_with_their_host() {
 }
 
 #[test]
-fn kubectl_speaks_to_the_server() {
+fn kubectl_reads_from_the_server() {
     if let Err(missing) = program("kubectl") {
         return skipped(&missing.to_string());
     }

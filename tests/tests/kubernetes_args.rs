@@ -12,12 +12,12 @@ use integration_tests::plugin::{Call, Outcome, Plugins};
 use serde_json::{Value, json};
 
 on_each_datastore!(
-    a_pods_endpoint_and_interface_are_named_after_the_pod,
-    a_new_sandbox_takes_the_endpoint_over_and_a_late_del_leaves_it,
-    a_late_del_without_a_namespace_leaves_the_new_sandboxs_link,
-    pods_of_other_namespaces_are_other_pods,
-    kubernetes_policy_without_a_way_to_the_api_is_refused,
-    policy_is_waited_for_no_longer_than_asked,
+    endpoint_and_interface_are_named_after_the_pod,
+    new_sandbox_adopts_the_endpoint_which_survives_a_late_del,
+    late_del_without_netns_keeps_the_new_sandboxs_interface,
+    pods_of_the_same_name_in_two_namespaces_are_distinct,
+    kubernetes_policy_without_a_kubeconfig_is_refused,
+    add_waits_for_policy_no_longer_than_the_timeout,
 );
 
 const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=nginx;K8S_POD_UID=u-1";
@@ -47,7 +47,7 @@ fn holders(cluster: &Cluster<'_>) -> Vec<String> {
     cluster.accounts().held.into_values().collect()
 }
 
-fn a_pods_endpoint_and_interface_are_named_after_the_pod(cluster: &Cluster<'_>) {
+fn endpoint_and_interface_are_named_after_the_pod(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster);
     let pod = cluster.pod(1);
     conf["prevResult"] = add(cluster, &pod, &conf);
@@ -83,7 +83,7 @@ fn a_pods_endpoint_and_interface_are_named_after_the_pod(cluster: &Cluster<'_>) 
 }
 
 /// The kubelet starts a new sandbox before it has stopped the old one.
-fn a_new_sandbox_takes_the_endpoint_over_and_a_late_del_leaves_it(cluster: &Cluster<'_>) {
+fn new_sandbox_adopts_the_endpoint_which_survives_a_late_del(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster);
     let (old, new) = (cluster.pod(1), cluster.pod(2));
     add(cluster, &old, &conf);
@@ -109,7 +109,7 @@ fn a_new_sandbox_takes_the_endpoint_over_and_a_late_del_leaves_it(cluster: &Clus
     cluster.assert_nothing_left();
 }
 
-fn a_late_del_without_a_namespace_leaves_the_new_sandboxs_link(cluster: &Cluster<'_>) {
+fn late_del_without_netns_keeps_the_new_sandboxs_interface(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     // The kernel may still be deleting the old sandbox's interface when the new one needs its name. Several rounds make
     // this likely.
@@ -128,7 +128,7 @@ fn a_late_del_without_a_namespace_leaves_the_new_sandboxs_link(cluster: &Cluster
     }
 }
 
-fn pods_of_other_namespaces_are_other_pods(cluster: &Cluster<'_>) {
+fn pods_of_the_same_name_in_two_namespaces_are_distinct(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pods: Vec<_> = (1..=3).map(|number| cluster.pod(number)).collect();
     let args = |namespace: &str, name: &str| format!("K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}");
@@ -148,7 +148,7 @@ fn pods_of_other_namespaces_are_other_pods(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-fn kubernetes_policy_without_a_way_to_the_api_is_refused(cluster: &Cluster<'_>) {
+fn kubernetes_policy_without_a_kubeconfig_is_refused(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster);
     conf["policy"] = json!({ "type": "k8s" });
     let pod = cluster.pod(1);
@@ -159,7 +159,7 @@ fn kubernetes_policy_without_a_way_to_the_api_is_refused(cluster: &Cluster<'_>) 
     assert_eq!(cluster.state(), before);
 }
 
-fn policy_is_waited_for_no_longer_than_asked(cluster: &Cluster<'_>) {
+fn add_waits_for_policy_no_longer_than_the_timeout(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster);
     let directory = cluster.host.dir("endpoint-status");
     conf["policy_setup_timeout_seconds"] = json!(2);
@@ -212,7 +212,7 @@ const ONE_PLUGIN: &str = ".plugins[0]";
 const MENDED: &str = ".plugins[0] + {name, cniVersion}";
 
 #[test]
-fn the_documents_calls_say_what_is_missing_and_how_to_mend_it() {
+fn documented_manual_calls_name_missing_inputs_and_the_remedy() {
     on_local(|cluster| {
         cluster.pod(1);
         fs::create_dir_all("/var/lib/calico").unwrap();
@@ -236,7 +236,7 @@ fn the_documents_calls_say_what_is_missing_and_how_to_mend_it() {
 
 /// The same calls with the embedded datastore.
 #[test]
-fn the_documents_calls_work_on_the_embedded_datastore() {
+fn documented_manual_calls_work_on_the_embedded_datastore() {
     on_local(|cluster| {
         cluster.load(&Content::dual_stack());
         cluster.pod(1);

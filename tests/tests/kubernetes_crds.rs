@@ -70,7 +70,7 @@ fn recorded(folder: &str) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn recorded_objects_are_kept_whole() {
+fn definitions_store_recorded_objects_completely() {
     on_kubernetes(|_, kubernetes| {
         let admin = kubernetes.api.admin();
         define(&kubernetes.api);
@@ -177,7 +177,7 @@ fn tiers() -> Vec<(&'static str, Value, &'static str)> {
 }
 
 #[test]
-fn rules_across_fields_are_kept() {
+fn definitions_enforce_rules_across_fields() {
     on_kubernetes(|_, kubernetes| {
         let admin = kubernetes.api.admin();
         define(&kubernetes.api);
@@ -196,7 +196,7 @@ fn rules_across_fields_are_kept() {
 }
 
 #[test]
-fn pools_change_in_part_and_status_apart() {
+fn pools_reject_immutable_changes_and_update_status_separately() {
     on_kubernetes(|_, kubernetes| {
         let admin = kubernetes.api.admin();
         define(&kubernetes.api);
@@ -237,7 +237,7 @@ fn pools_change_in_part_and_status_apart() {
 }
 
 #[test]
-fn absent_fields_are_filled_in() {
+fn definitions_fill_in_defaults_of_missing_fields() {
     on_kubernetes(|_, kubernetes| {
         let admin = kubernetes.api.admin();
         define(&kubernetes.api);
@@ -270,7 +270,7 @@ fn absent_fields_are_filled_in() {
 }
 
 #[test]
-fn kubectl_shows_the_columns() {
+fn kubectl_shows_columns_and_descriptions_of_the_definitions() {
     if let Err(missing) = program("kubectl") {
         return skipped(&missing.to_string());
     }

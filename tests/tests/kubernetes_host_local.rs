@@ -62,7 +62,7 @@ fn addresses(result: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn every_form_of_the_words() {
+fn every_form_of_use_pod_cidr_assigns_from_the_podcidr() {
     with_host_local(|cluster, _| {
         let (v4, v6) = ("10.244.7.2/32", "fd00:244:7::2/128");
         for (keys, expected) in [
@@ -104,7 +104,7 @@ fn every_form_of_the_words() {
 }
 
 #[test]
-fn the_address_and_the_routes_that_are_asked_for() {
+fn host_local_assigns_the_requested_address_and_routes() {
     with_host_local(|cluster, _| {
         let keys = json!({ "subnet": "usePodCidr", "routes": [{ "dst": "10.9.0.0/16", "gw": "10.244.7.1" }] });
         let (conf, data) = host_local(cluster, keys);
@@ -125,7 +125,7 @@ fn the_address_and_the_routes_that_are_asked_for() {
 }
 
 #[test]
-fn a_node_without_the_range_is_named_and_nothing_is_kept() {
+fn node_without_a_podcidr_is_named_without_a_lease() {
     with_host_local(|cluster, control_plane| {
         let pod = cluster.pod(1);
         for (node, word, expected) in [
@@ -158,7 +158,7 @@ fn a_node_without_the_range_is_named_and_nothing_is_kept() {
 }
 
 #[test]
-fn calicos_data_may_be_in_etcd() {
+fn pod_cidr_is_read_from_the_api_server_with_data_in_etcd() {
     if !Path::new(FOREIGN_PLUGINS).join("host-local").is_file() {
         return skipped("host-local is not installed (Debian: containernetworking-plugins)");
     }

@@ -113,7 +113,7 @@ fn owned_by(active: &str, alternate: &str) -> Option<[String; 2]> {
 }
 
 #[test]
-fn a_machine_keeps_its_addresses_from_pod_to_pod() {
+fn vmi_keeps_its_addresses_from_pod_to_pod() {
     on_cluster(|cluster, control_plane| {
         let machine = Machine::new(control_plane.servers.api.admin());
         let mut conf = conf(cluster);
@@ -148,7 +148,7 @@ fn a_machine_keeps_its_addresses_from_pod_to_pod() {
 }
 
 #[test]
-fn a_live_migration() {
+fn vmi_keeps_its_addresses_in_a_live_migration() {
     on_cluster(|cluster, control_plane| {
         let machine = Machine::new(control_plane.servers.api.admin());
         let mut conf = conf(cluster);
@@ -189,7 +189,7 @@ fn a_live_migration() {
 
 /// The next VMI of the VM starts on the same node before the pod of the previous one is deleted.
 #[test]
-fn a_restart_while_the_old_launcher_is_still_there() {
+fn restarted_vmi_keeps_its_addresses_while_the_old_launcher_runs() {
     on_cluster(|cluster, control_plane| {
         let mut machine = Machine::new(control_plane.servers.api.admin());
         let mut conf = conf(cluster);
@@ -220,7 +220,7 @@ fn a_restart_while_the_old_launcher_is_still_there() {
 }
 
 #[test]
-fn a_failed_add_takes_the_pod_off_and_leaves_the_machine_its_addresses() {
+fn failed_add_removes_the_pod_as_owner_and_keeps_the_vmi_addresses() {
     on_cluster(|cluster, control_plane| {
         let machine = Machine::new(control_plane.servers.api.admin());
         let conf = conf(cluster);
@@ -236,7 +236,7 @@ fn a_failed_add_takes_the_pod_off_and_leaves_the_machine_its_addresses() {
 
 /// The previous virt-launcher pod still runs, and the VM may be deleted meanwhile.
 #[test]
-fn a_failed_add_of_the_next_launcher_leaves_the_machine_to_the_launcher_before() {
+fn failed_add_of_the_next_launcher_keeps_the_previous_owner() {
     on_cluster(|cluster, control_plane| {
         let machine = Machine::new(control_plane.servers.api.admin());
         let conf = conf(cluster);
@@ -249,7 +249,7 @@ fn a_failed_add_of_the_next_launcher_leaves_the_machine_to_the_launcher_before()
 }
 
 #[test]
-fn a_newer_sandbox_of_the_pod_keeps_what_an_older_one_leaves() {
+fn del_of_an_old_sandbox_keeps_the_vmi_addresses_of_the_new_one() {
     on_cluster(|cluster, control_plane| {
         let machine = Machine::new(control_plane.servers.api.admin());
         let conf = conf(cluster);
@@ -266,7 +266,7 @@ fn a_newer_sandbox_of_the_pod_keeps_what_an_older_one_leaves() {
 }
 
 #[test]
-fn what_is_owed_to_a_machine_is_paid_when_the_api_server_is_back() {
+fn deferred_del_of_a_vmi_is_replayed_once_the_api_server_runs() {
     on_cluster(|cluster, control_plane| {
         let machine = Machine::new(control_plane.servers.api.admin());
         let conf = conf(cluster);
@@ -288,7 +288,7 @@ fn what_is_owed_to_a_machine_is_paid_when_the_api_server_is_back() {
 }
 
 #[test]
-fn what_cannot_be_told_or_is_switched_off() {
+fn unknown_vmi_fails_the_add_and_disabled_persistence_uses_the_pod_handle() {
     on_cluster(|cluster, control_plane| {
         let client = control_plane.servers.api.admin();
         let mut machine = Machine::new(client);
@@ -325,7 +325,7 @@ fn what_cannot_be_told_or_is_switched_off() {
 
 /// Uses the role of `deploy/rbac`, whose permissions for KubeVirt no other suite covers.
 #[test]
-fn the_plugins_user_may_ask_for_machines_and_needs_to() {
+fn plugin_user_needs_and_uses_the_kubevirt_permissions() {
     on_cluster(|cluster, control_plane| {
         let api = &control_plane.servers.api;
         let user = api.cni_user().unwrap();
@@ -351,7 +351,7 @@ fn the_plugins_user_may_ask_for_machines_and_needs_to() {
 }
 
 #[test]
-fn calico_ipam_by_itself() {
+fn calico_ipam_alone_moves_vmi_addresses_between_pods() {
     on_cluster(|cluster, control_plane| {
         let machine = Machine::new(control_plane.servers.api.admin());
         let conf = conf(cluster);
@@ -382,7 +382,7 @@ fn calico_ipam_by_itself() {
 }
 
 #[test]
-fn calicos_data_may_be_in_etcd() {
+fn vmi_addresses_in_etcd_are_kept_and_deferred_dels_completed() {
     with_kubernetes(|host, Kubernetes { mut api, etcd, .. }| {
         host.add_uplink().unwrap();
         api.namespace(NAMESPACE).unwrap();

@@ -59,11 +59,11 @@ fn get_labels_once(group: ApiGroup) {
 }
 
 #[test]
-fn of_v1_get_labels_once() {
+fn old_affinities_in_v1_get_labels_once() {
     get_labels_once(ApiGroup::CrdV1);
 }
 
 #[test]
-fn of_v3_get_labels_once() {
+fn old_affinities_in_v3_get_labels_once() {
     get_labels_once(ApiGroup::V3);
 }

@@ -23,11 +23,11 @@ macro_rules! on_each_datastore {
 }
 
 on_each_datastore!(
-    the_pod_is_described_by_the_api_and_kept_in_the_datastore,
-    every_key_that_leads_to_the_api,
-    the_api_is_asked_beside_the_datastore_and_for_nothing_else,
-    what_the_api_does_not_say_is_an_error_that_leaves_nothing,
-    without_kubernetes_policy_only_the_namespaces_labels_count,
+    endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore,
+    every_configuration_key_for_the_api_server_works,
+    add_reads_pod_and_namespace_in_one_round_and_del_sends_none,
+    add_without_pod_data_from_the_api_fails_without_a_leak,
+    only_namespace_labels_have_effect_without_kubernetes_policy,
 );
 
 const POD: &str = "web-1";
@@ -100,7 +100,7 @@ impl Lab<'_> {
     }
 }
 
-fn the_pod_is_described_by_the_api_and_kept_in_the_datastore(lab: &mut Lab<'_>) {
+fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(lab: &mut Lab<'_>) {
     let namespace = json!({ "metadata": { "annotations": { "cni.projectcalico.org/ipv4pools": "[\"pool9\"]" } } });
     lab.api.admin().patch(&format!("/api/v1/namespaces/{NAMESPACE}"), &namespace).unwrap().success().unwrap();
     let (pod, mut conf) = (lab.pod(json!({})), lab.with_kubeconfig());
@@ -140,7 +140,7 @@ fn the_pod_is_described_by_the_api_and_kept_in_the_datastore(lab: &mut Lab<'_>) 
     lab.cluster.assert_nothing_left();
 }
 
-fn every_key_that_leads_to_the_api(lab: &mut Lab<'_>) {
+fn every_configuration_key_for_the_api_server_works(lab: &mut Lab<'_>) {
     let pod = lab.pod(json!({}));
     let directory = lab.cluster.host.dir("client");
     fs::create_dir_all(&directory).unwrap();
@@ -182,7 +182,7 @@ fn every_key_that_leads_to_the_api(lab: &mut Lab<'_>) {
     lab.cluster.assert_nothing_left();
 }
 
-fn the_api_is_asked_beside_the_datastore_and_for_nothing_else(lab: &mut Lab<'_>) {
+fn add_reads_pod_and_namespace_in_one_round_and_del_sends_none(lab: &mut Lab<'_>) {
     let proxy = lab.api.proxy().unwrap();
     let account = lab.api.service_account(NAMESPACE, "reader").unwrap();
     lab.api.bind(&account, "cluster-admin").unwrap();
@@ -205,7 +205,7 @@ fn the_api_is_asked_beside_the_datastore_and_for_nothing_else(lab: &mut Lab<'_>)
     lab.cluster.assert_nothing_left();
 }
 
-fn what_the_api_does_not_say_is_an_error_that_leaves_nothing(lab: &mut Lab<'_>) {
+fn add_without_pod_data_from_the_api_fails_without_a_leak(lab: &mut Lab<'_>) {
     let (sandbox, conf) = (lab.sandbox(), lab.with_kubeconfig());
     let error = lab.refused(&sandbox, &conf);
     assert_eq!((error.code, error.msg.as_str()), (11, "pods \"web-1\" not found"));
@@ -242,7 +242,7 @@ fn what_the_api_does_not_say_is_an_error_that_leaves_nothing(lab: &mut Lab<'_>) 
 
 /// As in upstream, the pod's annotations and labels have no effect without the policy type `k8s` (CNI-115), but the
 /// namespace selectors of pools have (IPAM-36).
-fn without_kubernetes_policy_only_the_namespaces_labels_count(lab: &mut Lab<'_>) {
+fn only_namespace_labels_have_effect_without_kubernetes_policy(lab: &mut Lab<'_>) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}");
     let labels = json!({ "metadata": { "labels": { "team": "red" } } });
     lab.api.admin().patch(&path, &labels).unwrap().success().unwrap();

@@ -91,7 +91,7 @@ fn on_each_group(test: impl Fn(&Cluster<'_>) + Send + Sync) {
 }
 
 #[test]
-fn a_pod_gets_its_network_and_gives_it_back() {
+fn add_connects_a_pod_and_repeated_del_releases_everything() {
     on_each_group(|cluster| {
         cluster.create_pod(&json!({}));
         cluster.host.ensure_pod("c1").unwrap();
@@ -117,7 +117,7 @@ fn a_pod_gets_its_network_and_gives_it_back() {
 }
 
 #[test]
-fn a_late_del_of_an_older_sandbox_leaves_the_newer_ones_network() {
+fn late_del_of_an_old_sandbox_keeps_the_new_sandboxs_address() {
     on_each_group(|cluster| {
         cluster.create_pod(&json!({}));
         for sandbox in ["c1", "c2"] {
@@ -136,7 +136,7 @@ fn a_late_del_of_an_older_sandbox_leaves_the_newer_ones_network() {
 }
 
 #[test]
-fn gc_takes_back_what_the_runtime_does_not_name_and_lists_no_pods() {
+fn gc_releases_unlisted_containers_of_pods_without_listing_pods() {
     on_each_group(|cluster| {
         cluster.create_pod(&json!({}));
         cluster.host.ensure_pod("c1").unwrap();
@@ -169,7 +169,7 @@ fn gc_takes_back_what_the_runtime_does_not_name_and_lists_no_pods() {
 /// The tenant's pod, whose sandbox is missing from the list, names the container of another network's pod in its
 /// annotations.
 #[test]
-fn gc_takes_no_container_that_an_annotation_alone_names() {
+fn gc_keeps_a_container_that_only_an_annotation_names() {
     on_each_group(|cluster| {
         cluster.create_pod(&json!({}));
         for sandbox in ["c1", "x1"] {
@@ -210,7 +210,7 @@ fn gc_takes_no_container_that_an_annotation_alone_names() {
 
 /// After a failed ADD, the runtime runs DEL in reverse order.
 #[test]
-fn del_of_a_second_interface_of_a_pod_that_is_gone_takes_nothing() {
+fn del_of_a_second_interface_of_a_deleted_pod_changes_nothing() {
     on_each_group(|cluster| {
         cluster.create_pod(&json!({}));
         cluster.host.ensure_pod("c1").unwrap();
@@ -226,7 +226,7 @@ fn del_of_a_second_interface_of_a_pod_that_is_gone_takes_nothing() {
 }
 
 #[test]
-fn a_pod_that_is_not_there_is_named_and_gets_nothing() {
+fn add_of_a_missing_pod_names_the_pod_and_allocates_nothing() {
     on_each_group(|cluster| {
         cluster.host.ensure_pod("c1").unwrap();
         let gone = cluster.verb("ADD", "c1").run().unwrap().error();

@@ -52,17 +52,17 @@ struct Node<'a> {
 }
 
 #[test]
-fn every_permission_is_used_and_needed_in_crd_v1() {
+fn plugins_need_and_use_every_permission_in_crd_v1() {
     every_permission_is_used_and_needed(ApiGroup::CrdV1);
 }
 
 #[test]
-fn every_permission_is_used_and_needed_in_v3() {
+fn plugins_need_and_use_every_permission_in_v3() {
     every_permission_is_used_and_needed(ApiGroup::V3);
 }
 
 #[test]
-fn the_role_is_within_upstreams() {
+fn role_is_a_subset_of_upstreams_role() {
     let (ours, upstreams) = (Role::ours().unwrap(), Role::upstreams().unwrap());
     let more = Role(ours.0.difference(&upstreams.0).cloned().collect());
     assert_eq!(more, Role::default(), "swapping the binaries alone would not do:\n{more}");

@@ -56,7 +56,7 @@ fn assert_within(what: &str, requests: &[Request], most: usize, in_sequence: usi
 }
 
 #[test]
-fn a_warm_add_and_its_del() {
+fn warm_add_and_its_del_stay_within_their_request_limits() {
     on_api_server(ApiGroup::V3, |cluster, control_plane| {
         cluster.load(&Content::dual_stack());
         for families in [&["4"][..], &["6"], &["4", "6"]] {
@@ -77,7 +77,7 @@ fn a_warm_add_and_its_del() {
 /// The pod is read and patched again, and the block is read meanwhile. Each conflict thus costs two requests and two
 /// round trips.
 #[test]
-fn a_conflict_at_the_endpoint_costs_a_del_two_requests() {
+fn endpoint_conflict_costs_a_del_two_requests() {
     on_api_server(ApiGroup::V3, |cluster, control_plane| {
         cluster.load(&Content::dual_stack());
         let pods: Vec<Pod> = (1..=4).map(|number| cluster.pod(number)).collect();
@@ -103,7 +103,7 @@ fn a_conflict_at_the_endpoint_costs_a_del_two_requests() {
 /// A cached v3 is verified together with the first reads, because upstream prefers v1 once that exists (DS-22). A
 /// cached v1 is used without verification.
 #[test]
-fn a_group_that_is_not_configured_costs_no_round_trip() {
+fn unconfigured_api_group_costs_no_round_trip() {
     for (group, confirmed) in [(ApiGroup::V3, 1), (ApiGroup::CrdV1, 0)] {
         on_api_server(group, |cluster, control_plane| {
             cluster.load(&Content::dual_stack());
@@ -123,7 +123,7 @@ fn a_group_that_is_not_configured_costs_no_round_trip() {
 /// The node has several blocks, and only their content shows which of them has free addresses. The ADD before stored a
 /// hint about all of them.
 #[test]
-fn the_first_pod_of_a_node_and_one_with_a_full_block() {
+fn first_add_of_a_node_and_add_beside_full_blocks_stay_within_limits() {
     on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
         cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/24", 30));
         let pods: Vec<Pod> = (1..=6).map(|number| cluster.pod(number)).collect();

@@ -34,7 +34,7 @@ fn cidr() -> Cidr {
 }
 
 #[test]
-fn objects_of_each_kind_are_kept_compared_and_deleted() {
+fn objects_of_each_kind_are_stored_compared_and_deleted() {
     on_kubernetes(|_, kubernetes| {
         for group in GROUPS {
             kubernetes.api.define(group.api_version()).unwrap();
@@ -91,7 +91,7 @@ async fn keep_compare_delete(store: &Datastore) {
 }
 
 #[test]
-fn the_api_server_keeps_no_account_of_a_blocks_fields() {
+fn block_update_removes_managed_fields() {
     on_kubernetes(|_, kubernetes| {
         for group in GROUPS {
             kubernetes.api.define(group.api_version()).unwrap();
@@ -124,7 +124,7 @@ fn the_api_server_keeps_no_account_of_a_blocks_fields() {
 /// Covers a revision that the API server's cache must have reached, and one that no cache ever reaches, which makes the
 /// server read etcd.
 #[test]
-fn a_block_may_come_from_the_cache_if_that_has_seen_a_revision() {
+fn block_read_from_the_cache_has_at_least_the_given_revision() {
     on_kubernetes(|_, kubernetes| {
         for group in GROUPS {
             kubernetes.api.define(group.api_version()).unwrap();
@@ -165,7 +165,7 @@ fn a_block_may_come_from_the_cache_if_that_has_seen_a_revision() {
 }
 
 #[test]
-fn whoever_reads_a_tombstone_finishes_the_deletion() {
+fn get_of_a_tombstone_completes_the_deletion() {
     on_kubernetes(|_, kubernetes| {
         for group in GROUPS {
             kubernetes.api.define(group.api_version()).unwrap();
@@ -187,7 +187,7 @@ fn whoever_reads_a_tombstone_finishes_the_deletion() {
 }
 
 #[test]
-fn an_endpoint_is_its_pods_annotations() {
+fn endpoint_is_stored_in_the_pods_annotations() {
     on_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
         api.define(ApiGroup::V3.api_version()).unwrap();
@@ -230,7 +230,7 @@ fn an_endpoint_is_its_pods_annotations() {
 
 /// A cached v1 costs no additional request, and a cached v3 no additional round trip.
 #[test]
-fn a_remembered_group_is_used_as_long_as_the_rule_gives_it() {
+fn cached_api_group_is_used_until_the_preferred_group_changes() {
     on_kubernetes(|_, kubernetes| {
         let (api, dir) = (&kubernetes.api, tempfile::tempdir().unwrap());
         let config = KubernetesConfig {
@@ -275,7 +275,7 @@ fn a_remembered_group_is_used_as_long_as_the_rule_gives_it() {
 }
 
 #[test]
-fn a_stopped_api_server_is_out_of_reach_and_a_restarted_one_is_not() {
+fn stopped_api_server_is_unavailable_until_its_restart() {
     on_kubernetes(|_, kubernetes| {
         kubernetes.api.define(ApiGroup::V3.api_version()).unwrap();
         let mut config = KubernetesConfig {

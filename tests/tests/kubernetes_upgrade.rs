@@ -108,19 +108,19 @@ fn moves_pods(group: ApiGroup) {
 }
 
 #[test]
-fn pods_of_host_local_are_calicos_afterwards_in_crd_v1() {
+fn upgrade_converts_host_local_pods_in_crd_v1() {
     moves_pods(ApiGroup::CrdV1);
 }
 
 #[test]
-fn pods_of_host_local_are_calicos_afterwards_in_v3() {
+fn upgrade_converts_host_local_pods_in_v3() {
     moves_pods(ApiGroup::V3);
 }
 
 /// The init container may start while the API server is unreachable. During the upgrade, the cluster's datastore is not
 /// ready.
 #[test]
-fn it_goes_on_until_it_succeeds() {
+fn upgrade_retries_until_the_api_server_is_reachable() {
     with_host_local(ApiGroup::V3, |cluster, control_plane| {
         fs::create_dir_all(LEASES).unwrap();
         fs::write(Path::new(LEASES).join("10.244.7.9"), "c9\r\neth0").unwrap();

@@ -23,7 +23,7 @@ fn session(cluster: &Cluster<'_>) {
 }
 
 #[test]
-fn the_machine_stays_as_it_was() {
+fn tests_on_private_hosts_leave_the_machine_unchanged() {
     let before = Machine::read().unwrap();
     on_etcd(session);
     on_local(session);

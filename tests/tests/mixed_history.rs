@@ -23,12 +23,12 @@ use serde_json::{Value, json};
 const NO_ROOM: [&str; 2] = ["cannot find a qualified ippool", "No IPs available in pools"];
 
 #[test]
-fn kdd1() {
+fn calls_after_each_state_of_kdd1_recordings_continue_as_upstream() {
     continue_folder("kdd1", ApiGroup::CrdV1);
 }
 
 #[test]
-fn kdd3() {
+fn calls_after_each_state_of_kdd3_recordings_continue_as_upstream() {
     continue_folder("kdd3", ApiGroup::V3);
 }
 

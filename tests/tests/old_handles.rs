@@ -113,7 +113,7 @@ fn others(cluster: &Cluster<'_>) -> Vec<Namesake> {
 }
 
 #[test]
-fn del_of_a_namesake_of_anothers_handle_leaves_that_address() {
+fn del_keeps_an_address_whose_foreign_handle_has_the_same_name() {
     with_etcd(|cluster| {
         let namesakes = others(cluster);
         let before = addresses(cluster);
@@ -125,7 +125,7 @@ fn del_of_a_namesake_of_anothers_handle_leaves_that_address() {
 }
 
 #[test]
-fn a_debt_of_a_namesake_of_anothers_handle_leaves_that_address() {
+fn replay_keeps_an_address_whose_foreign_handle_has_the_same_name() {
     with_etcd(|cluster| {
         let namesakes = others(cluster);
         let (before, conf) = (addresses(cluster), conf(cluster));
@@ -148,7 +148,7 @@ fn a_debt_of_a_namesake_of_anothers_handle_leaves_that_address() {
 
 /// The address may be without attributes, as releases before v3 left it, or have the attributes of the pod.
 #[test]
-fn del_releases_what_the_old_handle_holds_for_the_pod() {
+fn del_releases_the_addresses_of_the_pods_old_handle() {
     with_etcd(|cluster| {
         let own = json!({ "node": "node1", "namespace": "default", "pod": "web" });
         held_by(cluster, 1, "default.web", &Value::Null);

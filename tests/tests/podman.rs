@@ -14,7 +14,7 @@ use integration_tests::plugin::FOREIGN_PLUGINS;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
-on_each_datastore!(containers_reach_each_other);
+on_each_datastore!(podman_containers_reach_each_other_and_release_their_addresses);
 
 const NETWORK: &str = "calico";
 const BUSYBOX: &str = "/bin/busybox";
@@ -84,7 +84,7 @@ impl Drop for Podman {
     }
 }
 
-fn containers_reach_each_other(cluster: &Cluster<'_>) {
+fn podman_containers_reach_each_other_and_release_their_addresses(cluster: &Cluster<'_>) {
     for (needed, package) in
         [("podman", "podman"), ("runc", "runc"), ("conmon", "conmon"), ("busybox", "busybox-static")]
     {

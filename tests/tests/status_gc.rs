@@ -14,12 +14,12 @@ use integration_tests::store::Store;
 use serde_json::{Value, json};
 
 on_each_datastore!(
-    status_of_a_working_node_is_silent,
-    status_names_what_keeps_an_add_from_working,
-    status_looks_at_a_foreign_ipam_plugin,
-    gc_takes_back_what_the_runtime_does_not_name,
-    gc_reports_all_failures_together_and_does_the_rest,
-    gc_without_a_list_is_refused,
+    status_of_a_working_node_succeeds_with_one_request,
+    status_names_each_cause_of_a_failing_add,
+    status_queries_a_foreign_ipam_plugin,
+    gc_releases_unlisted_containers_of_its_node_and_network,
+    gc_reports_all_failures_together_and_releases_the_rest,
+    gc_without_a_list_of_valid_attachments_is_refused,
 );
 
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
@@ -51,7 +51,7 @@ fn assert_unavailable(cluster: &Cluster<'_>, conf: &Value, words: &str) {
     assert!(format!("{} {}", error.msg, error.details).contains(words), "{words:?} is not in {error:?}");
 }
 
-fn status_of_a_working_node_is_silent(cluster: &Cluster<'_>) {
+fn status_of_a_working_node_succeeds_with_one_request(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let before = cluster.state();
     let timings = cluster.host.dir("timings").join("status");
@@ -65,7 +65,7 @@ fn status_of_a_working_node_is_silent(cluster: &Cluster<'_>) {
     assert_eq!(verb(cluster, "STATUS", &old).run().unwrap().error().code, 1);
 }
 
-fn status_names_what_keeps_an_add_from_working(cluster: &Cluster<'_>) {
+fn status_names_each_cause_of_a_failing_add(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let with = |more: Value| prepared(cluster, more);
 
@@ -103,7 +103,7 @@ fn status_names_what_keeps_an_add_from_working(cluster: &Cluster<'_>) {
 
 /// A runtime calls STATUS every few seconds, so the plugin must not wait long for a server that does not respond.
 #[test]
-fn status_gives_a_silent_etcd_two_seconds() {
+fn status_with_etcd_unreachable_fails_with_code_50() {
     on_etcd(|cluster| {
         // A closed port, a listener that accepts no connection, and an address without a route.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -131,7 +131,7 @@ fn status_names_an_embedded_datastore_that_cannot_be_opened() {
 
 /// calico-node writes the file, and creates no routes before. The embedded datastore works without calico-node.
 #[test]
-fn the_nodename_file_must_be_there_where_calico_node_is() {
+fn nodename_file_is_required_on_etcd_and_optional_on_the_embedded_datastore() {
     const FILE: &str = "/var/lib/calico/nodename";
     on_etcd(|cluster| {
         let conf = prepared(cluster, json!({ "nodename_file_optional": false }));
@@ -150,7 +150,7 @@ fn the_nodename_file_must_be_there_where_calico_node_is() {
     });
 }
 
-fn status_looks_at_a_foreign_ipam_plugin(cluster: &Cluster<'_>) {
+fn status_queries_a_foreign_ipam_plugin(cluster: &Cluster<'_>) {
     let conf = |kind: &str| prepared(cluster, json!({ "ipam": { "type": kind } }));
     assert_unavailable(cluster, &conf("no-such-ipam"), "no-such-ipam");
 
@@ -181,7 +181,7 @@ fn holders(cluster: &Cluster<'_>) -> BTreeSet<String> {
     cluster.accounts().held.into_values().collect()
 }
 
-fn gc_takes_back_what_the_runtime_does_not_name(cluster: &Cluster<'_>) {
+fn gc_releases_unlisted_containers_of_its_node_and_network(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack().node("node2"));
     let here = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
     let there = cluster.conf("node2", json!({ "cniVersion": "1.1.0" }));
@@ -231,7 +231,7 @@ fn gc_takes_back_what_the_runtime_does_not_name(cluster: &Cluster<'_>) {
     assert_eq!(cluster.endpoints().len(), 3);
 }
 
-fn gc_reports_all_failures_together_and_does_the_rest(cluster: &Cluster<'_>) {
+fn gc_reports_all_failures_together_and_releases_the_rest(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let pods: Vec<_> = (1..=3).map(|number| cluster.pod(number)).collect();
     pods.iter().for_each(|pod| drop(cluster.add(pod, &conf)));
@@ -255,7 +255,7 @@ fn gc_reports_all_failures_together_and_does_the_rest(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-fn gc_without_a_list_is_refused(cluster: &Cluster<'_>) {
+fn gc_without_a_list_of_valid_attachments_is_refused(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);

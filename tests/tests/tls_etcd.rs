@@ -42,7 +42,7 @@ fn files(authority: &Certificates, client: Option<&Certificates>) -> Value {
 }
 
 #[test]
-fn a_pod_comes_and_goes_over_tls() {
+fn add_and_del_over_tls_succeed() {
     let ours = Certificates::new("ours");
     on_secured_etcd(&ours, |cluster| {
         cluster.load(&Content::dual_stack());
@@ -64,7 +64,7 @@ fn a_pod_comes_and_goes_over_tls() {
 /// ADD changes nothing, and its error names the file to repair. DEL removes the network and is deferred, with the file
 /// in its reason.
 #[test]
-fn wrong_certificates_fail_an_add_and_leave_a_debt_of_a_del() {
+fn wrong_certificates_fail_an_add_and_defer_a_del() {
     let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));
     on_secured_etcd(&ours, |cluster| {
         cluster.load(&Content::dual_stack());

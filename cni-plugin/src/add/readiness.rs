@@ -179,12 +179,12 @@ mod tests {
     }
 
     #[test]
-    fn a_ready_gate_costs_one_probe_and_an_unready_one_is_asked_again() {
+    fn unready_gate_is_probed_again() {
         wait_for(&[gate(&["200 OK"]), gate(&["503 No", "500 No", "204 Yes"])], HASTY).unwrap();
     }
 
     #[test]
-    fn a_gate_that_stays_closed_is_named() {
+    fn closed_readiness_gate_is_reported_with_its_url() {
         let url = gate(&["503 No"; 100]);
         let error = wait_for(std::slice::from_ref(&url), HASTY).unwrap_err();
         assert_eq!(error.code, Code::TRY_AGAIN);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_that_is_no_url_is_an_error_of_the_configuration() {
+    fn readiness_gate_without_a_valid_url_is_a_configuration_error() {
         let error = wait_for(&["not a url".into()], HASTY).unwrap_err();
         assert_eq!(error.code, Code::INVALID_CONFIG);
         assert!(error.msg.contains("not a url"), "{error}");
@@ -201,14 +201,14 @@ mod tests {
     const NAME: &str = "k8s name-space%2Fpodname eth0";
 
     #[test]
-    fn a_file_that_is_there_is_seen_at_once() {
+    fn existing_file_ends_the_wait_at_once() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join(NAME), "").unwrap();
         assert!(wait_for_file(directory.path(), NAME, Duration::ZERO));
     }
 
     #[test]
-    fn a_file_that_appears_ends_the_wait() {
+    fn created_file_ends_the_wait() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_owned();
         let writer = std::thread::spawn(move || {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_ends_without_the_file_too() {
+    fn file_wait_ends_with_the_timeout() {
         let directory = tempfile::tempdir().unwrap();
         assert!(!wait_for_file(directory.path(), NAME, Duration::from_millis(30)));
         assert!(!wait_for_file(&directory.path().join("missing"), NAME, Duration::from_millis(30)));

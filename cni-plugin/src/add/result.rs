@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn indexes_go_on_where_the_previous_result_ends() {
+    fn merged_interface_indexes_continue_after_the_previous_result() {
         let previous = result(
             r#"{"cniVersion": "1.0.0", "interfaces": [{"name": "a"}], "dns": {"nameservers": ["1.1.1.1"]},
                 "ips": [{"address": "10.0.0.1/24", "interface": 0}]}"#,

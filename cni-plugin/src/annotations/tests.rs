@@ -32,12 +32,12 @@ fn refusal(name: &str, value: &str) -> String {
 }
 
 #[test]
-fn a_pod_that_asks_for_nothing_gets_what_the_configuration_says() {
+fn pod_without_annotations_gets_the_configured_values() {
     assert_eq!(read_both(json!({"other": "x"}), json!({}), json!({})).unwrap(), Annotations::default());
 }
 
 #[test]
-fn the_pods_pools_and_families_are_taken_before_its_namespaces() {
+fn pod_annotations_override_namespace_annotations() {
     let namespace = json!({
         "cni.projectcalico.org/ipv4pools": "[\"a\", \"10.0.0.0/8\"]",
         "cni.projectcalico.org/ipv6pools": "[\"c\"]", "cni.projectcalico.org/ipFamilies": "[\"IPv6\"]",
@@ -58,7 +58,7 @@ fn the_pods_pools_and_families_are_taken_before_its_namespaces() {
 }
 
 #[test]
-fn pools_and_families_that_cannot_be_read() {
+fn invalid_pool_and_family_annotations_are_rejected() {
     assert_eq!(refusal("ipv4pools", "[\"a\""), "failed to parse '[\"a\"' as JSON: unexpected end of JSON input");
     let error = read("ipv6pools", "pool6").unwrap_err();
     assert_eq!((error.code, error.details.contains("cni.projectcalico.org/ipv6pools")), (Code::DECODE, true));
@@ -67,7 +67,7 @@ fn pools_and_families_that_cannot_be_read() {
 }
 
 #[test]
-fn addresses_that_a_pod_chooses() {
+fn addresses_are_taken_from_pod_annotations() {
     let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
     let both = "[\"10.0.0.9\", \"fd00::9\"]";
     assert_eq!(read("ipAddrs", both).unwrap().addresses, Addresses::Requested(ips(&["10.0.0.9", "fd00::9"])));
@@ -81,7 +81,7 @@ fn addresses_that_a_pod_chooses() {
 
 /// Both annotations have the same validation and the same error texts as in upstream (CNI-123).
 #[test]
-fn addresses_that_a_pod_cannot_have() {
+fn invalid_address_annotations_are_rejected_with_upstreams_text() {
     for name in ["ipAddrs", "ipAddrsNoIpam"] {
         let key = format!("cni.projectcalico.org/{name}");
         for (value, text) in [
@@ -118,7 +118,7 @@ fn addresses_that_a_pod_cannot_have() {
 
 /// An empty annotation is an error (CNI-170).
 #[test]
-fn mac_addresses() {
+fn mac_annotation_is_parsed_and_an_invalid_mac_rejected() {
     for text in ["CA:fe:ca:fe:ca:fe", "ca-fe-ca-fe-ca-fe", "cafe.cafe.cafe"] {
         assert_eq!(read("hwAddr", text).unwrap().mac.unwrap().to_string(), "ca:fe:ca:fe:ca:fe");
     }
@@ -140,7 +140,7 @@ fn mac_addresses() {
 
 /// A floating IP of a family that the pod lacks is an error (CNI-241).
 #[test]
-fn floating_addresses() {
+fn floating_ip_annotation_requires_a_pod_address_of_its_family() {
     let found = read("floatingIPs", "[\"1.1.1.1\", \"fd11::1\"]").unwrap();
     let own: Vec<IpAddr> = vec!["10.0.0.9".parse().unwrap(), "fd00::9".parse().unwrap()];
     let nats: Vec<_> = found.nats(&own).unwrap().into_iter().map(|nat| (nat.internal_ip, nat.external_ip)).collect();
@@ -156,7 +156,7 @@ fn floating_addresses() {
 
 /// Invalid source prefixes fail the ADD. Invalid traffic limits are only logged (CNI-104).
 #[test]
-fn source_prefixes_and_limits() {
+fn invalid_source_prefixes_fail_the_add_and_invalid_limits_are_logged() {
     let found = read("allowedSourcePrefixes", "[\"8.8.8.8/32\", \"1.1.1.7/24\"]").unwrap();
     assert_eq!(found.source_prefixes, ["8.8.8.8/32", "1.1.1.0/24"]);
     assert_eq!(
@@ -174,7 +174,7 @@ fn source_prefixes_and_limits() {
 
 /// Annotations take effect only with `policy.type` `k8s` (CNI-115).
 #[test]
-fn without_kubernetes_policy_annotations_do_not_count() {
+fn annotations_are_ignored_without_kubernetes_policy() {
     for policy in [json!({}), json!({"type": "other"})] {
         for name in ["ipAddrs", "hwAddr", "floatingIPs", "ipv4pools", "allowedSourcePrefixes"] {
             let found = read_with(name, "nonsense", json!({"policy": policy})).unwrap();
@@ -184,7 +184,7 @@ fn without_kubernetes_policy_annotations_do_not_count() {
 }
 
 #[test]
-fn check_looks_for_no_allocation_of_fixed_addresses() {
+fn check_skips_ipam_for_fixed_addresses() {
     let conf = |policy: &str, enabled: bool| {
         let conf = json!({
             "name": "net", "policy": {"type": policy}, "feature_control": {"ip_addrs_no_ipam": enabled},
@@ -199,7 +199,7 @@ fn check_looks_for_no_allocation_of_fixed_addresses() {
 }
 
 #[test]
-fn what_annotations_ask_for_is_restricted_where_the_configuration_says_so() {
+fn annotated_pools_and_addresses_are_restricted_if_configured() {
     let conf = json!({"feature_control": {"restrict_annotations": true}});
     let families = |name, value, conf| read_with(name, value, conf).unwrap().restricted.into_iter().collect::<Vec<_>>();
     for (name, value, expected) in [

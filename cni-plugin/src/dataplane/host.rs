@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_can_be_looked_at() {
+    fn kernel_interfaces_and_routes_of_the_test_host_are_readable() {
         let interfaces = KernelNetwork.interfaces().unwrap();
         assert!(interfaces.iter().any(|interface| interface.name == "lo" && !interface.is_pods), "{interfaces:?}");
         let routes = KernelNetwork.routes().unwrap();

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_three_notations_mean_the_same_and_display_normalised() {
+    fn mac_notations_parse_equally_and_print_normalized() {
         for text in ["0A:58:0a:41:00:02", "0a-58-0a-41-00-02", "0a58.0a41.0002"] {
             let mac: MacAddr = text.parse().unwrap();
             assert_eq!(mac.to_string(), "0a:58:0a:41:00:02", "{text}");
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_refused() {
+    fn invalid_mac_text_is_rejected() {
         let bad = [
             "",
             "0a",
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_and_group_addresses_cannot_be_assigned() {
+    fn zero_and_multicast_macs_are_not_assignable() {
         assert!(MacAddr::HOST_SIDE.is_assignable());
         assert!(!MacAddr([0; 6]).is_assignable());
         assert!(!MacAddr([0x01, 0, 0x5e, 0, 0, 1]).is_assignable());

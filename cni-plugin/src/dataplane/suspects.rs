@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_of_a_directory_that_is_no_proc_are_an_error_or_none() {
+    fn directory_other_than_proc_yields_an_error_or_no_process() {
         let none = |_, _: &NetnsFd| panic!("a namespace");
         assert!(each_netns(Path::new("/nonexistent"), none).is_err());
         let directory = tempfile::tempdir().unwrap();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_another_network_namespace_are_found_once_for_each_namespace() {
+    fn each_other_network_namespace_is_visited_once() {
         let mut unshare = Command::new("unshare");
         let child = unshare.args(["--map-root-user", "--net", "sh", "-c", "echo ready; exec sleep 60"]);
         let mut child = child.stdout(Stdio::piped()).spawn().unwrap();

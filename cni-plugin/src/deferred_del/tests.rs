@@ -26,7 +26,7 @@ fn debt_of(facts: &EndpointFacts) -> PendingDel {
 }
 
 #[tokio::test]
-async fn a_containers_other_interface_is_seen_and_nothing_else() {
+async fn other_interface_of_the_container_is_found_in_the_endpoints() {
     let directory = tempfile::tempdir().unwrap();
     let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
     let store = Local::new(&config);
@@ -55,7 +55,7 @@ async fn a_containers_other_interface_is_seen_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_endpoint_of_a_successor_that_is_not_networked_yet_stays() {
+async fn endpoint_of_a_successor_without_a_container_id_is_retained() {
     let directory = tempfile::tempdir().unwrap();
     let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
     let store = Local::new(&config);
@@ -84,7 +84,7 @@ fn context_of_add(files: &Path, args: &str) -> Context {
 /// The journal may contain a deferred DEL of the same attachment, and a later replay would release the addresses of the
 /// ADD. The link to itself represents a disk that fails.
 #[tokio::test]
-async fn an_add_whose_journal_cannot_be_read_is_refused_before_the_datastore_is_asked() {
+async fn add_with_an_unreadable_journal_fails_before_any_datastore_request() {
     let files = tempfile::tempdir().unwrap();
     let journal = files.path().join("journal");
     std::os::unix::fs::symlink(&journal, &journal).unwrap();
@@ -95,7 +95,7 @@ async fn an_add_whose_journal_cannot_be_read_is_refused_before_the_datastore_is_
 }
 
 #[tokio::test]
-async fn an_add_whose_journal_is_a_file_goes_on_because_no_debt_can_be_in_there() {
+async fn add_with_a_file_at_the_journal_path_proceeds() {
     let files = tempfile::tempdir().unwrap();
     std::fs::write(files.path().join("journal"), "").unwrap();
     replay_before_add(&context_of_add(files.path(), "")).await.unwrap();

@@ -80,7 +80,7 @@ fn slowly(request: &str) -> Option<Reply> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn del_whose_server_answers_each_request_slowly_ends_after_30_seconds_in_all_and_notes_the_debt() {
+async fn del_on_a_slow_api_server_ends_after_30_seconds_and_is_deferred() {
     let _clock = Clock::stop();
     let server = ApiServer::start(slowly).await;
     let (took, reason) = Deletion::new(&server).run().await;
@@ -94,7 +94,7 @@ fn never(_: &str) -> Option<Reply> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_of_a_del_to_a_silent_api_server_share_3_seconds_and_the_debt_is_noted() {
+async fn del_on_a_silent_api_server_ends_after_3_seconds_and_is_deferred() {
     let server = ApiServer::start(never).await;
     let (took, reason) = Deletion::new(&server).run().await;
     assert_eq!(took, 3);
@@ -103,7 +103,7 @@ async fn requests_of_a_del_to_a_silent_api_server_share_3_seconds_and_the_debt_i
 
 /// The second request starts a second after the first one, and the third after the time limit.
 #[tokio::test(start_paused = true)]
-async fn requests_to_a_silent_api_server_that_begin_one_after_the_other_end_together_after_3_seconds() {
+async fn sequential_requests_to_a_silent_api_server_share_a_3_second_limit() {
     let server = ApiServer::start(never).await;
     let Deletion { cx, .. } = &Deletion::new(&server);
     let begun = Instant::now();

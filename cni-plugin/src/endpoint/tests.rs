@@ -78,7 +78,7 @@ fn write(address: &str) -> EndpointWrite {
 }
 
 #[tokio::test]
-async fn a_write_that_broke_off_is_done_once_whether_it_was_applied_or_not() {
+async fn endpoint_write_with_a_lost_response_is_applied_once() {
     for applies in [true, false] {
         let directory = tempfile::tempdir().unwrap();
         let store = Breaking::new(&directory, applies, false);
@@ -89,7 +89,7 @@ async fn a_write_that_broke_off_is_done_once_whether_it_was_applied_or_not() {
 }
 
 #[tokio::test]
-async fn when_it_cannot_be_asked_about_the_caller_is_told() {
+async fn unverifiable_endpoint_write_is_reported_as_perhaps_written() {
     let directory = tempfile::tempdir().unwrap();
     let failure = write("10.0.0.1").apply(&Breaking::new(&directory, true, true)).await.unwrap_err();
     assert!(failure.perhaps_written, "{failure:?}");
@@ -97,7 +97,7 @@ async fn when_it_cannot_be_asked_about_the_caller_is_told() {
 }
 
 #[tokio::test]
-async fn anothers_endpoint_is_no_write_of_ours() {
+async fn foreign_endpoint_is_not_mistaken_for_the_own_write() {
     let directory = tempfile::tempdir().unwrap();
     let store = Breaking::new(&directory, false, false);
     let other = endpoint("c1", "10.0.0.2");
@@ -108,7 +108,7 @@ async fn anothers_endpoint_is_no_write_of_ours() {
 }
 
 #[test]
-fn what_is_there_is_not_written_again_but_on_a_pod_that_was_detached() {
+fn unchanged_endpoint_is_rewritten_only_on_a_detached_pod() {
     let value = endpoint("c1", "10.0.0.1");
     let detached =
         r#"4711@u{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"","cni.projectcalico.org/podIPs":""}}}"#;
@@ -132,7 +132,7 @@ async fn written_twice(store: &Local, container_id: &str) -> Existing {
 }
 
 #[tokio::test]
-async fn an_endpoint_written_meanwhile_is_deleted_unless_it_is_anothers_now() {
+async fn endpoint_rewritten_meanwhile_is_deleted_unless_owned_by_another_container() {
     for (holder, left) in [("c1", 0), ("c2", 1)] {
         let directory = tempfile::tempdir().unwrap();
         let store = Breaking::new(&directory, false, false).inner;
@@ -150,7 +150,7 @@ async fn an_endpoint_written_meanwhile_is_deleted_unless_it_is_anothers_now() {
 }
 
 #[tokio::test]
-async fn another_containers_endpoint_gives_up_the_leaving_addresses_alone() {
+async fn endpoint_of_another_container_loses_only_the_released_addresses() {
     let directory = tempfile::tempdir().unwrap();
     let store = Breaking::new(&directory, false, false).inner;
     let names = PodFacts { namespace: "ns".into(), name: "web".into(), ..PodFacts::default() };
@@ -194,7 +194,7 @@ async fn another_containers_endpoint_gives_up_the_leaving_addresses_alone() {
 
 /// The next sandbox of the pod took the address over after a late DEL or GC had read the blocks.
 #[tokio::test]
-async fn unlist_of_an_address_that_passed_to_the_next_sandbox_leaves_its_endpoint_alone() {
+async fn address_moved_to_the_next_sandbox_is_not_removed_from_its_endpoint() {
     let directory = tempfile::tempdir().unwrap();
     let store = Breaking::new(&directory, false, false).inner;
     let (cidr, ip) = ("10.0.0.0/26".parse().unwrap(), "10.0.0.1".parse().unwrap());

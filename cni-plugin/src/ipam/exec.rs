@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_found_is_named_with_where_it_was_sought() {
+    fn missing_ipam_plugin_is_reported_with_the_search_path() {
         let error = IpamExec::find("no-such-ipam", &["/a".into(), "/b".into()]).unwrap_err();
         assert_eq!(error.msg, "failed to find plugin \"no-such-ipam\" in path [/a /b]");
         assert_eq!(IpamExec::find("", &[]).unwrap_err().code, Code::INVALID_CONFIG);
@@ -262,21 +262,21 @@ mod tests {
     }
 
     #[test]
-    fn the_plugin_gets_command_arguments_and_configuration() {
+    fn ipam_plugin_receives_command_arguments_and_configuration() {
         let (_kept, delegate) = plugin("cat; echo \"$CNI_COMMAND $CNI_ARGS\"");
         let printed = delegate.call("ADD", "IP=10.0.0.1", b"conf ").unwrap();
         assert_eq!(printed, b"conf ADD IP=10.0.0.1\n");
     }
 
     #[test]
-    fn its_error_object_is_passed_on_with_its_code() {
+    fn error_object_of_the_ipam_plugin_is_returned_with_its_code() {
         let (_kept, delegate) = plugin("echo '{\"code\": 11, \"msg\": \"full\", \"details\": \"d\"}'; exit 1");
         let error = delegate.call("ADD", "", b"").unwrap_err();
         assert_eq!((error.code, error.msg.as_str(), error.details.as_str()), (Code(11), "full", "d"));
     }
 
     #[test]
-    fn without_an_error_object_its_last_words_are_passed_on() {
+    fn stderr_of_the_ipam_plugin_is_returned_without_an_error_object() {
         let (_kept, delegate) = plugin("echo 'lost my mind' >&2; exit 3");
         let error = delegate.call("ADD", "", &vec![b' '; 1 << 20]).unwrap_err();
         assert!(error.msg.contains("test-ipam") && error.msg.contains("lost my mind"), "{error}");
@@ -286,14 +286,14 @@ mod tests {
 
     /// Sends more bytes than the capacity of a pipe in every direction, in the order that blocks most easily.
     #[test]
-    fn full_pipes_stop_nobody() {
+    fn full_pipes_in_all_directions_do_not_block() {
         let (_kept, delegate) = plugin("yes | head -c 1000000 >&2; yes | head -c 1000000; cat >/dev/null; exit 3");
         let error = delegate.call("ADD", "", &vec![b' '; 1 << 20]).unwrap_err();
         assert!(error.msg.len() > 900_000, "{} bytes", error.msg.len());
     }
 
     #[test]
-    fn one_that_hangs_is_killed_and_named() {
+    fn hanging_ipam_plugin_is_killed_and_named() {
         let (kept, delegate) = plugin("echo $$ >\"$CNI_ARGS\"; exec sleep 600");
         let pid_file = kept.path().join("pid");
         let delegate = delegate.within(Duration::from_secs(1));
@@ -312,7 +312,7 @@ mod tests {
 
     /// The background process has the pipes open for 30 s.
     #[test]
-    fn one_whose_child_holds_its_pipes_is_not_waited_for_either() {
+    fn grandchild_holding_the_pipes_does_not_block() {
         let (_kept, delegate) = plugin("sleep 30 & echo done");
         let started = Instant::now();
         let error = delegate.within(Duration::from_millis(200)).call("DEL", "", b"").unwrap_err();

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_every_place() {
+    fn use_pod_cidr_is_substituted_in_every_form_and_place() {
         for (given, expected) in [
             (r#"{"type":"host-local","subnet":"usePodCidr"}"#, r#"{"type":"host-local","subnet":"10.244.7.0/24"}"#),
             (
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_words_and_for_others_it_stays_as_it_came() {
+    fn ipam_without_use_pod_cidr_is_passed_unchanged() {
         for ipam in [
             r#"{ "type": "host-local", "subnet": "10.8.0.0/24" }"#,
             r#"{ "type": "other-ipam", "subnet": "usePodCidr" }"#,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_that_the_node_lacks_is_an_error_only_when_it_is_asked_for() {
+    fn missing_pod_cidr_family_is_an_error_only_if_requested() {
         let conf = |ipam| NetConf::parse(format!(r#"{{"name":"n","ipam":{ipam}}}"#).as_bytes()).unwrap();
         let v6 = conf(r#"{"type":"host-local","ranges":[[{"subnet":"usePodCidrIPv6"}]]}"#);
         let error = Subnets::of_node(&v6.ipam, &cidrs(&NODE[..1])).unwrap_err();

@@ -17,7 +17,7 @@ fn busy(_: &str) -> Option<Reply> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_add_whose_server_stays_busy_fails_after_110_seconds() {
+async fn add_on_a_busy_api_server_fails_after_110_seconds() {
     if !has_empty_run() {
         return;
     }
@@ -29,10 +29,10 @@ async fn an_add_whose_server_stays_busy_fails_after_110_seconds() {
     assert!(error.code == Code::TRY_AGAIN && error.msg.contains("429"), "{error:?}");
 }
 
-/// The test `del_that_is_killed_while_it_waits_has_cut_the_traffic_and_noted_its_debt` shows that the deferred DEL is
+/// The test `del_killed_on_a_busy_server_has_removed_the_interface_and_is_replayed` shows that the deferred DEL is
 /// recorded before the wait.
 #[tokio::test(start_paused = true)]
-async fn del_whose_server_stays_busy_ends_after_45_seconds_and_succeeds_with_its_debt_noted() {
+async fn del_on_a_busy_api_server_succeeds_after_45_seconds_and_is_deferred() {
     if !has_empty_run() {
         return;
     }

@@ -27,7 +27,7 @@ fn endpoints(list: &str) -> DatastoreSettings {
 }
 
 #[test]
-fn prefixed_variable_beats_configuration_beats_plain_variable() {
+fn variable_precedence_is_prefixed_then_configuration_then_plain() {
     let conf = endpoints("http://conf:1");
     let both = [("CALICO_ETCD_ENDPOINTS", "http://prefixed:1"), ("ETCD_ENDPOINTS", "http://plain:1")];
     assert_eq!(etcd(&conf, &both).endpoints, ["http://prefixed:1"]);
@@ -36,13 +36,13 @@ fn prefixed_variable_beats_configuration_beats_plain_variable() {
 }
 
 #[test]
-fn present_but_empty_prefixed_variable_hides_the_rest() {
+fn empty_prefixed_variable_hides_the_unprefixed_variable() {
     let env = [("CALICO_ETCD_ENDPOINTS", ""), ("ETCD_ENDPOINTS", "http://plain:1"), ("DATASTORE_TYPE", "etcdv3")];
     assert_eq!(resolve(&endpoints("http://conf:1"), &env), Err(ConfigError::NoEndpoints));
 }
 
 #[test]
-fn type_defaults_from_endpoints_then_path_then_error() {
+fn datastore_type_is_derived_from_endpoints_then_path() {
     let path = DatastoreSettings { datastore_path: "/x.db".into(), ..DatastoreSettings::default() };
     let both = DatastoreSettings { etcd_endpoints: "http://a:1".into(), ..path.clone() };
     assert_eq!(etcd(&both, &[]).endpoints, ["http://a:1"]);
@@ -63,7 +63,7 @@ fn kubernetes(settings: &DatastoreSettings, env: &[(&str, &str)]) -> KubernetesC
 }
 
 #[test]
-fn kubernetes_when_asked_for_or_hinted_at() {
+fn kubernetes_is_selected_by_type_kubeconfig_or_in_cluster_environment() {
     let kubeconfig = DatastoreSettings { kubeconfig: "/k:/l".into(), ..DatastoreSettings::default() };
     assert_eq!(kubernetes(&kubeconfig, &[]).kubeconfig, [Path::new("/k"), Path::new("/l")]);
     for hint in
@@ -81,7 +81,7 @@ fn kubernetes_when_asked_for_or_hinted_at() {
 }
 
 #[test]
-fn kubernetes_settings_reach_the_client() {
+fn kubernetes_settings_are_passed_to_the_client() {
     let settings = DatastoreSettings {
         datastore_type: "kubernetes".into(),
         k8s_api_root: "https://k:6443/api/v1/".into(),
@@ -110,7 +110,7 @@ fn kubernetes_settings_reach_the_client() {
 }
 
 #[test]
-fn first_endpoint_decides_encryption_for_all() {
+fn first_endpoint_decides_encryption_for_all_endpoints() {
     let mixed = etcd(&endpoints(" https://a:1/ ,http://b:2,,c:3"), &[]);
     assert_eq!(mixed.endpoints, ["https://a:1", "https://b:2", "https://c:3"]);
     assert_eq!(mixed.tls, Some(TlsConfig::default()));
@@ -119,14 +119,14 @@ fn first_endpoint_decides_encryption_for_all() {
 }
 
 #[test]
-fn endpoints_that_are_no_urls_are_named() {
+fn invalid_endpoint_urls_are_reported() {
     for bad in ["unix:///run/etcd.sock", "http://", "https://a:1/path", "http://a b:1"] {
         assert_eq!(resolve(&endpoints(bad), &[]), Err(ConfigError::Endpoint { found: bad.into() }), "{bad}");
     }
 }
 
 #[test]
-fn a_password_in_an_endpoint_is_refused_and_not_shown() {
+fn endpoint_with_a_password_is_rejected_without_echoing_the_password() {
     for bad in ["http://root:hunter2@a:1", "root:hunter2@a:1"] {
         let error = resolve(&endpoints(bad), &[]).unwrap_err().to_string();
         assert!(error.contains("...@a:1") && error.contains("ETCD_PASSWORD") && !error.contains("hunter2"), "{error}");
@@ -134,7 +134,7 @@ fn a_password_in_an_endpoint_is_refused_and_not_shown() {
 }
 
 #[test]
-fn discovery_is_refused_only_where_etcd_is_chosen() {
+fn srv_discovery_is_rejected_only_for_etcd() {
     let srv = [("ETCD_DISCOVERY_SRV", "example.org")];
     let discovery = ConfigError::Discovery { domain: "example.org".into() };
     assert_eq!(resolve(&endpoints("http://a:1"), &srv), Err(discovery));
@@ -142,7 +142,7 @@ fn discovery_is_refused_only_where_etcd_is_chosen() {
 }
 
 #[test]
-fn a_demand_on_tls_that_cannot_be_met_is_refused_where_tls_is_used() {
+fn unsupported_tls_settings_are_rejected_only_with_tls() {
     let strict = [("TLS_MIN_VERSION", "1.3")];
     let refused = ConfigError::TlsTuning { variable: "TLS_MIN_VERSION", value: "1.3".into() };
     assert_eq!(resolve(&endpoints("https://a:1"), &strict), Err(refused));
@@ -153,7 +153,7 @@ fn a_demand_on_tls_that_cannot_be_met_is_refused_where_tls_is_used() {
 }
 
 #[test]
-fn tls_from_files_and_environment() {
+fn tls_files_are_read_from_configuration_and_environment() {
     let conf = DatastoreSettings { etcd_ca_cert_file: "/ca".into(), ..endpoints("https://a:1") };
     let env = [("ETCD_CERT_FILE", "/cert"), ("ETCD_KEY_FILE", "/key"), ("ETCD_CA_CERT_FILE", "/weaker")];
     let tls = etcd(&conf, &env).tls.unwrap();
@@ -167,7 +167,7 @@ fn tls_from_files_and_environment() {
 }
 
 #[test]
-fn tls_settings_that_do_not_fit_are_refused() {
+fn inconsistent_tls_settings_are_rejected() {
     let https = endpoints("https://a:1");
     let half = DatastoreSettings { etcd_cert_file: "/cert".into(), ..https.clone() };
     let missing = ConfigError::HalfIdentity { present: "etcd_cert_file", missing: "etcd_key_file" };
@@ -182,7 +182,7 @@ fn tls_settings_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn credentials_need_both_halves_and_are_not_printed() {
+fn credentials_need_username_and_password_and_are_not_printed() {
     let conf = endpoints("http://a:1");
     let env = [("ETCD_USERNAME", "u"), ("CALICO_ETCD_PASSWORD", "secret")];
     let config = etcd(&conf, &env);

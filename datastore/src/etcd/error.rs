@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_and_absence_are_told_apart() {
+    fn etcd_rejections_outages_and_full_storage_are_distinguished() {
         for (code, text) in [
             (Code::PermissionDenied, "etcdserver: permission denied"),
             (Code::Unauthenticated, "etcdserver: invalid auth token"),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn one_refusal_outweighs_endpoints_out_of_reach() {
+    fn rejection_outweighs_unreachable_endpoints_in_the_error() {
         let silent = || ("http://a:1".to_owned(), EtcdFailure::Timeout(Duration::from_secs(1)));
         let refusal = ("http://b:1".to_owned(), EtcdFailure::Status(Status::new(Code::PermissionDenied, "no")));
         let both = explain_connect_failures(&[silent(), refusal], &EtcdPeer::default());

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_is_pem_or_base64_of_pem() {
+    fn inline_pem_may_be_plain_or_base64() {
         assert_eq!(read(&inline(PEM), "PRIVATE KEY").unwrap(), PEM.as_bytes());
         let mut wrapped = BASE64.encode(PEM.as_bytes());
         wrapped.insert(40, '\n');
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pem_is_refused_without_showing_it() {
+    fn invalid_pem_is_rejected_without_echoing_it() {
         for (text, label) in [("s3cret!", "PRIVATE KEY"), (PEM, "CERTIFICATE"), ("czNjcmV0", "PRIVATE KEY")] {
             let error = read(&inline(text), label).unwrap_err().to_string();
             assert!(error.starts_with("etcd_key: the text "), "{error}");
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_named_with_its_setting() {
+    fn missing_pem_file_is_reported_with_its_setting() {
         let pem = Pem::File { setting: "etcd_ca_cert_file", path: "/nowhere/ca.pem".into() };
         let error = read(&pem, "CERTIFICATE").unwrap_err().to_string();
         assert!(error.starts_with("etcd_ca_cert_file: cannot read /nowhere/ca.pem: No such file"), "{error}");

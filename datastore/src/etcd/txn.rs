@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_prefix() {
+    fn end_of_an_etcd_prefix_is_the_next_key() {
         assert_eq!(end_of("/a/"), b"/a0");
         assert_eq!(end_of(""), [0]);
     }

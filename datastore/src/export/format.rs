@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn values_survive_byte_for_byte() {
+    fn export_preserves_values_byte_for_byte() {
         assert_eq!(round_trip(br#"{"b":1,  "a":1.50}"#), r#"{"key":"/calico/k","value":{"b":1,  "a":1.50}}"#);
         assert!(round_trip(b"{\"a\":\n1}").contains("\"text\""));
         assert!(round_trip(b" {}").contains("\"text\""));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_are_refused_with_the_place() {
+    fn damaged_export_is_rejected_with_the_line() {
         let header = r#"{"format":"calico-export","version":1,"pairs":1}"#;
         let pair = r#"{"key":"/calico/k","value":1}"#;
         let refuse = |text: String| parse(text.as_bytes()).unwrap_err().to_string();

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn existing_pairs_are_kept_unless_told_or_initial() {
+    fn import_onto_existing_keys_is_refused_unless_overwriting_or_initial() {
         let wanted = |path: &str| BTreeMap::from([(path.to_owned(), b"new".to_vec())]);
         let found = |path: &str| BTreeMap::from([(path.to_owned(), entry(path, b"old"))]);
         let refused = plan(wanted("/calico/k"), &found("/calico/k"), OnExisting::Keep).unwrap_err();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_keep_order_and_limits() {
+    fn import_batches_preserve_order_and_respect_limits() {
         let of_size = |bytes| write("/calico/k".into(), WriteOp::Create(vec![b'x'; bytes]));
         let sizes = |writes: &[Write]| split_batches(writes).map(<[Write]>::len).collect::<Vec<_>>();
         assert_eq!(sizes(&vec![of_size(1); 250]), [100, 100, 50]);

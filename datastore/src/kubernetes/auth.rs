@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks_around_a_token_are_not_sent_and_those_in_it_are_refused() {
+    fn token_is_trimmed_and_inner_whitespace_rejected() {
         for (text, expected) in [
             ("abc", Some("Bearer abc")),
             ("abc\n", Some("Bearer abc")),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_file_of_a_token_is_read_again() {
+    async fn token_file_is_read_again_on_each_use() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         let info = AuthInfo { token_file: Some(path.display().to_string()), ..AuthInfo::default() };
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_named_with_its_place() {
+    fn rejected_credential_is_named_with_its_source() {
         let token = || Some("t".to_owned().into());
         let certificate = || Some("/pki/node.crt".to_owned());
         let mine = Overrides { token: Some("t".into()), ..Overrides::default() };

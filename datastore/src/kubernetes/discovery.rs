@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn v3_only_without_v1() {
+    fn api_group_is_v3_only_without_v1() {
         assert_eq!(of(&["apps", "projectcalico.org"]), Some(ApiGroup::V3));
         assert_eq!(of(&["crd.projectcalico.org"]), Some(ApiGroup::CrdV1));
         assert_eq!(of(&["projectcalico.org", "crd.projectcalico.org"]), Some(ApiGroup::CrdV1));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_remembered_for_one_server_until_forgotten() {
+    fn api_group_is_cached_for_a_single_server_until_invalidated() {
         let dir = tempfile::tempdir().unwrap();
         let cache = GroupCache::new(Some(dir.path().join("state/api-group")));
         assert_eq!(cache.load("https://a"), None);

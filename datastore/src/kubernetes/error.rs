@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_been_carried_out_is_told() {
+    fn response_codes_decide_if_the_outcome_is_unknown() {
         let busy = r#"{"kind": "Status", "reason": "ServiceUnavailable"}"#;
         for (code, status, unknown) in [
             (429, "{}", false),
@@ -178,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn half_an_answer_of_the_cache_is_asked_of_the_store() {
+    fn truncated_cached_read_is_repeated_without_the_cache() {
         assert!(RequestError::Unreadable("EOF while parsing".into()).is_of_cache());
         assert!(!RequestError::NotSent("nothing listens".into()).is_of_cache());
     }
 
     #[test]
-    fn a_proxys_own_words_are_kept_in_bounds() {
+    fn proxy_error_text_is_truncated() {
         let refusal = ApiStatusError::parse(StatusCode::BAD_GATEWAY, "<html>".repeat(1000).as_bytes(), None);
         assert_eq!(refusal.status.message.len(), LONGEST_QUOTE);
         assert_eq!(ApiStatusError::parse(StatusCode::BAD_GATEWAY, b"", None).to_string(), "502 Bad Gateway (502)");

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pages_follow_each_other_and_only_the_first_may_come_of_a_cache() {
+    async fn pages_are_requested_in_order_and_only_the_first_from_a_cache() {
         let (found, asked) = walked([part(&[1, 2], "x"), part(&[3], "y"), part(&[4], "")]).await;
         assert_eq!(found.unwrap(), [1, 2, 3, 4].map(Value::from));
         assert_eq!(asked, ["?limit=500&resourceVersion=0", "?limit=500&continue=x", "?limit=500&continue=y"]);
@@ -139,14 +139,14 @@ mod tests {
 
     /// Objects of two snapshots would be an inconsistent list, and a list without some objects would count as complete.
     #[tokio::test]
-    async fn a_list_whose_place_is_forgotten_is_read_again_in_one_piece() {
+    async fn expired_list_position_restarts_as_a_single_unpaged_list() {
         let (found, asked) = walked([part(&[1, 2], "x"), refused(410), part(&[2, 3, 4], "")]).await;
         assert_eq!(found.unwrap(), [2, 3, 4].map(Value::from));
         assert_eq!(asked[1..], ["?limit=500&continue=x", ""]);
     }
 
     #[tokio::test]
-    async fn a_page_that_fails_fails_the_list() {
+    async fn failed_page_fails_the_list() {
         for answers in
             [vec![refused(410)], vec![part(&[1], "x"), refused(500)], vec![part(&[1], "x"), refused(410), refused(410)]]
         {
@@ -158,7 +158,7 @@ mod tests {
 
     /// A broken proxy may send such responses.
     #[tokio::test]
-    async fn what_is_no_list_of_the_kind_fails_the_list() {
+    async fn response_other_than_a_list_of_the_kind_fails_the_list() {
         for answer in [
             json!({}),
             json!({"kind": "PodList", "metadata": {}}),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_for_a_page() {
+    fn page_request_encodes_selectors_and_continue_token() {
         let list = List {
             resource: PODS,
             namespace: Some("default".into()),

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_api_server_tells_that_the_object_is_absent() {
+    fn only_a_matching_status_proves_that_the_object_is_absent() {
         let mut batch = ReadBatch::new();
         batch.get::<IpPool>(&ObjectKey::global("p"));
         batch.list::<IpPool>(&ObjectSelect::default());

@@ -62,14 +62,14 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_goes_at_once_and_the_rest_one_by_one() {
+    fn requests_beyond_the_burst_are_spaced_at_the_rate() {
         let (bucket, start) = (bucket(5, 3), Instant::now());
         let waits: Vec<u128> = (0..6).map(|_| (bucket.take(start) - start).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 200, 400, 600]);
     }
 
     #[test]
-    fn what_is_not_used_is_saved_up_to_a_burst() {
+    fn unused_requests_accumulate_up_to_the_burst() {
         let (bucket, start) = (bucket(10, 2), Instant::now());
         (0..4).for_each(|_| _ = bucket.take(start));
         let later = start + Duration::from_secs(60);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_rate_nothing_waits() {
+    async fn requests_without_a_rate_limit_do_not_wait() {
         let (free, tight) = (RateLimiter::new(None), RateLimiter::new(Some(Rate { per_second: 1, burst: 1 })));
         let begin = Instant::now();
         for _ in 0..3 {

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn managed_fields_are_left_out_of_objects_and_of_lists() {
+    fn managed_fields_are_pruned_from_objects_and_lists() {
         let object = json!({
             "kind": "Pod", "metadata": {"name": "p", "managedFields": [{"fieldsV1": {"f:spec": {}}}], "uid": "u"},
             "spec": {"nodeName": "n"},
@@ -251,7 +251,7 @@ mod tests {
 
     /// A label, or a field of a `spec`, may have the same name.
     #[test]
-    fn what_only_has_its_name_stays() {
+    fn fields_named_like_pruned_fields_elsewhere_are_preserved() {
         let object = json!({
             "metadata": {"labels": {"managedFields": "x", "metadata": "y"}, "annotations": {"items": "z"}},
             "spec": {"managedFields": [1], "metadata": {"managedFields": 2}, "items": [3]},
@@ -260,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_nothing() {
+    fn empty_and_null_fields_are_preserved() {
         for object in [json!({"metadata": null, "items": null}), json!({"items": []}), json!({}), Value::Null] {
             assert_eq!(read(&object.to_string()).unwrap(), object);
         }
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn response_other_than_an_object_is_rejected() {
         for (json, reason) in [
             ("[]", "expected an object"),
             ("1", "expected an object"),

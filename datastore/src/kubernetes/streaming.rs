@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_found_wherever_the_text_is_cut() {
+    fn list_items_are_found_at_any_chunk_boundary() {
         let items = json!([
             {"metadata": {"name": "a"}, "spec": {"text": "}]\"\\", "items": [{"items": []}], "list": [[1], []]}},
             {},
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_are_no_list_of_objects_are_refused() {
+    fn invalid_streamed_lists_are_rejected() {
         for text in
             [r#"{"items":[1]}"#, r#"{"items":[null]}"#, r#"{"items":[{}"#, r#"{"items":[{]}]}"#, "<html>", "{}x"]
         {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_end_is_given_up() {
+    fn oversized_list_item_is_rejected() {
         let mut count = 0;
         let mut tell = |_: &[u8]| {
             count += 1;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_cannot_be_read_ends_the_answer() {
+    fn unreadable_list_item_ends_the_stream_with_an_error() {
         let mut tell = |item: &[u8]| serde_json::from_slice::<Value>(item).map(drop);
         let mut reader = ListReader::new(&mut tell);
         assert!(reader.take(br#"{"items":[{"a":1},{"a" 2},{"a":3}]}"#).is_err());

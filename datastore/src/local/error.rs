@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_ends_too_early_is_damaged_and_the_disk_is_not() {
+    fn short_read_is_reported_as_damage_and_a_failed_read_as_a_disk_error() {
         let said = |code| {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
             explain(Path::new("/tmp/calico.db"), &error, &BusyRetry::new(Duration::ZERO)).to_string()
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_writer_and_not_readers_or_waiters() {
+    fn lock_table_yields_the_writer_and_no_readers_or_waiters() {
         let locks = "1: POSIX  ADVISORY  READ 11 08:01:77 128 128\n\
                      2: POSIX  ADVISORY  WRITE 12 08:01:78 120 120\n\
                      3: POSIX  ADVISORY  WRITE 13 08:01:77 120 120\n\

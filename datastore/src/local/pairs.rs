@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_a_range_are_read_without_values() {
+    fn key_only_range_is_read_without_values() {
         let connection = Connection::open_in_memory().unwrap();
         connection
             .execute_batch("CREATE TABLE kv (path, value, revision); INSERT INTO kv VALUES ('/a', 'x', 7)")

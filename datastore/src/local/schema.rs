@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_one_identity_from_its_making_on_and_a_file_of_an_earlier_release_gets_one() {
+    fn local_datastore_has_a_stable_identity_and_older_files_get_a_new_identity() {
         let directory = tempfile::tempdir().unwrap();
         let local =
             |name: &str| Local::new(&LocalConfig { path: directory.path().join(name), deadline: DEFAULT_DEADLINE });

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_get_the_size_that_fits() {
+    fn page_size_adapts_to_the_object_size() {
         let mut size = PageSize::default();
         size.adjust(50, 50 * 5000);
         assert_eq!(size.get(), PAGE_BYTES / 5000);

@@ -122,7 +122,7 @@ async fn heard(watch: &mut Watcher<Script>) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pages_then_changes() {
+async fn watch_delivers_listed_pages_and_then_changes() {
     let (mut watch, script) = script([
         Page(vec![put("a", 1)], Some(5)),
         Page(vec![put("b", 1)], None),
@@ -140,7 +140,7 @@ async fn pages_then_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_that_fails_is_asked_for_again_and_not_those_before_it() {
+async fn only_the_failed_page_is_requested_again() {
     let (mut watch, script) =
         script([lost(), Page(vec![put("a", 1)], Some(5)), lost(), lost(), Page(vec![put("b", 1)], None), Never]);
     assert_eq!(heard(&mut watch).await, "( a1 b1 )");
@@ -148,13 +148,13 @@ async fn a_page_that_fails_is_asked_for_again_and_not_those_before_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_whose_place_is_forgotten_begins_anew() {
+async fn expired_list_position_restarts_the_list() {
     let (mut watch, _) = script([Page(vec![put("a", 1)], Some(5)), expired(), Page(vec![put("b", 1)], None), Never]);
     assert_eq!(heard(&mut watch).await, "( a1 ( b1 )");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_watch_resumes_where_it_was() {
+async fn interrupted_watch_resumes_at_its_position() {
     let second = Duration::from_secs(1);
     let (mut watch, script) = script([
         Watch(3),
@@ -175,7 +175,7 @@ async fn a_cut_watch_resumes_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_hangs_up_at_once_is_not_asked_without_end() {
+async fn watch_closed_at_once_is_retried_with_pauses() {
     let cut = || [Open, End];
     let (mut watch, script) = script([Watch(3)].into_iter().chain((0..20).flat_map(|_| cut())).chain([Open, Never]));
     let begin = Instant::now();
@@ -190,7 +190,7 @@ async fn a_server_that_hangs_up_at_once_is_not_asked_without_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_forgotten_position_is_a_new_list() {
+async fn expired_watch_position_triggers_a_new_list() {
     let (mut watch, _) = script([
         Page(vec![put("a", 1)], None),
         Open,
@@ -205,7 +205,7 @@ async fn a_forgotten_position_is_a_new_list() {
 
 /// Upstream also lists again after five errors at one revision (KC-409).
 #[tokio::test(start_paused = true)]
-async fn a_position_that_is_refused_five_times_is_given_up() {
+async fn watch_position_refused_five_times_triggers_a_new_list() {
     let refused = || Fail(WatchFailure::Refused("no".into()));
     let (mut watch, script) = script([
         Watch(3),
@@ -228,7 +228,7 @@ async fn a_position_that_is_refused_five_times_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unreadable_object_is_left_out_alone() {
+async fn unreadable_watched_object_is_skipped_alone() {
     let bad = |key| ObjectChange::Unreadable { name: "x".into(), key, reason: "no number".into() };
     let (mut watch, _) =
         script([Page(vec![put("a", 1), bad(None), put("b", 1)], None), Open, Step(vec![bad(Some("b"))], 2), Never]);
@@ -238,7 +238,7 @@ async fn an_unreadable_object_is_left_out_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_is_not_there_is_empty_and_looked_for() {
+async fn missing_kind_is_reported_empty_and_polled() {
     let (mut watch, _) = script([missing(), missing(), missing(), Page(vec![put("a", 1)], None), Never]);
     let stats = watch.stats();
     assert_eq!(watch.next().await, WatchEvent::ListStart);
@@ -249,7 +249,7 @@ async fn a_kind_that_is_not_there_is_empty_and_looked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_vanishes_is_doubted_first() {
+async fn vanished_kind_is_reported_empty_only_after_repeated_checks() {
     let (mut watch, _) = script(
         [Page(vec![put("a", 1)], None), Open, missing(), missing(), missing(), Page(vec![put("a", 2)], None), Open]
             .into_iter()
@@ -260,7 +260,7 @@ async fn a_kind_that_vanishes_is_doubted_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_is_a_dead_connection() {
+async fn silent_watch_is_reconnected() {
     let (mut watch, script) = script([Never, Watch(1), Open, Never, Open, Step(vec![put("a", 1)], 2), Never]);
     let begin = Instant::now();
     for expected in [WatchEvent::ListStart, WatchEvent::ListEnd, WatchEvent::Upsert(("a", 1))] {
@@ -271,7 +271,7 @@ async fn silence_is_a_dead_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_server_says_when_to_come_back() {
+async fn retry_after_of_a_busy_server_is_respected() {
     let busy = WatchFailure::Lost { reason: "429".into(), retry_after: Some(Duration::from_secs(30)) };
     let (mut watch, _) = script([Fail(busy), Watch(1), Never]);
     let begin = Instant::now();

@@ -33,7 +33,7 @@ fn reserve(number: u16) -> Option<Port> {
 }
 
 #[test]
-fn a_port_that_is_held_or_in_use_is_not_given_to_another() {
+fn reserved_or_listening_port_is_not_reserved_again() {
     let port = Port::free();
     assert!(reserve(port.number).is_none());
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

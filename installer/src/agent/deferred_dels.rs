@@ -194,14 +194,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_datastore_that_is_away_is_asked_each_minute_until_it_has_told_its_identity() {
+    async fn unreachable_datastore_is_retried_each_minute_until_its_identity_is_learned() {
         let away = || Err(ReplayError::Plugin("away".to_owned()));
         let seen = passes(vec![away(), away(), Ok(Pass { learned: true, ..Pass::default() })]).await;
         assert_eq!(seen[..5], [(0, true), (60, true), (120, true), (180, false), (240, false)]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn debts_that_cannot_be_paid_are_tried_less_and_less_often() {
+    async fn failing_deferred_dels_are_retried_less_often() {
         let stuck = || Ok(Pass { remaining: 1, ..Pass::default() });
         let paid = Ok(Pass { replayed: 1, remaining: 1, ..Pass::default() });
         let seen = passes(vec![stuck(), stuck(), paid, stuck()]).await;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_node_without_a_configuration_of_calicos_has_no_debts_to_pay() {
+    async fn deferred_dels_are_not_replayed_without_a_calico_configuration() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         let pay = async |_: &Plugins| panic!("nobody is asked");

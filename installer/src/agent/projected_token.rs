@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn kubelets_swap_is_seen() {
+    async fn kubelets_token_swap_is_detected_once() {
         let directory = tempfile::tempdir().unwrap();
         swap(directory.path(), "..1", "old");
         let mut projected = ProjectedToken::new(directory.path());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_burst_is_one_change() {
+    async fn burst_of_token_swaps_is_reported_as_a_single_change() {
         let directory = tempfile::tempdir().unwrap();
         let mut projected = ProjectedToken::new(directory.path());
         for generation in ["..1", "..2", "..3", "..4", "..5"] {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_outlives_whoever_stopped_waiting() {
+    async fn token_change_survives_a_cancelled_wait() {
         let directory = tempfile::tempdir().unwrap();
         let mut projected = ProjectedToken::new(directory.path());
         fs::write(directory.path().join("token"), "new").unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_directory_that_comes_later_is_watched_then() {
+    async fn token_directory_created_later_is_watched() {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("serviceaccount");
         let mut projected = ProjectedToken::new(&directory);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_that_goes_is_a_change_and_no_hot_loop() {
+    async fn deleted_token_directory_is_reported_once() {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("serviceaccount");
         fs::create_dir(&directory).unwrap();

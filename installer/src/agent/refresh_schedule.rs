@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_asked_for_when_it_is_time_and_not_before() {
+    fn token_refresh_is_due_only_at_the_scheduled_time() {
         let mut schedule = begun();
         assert_eq!(schedule.refresh_reason(at(110)), None);
         assert_eq!(schedule.refresh_reason(at(249)), None);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_it_is_seconds() {
+    fn failed_attempt_schedules_a_retry_within_seconds() {
         let mut schedule = begun();
         let pause = schedule.record_attempt(RefreshAttempt { at: at(250).boot, succeeded: false }, None, 1.0);
         assert_eq!(pause, Duration::from_secs(10));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_is_a_reason_in_both_directions_and_once() {
+    fn clock_jump_in_either_direction_triggers_a_single_refresh() {
         for calendar in [1_700_003_000, 1_600_000_000] {
             let mut schedule = begun();
             let jumped = Moment { boot: at(110).boot, calendar: Duration::from_secs(calendar) };
@@ -257,13 +257,13 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_slept_is_only_late() {
+    fn suspended_time_makes_a_refresh_overdue() {
         let mut schedule = begun();
         assert_eq!(schedule.refresh_reason(at(9000)), Some(RefreshReason::Due));
     }
 
     #[test]
-    fn the_token_is_tried_between_renewals() {
+    fn token_is_checked_periodically_between_refreshes() {
         let mut schedule = begun();
         assert!(!schedule.is_check_due(at(129)));
         assert!(schedule.is_check_due(at(130)) && !schedule.is_check_due(at(131)));
@@ -273,19 +273,19 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_tried_before_there_was_a_token() {
+    fn no_check_before_the_first_token() {
         let mut schedule = RefreshSchedule::new(PACE, at(100));
         assert!(!schedule.is_check_due(at(1000)));
     }
 
     #[test]
-    fn what_was_installed_is_looked_for_once_a_minute() {
+    fn installed_files_are_checked_once_a_minute() {
         let mut schedule = begun();
         assert!(schedule.is_repair_due(at(100)) && !schedule.is_repair_due(at(159)) && schedule.is_repair_due(at(160)));
     }
 
     #[test]
-    fn the_agent_sleeps_until_the_next_thing_and_never_long() {
+    fn agent_sleeps_until_the_next_task_and_at_most_a_tick() {
         let mut schedule = begun();
         assert_eq!(schedule.time_to_next(at(100)), Duration::ZERO, "to look for what was installed");
         schedule.is_repair_due(at(100));
@@ -309,41 +309,41 @@ mod tests {
     const FAILED: RefreshAttempt = RefreshAttempt { at: Duration::from_secs(1000), succeeded: false };
 
     #[test]
-    fn a_day_long_token_is_renewed_after_six_to_twelve_hours() {
+    fn day_long_token_is_refreshed_after_six_to_twelve_hours() {
         assert_eq!(pause(held(DAY), DONE, None, 0.0), 6 * HOUR);
         assert_eq!(pause(held(DAY), DONE, None, 0.5), 9 * HOUR);
         assert_eq!(pause(held(DAY), DONE, None, 1.0), 12 * HOUR);
     }
 
     #[test]
-    fn what_failed_is_tried_again_after_five_to_ten_seconds() {
+    fn failed_refresh_is_retried_after_five_to_ten_seconds() {
         assert_eq!(pause(None, FAILED, None, 0.0), secs(5));
         assert_eq!(pause(held(DAY), FAILED, None, 1.0), secs(10));
         assert_eq!(pause(held(DAY), FAILED, Some(HOUR), 0.0), secs(5));
     }
 
     #[test]
-    fn a_token_that_is_about_to_end_is_renewed_in_haste() {
+    fn expiring_token_is_refreshed_within_seconds() {
         assert_eq!(pause(held(secs(19)), DONE, None, 0.0), secs(5));
         assert_eq!(pause(held(secs(20)), DONE, None, 0.0), secs(5));
         assert_eq!(pause(held(secs(24)), DONE, None, 0.0), secs(6));
     }
 
     #[test]
-    fn an_interval_counts_unless_the_token_would_end_before() {
+    fn refresh_interval_is_shortened_to_the_token_lifetime() {
         assert_eq!(pause(held(DAY), DONE, Some(HOUR), 0.0), HOUR);
         assert_eq!(pause(held(DAY), DONE, Some(HOUR), 1.0), 2 * HOUR);
         assert_eq!(pause(held(secs(600)), DONE, Some(DAY), 0.0), secs(300));
     }
 
     #[test]
-    fn chance_outside_its_bounds_does_no_harm() {
+    fn out_of_range_jitter_is_clamped() {
         assert_eq!(pause(held(DAY), DONE, None, -3.0), 6 * HOUR);
         assert_eq!(pause(held(DAY), DONE, None, 7.0), 12 * HOUR);
     }
 
     #[test]
-    fn freshness_ends_with_the_last_quarter() {
+    fn token_is_fresh_until_its_last_quarter() {
         let token = HeldToken { since: secs(1000), lifetime: secs(600) };
         assert!(token.is_fresh(secs(1000)) && token.is_fresh(secs(1450)));
         assert!(!token.is_fresh(secs(1451)));
@@ -353,7 +353,7 @@ mod tests {
 
     /// Simulates an agent on clocks that the test sets. Every renewal must be in time for any random number.
     #[test]
-    fn no_token_ends_while_renewals_succeed() {
+    fn no_token_expires_while_refreshes_succeed() {
         for random in [0.0, 0.3, 1.0] {
             let (mut now, mut token) = (secs(50), HeldToken { since: secs(50), lifetime: secs(600) });
             for _ in 0..100 {
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn only_clocks_that_went_apart_jumped() {
+    fn clock_jump_is_a_difference_between_the_clocks() {
         assert!(!jumped(secs(10), secs(10), secs(5)));
         assert!(!jumped(secs(10), secs(15), secs(5)));
         assert!(jumped(secs(10), secs(3610), secs(5)));

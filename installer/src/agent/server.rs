@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_are_told_a_code_and_a_reason() {
+    fn probe_response_has_a_status_code_and_a_reason() {
         let live = ask("GET /liveness HTTP/1.1\r\nHost: x");
         assert!(live.starts_with("HTTP/1.1 200 OK\r\n") && live.ends_with("\r\n\r\nlive\n"), "{live}");
         let ready = ask("GET /readiness?verbose HTTP/1.1");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_is_that_of_the_body() {
+    fn content_length_equals_the_body_length() {
         for head in ["GET /metrics HTTP/1.1", "GET /nowhere HTTP/1.0", "GET /readyz HTTP/1.1"] {
             let text = ask(head);
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_question_has_an_answer() {
+    fn invalid_http_requests_are_answered_with_an_error() {
         assert!(ask("POST /liveness HTTP/1.1").starts_with("HTTP/1.1 405 "));
         assert!(ask("GET / HTTP/1.1").starts_with("HTTP/1.1 404 "));
         for nonsense in ["", "\r\n", "\u{fffd}"] {

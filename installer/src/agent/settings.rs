@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_upstreams_behaviour_on_port_9097() {
+    fn empty_agent_settings_match_upstream_with_port_9097() {
         let expected = AgentSettings {
             manages_token: true,
             account: "calico-cni-plugin".into(),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_can_be_said() {
+    fn every_agent_setting_can_be_set() {
         let value_of = settings(&[
             ("CALICO_MANAGE_CNI", "False"),
             ("CALICO_CNI_SERVICE_ACCOUNT", "canal"),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_where_it_matters() {
+    fn invalid_agent_settings_are_rejected_except_the_refresh_interval() {
         for (name, value) in [
             ("CNI_AGENT_LISTEN", "9097"),
             ("CNI_AGENT_LISTEN", "node1:9097"),

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_as_long_as_a_quarter_is_left() {
+    fn agent_is_ready_until_the_last_quarter_of_the_token() {
         assert_eq!(good().readiness(secs(550)), Ok(()));
         let failing = Status { failure: Some("no answer".into()), ..good() };
         assert_eq!(
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn not_ready_without_a_token_an_answer_or_the_files() {
+    fn agent_is_not_ready_without_a_token_a_response_or_the_files() {
         let begun = Status { begun: secs(99), refreshes: true, ..Status::default() };
         assert!(begun.readiness(secs(100)).unwrap_err().to_string().ends_with("none was asked for yet"));
         assert_eq!(Status { unanswered: 1, ..good() }.readiness(secs(101)), Ok(()));
@@ -218,7 +218,7 @@ mod tests {
 
     /// The next failure is then logged as a warning, even with the same text.
     #[test]
-    fn an_answer_ends_a_silence_and_no_other_failure() {
+    fn response_clears_only_a_no_response_failure() {
         let failing = |unanswered| Status { unanswered, failure: Some("why".into()), ..good() };
         let answered = |mut status: Status| {
             status.record_answer();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn alive_as_long_as_attempts_are_made() {
+    fn agent_is_live_while_token_attempts_are_on_schedule() {
         let without_token = Status { held: None, ..good() };
         assert_eq!(without_token.liveness(secs(560)), Ok(()));
         assert_eq!(
@@ -241,21 +241,21 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_ended_is_death() {
+    fn expired_token_fails_liveness() {
         let retrying = |at| Status { last: Some(RefreshAttempt { at, succeeded: false }), pause: secs(5), ..good() };
         assert_eq!(retrying(secs(690)).liveness(secs(699)), Ok(()));
         assert_eq!(retrying(secs(695)).liveness(secs(700)).unwrap_err().to_string(), "the token has expired");
     }
 
     #[test]
-    fn where_another_refreshes_only_the_files_count() {
+    fn readiness_without_token_management_depends_on_the_files_only() {
         let idle = Status { begun: secs(0), ..Status::default() };
         assert!(idle.readiness(secs(9999)).is_ok() && idle.liveness(secs(9999)).is_ok());
         assert!(Status { missing: Some("calico is gone".into()), ..idle }.readiness(secs(1)).is_err());
     }
 
     #[test]
-    fn the_metrics_are_prometheus_text() {
+    fn agent_metrics_are_prometheus_text() {
         let text = Status { counts: Counts { failures: 3, ..Counts::default() }, ..good() }.metrics();
         for line in [
             "# TYPE calico_cni_token_expiry_timestamp_seconds gauge",

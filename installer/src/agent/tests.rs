@@ -66,7 +66,7 @@ async fn hour() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn agent_whose_objects_moved_to_another_group_ends_with_an_error_that_names_both_groups() {
+async fn agent_ends_with_an_error_when_objects_move_to_another_api_group() {
     let asked = Arc::new(AtomicUsize::new(0));
     let directory = tempfile::tempdir().unwrap();
     let token_file = directory.path().join("token");

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_that_changes_while_it_is_copied_is_not_installed() {
+    fn source_changed_during_the_copy_is_not_installed() {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
         fs::write(&from, "new").unwrap();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_that_does_not_run_does_not_replace_the_one_that_did() {
+    fn program_that_does_not_run_does_not_replace_a_working_program() {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("from"), dir.path().join("calico"));
         fs::write(&to, "old").unwrap();

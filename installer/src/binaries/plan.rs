@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_file_has_is_refused() {
+    fn directory_at_a_program_path_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("portmap")).unwrap();
         for update in [None, Some("true"), Some("false")] {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_directory_gets_everything_and_a_current_one_nothing() {
+    fn empty_directory_gets_all_programs_and_a_current_directory_none() {
         assert_eq!(steps(None, &[]), [ProgramAction::Copy, ProgramAction::Link, ProgramAction::Copy]);
         let current = [
             ("calico", there("calico-new", true)),
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn others_plugins_are_replaced_when_they_are_ours_or_when_asked() {
+    fn foreign_plugins_are_replaced_only_if_installed_by_calico_or_requested() {
         let old = |ours| {
             [
                 ("calico", there("upstream", false)),
@@ -285,14 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn another_mode_is_another_file() {
+    fn program_with_a_different_mode_is_replaced() {
         let mut unreadable = there("calico-new", true);
         unreadable.mode = 0o644;
         assert_eq!(steps(None, &[("calico", unreadable)])[0], ProgramAction::Copy);
     }
 
     #[test]
-    fn a_second_name_is_not_given_to_a_strange_program() {
+    fn foreign_program_is_not_linked_as_calico_ipam() {
         assert_eq!(
             steps(Some("false"), &[("calico", there("strange", false))]),
             [ProgramAction::Keep, ProgramAction::Copy, ProgramAction::Copy]
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_us_is_not_noted_as_ours() {
+    fn preexisting_program_is_not_recorded_as_installed() {
         let task = |digest: &str, ours, update| {
             ProgramTask::new("portmap", &program("portmap"), Some(there(digest, ours)), update)
         };
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn other_plugins_are_all_files_but_calicos_and_the_skipped() {
+    fn extra_plugins_are_all_files_except_calicos_and_the_skipped() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("host")).unwrap();
         let layout = Layout::below(root.path());
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn this_program_can_be_read() {
+    fn own_program_is_readable_and_executable() {
         let own = SourceProgram::current().unwrap();
         assert_eq!(own.digest, digest::of_file(&std::env::current_exe().unwrap()).unwrap());
         assert!(own.mode & 0o100 != 0);

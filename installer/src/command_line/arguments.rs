@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn options_in_both_spellings_and_switches() {
+    fn options_accept_both_spellings_and_switches() {
         let ParsedArguments::Run(given) = parse("--yes -o json --root=/mnt --root /other") else { panic!() };
         assert!(given.is_on("yes"));
         assert_eq!((given.value("o"), given.value("root")), (Some("json"), Some("/other")));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn help_and_nonsense() {
+    fn help_is_recognized_and_invalid_arguments_rejected() {
         assert_eq!(parse("--yes --help"), ParsedArguments::Help);
         for (line, complaint) in [
             ("now", "`now` is not known"),

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_configurations_are_is_known_without_being_said() {
+    fn net_dir_precedence_is_flag_then_pod_then_record_then_default() {
         for (given, of_pod, noted, expected) in [
             (Some("/given"), Some("/pod"), "/noted", "/given"),
             (None, Some("/pod"), "/noted", "/pod"),

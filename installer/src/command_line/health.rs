@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn upstreams_options() {
+    fn health_command_accepts_upstreams_options() {
         assert_eq!(of("--port=9440 --type=liveness"), Ok((9440, Probe::Liveness, Duration::from_secs(5))));
         assert_eq!(of("--timeout 500ms"), Ok((9097, Probe::Readiness, Duration::from_millis(500))));
         for nonsense in ["--port 0", "--port x", "--type health", "--timeout soon", "--timeout 0", "9440"] {
@@ -183,14 +183,14 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(10);
 
     #[test]
-    fn a_success_is_health() {
+    fn success_response_is_healthy() {
         let (port, server) = answering("HTTP/1.1 200 OK\r\n\r\nready\n");
         ask("127.0.0.1", port, Probe::Readiness, LIMIT).unwrap();
         assert!(server.join().unwrap().starts_with("GET /readiness HTTP/1.0\r\nHost: 127.0.0.1:"));
     }
 
     #[test]
-    fn another_answer_is_told_with_its_reason() {
+    fn error_response_is_reported_with_status_and_body() {
         let (port, server) = answering("HTTP/1.1 503 Service Unavailable\r\n\r\nthe token has expired\n");
         let error = ask("127.0.0.1", port, Probe::Liveness, LIMIT).unwrap_err().to_string();
         assert!(error.ends_with("/liveness answered 503 Service Unavailable: the token has expired"), "{error}");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_is_told() {
+    fn missing_health_response_is_reported() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let error = ask("127.0.0.1", port, Probe::Liveness, LIMIT).unwrap_err();
         assert!(matches!(error, HealthError::NoAnswer { .. }), "{error}");

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_where_else_to_look() {
+    fn unknown_command_is_rejected_with_a_hint() {
         for (name, words, expected) in [
             ("calico", &["show"][..], "calico show: there is no such command in this program; see `calico help`\n"),
             ("calicoctl", &["get"], "calico-ipam --help"),

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keep_of_more_than_the_most_writes_over_the_last() {
+    fn backup_beyond_the_maximum_overwrites_the_last_copy() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("10-calico.conflist");
         for number in 0..20 {

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn text_has_a_line_for_each_finding_and_one_for_each_way_out() {
+    fn text_report_has_a_line_per_finding_and_per_remedy() {
         let expected = "\
 ok       journal  empty
 warn     token    holds for 5 min
@@ -173,7 +173,7 @@ skipped  pools    the API server is not reached
     }
 
     #[test]
-    fn a_text_cannot_look_like_a_finding() {
+    fn control_characters_in_findings_are_escaped() {
         let seen = "calia\nok       interfaces  fine\x1b[1A";
         let report =
             DoctorReport { node: "node1".into(), findings: vec![Finding::new("interfaces", fail(seen, "delete\rit"))] };
@@ -183,7 +183,7 @@ skipped  pools    the API server is not reached
     }
 
     #[test]
-    fn json_is_for_programs() {
+    fn json_report_has_node_result_and_checks() {
         let json: serde_json::Value = serde_json::from_str(&report().render(Format::Json)).unwrap();
         assert_eq!((&json["node"], &json["passes"]), (&"node1".into(), &true.into()));
         assert_eq!(json["checks"][1]["wayOut"], "is the agent running?");
@@ -192,7 +192,7 @@ skipped  pools    the API server is not reached
     }
 
     #[test]
-    fn only_a_failure_fails() {
+    fn only_a_failed_finding_fails_the_report() {
         let mut report = report();
         assert!(report.passes());
         report.findings.push(Finding::new("x", fail("y", "z")));

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_the_manifest_is_asked_for() {
+    fn every_rule_of_the_manifest_is_checked() {
         let v1 = texts(Scope::Calico("crd.projectcalico.org"));
         for permission in [
             "get pods",
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_another_datastore_pods_are_all() {
+    fn pods_scope_requests_pod_permissions_only() {
         let pods = texts(Scope::Pods);
         assert!(pods.contains(&"get pods".to_owned()) && !pods.iter().any(|text| text.contains("projectcalico")));
         assert!(!pods.contains(&"patch pods/status".to_owned()));

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn put_in_place_keeps_the_former_configuration_where_each_write_is_undone() {
+    fn former_configuration_is_retained_if_each_write_is_reverted() {
         assert!(is_old_there_after(|_, target, _| {
             let source = Error::from(ErrorKind::ResourceBusy);
             Err(AtomicFileError { action: "change", path: target.path(), source })

@@ -204,7 +204,7 @@ mod tests {
     use crate::atomic_file::AtomicFileError;
 
     #[test]
-    fn a_configuration_that_is_changed_each_time_is_put_back_ever_more_rarely() {
+    fn configuration_changed_each_time_is_restored_less_often() {
         let mut conflict = ConflictBackoff::default();
         let mut written = Vec::new();
         for look in 0..60 {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn installations_that_are_contested_each_time_are_tried_ever_more_rarely() {
+    fn contested_installations_are_retried_less_often() {
         let tries = |kind: ErrorKind| {
             let mut conflict = ConflictBackoff::default();
             let mut tries = 0;
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_names_cilium_where_it_renamed_the_file() {
+    fn conflict_reason_names_cilium_if_a_cilium_backup_exists() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("10-calico.conflist");
         let conflict = ConflictBackoff { writes: 6, rest: 1 };

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repair_replaces_halves_of_pairs_and_nothing_else() {
+    fn only_lone_surrogates_are_replaced() {
         for (text, expected) in [
             (r#"["\ud83d\ude00"]"#, r#"["\ud83d\ude00"]"#),
             (r#"["\ud83d\ud83d\ude00"]"#, r#"["\ufffd\ud83d\ude00"]"#),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_what_is_no_object_say_where_it_ends() {
+    fn invalid_json_is_rejected_with_the_position() {
         let said = |text: &str| values(text.as_bytes()).unwrap_err().to_string();
         assert!(said("{\"a\": ").contains("line 1, column 6"), "{}", said("{\"a\": "));
         assert!(said("[]").contains("not a JSON object"));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn read_of_what_no_value_holds_keeps_the_text_in_its_place() {
+    fn entry_without_a_json_value_retains_its_text() {
         let text: Box<RawValue> = serde_json::from_str(r#"{"type": "mesh", "n": 1e400}"#).unwrap();
         let read = Verbatim::<Map<String, Value>>::read(text).unwrap();
         assert_eq!((&read["type"], &read["n"]), (&Value::from("mesh"), &Value::from("1e400")));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_the_same_however_they_are_written() {
+    fn equal_json_numbers_match_in_any_notation() {
         let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();
         for (one, other, is_same) in [
             (r#"{"mtu": 1500, "a": [1.0]}"#, r#"{"a": [1], "mtu": 1.5e3}"#, true),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn any_token_is_in_the_place_of_the_token() {
+    fn any_token_matches_the_token_placeholder() {
         for (pattern, found, expected) in [
             ("__SERVICEACCOUNT_TOKEN__", "abc", true),
             ("Bearer __SERVICEACCOUNT_TOKEN__!", "Bearer abc!", true),

@@ -11,7 +11,7 @@ fn error(name: &'static str, value: &str) -> String {
 }
 
 #[test]
-fn without_variables_everything_has_upstreams_default() {
+fn empty_environment_yields_upstreams_defaults() {
     let settings = read(&[]).unwrap();
     assert_eq!(settings.template, Template::BuiltIn);
     assert_eq!((settings.conf_name.as_str(), settings.old_conf_name.as_str()), (DEFAULT_CONF_NAME, DEFAULT_CONF_NAME));
@@ -24,7 +24,7 @@ fn without_variables_everything_has_upstreams_default() {
 }
 
 #[test]
-fn a_file_wins_over_a_text_and_nothing_is_no_template() {
+fn template_file_wins_over_text_and_empty_values_select_the_builtin() {
     let both = [("CNI_NETWORK_CONFIG", "{}"), ("CNI_NETWORK_CONFIG_FILE", "/t.json")];
     assert_eq!(read(&both).unwrap().template, Template::File("/t.json".into()));
     assert_eq!(read(&both[..1]).unwrap().template, Template::Text("{}".into()));
@@ -33,7 +33,7 @@ fn a_file_wins_over_a_text_and_nothing_is_no_template() {
 }
 
 #[test]
-fn truth_values_are_gos_and_nothing_is_none() {
+fn boolean_variables_follow_go_and_empty_values_are_rejected() {
     for (value, update, stay) in [("T", Update::Always, true), ("0", Update::Never, false)] {
         let settings = read(&[("UPDATE_CNI_BINARIES", value), ("SLEEP", value)]).unwrap();
         assert_eq!((settings.update, settings.stay), (update, stay));
@@ -49,7 +49,7 @@ fn truth_values_are_gos_and_nothing_is_none() {
 }
 
 #[test]
-fn numbers_that_are_set_to_nothing_are_not_set() {
+fn empty_numeric_variables_count_as_unset() {
     let names = ["CNI_MTU", "LOG_FILE_MAX_SIZE", "LOG_FILE_MAX_AGE", "LOG_FILE_MAX_COUNT", "REQUIRE_MTU_FILE"];
     let empty = names.map(|name| (name, ""));
     assert_eq!(read(&empty).unwrap().values, read(&[]).unwrap().values);
@@ -57,13 +57,13 @@ fn numbers_that_are_set_to_nothing_are_not_set() {
 }
 
 #[test]
-fn texts_that_are_set_to_nothing_are_empty() {
+fn empty_text_variables_count_as_empty() {
     let settings = read(&[("CNI_NET_DIR", ""), ("CNI_OLD_CONF_NAME", ""), ("KUBERNETES_NODE_NAME", "")]).unwrap();
     assert_eq!((settings.net_dir.as_str(), settings.old_conf_name.as_str(), settings.node_name), ("", "", None));
 }
 
 #[test]
-fn names_of_files_stay_in_their_directory() {
+fn configuration_names_with_a_path_are_rejected() {
     for value in ["", "..", "../x.conflist", "/etc/passwd"] {
         assert!(error("CNI_CONF_NAME", value).contains("is not the name of a file"), "{value}");
     }
@@ -71,7 +71,7 @@ fn names_of_files_stay_in_their_directory() {
 }
 
 #[test]
-fn modes_are_octal() {
+fn file_mode_is_parsed_as_octal() {
     for (value, mode) in [("0644", 0o644), ("600", 0o600), ("0o640", 0o640)] {
         assert_eq!(read(&[("TEST_FILE_PERMISSION", value)]).unwrap().conf_mode, mode);
     }
@@ -81,7 +81,7 @@ fn modes_are_octal() {
 }
 
 #[test]
-fn names_of_plugins_lose_the_blanks_around_them() {
+fn plugin_names_are_trimmed() {
     let skip = |value| read(&[("SKIP_CNI_BINARIES", value)]).unwrap().extra_plugins;
     assert_eq!(skip("portmap, bandwidth ,"), ExtraPlugins::AllBut(vec!["portmap".into(), "bandwidth".into()]));
     assert_eq!(read(&[("CNI_INSTALL_PLUGINS", "CalicoOnly")]).unwrap().extra_plugins, ExtraPlugins::None);
@@ -89,7 +89,7 @@ fn names_of_plugins_lose_the_blanks_around_them() {
 }
 
 #[test]
-fn pools_are_made_on_request_only() {
+fn pools_are_configured_only_if_requested() {
     let asked = [
         ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16"),
         ("CALICO_IPV4POOL_IPIP", "cross-subnet"),
@@ -116,7 +116,7 @@ fn pools_are_made_on_request_only() {
 }
 
 #[test]
-fn every_variable_is_told_once() {
+fn every_install_variable_is_documented_once() {
     let names: Vec<_> = variables::GROUPS.iter().flat_map(|(_, group)| group.iter().map(|known| known.name)).collect();
     let mut unique = names.clone();
     unique.sort_unstable();

@@ -86,7 +86,7 @@ mod tests {
     const README: &str = include_str!("../../../deploy/README.md");
 
     #[test]
-    fn the_readme_has_the_table_of_variables() {
+    fn deploy_readme_lists_every_install_variable() {
         let installers = GROUPS.iter().flat_map(|(_, variables)| variables.iter());
         for Variable { name, default, meaning } in installers.chain(&agent::VARIABLES) {
             let default = if default.is_empty() { String::new() } else { format!("`{default}`") };

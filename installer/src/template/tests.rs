@@ -7,7 +7,7 @@ fn values(variables: &[(&str, &str)]) -> Values {
 }
 
 #[test]
-fn every_placeholder_has_its_value() {
+fn every_placeholder_is_substituted() {
     let values = values(&[
         ("KUBERNETES_SERVICE_HOST", "fd00::1"),
         ("KUBERNETES_SERVICE_PORT", "6443"),
@@ -32,19 +32,19 @@ fn every_placeholder_has_its_value() {
 }
 
 #[test]
-fn what_surrounds_a_placeholder_stays_byte_for_byte() {
+fn text_around_placeholders_is_preserved_byte_for_byte() {
     let text = "\t{ \"b\" : __CNI_MTU__ ,\r\n\"a\":\"ü__UNKNOWN__\"}\n\n";
     assert_eq!(values(&[]).fill(text), text.replace("__CNI_MTU__", "1500"));
 }
 
 #[test]
-fn a_value_cannot_break_out_of_its_quotes() {
+fn substituted_values_are_escaped_in_json_strings() {
     let filled = values(&[("LOG_FILE_PATH", "C:\\logs\\\"x\".log")]).fill(r#"{"p": "__LOG_FILE_PATH__"}"#);
     assert_eq!(parse(&filled).unwrap()["p"], "C:\\logs\\\"x\".log");
 }
 
 #[test]
-fn a_node_name_that_is_set_is_taken_as_it_is() {
+fn explicit_node_name_is_used_verbatim() {
     let name = |variables: &[(&str, &str)]| values(variables).fill("__KUBERNETES_NODE_NAME__");
     assert_eq!(name(&[("KUBERNETES_NODE_NAME", "Node-A")]), "Node-A");
     assert_eq!(name(&[("KUBERNETES_NODE_NAME", "")]), "");
@@ -52,13 +52,13 @@ fn a_node_name_that_is_set_is_taken_as_it_is() {
 }
 
 #[test]
-fn the_token_is_in_no_debug_output() {
+fn template_values_debug_output_omits_the_token() {
     let values = values(&[]).with_token("secret".into());
     assert!(!format!("{values:?}").contains("secret"));
 }
 
 #[test]
-fn only_an_object_is_a_configuration_and_its_text_is_never_shown() {
+fn invalid_template_is_rejected_without_echoing_it() {
     assert!(parse("{}").unwrap().is_empty());
     for (text, expected) in [
         (r#"{"missing quote}"#, "not valid JSON (line 1, column 16"),
@@ -73,7 +73,7 @@ fn only_an_object_is_a_configuration_and_its_text_is_never_shown() {
 }
 
 #[test]
-fn the_built_in_template_is_a_configuration() {
+fn built_in_template_is_a_valid_configuration() {
     let conf = parse(&values(&[]).fill(BUILT_IN)).unwrap();
     let kinds: Vec<_> = plugins(&conf).into_iter().map(kind).collect();
     assert_eq!(kinds, ["calico", "portmap"]);
@@ -86,7 +86,7 @@ fn of(text: &str, directories: &[PathBuf]) -> Vec<ConfigProblem> {
 }
 
 #[test]
-fn a_usual_list_has_none() {
+fn complete_plugin_list_has_no_problems() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["calico", "portmap"] {
         std::fs::write(dir.path().join(name), "").unwrap();
@@ -96,21 +96,21 @@ fn a_usual_list_has_none() {
 }
 
 #[test]
-fn placeholders_that_stay_are_named_once() {
+fn each_remaining_placeholder_is_reported_once() {
     let text = r#"{"type": "", "a": "__NOBODY_KNOWS__ __NOBODY_KNOWS__", "__init__": "__", "b": "x__NO2__y___"}"#;
     let names = ["__NOBODY_KNOWS__", "__NO2__"];
     assert_eq!(of(text, &[]), names.map(|name| ConfigProblem::Placeholder(name.to_owned())));
 }
 
 #[test]
-fn what_is_no_plugin_and_what_has_no_program() {
+fn configuration_without_a_plugin_or_its_program_is_reported() {
     assert_eq!(of("{}", &[]), [ConfigProblem::NoPlugin]);
     let missing = of(r#"{"type": "flannel"}"#, &["/opt/cni/bin".into()]);
     assert!(missing[0].to_string().starts_with("the plugin flannel is not in /opt/cni/bin; "), "{missing:?}");
 }
 
 #[test]
-fn versions_from_the_future() {
+fn unsupported_newer_cni_versions_are_reported() {
     for (version, is_new) in [("1.1.0", false), ("1.1.1", true), ("2.0.0", true), ("0.3.1", false), ("", false)] {
         assert_eq!(is_too_new(version), is_new, "{version}");
     }

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_tells_its_end_and_its_owner() {
+    fn claims_of_a_token_are_decoded() {
         let text = token(r#"{"exp":1700003600,"iat":1700000000,"sub":"system:serviceaccount:a:b","aud":["x"]}"#);
         let claims = Claims { exp: 1_700_003_600, iat: 1_700_000_000, sub: "system:serviceaccount:a:b".into() };
         assert_eq!(Claims::decode(&text), Ok(claims));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_token_is_refused() {
+    fn malformed_token_is_rejected() {
         for text in ["", "a.b", "a.b.c.d", "a.%%.c"].map(str::to_owned) {
             assert_eq!(Claims::decode(&text), Err(NoClaims), "{text}");
         }

@@ -217,13 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_upstreams() {
+    fn token_request_matches_upstreams() {
         let body: Value = serde_json::from_slice(&request().body()).unwrap();
         assert_eq!(body["spec"], json!({ "audiences": [], "expirationSeconds": 86400 }));
     }
 
     #[test]
-    fn the_end_that_counts_is_the_one_that_is_told() {
+    fn token_expiry_comes_from_the_response_and_not_from_the_claims() {
         // The token's own `exp` is a year later.
         let issued = read(&answer(r#"{"iat":1700000000,"exp":1731536000}"#)).unwrap();
         assert_eq!((issued.expires, issued.lifetime), (1_700_000_600, Duration::from_secs(600)));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_token_or_end_is_none() {
+    fn token_response_without_token_or_expiry_is_rejected() {
         for (path, value, reason) in [
             ("/status/token", json!(""), "status.token"),
             ("/status/expirationTimestamp", json!(null), "status.expirationTimestamp"),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_way_out() {
+    fn rejected_token_request_names_the_remedy() {
         for (code, words) in [
             (403, "verb create on resource serviceaccounts/token with resourceNames [calico-cni-plugin]"),
             (401, "refuses the token of this pod"),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_in_no_message() {
+    fn issued_token_debug_output_omits_the_token() {
         let issued = IssuedToken { token: Secret::new("SECRET".into()), expires: 0, lifetime: Duration::ZERO };
         assert!(!format!("{issued:?}").contains("SECRET"));
     }

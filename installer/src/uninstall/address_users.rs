@@ -217,7 +217,7 @@ mod tests {
     use crate::host_network::testing::{FixedNetwork, interface, route};
 
     #[test]
-    fn an_address_is_used_through_a_pods_interface_or_a_route_through_one_that_is_named_so() {
+    fn connected_pods_are_found_by_interface_and_by_route() {
         let pods = |name: &str| Interface { is_pods: true, ..interface(name, 1500) };
         let network = FixedNetwork {
             interfaces: vec![

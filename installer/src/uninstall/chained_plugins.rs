@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn move_of_an_entry_of_which_the_following_configuration_has_another_is_left_out_and_named() {
+    fn moved_entry_duplicated_in_the_next_configuration_is_skipped_and_reported() {
         let node = Node::new(r#"{"type": "istio-cni", "a": 2}, {"type": "mesh", "n": 1e400}"#);
         for acts in [false, true] {
             let mut report = UninstallReport { acted: acts, ..UninstallReport::default() };
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn move_to_a_file_that_cannot_be_written_fails_and_says_so() {
+    fn unwritable_target_of_foreign_entries_fails_the_uninstall_with_a_report() {
         let node = Node::new(r#"{"type": "mesh"}"#);
         let chained = ChainedPlugins::new(&[&node.task], &node.state, node.directory.path());
         fs::remove_file(node.following()).unwrap();

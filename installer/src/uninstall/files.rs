@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_behind_delegates_of_multus_are_named() {
+    fn programs_of_multus_delegates_are_found() {
         let conf = serde_json::json!({ "type": "multus", "name": "multus", "delegates": [
             { "type": "macvlan", "ipam": { "type": "host-local" } },
             { "name": "k8s-pod-network", "plugins": [
@@ -216,7 +216,7 @@ mod tests {
 
     /// An agent whose DaemonSet was not deleted restores the file.
     #[test]
-    fn a_configuration_that_was_put_back_meanwhile_is_told() {
+    fn recreated_configuration_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("10-calico.conflist");
         let name = "10-calico.conflist".to_owned();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn look_at_what_is_no_regular_file_says_so() {
+    fn special_files_are_reported_as_unreadable() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         let net_dir = layout.net_dir("/etc/cni/net.d");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_of_a_configuration_that_only_runtimes_read_are_named() {
+    fn programs_of_a_configuration_with_unrepresentable_values_are_found() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         let net_dir = layout.net_dir("/etc/cni/net.d");

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_with_the_program_and_a_dry_run_only_says_so() {
+    fn plugin_state_is_removed_with_the_program_and_a_dry_run_only_reports() {
         let node = Node::new();
         let said = node.remove(&[(Place::Bin, Verdict::Remove)], &[Place::Bin], false);
         assert!(said.contains(&format!("would remove {}\n", node.journal().display())), "{said}");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_with_a_program_that_stays_or_could_not_be_removed() {
+    fn plugin_state_stays_if_a_program_stays_or_fails_to_be_removed() {
         use Place::{Bin, Net, SecondaryBin};
         let leave = || Verdict::Leave("changed".into());
         for (verdicts, noted) in [
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_somebody_works_on_stays_with_its_lock() {
+    fn locked_journal_is_not_removed() {
         let node = Node::new();
         let lock = File::create(node.layout.journal_lock()).unwrap();
         lock.lock().unwrap();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_goes_with_what_the_node_has_learned_of_its_datastores() {
+    fn recorded_datastore_identities_are_removed_with_the_journal() {
         let node = Node::new();
         let journal = Journal::new(node.layout.journal_dir());
         let datastore = DatastoreIdentity { name: "etcd a".into(), identity: "etcd 1".into() };
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_with_debts_or_with_something_else_stays() {
+    fn journal_with_deferred_dels_or_foreign_files_is_not_removed() {
         for (name, reason) in [("a.json", "1 DELs could not give"), ("theirs", "something else is in it")] {
             let node = Node::new();
             fs::write(node.journal().join(name), "{}").unwrap();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_already_is_not_named_again() {
+    fn reported_files_are_not_reported_again_as_unowned() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         let run = layout.path(RUN_DIR);

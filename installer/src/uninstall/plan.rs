@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_still_ours_goes() {
+    fn only_unmodified_installed_files_are_removed() {
         let found = [
             found(Place::Net, "10-calico.conflist", FoundState::Same),
             found(Place::Net, "calico-kubeconfig", FoundState::Renewed),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_a_remaining_configuration_runs_stays() {
+    fn program_used_by_a_remaining_configuration_is_not_removed() {
         let named = BTreeMap::from([("loopback".to_owned(), "05-other.conflist".to_owned())]);
         let found = [found(Place::Bin, "loopback", FoundState::Same), found(Place::Net, "loopback", FoundState::Same)];
         let tasks = plan(&found, &named);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runtimes_read_is_told_from_the_rest() {
+    fn configurations_are_distinguished_from_other_installed_files() {
         let is =
             |place, name| plan(&[found(place, name, FoundState::Same)], &BTreeMap::new())[0].file.is_configuration();
         assert!(is(Place::Net, "10-calico.conflist"));

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_with_nothing_of_ours_is_not_the_one_that_was_installed_into() {
+    fn directory_without_installed_files_is_reported_as_another_target() {
         use FoundState::{Gone, Same};
         let bin = |state| found(Place::Bin, "/host/opt/cni/bin/calico", state);
         let portmap = |state| found(Place::Bin, "/host/opt/cni/bin/portmap", state);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn tear_down_with_the_files_of_another_machine_is_refused() {
+    fn teardown_with_the_files_of_another_host_is_rejected() {
         let root = tempfile::tempdir().unwrap();
         assert!(of_another_machine(&Layout::below(root.path())).is_some());
         assert_eq!(of_another_machine(&Layout::below(Path::new("/"))), None);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_cannot_be_read_is_in_the_way() {
+    fn unreadable_configuration_blocks_the_uninstall() {
         let unreadable = || FoundState::Unreadable("permission denied".into());
         let found = [
             found(Place::Net, "/x/10-calico.conflist", unreadable()),

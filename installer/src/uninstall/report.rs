@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_ends_with_what_is_left_and_why() {
+    fn uninstall_report_ends_with_the_remaining_files_and_reasons() {
         let mut report = UninstallReport { acted: true, ..UninstallReport::default() };
         report.add_success("remove", "/opt/cni/bin/calico");
         report.add_remaining("/opt/cni/bin/portmap", "it is not ours");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_says_so() {
+    fn dry_run_report_is_conditional_and_names_the_yes_flag() {
         let mut report = UninstallReport::default();
         report.add_success("release", "3 addresses");
         assert_eq!(

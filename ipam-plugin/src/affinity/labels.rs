@@ -60,7 +60,7 @@ mod tests {
     use crate::testing::{Cluster, MemoryStore, affinity_key};
 
     #[tokio::test]
-    async fn once_per_start_of_the_node() {
+    async fn labels_are_ensured_once_per_boot_of_the_node() {
         let directory = tempfile::tempdir().unwrap();
         let marker = directory.path().join("cni/marker");
         let cluster = Cluster::on(MemoryStore::sequential());
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_written_behind_a_closed_gate() {
+    async fn labels_are_not_added_behind_a_closed_gate() {
         let store = Unlabelled(MemoryStore::sequential());
         for (node, block) in [("a", "10.0.0.0/26"), ("b", "10.0.1.0/26"), ("a", "10.0.2.0/26")] {
             let key = affinity_key(node, block);

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn each_namespace_has_its_own() {
+    fn block_hints_are_stored_per_network_and_namespace() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("cni/recent");
         let mut recent = BlockHints::read(&file);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_change_is_not_written_and_what_cannot_be_read_is_nothing() {
+    fn unchanged_hints_are_not_written_and_unreadable_hints_ignored() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("recent");
         let mut recent = BlockHints::read(&file);
@@ -148,7 +148,7 @@ mod tests {
 
     /// The next reader must see the last write, whatever else the file contains.
     #[test]
-    fn the_last_write_is_stored_to_all_namespaces() {
+    fn last_write_revision_is_stored_for_all_namespaces_of_a_network() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("recent");
         let revision = |text: &str| Some(Revision(text.into()));
@@ -169,7 +169,7 @@ mod tests {
 
     /// An earlier version stored only blocks with room, as a list.
     #[test]
-    fn what_an_earlier_version_wrote_is_nothing() {
+    fn hints_of_an_earlier_version_are_ignored() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("recent");
         fs::write(&file, r#"{"blocks":{"net a":["10.0.0.0/26"]}}"#).unwrap();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_does_not_grow_for_ever() {
+    fn block_hints_file_is_bounded() {
         let directory = tempfile::tempdir().unwrap();
         let mut recent = BlockHints::read(&directory.path().join("recent"));
         (0..1000).for_each(|number| recent.note("net", &format!("ns{number}"), with_room(&["10.0.0.0/26"]), None));

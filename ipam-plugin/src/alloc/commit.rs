@@ -190,7 +190,7 @@ mod tests {
 
     /// Another launcher of the VMI uses the VMI's handle and has become the owner.
     #[tokio::test]
-    async fn undo_of_an_address_that_passed_to_another_launcher_leaves_it() {
+    async fn undo_leaves_an_address_that_moved_to_another_launcher() {
         let ip: IpAddr = "10.65.0.9".parse().unwrap();
         // The other address of the assignment was released in the meantime.
         let free: IpAddr = "10.65.0.10".parse().unwrap();

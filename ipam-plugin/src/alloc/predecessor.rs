@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_of_the_earlier_sandbox_passes_to_the_next_with_one_write_of_the_block() {
+    async fn address_moves_to_the_next_sandbox_with_a_single_block_write() {
         for cluster in clusters() {
             // A released address would have to cool down.
             cluster.configure(|config| config.ip_cooldown_seconds = 300);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hand_over_to_the_next_sandbox_leaves_addresses_of_the_block_that_rest() {
+    async fn handover_to_the_next_sandbox_preserves_cooling_addresses() {
         for cluster in clusters() {
             cluster.configure(|config| config.ip_cooldown_seconds = 300);
             ask(&cluster, &request(&cluster, "net.c1", Some(("ns", "web"))), ADDRESS).await.unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_whose_handle_is_lost_passes_to_the_next_sandbox() {
+    async fn address_with_a_lost_handle_moves_to_the_next_sandbox() {
         for cluster in clusters() {
             ask(&cluster, &request(&cluster, "net.c1", Some(("ns", "web"))), ADDRESS).await.unwrap();
             lose_handle(&cluster);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_of_another_pod_or_sandbox_stays() {
+    async fn address_of_another_pod_or_sandbox_is_not_handed_over() {
         for cluster in clusters() {
             let others = [
                 ("net.c1", Some(("ns", "db"))),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_named_addresses_that_are_allocated_to_the_pod_are_released() {
+    async fn predecessor_releases_only_the_named_addresses_of_its_pod() {
         for cluster in clusters() {
             for (number, pod) in [("ns", "web"), ("ns", "db"), ("ns", "web")].into_iter().enumerate() {
                 let request = request(&cluster, "net.c1", Some(pod));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_makes_no_handle_of_a_machine() {
+    fn annotation_never_yields_the_handle_of_a_vmi() {
         let named = |text| Predecessor::of_annotation("net", text, "ns", "web").map(|found| found.handle.to_string());
         assert_eq!((named("vmi.prod.db"), named(""), named("c1")), (None, None, Some("net.c1".into())));
     }

@@ -150,14 +150,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_as_go_writes_them() {
+    fn go_time_formats_as_go_prints() {
         assert_eq!(go_time(datetime!(2026-08-22 01:02:03.1234 UTC)), "2026-08-22 01:02:03.1234 +0000 UTC");
         assert_eq!(go_time(datetime!(2026-08-22 01:02:03 UTC)), "2026-08-22 01:02:03 +0000 UTC");
         assert_eq!(go_time(datetime!(2026-08-22 03:02:03.000000001 +2)), "2026-08-22 01:02:03.000000001 +0000 UTC");
     }
 
     #[test]
-    fn pods_are_noted_only_in_kubernetes() {
+    fn pod_attributes_are_recorded_only_for_a_kubernetes_pod() {
         let now = datetime!(2026-08-22 01:02:03 UTC);
         let plain = workload_attributes("node1", None, now);
         assert_eq!(plain.keys().collect::<Vec<_>>(), ["node", "timestamp"]);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn load_balancers_belong_to_no_node() {
+    fn load_balancer_blocks_have_a_virtual_owner() {
         assert_eq!(owner_for(AllowedUse::LoadBalancer, "node1"), Owner::Virtual("load-balancer".into()));
         assert_eq!(owner_for(AllowedUse::Workload, "node1"), Owner::Host("node1".into()));
     }

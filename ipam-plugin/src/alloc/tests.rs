@@ -16,7 +16,7 @@ fn ip(text: &str) -> IpAddr {
 // Upstream's recorded data (golden: ipam-alone, dual-stack, borrow, pool-exhausted).
 
 #[tokio::test]
-async fn the_first_address_of_a_node_claims_the_block_that_upstream_claims() {
+async fn first_address_of_a_node_claims_upstreams_block() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     assert_eq!(cluster.one("node1", "net.a").await.unwrap(), ip("10.65.166.128"));
@@ -34,7 +34,7 @@ async fn the_first_address_of_a_node_claims_the_block_that_upstream_claims() {
 }
 
 #[tokio::test]
-async fn the_second_address_comes_from_the_same_block() {
+async fn second_address_of_a_node_comes_from_the_same_block() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.one("node1", "net.a").await.unwrap();
@@ -45,7 +45,7 @@ async fn the_second_address_comes_from_the_same_block() {
 }
 
 #[tokio::test]
-async fn both_families_are_one_write_and_one_handle() {
+async fn dual_stack_add_makes_a_single_write_and_a_single_handle() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.pool("pool6", "fd00:65::/64", 122);
@@ -59,7 +59,7 @@ async fn both_families_are_one_write_and_one_handle() {
 }
 
 #[tokio::test]
-async fn a_node_without_a_block_borrows_when_none_is_left() {
+async fn node_without_a_block_borrows_when_no_block_is_free() {
     let cluster = Cluster::new();
     cluster.pool("tiny", "10.66.0.0/29", 29);
     assert_eq!(cluster.one("node1", "net.a").await.unwrap(), ip("10.66.0.0"));
@@ -76,7 +76,7 @@ async fn a_node_without_a_block_borrows_when_none_is_left() {
 }
 
 #[tokio::test]
-async fn addresses_that_are_passed_over_are_taken_only_where_there_is_no_other() {
+async fn passed_over_addresses_are_assigned_only_as_a_last_resort() {
     for store in [MemoryStore::sequential(), MemoryStore::transactional()] {
         let cluster = Cluster::on(store);
         cluster.pool("tiny", "10.66.0.0/30", 30);
@@ -96,7 +96,7 @@ async fn addresses_that_are_passed_over_are_taken_only_where_there_is_no_other()
 
 /// Any other address that the node may use has precedence, even one in a block that the node has to claim first.
 #[tokio::test]
-async fn a_block_of_addresses_that_are_passed_over_makes_the_node_claim_another() {
+async fn block_with_only_passed_over_addresses_makes_the_node_claim_a_new_block() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 32);
     let first = cluster.one("node1", "net.a").await.unwrap();
@@ -108,7 +108,7 @@ async fn a_block_of_addresses_that_are_passed_over_makes_the_node_claim_another(
 }
 
 #[tokio::test]
-async fn a_lost_race_does_not_forget_what_is_passed_over() {
+async fn passed_over_addresses_are_respected_after_a_lost_race() {
     let cluster = Cluster::new();
     cluster.pool("tiny", "10.66.0.0/30", 30);
     cluster.one("node1", "net.a").await.unwrap();
@@ -127,7 +127,7 @@ async fn a_lost_race_does_not_forget_what_is_passed_over() {
 }
 
 #[tokio::test]
-async fn a_full_pool_says_so_and_an_address_given_back_is_taken_next() {
+async fn full_pool_is_reported_and_a_released_address_is_assigned_next() {
     let cluster = Cluster::new();
     cluster.pool("tiny", "10.66.0.0/30", 30);
     for (n, handle) in ["net.1", "net.2", "net.3", "net.4"].into_iter().enumerate() {
@@ -150,7 +150,7 @@ async fn a_full_pool_says_so_and_an_address_given_back_is_taken_next() {
 // Requests to the datastore.
 
 #[tokio::test]
-async fn a_warm_address_costs_two_reads_and_one_write() {
+async fn warm_assignment_costs_two_reads_and_a_single_write() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.pool("pool6", "fd00:65::/64", 122);
@@ -178,7 +178,7 @@ async fn a_warm_address_costs_two_reads_and_one_write() {
 // Limits and settings.
 
 #[tokio::test]
-async fn a_block_limit_fails_without_borrowing() {
+async fn block_limit_fails_without_borrowing() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/24", 26);
     cluster.configure(|config| config.max_blocks_per_host = 1);
@@ -194,7 +194,7 @@ async fn a_block_limit_fails_without_borrowing() {
 }
 
 #[tokio::test]
-async fn twenty_blocks_are_the_limit_when_nothing_else_is_said() {
+async fn node_is_limited_to_twenty_blocks_by_default() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/24", 32);
     let mut request = cluster.request("node1", "net.a");
@@ -209,7 +209,7 @@ async fn twenty_blocks_are_the_limit_when_nothing_else_is_said() {
 }
 
 #[tokio::test]
-async fn strict_affinity_never_borrows() {
+async fn strict_affinity_forbids_borrowing() {
     let cluster = Cluster::new();
     cluster.pool("tiny", "10.66.0.0/29", 29);
     cluster.configure(|config| config.strict_affinity = true);
@@ -233,7 +233,7 @@ async fn without_auto_allocation_no_block_is_claimed() {
 }
 
 #[tokio::test]
-async fn reserved_addresses_are_left_alone() {
+async fn reserved_addresses_are_not_assigned() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/26", 26);
     cluster.reserve(&["10.0.0.0/30", "10.0.0.62", "10.0.0.63"]);
@@ -246,7 +246,7 @@ async fn reserved_addresses_are_left_alone() {
 }
 
 #[tokio::test]
-async fn a_pool_that_is_all_reserved_says_so() {
+async fn fully_reserved_pool_is_reported_as_reserved() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/24", 26);
     cluster.reserve(&["10.0.0.0/16"]);
@@ -257,7 +257,7 @@ async fn a_pool_that_is_all_reserved_says_so() {
 // Pools.
 
 #[tokio::test]
-async fn pools_named_by_the_request_come_in_its_order_and_never_spill() {
+async fn requested_pools_are_used_in_order_and_exclusively() {
     let cluster = Cluster::new();
     cluster.pool("a", "10.1.0.0/30", 30);
     cluster.pool("b", "10.2.0.0/30", 30);
@@ -276,7 +276,7 @@ async fn pools_named_by_the_request_come_in_its_order_and_never_spill() {
 }
 
 #[tokio::test]
-async fn a_pool_asked_for_must_exist() {
+async fn missing_or_disabled_requested_pool_is_an_error() {
     let cluster = Cluster::new();
     cluster.pool("a", "10.1.0.0/24", 26);
     cluster.pool_with("off", "10.9.0.0/24", 26, |spec| spec.disabled = true);
@@ -294,7 +294,7 @@ async fn a_pool_asked_for_must_exist() {
 }
 
 #[tokio::test]
-async fn no_pool_has_upstreams_words_and_our_reasons() {
+async fn missing_pool_error_has_upstreams_text_and_the_rejection_reasons() {
     let cluster = Cluster::new();
     let error = cluster.one("node1", "net.a").await.unwrap_err();
     assert_eq!(error.to_string(), "cannot find a qualified ippool");
@@ -312,7 +312,7 @@ async fn no_pool_has_upstreams_words_and_our_reasons() {
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_exist_is_an_error() {
+async fn assignment_for_a_missing_node_is_an_error() {
     let cluster = Cluster::new();
     cluster.pool("a", "10.1.0.0/24", 26);
     let error = cluster.one("nowhere", "net.a").await.unwrap_err();
@@ -322,7 +322,7 @@ async fn a_node_that_does_not_exist_is_an_error() {
 // Dual stack.
 
 #[tokio::test]
-async fn one_family_without_a_pool_leaves_nothing_of_the_other() {
+async fn all_or_nothing_with_a_family_without_pools_assigns_no_address() {
     for (v4, v6) in [(true, false), (false, true)] {
         let cluster = Cluster::new();
         if v4 {
@@ -342,7 +342,7 @@ async fn one_family_without_a_pool_leaves_nothing_of_the_other() {
 }
 
 #[tokio::test]
-async fn one_full_family_leaves_nothing_of_the_other() {
+async fn all_or_nothing_with_a_full_family_assigns_no_address() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.pool("pool6", "fd00:65::/128", 128);
@@ -359,7 +359,7 @@ async fn one_full_family_leaves_nothing_of_the_other() {
 }
 
 #[tokio::test]
-async fn block_sizes_to_the_last_bit() {
+async fn smallest_and_largest_block_sizes_assign_in_both_families() {
     for (size4, size6) in [(20, 116), (26, 122), (32, 128)] {
         let cluster = Cluster::new();
         cluster.pool("pool4", "10.0.0.0/16", size4);
@@ -375,7 +375,7 @@ async fn block_sizes_to_the_last_bit() {
 // Claiming blocks.
 
 #[tokio::test]
-async fn many_blocks_of_many_addresses() {
+async fn request_of_257_addresses_is_limited_to_64_blocks_and_released() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/24", 30);
     cluster.configure(|config| config.max_blocks_per_host = 64);
@@ -391,7 +391,7 @@ async fn many_blocks_of_many_addresses() {
 
 /// Blocks of a pool's earlier block size keep their addresses, whether the new size is larger or smaller.
 #[tokio::test]
-async fn blocks_of_another_size_are_walked_around() {
+async fn new_blocks_avoid_overlapping_blocks_of_another_size() {
     for (before, after) in [(28, 26), (26, 28), (24, 26), (32, 26)] {
         let cluster = Cluster::new();
         cluster.pool("pool4", "10.0.0.0/23", before);
@@ -415,7 +415,7 @@ async fn blocks_of_another_size_are_walked_around() {
 /// The first claim of a node also avoids blocks of another size, although it reads only the blocks it needs. An
 /// unfinished affinity of the earlier size is not completed over a block of the later size.
 #[tokio::test]
-async fn the_first_claim_and_a_half_made_one_see_blocks_of_another_size() {
+async fn claims_avoid_overlapping_blocks_of_another_size() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.166.128/25", 32);
     let mut request = cluster.request("node2", "net.old");
@@ -440,7 +440,7 @@ async fn the_first_claim_and_a_half_made_one_see_blocks_of_another_size() {
 }
 
 #[tokio::test]
-async fn empty_blocks_of_others_are_taken_only_after_a_minute() {
+async fn empty_foreign_blocks_are_reclaimed_only_after_a_minute() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/25", 26);
     cluster.configure(|config| config.strict_affinity = true);
@@ -460,7 +460,7 @@ async fn empty_blocks_of_others_are_taken_only_after_a_minute() {
 }
 
 #[tokio::test]
-async fn sixty_three_own_addresses_and_one_borrowed() {
+async fn last_address_is_borrowed_after_the_own_block_is_full() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/25", 26);
     cluster.one("node1", "net.1").await.unwrap();
@@ -475,7 +475,7 @@ async fn sixty_three_own_addresses_and_one_borrowed() {
 // A handle with a limit.
 
 #[tokio::test]
-async fn a_handle_at_its_limit_gets_what_it_has() {
+async fn handle_at_its_limit_gets_its_present_addresses_again() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/24", 26);
     let mut request = cluster.request("node1", "net.vmi");

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn amend_of_a_file_writes_once_and_then_nothing() {
+    fn amend_writes_once_and_is_then_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
         let amend = |mode| amend(&file, mode, whole, |there| with_line(there, "ours")).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn amend_widens_the_mode_and_never_narrows_it() {
+    fn amend_widens_the_mode_and_never_narrows_the_mode() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
         let mode = || fs::metadata(&file).unwrap().permissions().mode() & 0o7777;
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn amend_keeps_owner_and_group() {
+    fn amend_preserves_owner_and_group() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
         fs::write(&file, "theirs\n").unwrap();
@@ -165,7 +165,7 @@ mod tests {
 
     /// The other program replaces the file between the read and the rename.
     #[test]
-    fn what_another_program_writes_in_between_is_merged_and_never_lost() {
+    fn concurrent_change_is_merged_and_not_lost() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
         for before in [None, Some("before\n")] {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_always_gets_in_between_ends_the_change_with_its_own_file_in_place() {
+    fn endless_concurrent_changes_end_with_an_error_and_the_foreign_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
         fs::write(&file, "theirs 0\n").unwrap();
@@ -206,7 +206,7 @@ mod tests {
 
     /// A program that removes the added line each time is overruled a few times, not forever.
     #[test]
-    fn a_program_that_undoes_each_write_is_not_fought() {
+    fn amend_gives_up_against_a_program_that_undoes_each_write() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
         fs::write(&file, "theirs\n").unwrap();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_whole_yet_is_read_again() {
+    fn incomplete_file_is_read_again() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
         fs::write(&file, "half").unwrap();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_becomes_a_file_and_what_it_leads_to_stays() {
+    fn amended_link_becomes_a_file_and_its_target_is_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let (file, elsewhere) = (dir.path().join("conf"), dir.path().join("elsewhere"));
         std::os::unix::fs::symlink(&elsewhere, &file).unwrap();

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_written_before_each_exchange_is_in_place_in_the_end() {
+    fn file_written_before_each_exchange_is_restored() {
         for writes in 1..=5 {
             let (dir, file, expected) = directory();
             let mut written = 0;
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_took_the_place_of_the_file_is_given_back() {
+    fn directory_that_replaced_the_file_is_restored() {
         let (_dir, file, expected) = directory();
         let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
             if file.is_file() {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_removed_before_it_is_given_back_stays_removed() {
+    fn file_removed_before_the_restore_stays_removed() {
         let (_dir, file, expected) = directory();
         let mut exchanges = 0;
         let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_given_back_is_kept_under_a_name_that_the_error_tells() {
+    fn unrestorable_file_is_saved_under_the_name_in_the_error() {
         let (dir, file, expected) = directory();
         let mut exchanges = 0;
         let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_without_exchange_gets_a_rename_after_a_comparison() {
+    fn filesystem_without_exchange_compares_and_then_renames() {
         let mut rename = |_: &Path, _: &Path, _: RenameFlags| Err(Errno::INVAL);
         for (now, is_in_place) in [("before\n", true), ("theirs\n", false)] {
             let (_dir, file, expected) = directory();

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn read_of_what_is_no_regular_file_is_refused_and_links_are_followed() {
+    fn special_files_are_rejected_and_links_followed() {
         let dir = tempfile::tempdir().unwrap();
         let [fifo, link, nowhere, file] = ["fifo", "link", "nowhere", "file"].map(|name| dir.path().join(name));
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o400.into(), 0).unwrap();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn read_of_more_than_plugins_are_given_is_refused() {
+    fn oversized_file_is_rejected_and_invalid_utf8_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, vec![b' '; MAX_INPUT + 1]).unwrap();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn read_of_what_is_no_file_of_a_usual_size_is_refused() {
+    fn special_and_oversized_files_are_rejected_by_the_amending_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("conf");
         let refusal = |path: &Path| ReadFile::read(path).unwrap_err().to_string();

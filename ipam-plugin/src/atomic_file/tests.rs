@@ -17,7 +17,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_file_is_replaced_once_and_then_left_alone() {
+fn file_is_replaced_once_and_equal_contents_are_not_rewritten() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("conf");
     assert_eq!(replace(&file, b"one", 0o600).unwrap(), Change::Written);
@@ -32,7 +32,7 @@ fn a_file_is_replaced_once_and_then_left_alone() {
 }
 
 #[test]
-fn a_link_is_replaced_and_what_it_led_to_is_not() {
+fn replaced_link_becomes_a_file_and_its_target_is_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let (file, elsewhere) = (dir.path().join("conf"), dir.path().join("elsewhere"));
     fs::write(&elsewhere, "theirs").unwrap();
@@ -42,7 +42,7 @@ fn a_link_is_replaced_and_what_it_led_to_is_not() {
 }
 
 #[test]
-fn a_draft_that_comes_to_nothing_leaves_nothing() {
+fn unfinished_draft_is_removed_and_the_file_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("conf");
     fs::write(&file, "before").unwrap();
@@ -57,7 +57,7 @@ fn a_draft_that_comes_to_nothing_leaves_nothing() {
 }
 
 #[test]
-fn drafts_of_the_dead_are_swept_away_and_those_of_the_living_stay() {
+fn drafts_of_dead_processes_are_removed_and_live_drafts_stay() {
     let dir = tempfile::tempdir().unwrap();
     let (file, dead) = (dir.path().join("conf"), dir.path().join(format!(".conf.0123456789abcdef{SUFFIX}")));
     fs::write(&dead, "half").unwrap();
@@ -71,7 +71,7 @@ fn drafts_of_the_dead_are_swept_away_and_those_of_the_living_stay() {
 }
 
 #[test]
-fn a_second_name_is_the_same_file() {
+fn linked_name_is_the_same_inode() {
     let dir = tempfile::tempdir().unwrap();
     let (file, name) = (dir.path().join("calico"), dir.path().join("calico-ipam"));
     fs::write(&file, "program").unwrap();
@@ -84,7 +84,7 @@ fn a_second_name_is_the_same_file() {
 }
 
 #[test]
-fn a_missing_directory_is_named() {
+fn missing_directory_is_reported_with_the_path() {
     let error = replace(Path::new("/no/such/place/conf"), b"", 0o600).unwrap_err().to_string();
     assert!(error.starts_with("cannot create a file beside /no/such/place/conf: "), "{error}");
 }

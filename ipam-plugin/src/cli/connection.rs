@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn options_win_over_every_variable() {
+    fn datastore_options_override_the_environment() {
         let env = [("CALICO_DATASTORE_TYPE", "etcdv3"), ("CALICO_ETCD_ENDPOINTS", "http://env:2379")];
         assert_eq!(name(&[], &env), "http://env:2379");
         assert_eq!(name(&["--datastore-path", "/x.db"], &env), "/x.db");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_configuration_or_a_list_names_the_datastore() {
+    fn datastore_is_read_from_a_plugin_configuration_or_list() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("10-calico.conflist");
         let file = path.to_str().unwrap();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_installed_configuration_counts_where_nothing_else_names_a_datastore() {
+    fn installed_configuration_is_used_if_no_datastore_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("10-calico.conflist");
         let config = |line: &[&str], env: &[(&str, &str)]| {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_configured_names_the_way_out() {
+    fn missing_datastore_error_names_the_options() {
         // If the default file exists, it is used.
         let nothing = resolve(&[], &[]);
         if Path::new(DEFAULT_PATH).exists() {

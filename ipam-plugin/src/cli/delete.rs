@@ -152,7 +152,7 @@ mod tests {
     use crate::cli::testing::Shell;
 
     #[test]
-    fn a_pool_goes_with_its_empty_blocks_and_held_addresses_stay() {
+    fn deleted_pool_releases_empty_blocks_and_retains_allocated_addresses() {
         let shell = Shell::with_pool();
         let held = shell.allocate("a");
         let ran = shell.run(&["delete", "ippool", "default-ipv4-ippool"]);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_gives_up_what_it_has() {
+    fn delete_node_requires_force_and_releases_endpoint_addresses() {
         let shell = Shell::with_pool();
         let (used, tunnel) = (shell.allocate("a"), shell.allocate("b"));
         shell.endpoint("a", &used);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_go_from_both_keys() {
+    fn delete_ipamconfig_removes_both_keys() {
         let shell = Shell::new();
         shell.apply(&json!({
             "apiVersion": "projectcalico.org/v3", "kind": "IPAMConfiguration", "metadata": {"name": "default"},
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn others_just_go() {
+    fn reservations_are_deleted_and_missing_objects_reported() {
         let shell = Shell::new();
         shell.apply(&json!({
             "apiVersion": "projectcalico.org/v3", "kind": "IPReservation", "metadata": {"name": "r"}, "spec": {},

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_json_and_lists() {
+    fn manifests_are_parsed_from_yaml_json_and_lists() {
         assert_eq!(kinds(NODE), ["Node"]);
         assert_eq!(kinds(&format!("---\n{NODE}---\n# nothing\n---\n{NODE}")), ["Node", "Node"]);
         assert_eq!(kinds(&format!("{POOL}\n{POOL}")), ["IPPool", "IPPool"]);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_which_document() {
+    fn parse_errors_name_the_document() {
         let error = |text: &str| parse_manifests("pools.yaml", text).unwrap_err().to_string();
         let second = error(&format!("{NODE}---\nkind: Pool\n"));
         assert!(second.starts_with("pools.yaml, document 2: the kind \"Pool\" is not known here"), "{second}");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn terminal_escapes_characters_that_come_in_parts() {
+    fn terminal_escapes_control_characters_written_in_parts() {
         let mut shown = Vec::new();
         let mut terminal = Terminal::new(&mut shown);
         for byte in "a\x1b[2J\u{9b}ü\nb\r".as_bytes() {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_keep_their_values_and_hold_no_control_character() {
+    fn printed_documents_round_trip_and_contain_no_control_characters() {
         for text in ["\x1b[2J", "\x7f", "\u{85}", "\u{9b}1A", "\u{202e}", "\u{2028}", "a\nb", "\t", "plain"] {
             for format in [Format::Json, Format::Yaml] {
                 let (value, mut shown) = (serde_json::json!({ "a": text }), Vec::new());

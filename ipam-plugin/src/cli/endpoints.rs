@@ -79,7 +79,7 @@ mod tests {
     use crate::cli::testing::Shell;
 
     #[test]
-    fn of_everybody_a_node_or_a_pod() {
+    fn endpoints_are_listed_by_node_and_pod() {
         let shell = Shell::new();
         shell.endpoint("web", "10.0.0.1");
         shell.endpoint("db", "10.0.0.2");

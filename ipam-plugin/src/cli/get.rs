@@ -146,7 +146,7 @@ mod tests {
     use crate::cli::testing::Shell;
 
     #[test]
-    fn lists_single_objects_and_tables() {
+    fn get_prints_lists_objects_and_tables() {
         let shell = Shell::with_pool();
         let pools = shell.json(&["get", "ippools"]);
         assert_eq!(
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_get_prints_can_be_applied() {
+    fn output_of_get_can_be_applied_unchanged() {
         let shell = Shell::with_pool();
         for kind in ["ippools", "nodes", "clusterinformations", "ipamconfigurations"] {
             for format in ["yaml", "json"] {
@@ -179,14 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_not_there() {
+    fn get_of_a_missing_object_is_an_error() {
         let shell = Shell::new();
         assert_eq!(shell.error(&["get", "ippool", "nope"]), "resource does not exist: IPPool(nope)");
         assert!(shell.error(&["get", "ipamconfig", "nope"]).contains("IPAMConfiguration(nope)"));
     }
 
     #[test]
-    fn settings_that_are_obeyed_and_those_that_only_say_so() {
+    fn get_reports_effective_and_ineffective_ipam_settings() {
         let shell = Shell::new();
         let builtin = shell.run(&["get", "ipamconfig", "default", "-o", "json"]);
         assert!(builtin.notices.contains("built-in"), "{}", builtin.notices);

@@ -143,7 +143,7 @@ mod tests {
     use crate::cli::testing::Shell;
 
     #[test]
-    fn an_empty_datastore_becomes_usable_once() {
+    fn init_prepares_an_empty_datastore_and_is_idempotent() {
         let shell = Shell::new();
         let line = ["init", "--node", "n1", "--pool", "10.0.0.0/16", "--pool", "fd00::/112", "--block-size", "27"];
         let said = shell.ok(&line);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_pools_that_are_there_stay_as_they_are() {
+    fn init_leaves_existing_nodes_and_pools_unchanged() {
         let shell = Shell::new();
         shell.apply(&json!({
             "apiVersion": "projectcalico.org/v3", "kind": "Node", "metadata": {"name": "n1", "labels": {"a": "b"}},
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn further_pools_are_called_after_their_range() {
+    fn second_pool_of_a_family_is_named_after_its_range() {
         let taken = ["default-ipv4-ippool", "default-ipv6-ippool"];
         let name = |range: &str, taken: &[&str]| pool_name(range.parse().unwrap(), taken.iter().copied());
         assert_eq!(name("10.0.0.0/16", &[]), "default-ipv4-ippool");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be() {
+    fn invalid_init_arguments_are_rejected() {
         let shell = Shell::new();
         assert!(shell.error(&["init", "--node", "n1", "--pool", "ten"]).contains("write it like 10.65.0.0/16"));
         assert!(shell.error(&["init", "--node", "N 1"]).contains("Node N 1: error with field Metadata.Name"));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datastore_that_is_switched_off_stays_so() {
+    fn init_leaves_a_locked_datastore_locked() {
         let shell = Shell::new();
         shell.apply(&json!({
             "apiVersion": "projectcalico.org/v3", "kind": "ClusterInformation", "metadata": {"name": "default"},

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_have_many_names() {
+    fn resource_kinds_are_parsed_from_all_their_names() {
         for (kind, names) in [
             (ResourceKind::IpPool, &["IPPool", "ippools", "pool", "Pools", "ipp"][..]),
             (ResourceKind::IpReservation, &["ipreservations", "reservation"]),

@@ -11,12 +11,12 @@ fn parse(line: &[&str]) -> Result<Arguments, clap::Error> {
 }
 
 #[test]
-fn the_definition_is_sound() {
+fn clap_definition_passes_its_debug_assertions() {
     Arguments::command().debug_assert();
 }
 
 #[test]
-fn every_command_has_examples() {
+fn help_of_every_command_has_examples() {
     for command in Arguments::command().get_subcommands() {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let example = format!("calico-ipam {}", command.get_name());
@@ -26,7 +26,7 @@ fn every_command_has_examples() {
 
 /// A pod can write its annotations, which become parts of its endpoint.
 #[test]
-fn no_command_prints_a_control_character_of_an_object() {
+fn command_output_escapes_control_characters_of_stored_objects() {
     const TEXT: &str = "x\nnothing is wrong\r\x1b[2K\u{9b}1A\u{202e}\x7f";
     let shell = Shell::with_pool();
     let address = shell.allocate(TEXT);
@@ -54,7 +54,7 @@ fn no_command_prints_a_control_character_of_an_object() {
 }
 
 #[test]
-fn words_and_our_options_are_for_people_and_go_flags_are_not() {
+fn own_commands_are_distinguished_from_plugin_flags() {
     for first in ["show", "help", "shwo", "-h", "--help", "-o", "-ojson", "--output=json", "--datastore-type=local"] {
         assert!(is_ours(first), "{first}");
     }
@@ -64,7 +64,7 @@ fn words_and_our_options_are_for_people_and_go_flags_are_not() {
 }
 
 #[test]
-fn all_global_options_may_come_first() {
+fn every_global_option_is_a_leading_option() {
     for option in Arguments::command().get_arguments() {
         let long = format!("--{}", option.get_long().unwrap());
         assert!(LEADING_OPTIONS.contains(&long.as_str()), "{long}");
@@ -72,7 +72,7 @@ fn all_global_options_may_come_first() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_refused_with_status_2() {
+fn invalid_command_lines_exit_with_status_2() {
     for line in [
         &["shwo"][..],
         &[],
@@ -96,7 +96,7 @@ fn arguments_that_make_no_sense_are_refused_with_status_2() {
 }
 
 #[test]
-fn options_stand_before_or_after_the_command() {
+fn options_are_accepted_before_and_after_the_command() {
     for line in [&["-o", "json", "show"][..], &["show", "-ojson"], &["show", "--output=json"]] {
         assert_eq!(parse(line).unwrap().output, super::documents::Format::Json);
     }
@@ -105,7 +105,7 @@ fn options_stand_before_or_after_the_command() {
 }
 
 #[test]
-fn completions_know_the_commands() {
+fn completions_list_the_commands() {
     let shell = Shell::new();
     for (name, sign) in [("bash", "complete -F"), ("zsh", "#compdef calico-ipam"), ("fish", "complete -c calico-ipam")]
     {
@@ -115,7 +115,7 @@ fn completions_know_the_commands() {
 }
 
 #[test]
-fn a_reader_that_went_away_is_no_failure() {
+fn closed_output_pipe_is_recognized() {
     let broken = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
     assert!(CliError::Output(broken()).is_closed_pipe());
     assert!(CliError::Transfer(broken().into()).is_closed_pipe());

@@ -85,7 +85,7 @@ mod tests {
     use crate::cli::testing::Shell;
 
     #[test]
-    fn an_export_goes_into_another_datastore_and_back_the_same() {
+    fn export_and_import_round_trip_between_datastores() {
         let (from, to) = (Shell::with_pool(), Shell::new());
         from.allocate("a");
         let file = from.dir.path().join("backup.jsonl");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_overwritten_unless_asked_for() {
+    fn import_overwrites_existing_keys_only_if_requested() {
         let (from, to) = (Shell::with_pool(), Shell::with_pool());
         let file = from.file("backup.jsonl", &from.ok(&["export"]));
         let error = to.error(&["import", &file]);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_in_the_way_or_not_there() {
+    fn export_over_an_existing_file_and_import_of_a_missing_file_fail() {
         let shell = Shell::new();
         let file = shell.file("there.jsonl", "precious");
         let error = shell.error(&["export", &file]);

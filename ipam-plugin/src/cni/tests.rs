@@ -34,7 +34,7 @@ fn dual_stack() -> Cluster {
 }
 
 #[tokio::test]
-async fn the_result_has_the_blocks_prefix_and_a_route_per_address() {
+async fn add_result_has_the_block_prefix_and_a_route_per_address() {
     let cluster = dual_stack();
     let both = IpamRequest { assign_ipv6: true, ..call("a") };
     let text = add_to(&cluster, &both).await.unwrap().to_json(Version::V1_0_0).unwrap();
@@ -54,7 +54,7 @@ async fn the_result_has_the_blocks_prefix_and_a_route_per_address() {
 }
 
 #[tokio::test]
-async fn families_and_what_neither_gives() {
+async fn add_assigns_only_the_requested_families() {
     let cluster = dual_stack();
     let six = IpamRequest { assign_ipv4: false, assign_ipv6: true, ..call("a") };
     assert_eq!(add_to(&cluster, &six).await.unwrap().ips[0].address.prefix_len(), 122);
@@ -64,7 +64,7 @@ async fn families_and_what_neither_gives() {
 }
 
 #[tokio::test]
-async fn del_releases_the_legacy_handle_too_and_is_content_with_nothing() {
+async fn del_releases_the_old_handle_too_and_succeeds_without_addresses() {
     let cluster = dual_stack();
     del_from(&cluster, &call("a")).await.unwrap();
     let of_before_v3 = AssignRequest { attributes: BTreeMap::new(), ..cluster.request("node1", "a") };
@@ -76,7 +76,7 @@ async fn del_releases_the_legacy_handle_too_and_is_content_with_nothing() {
 }
 
 #[test]
-fn handles_are_named_as_upstream_names_them() {
+fn handle_names_match_upstreams() {
     let plain = call("c0ffee");
     let names = |call: &IpamRequest| call.handles().iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(names(&plain), ["net.c0ffee", "c0ffee"]);
@@ -91,7 +91,7 @@ fn handles_are_named_as_upstream_names_them() {
 }
 
 #[test]
-fn a_call_takes_what_the_runtime_says() {
+fn ipam_request_is_built_from_the_runtimes_call() {
     let conf = r#"{"cniVersion":"1.0.0","name":"net","type":"calico","ipam_lock_file":"/l",
         "windows_use_single_network":true,
         "ipam":{"type":"calico-ipam","assign_ipv4":"false","assign_ipv6":"true","ipv6_pools":["six","fd00::/64"]}}"#;
@@ -121,7 +121,7 @@ fn a_call_takes_what_the_runtime_says() {
 // Errors.
 
 #[tokio::test]
-async fn errors_have_upstreams_words_a_code_and_reasons() {
+async fn ipam_errors_have_upstreams_text_with_a_code_and_reasons() {
     let cluster = Cluster::new();
     cluster.pool("tiny", "10.66.0.0/32", 32);
     cluster.pool_with("off", "10.67.0.0/24", 26, |spec| spec.disabled = true);
@@ -143,7 +143,7 @@ async fn errors_have_upstreams_words_a_code_and_reasons() {
 }
 
 #[tokio::test]
-async fn contention_asks_to_try_again() {
+async fn contention_is_returned_as_try_again() {
     let cluster = dual_stack();
     add_to(&cluster, &call("a")).await.unwrap();
     cluster.store.before_each(|_, writes, pairs| {
@@ -157,7 +157,7 @@ async fn contention_asks_to_try_again() {
 
 // A pool is deleted 500 ms after it was disabled (IPAM-100).
 #[tokio::test]
-async fn after_a_long_wait_for_the_lock_the_pools_are_read_again() {
+async fn pools_are_read_again_after_a_long_wait_for_the_lock() {
     let cluster = dual_stack();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ipam.lock");
@@ -194,7 +194,7 @@ async fn change_block(cluster: &Cluster, change: impl FnOnce(&mut Block)) {
 }
 
 #[tokio::test]
-async fn check_names_an_address_that_is_free_again() {
+async fn check_reports_an_address_that_is_free() {
     let (cluster, call, recorded) = checked().await;
     change_block(&cluster, |block| {
         let now = time::OffsetDateTime::now_utc();
@@ -208,7 +208,7 @@ async fn check_names_an_address_that_is_free_again() {
 }
 
 #[tokio::test]
-async fn check_names_another_holder_and_another_node() {
+async fn check_reports_an_address_with_another_owner_or_node() {
     let (cluster, call, recorded) = checked().await;
     change_block(&cluster, |block| block.attributes[0].handle_id = Some("net.b".into())).await;
     let found = differences(&cluster.store, &call, &recorded).await.unwrap();
@@ -224,7 +224,7 @@ async fn check_names_another_holder_and_another_node() {
 }
 
 #[tokio::test]
-async fn check_names_a_handle_that_is_gone_or_counts_too_little() {
+async fn check_reports_a_missing_handle_or_a_low_handle_count() {
     let (cluster, call, recorded) = checked().await;
     cluster.store.delete::<Handle>(&HandleId::new("net.a"), None).await.unwrap();
     let found = differences(&cluster.store, &call, &recorded).await.unwrap();
@@ -239,7 +239,7 @@ async fn check_names_a_handle_that_is_gone_or_counts_too_little() {
 }
 
 #[tokio::test]
-async fn check_names_an_address_of_no_block() {
+async fn check_reports_an_address_outside_all_blocks() {
     let (cluster, call, mut recorded) = checked().await;
     recorded.push("192.0.2.1".parse().unwrap());
     assert_eq!(differences(&cluster.store, &call, &recorded).await.unwrap(), ["192.0.2.1 is in no block"]);
@@ -247,7 +247,7 @@ async fn check_names_an_address_of_no_block() {
 
 /// The pool was created again with another block size while the block was in use.
 #[tokio::test]
-async fn check_finds_the_block_of_another_size_than_its_pool_has_now() {
+async fn check_finds_a_block_of_a_former_block_size() {
     let (cluster, call, recorded) = checked().await;
     cluster.pool("pool4", "10.65.0.0/16", 28);
     check(&cluster.store, &call, &recorded).await.unwrap();
@@ -260,7 +260,7 @@ async fn check_finds_the_block_of_another_size_than_its_pool_has_now() {
 // STATUS.
 
 #[tokio::test]
-async fn status_is_whether_an_add_could_be_served() {
+async fn status_fails_if_an_add_would_fail() {
     let cluster = Cluster::new();
     let wanted = IpamRequest { assign_ipv6: true, ..call("") };
     let msg =
@@ -285,7 +285,7 @@ async fn status_is_whether_an_add_could_be_served() {
 // GC.
 
 #[tokio::test]
-async fn gc_releases_what_the_runtime_no_longer_knows_and_nothing_else() {
+async fn gc_releases_only_containers_unknown_to_the_runtime() {
     let cluster = dual_stack();
     for (node, handle) in [
         ("node1", "net.gone"),
@@ -307,7 +307,7 @@ async fn gc_releases_what_the_runtime_no_longer_knows_and_nothing_else() {
 
 // Upstream deletes the handle if the response to the block's write is lost, even if the write was applied (IPAM-184).
 #[tokio::test]
-async fn gc_finds_addresses_whose_handle_is_lost() {
+async fn gc_releases_addresses_whose_handle_is_missing() {
     let cluster = dual_stack();
     cluster.one("node1", "net.gone").await.unwrap();
     cluster.store.edit(|pairs| pairs.remove(&Handle::path(&HandleId::new("net.gone"))));
@@ -330,7 +330,7 @@ async fn local(dir: &std::path::Path) -> Local {
 }
 
 #[tokio::test]
-async fn on_the_embedded_datastore_an_add_is_three_requests_and_a_del_too() {
+async fn add_and_del_on_a_local_datastore_take_three_requests_each() {
     let dir = tempfile::tempdir().unwrap();
     let store = local(dir.path()).await;
     let clock = SystemClock::start();
@@ -358,7 +358,7 @@ async fn on_the_embedded_datastore_an_add_is_three_requests_and_a_del_too() {
 /// Threads stand in for processes here; each has its own connection. Without a lock, compare-and-swap alone must
 /// suffice.
 #[test]
-fn many_at_once_on_one_file_get_different_addresses() {
+fn concurrent_adds_on_a_local_datastore_get_distinct_addresses() {
     let dir = tempfile::tempdir().unwrap();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = runtime().block_on(local(dir.path()));

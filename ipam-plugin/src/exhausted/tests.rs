@@ -89,7 +89,7 @@ fn stores() -> [MemoryStore; 2] {
 }
 
 #[tokio::test]
-async fn a_search_that_found_nothing_is_not_repeated_while_its_note_counts() {
+async fn exhausted_search_is_not_repeated_while_its_record_is_valid() {
     for store in stores() {
         let scene = Scene::full(store).await;
         let first = scene.add("x").await.unwrap_err();
@@ -112,7 +112,7 @@ async fn a_search_that_found_nothing_is_not_repeated_while_its_note_counts() {
 }
 
 #[tokio::test]
-async fn a_change_of_pools_reservations_or_settings_ends_the_note() {
+async fn change_of_pools_reservations_or_settings_ends_the_exhaustion_record() {
     for store in stores() {
         let scene = Scene::full(store).await;
         let store = &scene.cluster.store;
@@ -137,7 +137,7 @@ async fn a_change_of_pools_reservations_or_settings_ends_the_note() {
 }
 
 #[tokio::test]
-async fn an_address_that_this_node_released_is_found_at_once() {
+async fn address_released_by_this_node_is_found_at_once() {
     // An address of the node's first block, and of its second.
     for container in ["a", "c"] {
         for store in stores() {
@@ -152,7 +152,7 @@ async fn an_address_that_this_node_released_is_found_at_once() {
 }
 
 #[tokio::test]
-async fn a_del_of_a_container_that_holds_nothing_leaves_the_note() {
+async fn del_without_addresses_leaves_the_exhaustion_record() {
     let scene = Scene::full(MemoryStore::sequential()).await;
     scene.add("x").await.unwrap_err();
     scene.del("x").await;
@@ -160,7 +160,7 @@ async fn a_del_of_a_container_that_holds_nothing_leaves_the_note() {
 }
 
 #[tokio::test]
-async fn a_search_that_began_before_a_release_leaves_no_note() {
+async fn search_begun_before_a_release_leaves_no_exhaustion_record() {
     let scene = Scene::full(MemoryStore::sequential()).await;
     let file = scene.file();
     scene.cluster.store.before_each(move |_, _, _| {
@@ -176,7 +176,7 @@ async fn a_search_that_began_before_a_release_leaves_no_note() {
 
 /// kube-controllers' garbage collection releases an address of the node's own block, without an update of the notes.
 #[tokio::test]
-async fn an_own_block_with_room_again_is_used_whatever_the_note_says() {
+async fn own_block_with_room_is_used_despite_the_exhaustion_record() {
     for store in stores() {
         let scene = Scene::full(store).await;
         scene.add("x").await.unwrap_err();
@@ -192,7 +192,7 @@ async fn an_own_block_with_room_again_is_used_whatever_the_note_says() {
 }
 
 #[tokio::test]
-async fn an_address_of_another_nodes_block_is_found_when_the_note_ends() {
+async fn address_released_in_a_foreign_block_is_found_when_the_record_expires() {
     let scene = Scene::new(MemoryStore::sequential());
     for handle in ["net.1", "net.2", "net.3", "net.4"] {
         scene.cluster.one("node2", handle).await.unwrap();
@@ -209,7 +209,7 @@ async fn an_address_of_another_nodes_block_is_found_when_the_note_ends() {
 }
 
 #[tokio::test]
-async fn a_note_is_of_its_pools_and_family_alone() {
+async fn exhaustion_record_applies_to_its_pools_and_family_only() {
     let scene = Scene::full(MemoryStore::sequential()).await;
     scene.cluster.pool_with("manual", "10.67.0.0/31", 31, |spec| {
         spec.assignment_mode = Some(libcalico::api::AssignmentMode::Manual.into());
@@ -228,7 +228,7 @@ async fn a_note_is_of_its_pools_and_family_alone() {
 }
 
 #[tokio::test]
-async fn files_that_are_no_notes_of_now_are_ignored() {
+async fn invalid_or_outdated_exhaustion_records_are_ignored() {
     let scene = Scene::full(MemoryStore::sequential()).await;
     scene.add("x").await.unwrap_err();
     let (file, good) = (scene.file(), fs::read_to_string(scene.file()).unwrap());
@@ -264,7 +264,7 @@ async fn files_that_are_no_notes_of_now_are_ignored() {
 }
 
 #[tokio::test]
-async fn a_block_where_an_address_rests_is_looked_at_each_time() {
+async fn block_with_a_cooling_address_is_read_on_each_add() {
     let scene = Scene::full(MemoryStore::sequential()).await;
     scene.cluster.configure(|config| config.ip_cooldown_seconds = 3);
     scene.del("a").await;
@@ -277,7 +277,7 @@ async fn a_block_where_an_address_rests_is_looked_at_each_time() {
 }
 
 #[tokio::test]
-async fn a_block_that_the_node_claims_ends_notes_for_other_pools() {
+async fn newly_claimed_block_ends_records_for_other_pools() {
     let scene = Scene::new(MemoryStore::sequential());
     for handle in ["net.1", "net.2", "net.3", "net.4"] {
         scene.cluster.one("node2", handle).await.unwrap();
@@ -290,7 +290,7 @@ async fn a_block_that_the_node_claims_ends_notes_for_other_pools() {
 }
 
 #[test]
-fn of_two_processes_at_once_one_searches() {
+fn single_process_searches_for_concurrent_adds() {
     let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
     let scene = runtime().block_on(Scene::full(MemoryStore::sequential()));
     let lock_file = Some(scene.directory.path().join("ipam.lock"));
@@ -324,19 +324,19 @@ fn noted(searches: &[(i64, i64)]) -> Vec<(i64, i64)> {
 }
 
 #[test]
-fn a_note_counts_from_the_end_of_its_search_and_not_for_longer_than_a_minute_from_its_beginning() {
+fn exhaustion_record_is_valid_from_its_search_end_for_at_most_a_minute() {
     // The third note is not valid until 123. A search of more than a minute also saves the next one.
     let searches = [(0, 8), (13, 43), (53, 103), (113, 200)];
     assert_eq!(noted(&searches), [(8, 13), (43, 53), (103, 113), (200, 205)]);
 }
 
 #[test]
-fn a_note_that_ended_more_than_a_minute_ago_is_not_doubled() {
+fn record_expired_for_over_a_minute_does_not_double() {
     assert_eq!(noted(&[(0, 0), (64, 64), (134, 134)]), [(0, 5), (64, 74), (134, 139)]);
 }
 
 #[test]
-fn the_file_does_not_grow_for_ever() {
+fn exhaustion_record_file_is_bounded() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("no_free_address");
     let notes = Notes::read(&file, OffsetDateTime::UNIX_EPOCH);

@@ -35,7 +35,7 @@ fn count(cluster: &Cluster, id: &str) -> Option<i64> {
 }
 
 #[tokio::test]
-async fn what_may_have_been_taken_off_already_is_not_taken_off_again() {
+async fn decrement_of_unknown_outcome_is_not_repeated() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         for fault in faults() {
             let cluster = cluster(store());
@@ -51,7 +51,7 @@ async fn what_may_have_been_taken_off_already_is_not_taken_off_again() {
 }
 
 #[tokio::test]
-async fn decrement_on_a_store_that_has_given_up_is_tried_once() {
+async fn decrement_is_tried_once_on_a_store_past_its_deadline() {
     let cluster = cluster(MemoryStore::sequential());
     cluster.store.before_each(|_, _, _| Fault::Refused);
     cluster.store.give_up();
@@ -60,7 +60,7 @@ async fn decrement_on_a_store_that_has_given_up_is_tried_once() {
 }
 
 #[tokio::test]
-async fn somebody_elses_change_in_between_leaves_it_counting_too_much() {
+async fn concurrent_handle_change_leaves_the_count_too_high() {
     let cluster = cluster(MemoryStore::sequential());
     let (id, mut handle) = (HandleId::new("net.a"), Handle::default());
     handle.increment(cidr(BLOCK), 3);
@@ -89,7 +89,7 @@ async fn somebody_elses_change_in_between_leaves_it_counting_too_much() {
 
 // A container with a repeated ADD has two addresses (IPAM-22). Undoing the second must not lose the first.
 #[tokio::test]
-async fn releasing_one_address_of_two_leaves_the_other_counted() {
+async fn release_of_a_second_address_leaves_the_first_counted() {
     for fault in
         [Fault::Cut(1), Fault::LostAnswer].into_iter().chain((1..4).map(|after| Fault::Late { applied: 1, after }))
     {

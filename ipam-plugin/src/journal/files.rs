@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_kept_for_its_spelling_and_replaced_when_another_is_learned() {
+    fn datastore_identity_is_stored_per_name_and_replaced_on_change() {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path();
         let learn = |name: &str, identity: &str| {

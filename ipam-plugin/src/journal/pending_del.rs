@@ -184,7 +184,7 @@ mod tests {
 
     /// Every version has written this text.
     #[test]
-    fn a_debt_names_the_pod_that_its_old_handle_must_be_noted_for() {
+    fn deferred_del_names_the_pod_of_its_old_handle() {
         let noted = |endpoint: [&str; 2]| {
             let id = "c".repeat(64);
             let text = format!(
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_with_an_identity_is_owed_to_that_datastore_alone_whatever_its_spelling() {
+    fn deferred_del_with_an_identity_matches_that_datastore_under_any_name() {
         let pending_del = |datastore: &str, identity: &str| PendingDel {
             datastore: datastore.into(),
             identity: identity.into(),
@@ -228,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn an_age_has_its_two_largest_units() {
+    fn age_is_printed_in_its_two_largest_units() {
         let told = |seconds| short_age(Duration::from_secs(seconds));
         assert_eq!([told(59), told(61), told(7320), told(90_000)], ["59s", "1m1s", "2h2m", "1d1h"]);
     }
 
     #[test]
-    fn the_age_of_an_entry_without_a_time_is_that_of_its_file() {
+    fn age_of_an_entry_without_a_time_is_the_age_of_the_file() {
         let hour = Duration::from_secs(3600);
         let now = SystemTime::now();
         let noted = now.duration_since(UNIX_EPOCH).unwrap().as_secs() - 7200;

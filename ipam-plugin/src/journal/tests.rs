@@ -25,7 +25,7 @@ fn owed_to(locked: &LockedJournal<'_>, name: &str, identity: &str) -> Vec<String
 }
 
 #[test]
-fn an_entry_is_kept_found_by_its_datastore_and_forgotten_when_settled() {
+fn recorded_entry_is_found_by_datastore_and_removed_after_replay() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path().join("not-there-yet"));
     assert!(journal.is_empty());
@@ -47,7 +47,7 @@ fn an_entry_is_kept_found_by_its_datastore_and_forgotten_when_settled() {
 }
 
 #[test]
-fn a_debt_stays_payable_when_the_configuration_spells_its_datastore_in_another_way() {
+fn deferred_del_stays_replayable_after_the_datastore_is_renamed() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     // Recorded before and after the node learned the datastore's identity.
@@ -63,7 +63,7 @@ fn a_debt_stays_payable_when_the_configuration_spells_its_datastore_in_another_w
 }
 
 #[test]
-fn a_debt_without_identity_belongs_to_the_first_datastore_that_its_spelling_reaches() {
+fn entry_without_identity_belongs_to_the_first_datastore_reached_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     journal.record(&pending_del("a", "etcd a")).unwrap();
@@ -77,7 +77,7 @@ fn a_debt_without_identity_belongs_to_the_first_datastore_that_its_spelling_reac
 }
 
 #[test]
-fn a_datastore_is_asked_only_where_a_debt_may_be_owed_to_it() {
+fn datastore_identity_is_requested_only_if_an_entry_may_match() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let may_contain = || [journal.may_contain("etcd a"), journal.may_contain("etcd b")];
@@ -95,7 +95,7 @@ fn a_datastore_is_asked_only_where_a_debt_may_be_owed_to_it() {
 }
 
 #[test]
-fn debts_of_one_attachment_to_two_datastores_are_two_entries() {
+fn deferred_dels_to_two_datastores_are_separate_entries() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let noted = |datastore: &str, reason: &str| PendingDel { reason: reason.into(), ..pending_del("a", datastore) };
@@ -112,7 +112,7 @@ fn debts_of_one_attachment_to_two_datastores_are_two_entries() {
 }
 
 #[test]
-fn a_debt_that_is_noted_again_keeps_the_time_of_its_first_note() {
+fn re_recorded_deferred_del_retains_its_first_time() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     for noted in [100, 200] {
@@ -122,7 +122,7 @@ fn a_debt_that_is_noted_again_keeps_the_time_of_its_first_note() {
 }
 
 #[test]
-fn an_adopted_debt_is_owed_to_its_new_datastore() {
+fn adopted_deferred_del_belongs_to_the_new_datastore() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     journal.record(&PendingDel { identity: "etcd 1".into(), ..pending_del("a", "etcd a") }).unwrap();
@@ -136,7 +136,7 @@ fn an_adopted_debt_is_owed_to_its_new_datastore() {
 }
 
 #[test]
-fn a_debt_that_was_postponed_is_tried_after_the_others() {
+fn postponed_deferred_del_is_tried_last() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let long_ago = SystemTime::now() - Duration::from_secs(3600);
@@ -155,7 +155,7 @@ fn a_debt_that_was_postponed_is_tried_after_the_others() {
 }
 
 #[test]
-fn only_one_process_settles_at_a_time() {
+fn journal_lock_admits_a_single_process() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let held = journal.lock().unwrap();
@@ -165,7 +165,7 @@ fn only_one_process_settles_at_a_time() {
 }
 
 #[test]
-fn waiting_for_the_lock_ends() {
+fn journal_lock_wait_ends_with_a_timeout() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let held = journal.lock().unwrap();
@@ -176,7 +176,7 @@ fn waiting_for_the_lock_ends() {
 }
 
 #[test]
-fn what_a_killed_process_was_writing_is_removed_and_nothing_else() {
+fn only_drafts_of_ended_processes_are_removed() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let being_written = atomic_file::Draft::beside(&directory.path().join("b.json")).unwrap();
@@ -194,7 +194,7 @@ fn what_a_killed_process_was_writing_is_removed_and_nothing_else() {
 }
 
 #[test]
-fn an_entry_is_for_its_owner_alone() {
+fn journal_entry_is_readable_by_the_owner_only() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     journal.record(&pending_del("a", "one")).unwrap();
@@ -203,7 +203,7 @@ fn an_entry_is_for_its_owner_alone() {
 }
 
 #[test]
-fn a_container_id_longer_than_a_file_name_is_kept() {
+fn container_id_longer_than_a_file_name_is_recorded() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let long = "c".repeat(1000);
@@ -212,7 +212,7 @@ fn a_container_id_longer_than_a_file_name_is_kept() {
 }
 
 #[test]
-fn an_unreadable_entry_does_not_hide_the_others() {
+fn invalid_journal_entry_does_not_hide_other_entries() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     journal.record(&pending_del("a", "one")).unwrap();
@@ -222,7 +222,7 @@ fn an_unreadable_entry_does_not_hide_the_others() {
 
 /// A symbolic link to itself stands for a failing disk, because root can read a file of any mode.
 #[test]
-fn a_directory_that_cannot_be_read_is_not_taken_for_an_empty_journal() {
+fn unreadable_journal_directory_is_not_mistaken_for_an_empty_journal() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     std::os::unix::fs::symlink(&path, &path).unwrap();
@@ -235,7 +235,7 @@ fn a_directory_that_cannot_be_read_is_not_taken_for_an_empty_journal() {
 }
 
 #[test]
-fn an_entry_that_the_disk_does_not_give_is_told_to_its_attachment_alone() {
+fn unreadable_entry_is_an_error_for_its_attachment_only() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     journal.record(&pending_del("a", "one")).unwrap();
@@ -254,7 +254,7 @@ fn an_entry_that_the_disk_does_not_give_is_told_to_its_attachment_alone() {
 }
 
 #[test]
-fn a_file_in_the_directorys_place_is_told_and_owes_nothing() {
+fn file_at_the_journal_path_is_an_error_and_contains_no_entries() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     fs::write(&path, "").unwrap();
@@ -265,7 +265,7 @@ fn a_file_in_the_directorys_place_is_told_and_owes_nothing() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_an_error_that_names_it() {
+fn unwritable_journal_directory_is_an_error_with_the_path() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
@@ -274,7 +274,7 @@ fn a_directory_that_cannot_be_written_is_an_error_that_names_it() {
 }
 
 #[test]
-fn an_entry_that_cannot_be_read_is_not_replaced() {
+fn damaged_journal_entry_is_not_overwritten() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     journal.record(&pending_del("a", "one")).unwrap();

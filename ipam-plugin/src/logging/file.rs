@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_file_rotates_and_only_the_youngest_are_kept() {
+    fn full_log_file_is_rotated_and_only_the_newest_files_retained() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("logs/cni.log");
         let log = LogFile::open(&path, retention(10, 2)).expect("open");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_longer_than_the_limit_is_written_whole() {
+    fn line_longer_than_the_size_limit_is_written_completely() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("cni.log");
         let log = LogFile::open(&path, retention(4, 2)).expect("open");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn rotated_files_past_their_age_are_removed_at_the_next_rotation() {
+    fn rotated_log_files_past_their_age_are_removed_at_the_next_rotation() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("cni.log");
         let old = File::create(rotated_path(&path, 1)).expect("create");
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_renamed_by_another_program_is_replaced() {
+    fn log_file_renamed_by_another_program_is_recreated() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("cni.log");
         let log = LogFile::open(&path, retention(4, 5)).expect("open");
@@ -206,7 +206,7 @@ mod tests {
 
     /// The processes run this test again, with the lines to write in the environment.
     #[test]
-    fn processes_rotating_at_once_lose_no_line() {
+    fn concurrent_rotation_by_processes_loses_no_line() {
         if let Ok(spec) = std::env::var(WRITER) {
             let (name, path) = spec.split_once('=').expect("name=path");
             return write_lines(name, Path::new(path));
@@ -243,7 +243,7 @@ mod tests {
 
     fn spawn_writer(name: &str, path: &Path) -> Child {
         Command::new(std::env::current_exe().expect("own path"))
-            .args(["--exact", "logging::file::tests::processes_rotating_at_once_lose_no_line", "--quiet"])
+            .args(["--exact", "logging::file::tests::concurrent_rotation_by_processes_loses_no_line", "--quiet"])
             .env(WRITER, format!("{name}={}", path.display()))
             .stdout(std::process::Stdio::null())
             .spawn()

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_time_level_pid_place_message_and_sorted_fields() {
+    fn log_line_has_time_level_pid_place_message_and_sorted_fields() {
         let text = logged(|| {
             let error = io::Error::other("no space left");
             tracing::warn!(target: "ipam_plugin::assign", pool = "a \"b\"", blocks = 2, error = %error, "pool skipped");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_holds_no_control_character_of_a_value() {
+    fn log_line_escapes_control_characters() {
         const TEXT: &str = "a\n2026 [INFO]\r\x1b[2K\u{9b}1A\u{202e}\x7f";
         let text = logged(|| {
             let _span = tracing::info_span!("add", span = %TEXT, quoted = TEXT).entered();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_surrounding_span_follow() {
+    fn fields_of_the_surrounding_span_follow_the_event_fields() {
         let text = logged(|| {
             let _span = tracing::info_span!("add", ContainerID = "c1").entered();
             tracing::info!(step = 1, "started");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_ends_with_the_attachment_and_one_of_a_debt_with_that_of_the_debt() {
+    fn log_line_ends_with_the_attachment_of_its_call_or_deferred_del() {
         let subject = |id: &str, pod: &str| Subject {
             container_id: id.into(),
             namespace: "default".into(),

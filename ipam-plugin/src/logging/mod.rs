@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_means_the_documented_default() {
+    fn zero_log_retention_settings_yield_the_documented_defaults() {
         let retention = retention(&LogConf::default());
         assert_eq!(retention.max_bytes, 100 << 20);
         assert_eq!(retention.max_age, Duration::from_secs(30 * 86_400));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_reach_the_file_and_debug_events_of_libraries_do_not() {
+    fn log_file_receives_own_debug_lines_and_none_of_libraries() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("made/by/us/cni.log");
         let log_file_path = path.to_str().expect("UTF-8").to_owned();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_opened_is_no_error() {
+    fn unopenable_log_file_is_no_error() {
         assert!(open_or_warn(Path::new("/proc/nowhere/cni.log"), retention(&LogConf::default())).is_none());
     }
 }

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_for_a_pod_has_four_fields_and_one_for_a_container_two() {
+    fn log_subject_of_a_pod_has_four_fields_and_of_a_container_two() {
         let pod = call(&[("CNI_ARGS", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-1")]);
         assert_eq!(
             Subject::of_call(&pod).line_end(),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_configuration_names_the_endpoint_by_its_node() {
+    fn log_subject_of_a_rejected_configuration_uses_the_node_name_if_readable() {
         let lookup = |name: &str| match name {
             "CNI_COMMAND" => Some("ADD".into()),
             "CNI_CONTAINERID" => Some("c1".into()),
@@ -178,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_container_has_no_field() {
+    fn log_subject_without_a_container_is_empty() {
         let status = Call { container_id: String::new(), ifname: String::new(), ..call(&[]) };
         assert_eq!(Subject::of_call(&status).line_end(), "");
     }
 
     #[test]
-    fn what_the_environment_says_is_escaped_and_cut() {
+    fn environment_values_in_log_lines_are_escaped_and_truncated() {
         let long = "x".repeat(5_000);
         let lookup = |name: &str| match name {
             "CNI_CONTAINERID" => Some(long.clone()),

@@ -59,7 +59,7 @@ fn peer(cluster: &Cluster, name: &str, node: &str) {
 
 /// From upstream's test "should clean up weps, IPAM allocations, etc. when deleting a node".
 #[tokio::test]
-async fn a_node_goes_with_all_that_is_its_own() {
+async fn deleted_node_releases_its_endpoints_addresses_and_blocks() {
     let cluster = Cluster::new();
     cluster.pool("pool", "10.0.0.0/24", 29);
     let (web, other) = (cluster.one("node1", "web").await.unwrap(), cluster.one("node2", "other").await.unwrap());
@@ -104,7 +104,7 @@ type Attributes<'a> = &'a [(&'a str, &'a str)];
 
 /// An endpoint of the node lists every address, as a stale endpoint may.
 #[tokio::test]
-async fn a_node_that_goes_takes_no_address_of_another_holder() {
+async fn node_cleanup_retains_addresses_of_other_owners() {
     let cluster = Cluster::new();
     cluster.pool("pool", "10.0.0.0/24", 28);
     let pod = |name| [("namespace", "default"), ("pod", name), ("node", "node1")];
@@ -140,7 +140,7 @@ async fn a_node_that_goes_takes_no_address_of_another_holder() {
 }
 
 #[tokio::test]
-async fn an_address_that_changes_hands_before_the_write_stays() {
+async fn address_taken_over_before_the_write_is_not_released() {
     let cluster = Cluster::new();
     cluster.pool("pool", "10.0.0.0/24", 29);
     let ip = allocate(&cluster, "net.c1", &[("namespace", "default"), ("pod", "web"), ("node", "node1")]).await;
@@ -162,7 +162,7 @@ async fn an_address_that_changes_hands_before_the_write_stays() {
 }
 
 #[tokio::test]
-async fn a_second_attempt_goes_on() {
+async fn repeated_node_cleanup_continues_and_spares_a_recreated_node() {
     let cluster = Cluster::new();
     let node = cluster.store.get::<Node>(&ObjectKey::global("node1")).await.unwrap();
     // Another program wrote the Node meanwhile: it is the same Node.

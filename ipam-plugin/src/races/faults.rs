@@ -47,7 +47,7 @@ fn break_once(cluster: &Cluster, at: usize, fault: Fault) {
 }
 
 #[tokio::test]
-async fn an_add_that_breaks_anywhere_leaves_nothing_behind_after_its_del() {
+async fn add_interrupted_at_any_request_is_fully_released_by_its_del() {
     for (kind, store) in stores() {
         for (warm, num6) in [(false, 0), (true, 0), (false, 1), (true, 1)] {
             for fault in faults() {
@@ -93,7 +93,7 @@ async fn an_add_that_breaks_anywhere_leaves_nothing_behind_after_its_del() {
 /// The handle counts an address of an earlier ADD of the container, in the block that the second ADD uses. A node
 /// without blocks has no block for IPv6 yet.
 #[tokio::test]
-async fn a_second_add_that_breaks_anywhere_keeps_the_count_of_the_first() {
+async fn second_add_interrupted_at_any_request_preserves_the_first_count() {
     for (kind, store) in stores() {
         for (warm, fault, at) in [false, true]
             .into_iter()
@@ -123,7 +123,7 @@ async fn a_second_add_that_breaks_anywhere_keeps_the_count_of_the_first() {
 
 /// A write that the server executes after the DEL allocates no address.
 #[tokio::test]
-async fn a_write_that_outlives_the_del_of_its_add_takes_nothing() {
+async fn write_applied_after_the_del_allocates_no_address() {
     for (kind, store) in stores() {
         for (warm, applied, at) in [false, true]
             .into_iter()
@@ -147,7 +147,7 @@ async fn a_write_that_outlives_the_del_of_its_add_takes_nothing() {
 /// The handle counts a block that turns out to be full, the write that moves the count breaks, and an address of that
 /// block is released meanwhile. The next attempt then uses the count that the handle always had.
 #[tokio::test]
-async fn a_count_on_its_way_to_another_block_loses_no_address() {
+async fn interrupted_move_of_a_reserved_count_loses_no_address() {
     let broken = faults().filter(|fault| *fault != Fault::Refused);
     for fault in broken.chain([Fault::Late { applied: 0, after: usize::MAX }]) {
         let cluster = Cluster::on(MemoryStore::sequential());
@@ -190,7 +190,7 @@ async fn a_count_on_its_way_to_another_block_loses_no_address() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_no_failure() {
+async fn add_succeeds_despite_lost_responses() {
     for (kind, store) in stores() {
         for warm in [false, true] {
             let cluster = cluster(store(), warm).await;
@@ -210,7 +210,7 @@ async fn a_lost_answer_is_no_failure() {
 }
 
 #[tokio::test]
-async fn an_address_is_kept_though_the_claim_to_its_block_cannot_be_confirmed() {
+async fn address_is_assigned_though_its_affinity_cannot_be_confirmed() {
     for (kind, store) in stores() {
         for asked in [false, true] {
             for fault in [Fault::Refused, Fault::LostRequest] {
@@ -241,7 +241,7 @@ async fn an_address_is_kept_though_the_claim_to_its_block_cannot_be_confirmed() 
 }
 
 #[tokio::test]
-async fn a_del_that_breaks_anywhere_is_finished_by_the_next() {
+async fn del_interrupted_at_any_request_is_completed_by_the_next_del() {
     for (kind, store) in stores() {
         for fault in faults() {
             for at in 0..6 {
@@ -268,7 +268,7 @@ async fn a_del_that_breaks_anywhere_is_finished_by_the_next() {
 }
 
 #[tokio::test]
-async fn add_whose_answer_is_lost_ends_after_one_look_on_a_store_that_has_given_up() {
+async fn lost_response_past_the_deadline_is_verified_with_few_requests() {
     for (kind, store) in stores() {
         let cluster = cluster(store(), true).await;
         let mut is_lost = false;

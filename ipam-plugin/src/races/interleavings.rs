@@ -27,7 +27,7 @@ fn take(pairs: &mut Pairs, block: &Cidr, node: &str, handle: &str) {
 }
 
 #[tokio::test]
-async fn an_address_taken_between_any_two_requests_is_not_given_twice() {
+async fn address_taken_between_any_two_requests_is_not_assigned_twice() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         for at in 0..5 {
             let cluster = Cluster::on(store());
@@ -53,7 +53,7 @@ async fn an_address_taken_between_any_two_requests_is_not_given_twice() {
 }
 
 #[tokio::test]
-async fn a_rival_that_wins_every_race_ends_in_contention_with_nothing_held() {
+async fn losing_every_race_ends_in_contention_without_an_allocation() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         let cluster = Cluster::on(store());
         cluster.pool("pool4", "10.0.0.0/26", 26);
@@ -76,7 +76,7 @@ async fn a_rival_that_wins_every_race_ends_in_contention_with_nothing_held() {
 
 /// Another process of the node began to claim the same block a moment earlier, and has reached this state.
 #[tokio::test]
-async fn two_processes_of_a_node_share_the_block_that_one_of_them_claims() {
+async fn concurrent_processes_of_a_node_share_the_claimed_block() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         for (state, with_block) in
             [(AffinityState::Pending, false), (AffinityState::Pending, true), (AffinityState::Confirmed, true)]
@@ -109,7 +109,7 @@ async fn two_processes_of_a_node_share_the_block_that_one_of_them_claims() {
 
 /// Another node claims the block at which the walk stops.
 #[tokio::test]
-async fn a_block_lost_to_another_node_means_the_next_one() {
+async fn block_lost_to_another_node_is_replaced_by_the_next_block() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         for at in 0..3 {
             let cluster = Cluster::on(store());
@@ -241,7 +241,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_address_twice_and_no_leak_after_del(
+    fn random_interleavings_assign_no_address_twice_and_leak_none_after_del(
         ops in prop::collection::vec(op(), 1..40),
         transactional: bool,
         every in 2..9usize,
@@ -255,7 +255,7 @@ proptest! {
 
 // A pool is disabled before it is deleted (IPAM-100).
 #[tokio::test]
-async fn a_pool_that_went_out_of_service_is_not_claimed_from_after_a_lost_race() {
+async fn pool_disabled_during_a_lost_race_is_not_claimed_from() {
     for asked in [None, Some("10.0.0.7")] {
         let cluster = Cluster::new();
         cluster.pool("old", "10.0.0.0/24", 26);

@@ -28,7 +28,7 @@ fn put_block(cluster: &Cluster, node: &str) {
 }
 
 #[tokio::test]
-async fn every_half_made_claim_of_the_node_is_finished() {
+async fn every_unfinished_affinity_of_the_node_is_completed() {
     use AffinityState::{Confirmed, Pending, PendingDeletion, Unset};
     for state in [Pending, Confirmed, PendingDeletion, Unset] {
         for block in [false, true] {
@@ -46,7 +46,7 @@ async fn every_half_made_claim_of_the_node_is_finished() {
 }
 
 #[tokio::test]
-async fn a_full_block_whose_claim_was_not_confirmed_is_confirmed_on_the_way() {
+async fn full_block_with_a_pending_affinity_is_confirmed_in_passing() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/30", 31);
     let mut request = cluster.request("node1", "net.a");
@@ -63,7 +63,7 @@ async fn a_full_block_whose_claim_was_not_confirmed_is_confirmed_on_the_way() {
 }
 
 #[tokio::test]
-async fn a_claim_to_a_block_of_another_node_is_dropped() {
+async fn affinity_to_a_block_of_another_node_is_deleted() {
     let cluster = cluster();
     put_block(&cluster, "node2");
     put_affinity(&cluster, "node2", AffinityState::Confirmed);
@@ -75,7 +75,7 @@ async fn a_claim_to_a_block_of_another_node_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_block_of_the_node_without_a_claim_gets_one() {
+async fn own_block_without_an_affinity_gets_an_affinity() {
     let cluster = cluster();
     put_block(&cluster, "node1");
     assert!(cidr(BLOCK).contains(cluster.one("node1", "net.a").await.unwrap()));
@@ -83,7 +83,7 @@ async fn a_block_of_the_node_without_a_claim_gets_one() {
 }
 
 #[tokio::test]
-async fn a_corrupt_block_is_left_alone() {
+async fn corrupt_block_is_skipped_by_add_and_del() {
     let cluster = cluster();
     put_block(&cluster, "node1");
     put_affinity(&cluster, "node1", AffinityState::Confirmed);
@@ -96,7 +96,7 @@ async fn a_corrupt_block_is_left_alone() {
 }
 
 #[tokio::test]
-async fn blocks_that_cannot_be_read_are_passed_over_wherever_they_are_in_the_walk() {
+async fn unreadable_blocks_are_skipped_anywhere_in_the_walk() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/24", 28);
     let walk: Vec<Cidr> = BlockWalk::new(cidr("10.0.0.0/24"), 28, "node1", cluster.clock.now()).collect();
@@ -112,7 +112,7 @@ async fn blocks_that_cannot_be_read_are_passed_over_wherever_they_are_in_the_wal
 
 // The affinity is in no list, and creating it fails while it exists.
 #[tokio::test]
-async fn a_claim_that_cannot_be_read_costs_one_retry() {
+async fn unreadable_affinity_costs_a_single_retry() {
     for with_block in [false, true] {
         let cluster = cluster();
         let path = BlockAffinity::path(&affinity_key("node1", BLOCK));
@@ -131,7 +131,7 @@ async fn a_claim_that_cannot_be_read_costs_one_retry() {
 // Between the deletions of the block and of the affinity, another process of the owner claims the block again. From
 // upstream's tests.
 #[tokio::test]
-async fn a_release_does_not_delete_the_claim_that_was_made_after_it_began() {
+async fn release_does_not_delete_an_affinity_claimed_later() {
     let cluster = cluster();
     cluster.one("node1", "net.a").await.unwrap();
     cluster.release("net.a").await.unwrap();
@@ -158,7 +158,7 @@ async fn a_release_does_not_delete_the_claim_that_was_made_after_it_began() {
 
 // An address is allocated while the block is being released as empty. From upstream's tests.
 #[tokio::test]
-async fn a_block_in_use_again_survives_its_release() {
+async fn block_allocated_from_during_its_release_survives() {
     let cluster = cluster();
     cluster.one("node1", "net.a").await.unwrap();
     cluster.release("net.a").await.unwrap();
@@ -171,7 +171,7 @@ async fn a_block_in_use_again_survives_its_release() {
 }
 
 #[tokio::test]
-async fn handles_that_outlived_their_addresses_go_with_del() {
+async fn del_deletes_handles_without_addresses() {
     for block in [false, true] {
         let cluster = cluster();
         if block {
@@ -188,7 +188,7 @@ async fn handles_that_outlived_their_addresses_go_with_del() {
 // Upstream increments the handle, then writes the block. A DEL in between must not leave the address without its
 // handle.
 #[tokio::test]
-async fn a_del_between_the_two_writes_of_an_upstream_node_makes_the_second_fail() {
+async fn del_between_upstreams_two_writes_makes_the_block_write_fail() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         let cluster = Cluster::on(store());
         cluster.pool("pool4", "10.65.0.0/16", 26);
@@ -207,7 +207,7 @@ async fn a_del_between_the_two_writes_of_an_upstream_node_makes_the_second_fail(
 }
 
 #[tokio::test]
-async fn a_host_that_is_gone_leaves_no_claim() {
+async fn release_for_a_deleted_host_deletes_all_its_affinities() {
     let cluster = cluster();
     cluster.one("node1", "net.a").await.unwrap();
     put_affinity(&cluster, "node2", AffinityState::Pending);

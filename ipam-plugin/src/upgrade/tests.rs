@@ -76,7 +76,7 @@ const FILES: [(&str, &str); 5] = [
 ];
 
 #[tokio::test]
-async fn addresses_of_pods_become_calicos() {
+async fn host_local_addresses_of_running_pods_are_allocated_in_calico() {
     let lab = Lab::with(&FILES);
     lab.pod("web", "10.244.7.2", "Running");
     lab.pod("other", "10.244.7.200", "Running");
@@ -99,7 +99,7 @@ async fn addresses_of_pods_become_calicos() {
 
 /// A power loss leaves such a file. The pod's DEL releases no address then.
 #[tokio::test]
-async fn a_file_without_container_stops_nothing() {
+async fn host_local_file_without_a_container_does_not_stop_the_upgrade() {
     let lab = Lab::with(&[("10.244.7.2", ""), ("10.244.7.3", "c-web")]);
     lab.pod("cut", "10.244.7.2", "Running");
     lab.pod("web", "10.244.7.3", "Running");
@@ -110,7 +110,7 @@ async fn a_file_without_container_stops_nothing() {
 }
 
 #[tokio::test]
-async fn where_host_local_left_nothing_nothing_stops() {
+async fn upgrade_without_host_local_files_does_not_lock_the_datastore() {
     let lab = Lab::with(&[]);
     lab.cluster.store.before_each(|_, writes, _| {
         let stops = writes.into_iter().flatten().any(|write| write.kind == ClusterInformation::KIND);
@@ -126,7 +126,7 @@ async fn where_host_local_left_nothing_nothing_stops() {
 
 /// A pass may be interrupted at any request. The next one completes it, and the cluster works again.
 #[tokio::test]
-async fn a_pass_that_breaks_off_is_begun_again() {
+async fn interrupted_upgrade_pass_is_completed_by_the_next_pass() {
     for fault in [Fault::Refused, Fault::LostRequest, Fault::LostAnswer] {
         for at in 0..60 {
             let lab = Lab::with(&FILES);
@@ -145,7 +145,7 @@ async fn a_pass_that_breaks_off_is_begun_again() {
 }
 
 #[tokio::test]
-async fn others_that_write_meanwhile_are_waited_for_and_a_tunnel_address_stays() {
+async fn concurrent_writes_are_retried_and_an_existing_tunnel_address_is_preserved() {
     let lab = Lab::with(&FILES);
     let mut conflicts = BTreeMap::<&str, u32>::new();
     lab.cluster.store.before_each(move |_, writes, pairs| {
@@ -171,7 +171,7 @@ async fn others_that_write_meanwhile_are_waited_for_and_a_tunnel_address_stays()
 }
 
 #[tokio::test]
-async fn what_is_in_the_way_is_named_and_the_cluster_waits() {
+async fn address_outside_pools_fails_the_upgrade_with_the_datastore_locked() {
     let lab = Lab::with(&[("192.168.0.9", "c-web")]);
     lab.pod("web", "192.168.0.9", "Running");
     let error = lab.pass().await.unwrap_err();

@@ -114,7 +114,7 @@ fn active_owner(cluster: &Cluster) -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn a_pod_takes_over_what_the_last_one_left() {
+async fn new_launcher_pod_takes_over_the_addresses_of_its_predecessor() {
     let cluster = cluster();
     let first = add(&cluster, &pod("a", "i-1", None)).await.unwrap();
     assert_eq!((first.ips.len(), first.routes.len()), (2, 2));
@@ -138,7 +138,7 @@ async fn a_pod_takes_over_what_the_last_one_left() {
 
 /// An earlier, interrupted ADD leaves such a handle.
 #[tokio::test]
-async fn a_handle_that_holds_nothing_yet_is_not_made_anew() {
+async fn existing_empty_vmi_handle_is_not_recreated() {
     let cluster = cluster();
     cluster.store.put(&HandleId::new(HANDLE), &Handle::default());
     cluster.store.before_each(|_, writes, _| {
@@ -151,7 +151,7 @@ async fn a_handle_that_holds_nothing_yet_is_not_made_anew() {
 }
 
 #[tokio::test]
-async fn a_live_migration() {
+async fn live_migration_moves_the_addresses_to_the_target_pod() {
     let cluster = cluster();
     let (source, target) = (pod("a", "i-1", None), pod("b", "i-1", Some("job")));
     let too_early = add(&cluster, &target).await.unwrap_err();
@@ -171,7 +171,7 @@ async fn a_live_migration() {
 }
 
 #[tokio::test]
-async fn the_last_owner_of_a_machine_that_goes_gives_the_addresses_back() {
+async fn last_owner_of_a_deleted_vm_releases_the_addresses() {
     for source_first in [true, false] {
         let cluster = cluster();
         let mut pods = [pod("a", "i-1", None), pod("b", "i-1", Some("job"))];
@@ -193,7 +193,7 @@ async fn the_last_owner_of_a_machine_that_goes_gives_the_addresses_back() {
 }
 
 #[tokio::test]
-async fn an_instance_without_machine_keeps_its_addresses_as_long_as_it_lives() {
+async fn vmi_without_a_vm_retains_its_addresses_until_deleted() {
     let cluster = cluster();
     instance(&cluster, "i-1", false, false);
     add(&cluster, &pod("a", "i-1", None)).await.unwrap();
@@ -207,7 +207,7 @@ async fn an_instance_without_machine_keeps_its_addresses_as_long_as_it_lives() {
 }
 
 #[tokio::test]
-async fn an_instance_that_is_not_there_is_an_error_of_add_alone() {
+async fn missing_vmi_fails_add_and_not_del() {
     let cluster = cluster();
     add(&cluster, &pod("a", "i-1", None)).await.unwrap();
     instance(&cluster, "i-2", true, false);
@@ -234,7 +234,7 @@ async fn an_instance_that_is_not_there_is_an_error_of_add_alone() {
 }
 
 #[tokio::test]
-async fn switched_off_a_machines_pod_is_like_any_other() {
+async fn with_persistence_disabled_a_vmi_pod_gets_container_handles() {
     let cluster = cluster();
     persistence(&cluster, "Disabled");
     let source = pod("a", "i-1", None);
@@ -251,7 +251,7 @@ async fn switched_off_a_machines_pod_is_like_any_other() {
 
 /// DEL reads the VMI's handle and its block, and no handle of a release before v3 (IPAM-55).
 #[tokio::test]
-async fn leaving_looks_at_the_machines_handle_alone() {
+async fn del_of_a_vmi_pod_reads_only_the_vmi_handle_and_its_block() {
     let cluster = cluster();
     let source = pod("a", "i-1", None);
     add(&cluster, &source).await.unwrap();
@@ -264,7 +264,7 @@ async fn leaving_looks_at_the_machines_handle_alone() {
 }
 
 #[tokio::test]
-async fn other_pods_cost_no_request() {
+async fn pods_without_a_vmi_cost_no_requests() {
     let cluster = cluster();
     cluster.store.take_counts();
     let mut ordinary = pod("a", "i-1", None);
@@ -277,7 +277,7 @@ async fn other_pods_cost_no_request() {
 }
 
 #[tokio::test]
-async fn lost_races_are_run_again_and_an_outage_is_told_as_one() {
+async fn vmi_add_retries_lost_races_and_reports_an_outage() {
     let cluster = cluster();
     let source = pod("a", "i-1", None);
     add(&cluster, &source).await.unwrap();
@@ -302,7 +302,7 @@ async fn lost_races_are_run_again_and_an_outage_is_told_as_one() {
 
 /// Two processes that assign addresses to the VMI at the same time assign one per family.
 #[tokio::test]
-async fn a_machine_gets_one_address_per_family() {
+async fn concurrent_adds_of_a_vmi_share_an_address_per_family() {
     let cluster = cluster();
     let source = pod("a", "i-1", None);
     let vmi = detect(Some(&cluster.store), &cluster.store, Some(&source)).await.unwrap().unwrap().for_add().unwrap();

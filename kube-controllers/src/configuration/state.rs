@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_missing_only_when_a_list_was_complete_without_it() {
+    async fn configuration_is_missing_only_after_a_complete_list_without_the_object() {
         let mut state = ConfigurationState::default();
         assert_eq!(state.next_write(None), StateChange::Nothing);
         state.apply(WatchEvent::ListStart);
@@ -178,7 +178,7 @@ mod tests {
 
     /// A tool that replaces the object deletes it and creates it again.
     #[tokio::test(start_paused = true)]
-    async fn deleted_configuration_is_made_again_after_a_minute_and_others_are_left_alone() {
+    async fn deleted_configuration_is_recreated_after_a_minute() {
         let mut state = ConfigurationState::default();
         state.apply(WatchEvent::ListStart);
         state.apply(WatchEvent::Upsert(named(NAME)));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_says_the_same_is_not_written_again() {
+    fn unchanged_status_is_not_rewritten() {
         let mut entry = named(NAME);
         for (stored, expected) in [
             (None, StateChange::WriteStatus),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_write_is_at_once_and_further_ones_are_spread() {
+    async fn first_status_write_is_immediate_and_later_writes_are_spaced_out() {
         let (mut backoff, begin) = (StatusBackoff::default(), Instant::now());
         let mut written = Vec::new();
         for _ in 0..9 {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_that_had_effect_is_forgotten_but_for_its_second() {
+    async fn effective_status_write_resets_the_backoff_to_a_second() {
         let mut backoff = StatusBackoff::default();
         for _ in 0..5 {
             while !backoff.may_write() {

@@ -62,7 +62,7 @@ fn scene() -> Scene {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unreadable_configuration_is_waited_for_and_told_once() {
+async fn unreadable_configuration_is_awaited_and_reported_once() {
     let scene = scene();
     store(&scene.calico, configured("15")).await;
     let mut first = std::pin::pin!(scene.configuration.read_first(&scene.status, &scene.stop));
@@ -85,7 +85,7 @@ async fn unreadable_configuration_is_waited_for_and_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn configuration_with_a_word_that_is_not_known_is_followed_and_told() {
+async fn configuration_with_an_unknown_value_is_applied_and_reported() {
     let scene = scene();
     let configured = |auto_create: &str| {
         let text = String::from_utf8(configured("15m")).unwrap();
@@ -104,14 +104,14 @@ async fn configuration_with_a_word_that_is_not_known_is_followed_and_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn missing_configuration_is_the_default() {
+async fn missing_configuration_yields_the_default_settings() {
     let scene = scene();
     let settings = scene.configuration.read_first(&scene.status, &scene.stop).await.unwrap();
     assert!(!settings.host_endpoints.enabled && scene.events.lock().unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn deleted_configuration_is_made_again_with_its_own_settings() {
+async fn deleted_configuration_is_recreated_with_the_same_settings() {
     let scene = scene();
     let key = ObjectKey::global(NAME);
     store(&scene.calico, configured("7m")).await;

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_change_is_written_and_others_stay() {
+    fn condition_is_written_only_on_change_and_other_conditions_are_preserved() {
         let ready = |reason| StatusCondition { kind: "Ready", is_true: false, reason, message: "m".into() };
         let now = datetime!(2026-08-22 06:33:20.5 UTC);
         let other = json!({"type": "Other", "status": "True"});

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_go_both_ways() {
+    fn node_names_map_in_both_directions() {
         let [a, b, k, l] = ["a", "b", "k", "l"].map(ObjectKey::global);
         let mut names = Grouping::default();
         names.set(&a, Some(k.clone()));

@@ -170,7 +170,7 @@ mod tests {
 
     /// The policies are on three pages. The last page is refused once, because its position in the list has expired.
     #[tokio::test]
-    async fn policies_are_counted_page_by_page_and_never_in_part() {
+    async fn policies_are_counted_over_all_pages_or_not_at_all() {
         let (asked, times) = (Arc::<Mutex<Vec<String>>>::default(), Arc::new(Mutex::new(1)));
         let notes = asked.clone();
         let kubernetes = refusing_kubernetes(move |uri| {
@@ -210,7 +210,7 @@ mod tests {
 
     /// The cases of upstream's TestPolicyCounts_Summary.
     #[test]
-    fn counts_in_words() {
+    fn policy_counts_print_as_upstreams_summary() {
         for (counts, text) in [
             ([2, 1, 0, 0], "2 GlobalNetworkPolicies, 1 NetworkPolicy"),
             (
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_without_tier_is_of_the_default_one() {
+    fn policy_without_a_tier_belongs_to_the_default_tier() {
         let policy = |spec: serde_json::Value| DynamicObject {
             types: None,
             metadata: Default::default(),

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_says_of_an_address() {
+    fn addresses_of_a_pod_come_from_its_status_and_annotations() {
         let running = pod(|_| {});
         assert_eq!((has(&running, "10.0.0.1"), has(&running, "10.0.0.2")), (Some(true), Some(false)));
         assert_eq!(pod_facts(&running).node, "n1");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_ends_by_its_phase_and_not_by_its_annotations() {
+    fn pod_end_is_decided_by_the_phase_and_not_by_annotations() {
         for emptied in ["cni.projectcalico.org/podIP", "vpc.amazonaws.com/pod-ips"] {
             for (phase, ended) in [("Running", None), ("Failed", Some(Ended::Finished))] {
                 let down = pod(|pod| {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_of_other_addresses_keep_what_the_status_reports() {
+    fn unrelated_annotations_do_not_hide_the_addresses_in_the_status() {
         for (key, text) in [
             ("cni.projectcalico.org/podIPs", "10.0.0.7/32"),
             ("cni.projectcalico.org/podIPs", "no address"),

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_goes_on_and_is_put_forward_on_top() {
+    async fn clock_advances_and_adds_the_manual_offset() {
         let clock = Clock::start();
         let same = clock.clone();
         tokio::time::advance(Duration::from_secs(2)).await;

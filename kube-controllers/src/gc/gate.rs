@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_closes_with_the_datastore_and_with_the_process() {
+    async fn gate_closes_on_a_locked_datastore_and_on_stop() {
         let (lock, unlocked) = tokio::sync::watch::channel(true);
         let stop = CancellationToken::new();
         let gate = LeaderGate::new(Leadership::always().while_unlocked(unlocked), stop.clone(), 0);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_follow_each_other_as_fast_as_was_set() {
+    async fn admitted_requests_are_spaced_at_the_configured_rate() {
         let gate = LeaderGate::new(Leadership::always(), CancellationToken::new(), 10);
         let begin = Instant::now();
         for _ in 0..11 {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_leader_writes() {
+    async fn gate_is_closed_without_leadership() {
         let (_sender, term) = tokio::sync::watch::channel(crate::leader::LeadershipTerm::No);
         let gate = LeaderGate::new(Leadership::new(term), CancellationToken::new(), 0);
         assert!(!gate.admit(1).await);

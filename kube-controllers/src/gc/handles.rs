@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nobody_waits_for_a_list_and_there_is_one_at_a_time() {
+    async fn handle_list_runs_in_the_background_and_never_twice_at_once() {
         let (begun, end) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
         let list = |_: Orphans| {
             let (begun, end) = (begun.clone(), end.clone());

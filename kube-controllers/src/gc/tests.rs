@@ -4,7 +4,7 @@ use crate::settings::{LogSeverity, Mode};
 use crate::telemetry::Metrics;
 
 #[tokio::test(start_paused = true)]
-async fn kinds_that_do_not_come_are_named_each_minute() {
+async fn missing_kinds_are_logged_each_minute() {
     let metrics = Metrics::new();
     let (log, _logging) = Captured::on_this_thread(LogSeverity::Info);
     let passes = PassMetrics::new(&metrics).unwrap();

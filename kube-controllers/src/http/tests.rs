@@ -52,7 +52,7 @@ async fn get(port: u16, path: &str) -> Option<(u16, String)> {
 }
 
 #[tokio::test]
-async fn health_is_what_the_status_says() {
+async fn health_endpoints_report_the_status() {
     let held = Port::free();
     let port = held.number;
     let served = served(Ports { health: Some(port), ..Ports::default() }).await;
@@ -82,7 +82,7 @@ async fn health_is_what_the_status_says() {
 }
 
 #[tokio::test]
-async fn metrics_have_their_port_to_themselves() {
+async fn metrics_port_serves_metrics_only() {
     let held = Port::free();
     let port = held.number;
     let _served = served(Ports { metrics: Some(port), ..Ports::default() }).await;
@@ -95,7 +95,7 @@ async fn metrics_have_their_port_to_themselves() {
 }
 
 #[tokio::test]
-async fn profiles_are_for_this_machine_only() {
+async fn profiles_are_served_on_loopback_only() {
     let held = Port::free();
     let port = held.number;
     let _served = served(Ports { profiling: Some(port), ..Ports::default() }).await;
@@ -106,7 +106,7 @@ async fn profiles_are_for_this_machine_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_profile_shows_who_uses_the_processor() {
+async fn cpu_profile_shows_the_busy_thread() {
     let held = Port::free();
     let port = held.number;
     let _served = served(Ports { profiling: Some(port), ..Ports::default() }).await;
@@ -142,7 +142,7 @@ async fn a_profile_shows_who_uses_the_processor() {
 }
 
 #[tokio::test]
-async fn names_of_functions_are_asked_for_in_vain() {
+async fn symbol_endpoint_reports_no_symbols_and_profiles_reject_post() {
     let held = Port::free();
     let port = held.number;
     let _served = served(Ports { profiling: Some(port), ..Ports::default() }).await;
@@ -162,7 +162,7 @@ fn spin_until(stop: &CancellationToken) {
 }
 
 #[tokio::test]
-async fn a_heap_profile_shows_where_memory_is() {
+async fn heap_profile_shows_large_allocations() {
     let held = Port::free();
     let port = held.number;
     let _served = served(Ports { profiling: Some(port), ..Ports::default() }).await;
@@ -181,7 +181,7 @@ async fn a_heap_profile_shows_where_memory_is() {
 }
 
 #[tokio::test]
-async fn ports_change_while_it_runs() {
+async fn ports_change_while_the_server_runs() {
     let held = [Port::free(), Port::free()];
     let [first, second] = held.each_ref().map(|port| port.number);
     let served = served(Ports { metrics: Some(first), ..Ports::default() }).await;
@@ -200,7 +200,7 @@ async fn ports_change_while_it_runs() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_fails_at_the_start_and_is_waited_for_later() {
+async fn port_in_use_fails_at_the_start_and_is_awaited_later() {
     let taken = TcpListener::bind("[::]:0").await.expect("a port");
     let port = taken.local_addr().expect("its address").port();
     let status = Status::new("/proc/none/status.json");
@@ -219,7 +219,7 @@ async fn a_port_that_is_taken_fails_at_the_start_and_is_waited_for_later() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_everything_though_a_client_holds_on() {
+async fn stop_ends_the_server_despite_an_open_connection() {
     let held = Port::free();
     let port = held.number;
     let served = served(Ports { health: Some(port), ..Ports::default() }).await;

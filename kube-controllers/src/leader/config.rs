@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_that_is_empty_is_none() {
+    fn empty_namespace_sources_are_skipped() {
         for (variable, file, expected) in [
             (Some("a"), Some("b\n"), Some("a")),
             (None, Some("b\n"), Some("b")),

@@ -181,7 +181,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn a_tenure_ends_by_itself_even_when_nobody_says_so() {
+    async fn leadership_term_ends_at_its_deadline_without_a_notification() {
         let (_sender, term) = watch::channel(LeadershipTerm::Until(Deadline::now().plus(10 * SECOND)));
         let mut leadership = Leadership::new(term);
         let begin = Instant::now();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn time_alone_takes_the_right_away() {
+    async fn elapsed_term_revokes_the_right_to_write() {
         let (_sender, term) = watch::channel(LeadershipTerm::Until(Deadline::now().plus(10 * SECOND)));
         let leadership = Leadership::new(term);
         // No task runs in between, as in a process that is paused.
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_that_goes_on_while_the_machine_sleeps_counts_too() {
+    fn suspended_time_counts_toward_a_deadline() {
         let now = Deadline::now();
         let later = now.monotonic + 10 * SECOND;
         assert!(!Deadline { monotonic: later, since_boot: now.since_boot + 10 * SECOND }.has_passed());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_machine_that_was_suspended_past_the_tenure_notices_within_a_second() {
+    async fn suspend_past_the_term_is_noticed_within_a_second() {
         let (_sender, term) = watch::channel(LeadershipTerm::Until(soon_by_the_other_clock()));
         let mut leadership = Leadership::new(term);
         let begin = Instant::now();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_was_suspended_past_the_tenure_does_not_go_on() {
+    async fn work_suspended_past_the_term_does_not_continue() {
         let (_sender, term) = watch::channel(LeadershipTerm::Until(soon_by_the_other_clock()));
         let leadership = Leadership::new(term);
         let mut sent = 0;
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_ends_by_itself_or_with_the_leadership() {
+    async fn guarded_work_ends_on_completion_or_loss_of_leadership() {
         let (sender, term) = watch::channel(LeadershipTerm::Always);
         let leadership = Leadership::new(term);
         assert_eq!(leadership.while_held(async { 7 }).await, Some(7));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tenure_that_is_prolonged_is_not_lost() {
+    async fn extended_leadership_term_is_not_lost() {
         let (sender, term) = watch::channel(LeadershipTerm::Until(Deadline::now().plus(10 * SECOND)));
         let mut leadership = Leadership::new(term);
         let lost = tokio::spawn(async move { leadership.lost().await });
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn gained_waits_for_a_tenure() {
+    async fn gained_blocks_until_a_term_begins() {
         let (sender, term) = watch::channel(LeadershipTerm::No);
         let mut leadership = Leadership::new(term);
         assert!(timeout(SECOND, leadership.gained()).await.is_err());
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lock_of_the_datastore_takes_the_right_to_write_and_gives_it_back_to_the_leader_alone() {
+    async fn datastore_lock_revokes_the_right_to_write_and_unlock_restores_it_to_the_leader() {
         let (sender, term) = watch::channel(LeadershipTerm::Always);
         let (lock, unlocked) = watch::channel(false);
         let elected = Leadership::new(term);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn always_is_for_ever() {
+    async fn permanent_leadership_is_never_lost() {
         let mut leadership = Leadership::always();
         leadership.gained().await;
         assert!(timeout(1000 * SECOND, leadership.lost()).await.is_err());

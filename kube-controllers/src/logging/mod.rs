@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_held_at_error_whatever_is_asked_for() {
+    fn libraries_log_errors_only_at_any_configured_level() {
         let targets = targets(LogSeverity::Trace);
         assert!(targets.would_enable("kube_controllers::gc", &Level::TRACE));
         assert!(targets.would_enable("datastore::etcd", &Level::DEBUG));

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn upstreams_names_and_those_of_the_documents_are_known() {
+    fn upstreams_and_documented_controller_names_are_accepted() {
         let all = "workloadendpoint,profile,policy,node,serviceaccount,loadbalancer";
         assert_eq!(parse(all).unwrap(), BTreeSet::from(ControllerName::ALL));
         assert_eq!(parse("networkpolicy, NAMESPACE ,,pod").unwrap(), BTreeSet::from([Policy, Namespace, Node]));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_none_is_told_with_those_that_are() {
+    fn unknown_controller_name_is_reported_with_the_valid_names() {
         let error = parse("node,nodes").unwrap_err().to_string();
         assert!(error.contains("`nodes`") && error.contains("loadbalancer"), "{error}");
         assert!(!error.contains("`node`"), "{error}");

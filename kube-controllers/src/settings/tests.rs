@@ -34,7 +34,7 @@ fn recorded() -> Value {
 }
 
 #[test]
-fn the_recorded_configuration_and_its_status() {
+fn recorded_upstream_configuration_yields_the_recorded_status() {
     let default = default_configuration();
     assert_eq!(serde_json::to_value(&default).unwrap(), recorded()["spec"]);
 
@@ -49,7 +49,7 @@ fn the_recorded_configuration_and_its_status() {
 }
 
 #[test]
-fn by_default_everything_runs() {
+fn default_configuration_enables_all_controllers() {
     let Merged { settings, status, .. } = merge(&environment(&[]), &default_configuration(), ETCD);
     assert_eq!(settings.enabled, BTreeSet::from(ControllerName::ALL));
     assert_eq!(settings.reconcile_period.len(), 4);
@@ -67,7 +67,7 @@ fn by_default_everything_runs() {
 
 /// An API server prunes unknown fields, but etcd stores them.
 #[test]
-fn keys_of_the_configuration_that_are_not_known_change_nothing() {
+fn unknown_configuration_keys_have_no_effect() {
     let mut configured = serde_json::to_value(default_configuration()).unwrap();
     configured["leakGracePeriod"] = json!("0s");
     configured["controllers"]["node"]["leakGracePeriods"] = json!("0s");
@@ -77,7 +77,7 @@ fn keys_of_the_configuration_that_are_not_known_change_nothing() {
 }
 
 #[test]
-fn the_environment_wins() {
+fn environment_overrides_the_configuration() {
     let configured = spec(json!({
         "logSeverityScreen": "Warning", "healthChecks": "Disabled", "etcdV3CompactionPeriod": "1h",
         "prometheusMetricsPort": 0, "debugProfilePort": 9095,
@@ -142,7 +142,7 @@ fn the_environment_wins() {
 
 /// A missing field never turns anything off.
 #[test]
-fn what_kubectl_left_out_has_its_default() {
+fn missing_configuration_fields_get_their_defaults() {
     let bare = spec(json!({"controllers": {"node": {}, "policy": {}}}));
     let settings = merge(&environment(&[]), &bare, ETCD).settings;
     assert_eq!((settings.metrics_port, settings.leak_grace_period), (Some(9094), Some(Duration::from_secs(900))));
@@ -162,7 +162,7 @@ fn what_kubectl_left_out_has_its_default() {
 }
 
 #[test]
-fn with_the_datastore_kubernetes_etcds_controllers_do_not_run() {
+fn kubernetes_datastore_disables_the_etcd_controllers() {
     let Merged { settings, status, notes, .. } = merge(&environment(&[]), &default_configuration(), KUBERNETES);
     assert_eq!(settings.enabled, BTreeSet::from([ControllerName::Node, ControllerName::LoadBalancer]));
     assert!(!settings.sync_node_labels && !settings.delete_nodes);
@@ -182,7 +182,7 @@ fn with_the_datastore_kubernetes_etcds_controllers_do_not_run() {
 }
 
 #[test]
-fn what_concerns_nodes_is_shown_only_where_node_runs() {
+fn node_settings_are_reported_only_if_the_node_controller_runs() {
     let said = environment(&[
         ("ENABLED_CONTROLLERS", "policy"),
         ("SYNC_NODE_LABELS", "false"),
@@ -195,7 +195,7 @@ fn what_concerns_nodes_is_shown_only_where_node_runs() {
 }
 
 #[test]
-fn an_environment_that_cannot_be_followed_is_refused() {
+fn invalid_environment_values_are_rejected() {
     for (name, text, expected) in [
         ("LOG_LEVEL", "loud", "LOG_LEVEL: `loud` is not one of"),
         ("ENABLED_CONTROLLERS", "node,nodes", "`nodes` is not a controller"),
@@ -219,7 +219,7 @@ fn an_environment_that_cannot_be_followed_is_refused() {
 }
 
 #[test]
-fn what_of_the_configuration_is_wrong_is_told_and_the_rest_followed() {
+fn invalid_configuration_fields_are_reported_and_valid_fields_applied() {
     let mut wrong = default_configuration();
     wrong.log_severity_screen = Some("None".into());
     wrong.prometheus_metrics_port = Some(70_000);
@@ -242,7 +242,7 @@ fn what_of_the_configuration_is_wrong_is_told_and_the_rest_followed() {
 }
 
 #[test]
-fn merge_of_templates_of_one_name_follows_neither_and_keeps_what_is_there() {
+fn templates_with_a_duplicate_name_are_ignored_and_preserve_endpoints() {
     let template = |name: &str, cidr: &str| json!({"generateName": name, "interfaceCIDRs": [cidr]});
     let templates = [template("a", "10.0.0.0/8"), template("b", "10.0.0.0/8"), template("a", "192.0.2.0/24")];
     let host_endpoint = json!({"autoCreate": "Enabled", "templates": templates});
@@ -253,7 +253,7 @@ fn merge_of_templates_of_one_name_follows_neither_and_keeps_what_is_there() {
 }
 
 #[test]
-fn merge_of_words_that_are_not_known_keeps_what_is_there_and_names_those_that_are() {
+fn unknown_configuration_values_are_reported_with_the_valid_values() {
     let merged = |auto_create: &str, default: &str, assign: &str| {
         let host_endpoint = json!({"autoCreate": auto_create, "createDefaultHostEndpoint": default});
         let load_balancer = json!({ "assignIPs": assign });
@@ -287,7 +287,7 @@ fn merge_of_words_that_are_not_known_keeps_what_is_there_and_names_those_that_ar
 }
 
 #[test]
-fn merge_of_a_switch_that_is_not_known_changes_nothing_of_others_and_names_the_words() {
+fn unknown_switch_value_is_reported_and_changes_no_other_setting() {
     let merged = |sync_labels: &str, migrator: &str, health: &str| {
         let sections = json!({"node": {"syncLabels": sync_labels}, "migration": {"policyNameMigrator": migrator}});
         let Merged { settings, problems, .. } =
@@ -307,7 +307,7 @@ fn merge_of_a_switch_that_is_not_known_changes_nothing_of_others_and_names_the_w
 }
 
 #[test]
-fn only_what_controllers_are_built_from_restarts_them() {
+fn only_settings_that_controllers_are_built_from_restart_them() {
     let base = default_configuration();
     let settings = |change: fn(&mut KubeControllersConfigurationSpec)| {
         let mut changed = base.clone();
@@ -341,7 +341,7 @@ fn only_what_controllers_are_built_from_restarts_them() {
 
 /// Every variable that is read is in the table, once.
 #[test]
-fn the_table_of_variables_is_whole() {
+fn every_variable_read_is_listed_once_in_the_table() {
     let asked = std::cell::RefCell::new(BTreeSet::new());
     Environment::read(|name| {
         asked.borrow_mut().insert(name.to_owned());
@@ -356,7 +356,7 @@ fn the_table_of_variables_is_whole() {
 }
 
 #[test]
-fn the_readme_has_the_table_of_variables() {
+fn controllers_readme_lists_every_variable() {
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
     let rows: Vec<_> =
         readme.lines().filter(|line| line.starts_with("| `") && line.matches('|').count() == 4).collect();
@@ -369,7 +369,7 @@ fn the_readme_has_the_table_of_variables() {
 proptest! {
     /// The published status is complete: used as a configuration, it gives the same settings.
     #[test]
-    fn the_status_is_a_configuration_of_the_same_effect(
+    fn published_status_used_as_configuration_yields_the_same_settings(
         node: bool, policy: bool, namespace: bool, balancer: bool, health: bool, labels: bool, hosts: bool,
         minutes in 0u32..100,
     ) {
@@ -395,7 +395,7 @@ proptest! {
 }
 
 #[test]
-fn gc_parallelism_is_what_the_help_says() {
+fn gc_parallelism_default_matches_the_help() {
     let documented = variables::CONTROLLERS.iter().find(|variable| variable.name == "GC_PARALLELISM").unwrap();
     assert_eq!(GcLimits::default().parallelism.to_string(), documented.default);
 }

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_are_told_and_asked_about_more_often() {
+    async fn health_failures_are_reported_and_rechecked_more_often() {
         let (_directory, status) = status();
         let (begin, asked) = (Instant::now(), RefCell::new(Vec::new()));
         let datastore = async || {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_answer_is_given_more_time_and_does_not_hide_the_other() {
+    async fn silent_server_gets_a_longer_timeout_and_does_not_hide_the_other_check() {
         let (_directory, status) = status();
         let (begin, asked) = (Instant::now(), RefCell::new(Vec::new()));
         let api_server = async || {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn when_it_ends_nothing_more_is_required() {
+    async fn ended_health_watch_no_longer_blocks_readiness() {
         let (_directory, status) = status();
         status.ready(Component::Startup);
         let stop = CancellationToken::new();

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 
 #[test]
-fn the_file_is_upstreams() {
+fn status_file_matches_upstreams_format() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("made/for it/status.json");
     let status = Status::new(&path);
@@ -31,7 +31,7 @@ fn the_file_is_upstreams() {
 }
 
 #[test]
-fn what_does_not_change_is_not_written() {
+fn unchanged_status_file_is_not_rewritten() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("status.json");
     let status = Status::new(&path);
@@ -47,14 +47,14 @@ fn what_does_not_change_is_not_written() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_does_not_stop_the_process() {
+fn unwritable_status_file_does_not_stop_the_process() {
     let status = Status::new("/proc/none/status.json");
     status.ready(Component::Startup);
     assert!(status.is_ready());
 }
 
 #[test]
-fn all_that_is_required_must_be_ready() {
+fn status_is_ready_only_if_all_required_components_are_ready() {
     let directory = tempfile::tempdir().expect("a directory");
     let status = Status::new(directory.path().join("status.json"));
     assert!(!status.is_ready(), "nothing is known yet");
@@ -67,7 +67,7 @@ fn all_that_is_required_must_be_ready() {
 }
 
 #[test]
-fn a_reason_cannot_command_the_terminal_of_a_reader() {
+fn status_reason_escapes_control_characters() {
     let directory = tempfile::tempdir().expect("a directory");
     let status = Status::new(directory.path().join("status.json"));
     status.not_ready(Component::Startup, "bad\nReady\x1b[2K");
@@ -75,7 +75,7 @@ fn a_reason_cannot_command_the_terminal_of_a_reader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn signs_of_life_are_in_the_file() {
+async fn heartbeat_is_written_to_the_status_file_periodically() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("status.json");
     let status = Status::new(&path);
@@ -95,7 +95,7 @@ async fn signs_of_life_are_in_the_file() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_sign_of_life_is_given_while_work_is_stuck() {
+async fn liveness_timestamp_is_withheld_while_work_is_stuck() {
     let directory = tempfile::tempdir().expect("a directory");
     let status = Status::new(directory.path().join("status.json"));
     status.not_ready(Component::Work, "gc has not moved");

@@ -149,14 +149,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_waits_for_what_never_comes_fails_liveness_after_its_limit() {
+    async fn stalled_work_fails_liveness_after_its_limit() {
         let live = liveness(pending()).await;
         assert_eq!(live.iter().filter(|live| **live).count(), 9, "{live:?}");
         assert_eq!(live.last(), Some(&false));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_deadlines_and_pauses_keep_work_alive_for_ever() {
+    async fn timeouts_and_pauses_count_as_progress() {
         let outage = async {
             loop {
                 let _ = tokio::time::timeout(MINUTE, pending::<()>()).await;
@@ -167,12 +167,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_has_ended_is_not_observed() {
+    async fn ended_work_does_not_fail_liveness() {
         assert!(liveness(async {}).await.iter().all(|live| *live));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_moves_again_is_live_again() {
+    async fn resumed_work_restores_liveness() {
         let live = liveness(async {
             sleep(LIMIT * 2).await;
             sleep(MINUTE).await;

@@ -106,7 +106,7 @@ fn family(word: &str) -> &str {
 }
 
 #[test]
-fn every_query_names_metrics_and_labels_that_exist() {
+fn dashboard_queries_use_existing_metrics_and_labels() {
     let sources = sources();
     let (metrics, mut found) = (metrics(&sources), Vec::new());
     expressions(&serde_json::from_str(DASHBOARD).expect("JSON"), &mut found);

@@ -12,7 +12,7 @@ fn families(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_scrape_of_a_process_that_has_done_nothing_yet() {
+fn scrape_of_a_new_process_has_the_process_metrics() {
     let text = Metrics::new().text().expect("encodes");
     let expected = [
         "calico_migration_duration_seconds",
@@ -31,7 +31,7 @@ fn a_scrape_of_a_process_that_has_done_nothing_yet() {
 }
 
 #[test]
-fn the_process_metrics_are_those_of_this_process() {
+fn process_metrics_match_proc_self() {
     let text = Metrics::new().text().expect("encodes");
     let value = |name: &str| -> f64 {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -47,7 +47,7 @@ fn the_process_metrics_are_those_of_this_process() {
 }
 
 #[test]
-fn what_controllers_register_goes_with_them() {
+fn controller_metrics_are_removed_with_their_controllers() {
     let metrics = Metrics::new();
     let counter =
         || prometheus::IntCounter::new("kube_controllers_of_a_test_total", "Of a test.").expect("a valid name");
@@ -64,7 +64,7 @@ fn what_controllers_register_goes_with_them() {
 }
 
 #[test]
-fn the_text_is_in_order_whoever_registered_what() {
+fn metrics_text_is_sorted_by_name() {
     let metrics = everything();
     metrics.register(prometheus::IntGauge::new("aaa", "First.").expect("a valid name")).expect("the first");
     let text = metrics.text().expect("encodes");
@@ -73,7 +73,7 @@ fn the_text_is_in_order_whoever_registered_what() {
 }
 
 #[test]
-fn no_name_stands_in_the_help_of_another() {
+fn no_process_metric_name_occurs_in_the_help_of_another_metric() {
     let metrics = everything();
     let families = metrics.gather();
     for one in &families {

@@ -176,7 +176,7 @@ mod tests {
     use crate::watched::Watched;
 
     #[test]
-    fn machines_and_instances_are_known_by_name() {
+    fn vms_and_vmis_are_keyed_by_namespace_and_name() {
         let json = r#"{"metadata":{"name":"vm","namespace":"ns"},"spec":{"a":1}}"#;
         let instance = WatchedVmi::project(json, &mut StringInterner::default(), ProjectionOptions::default()).unwrap();
         assert_eq!(instance.key(), ObjectKey::namespaced("ns", "vm"));

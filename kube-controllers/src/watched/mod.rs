@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_nobody_says_is_forgotten() {
+    fn unused_interned_strings_are_dropped() {
         let mut strings = StringInterner::default();
         let kept: Vec<Arc<str>> = (0..10).map(|n| strings.share(&format!("kept{n}"))).collect();
         for n in 0..10 * MIN_SWEPT {

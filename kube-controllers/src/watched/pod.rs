@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_controllers_read() {
+    fn pod_projection_retains_the_fields_that_controllers_read() {
         let expected = Pod {
             name: ObjectKey::namespaced("shop", "web-0"),
             uid: "u1".into(),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_ends_says_so() {
+    fn projection_of_an_ended_pod_has_its_phase_and_deletion() {
         let mut pod = pod();
         pod["metadata"]["deletionTimestamp"] = "2026-11-21T21:00:00Z".into();
         pod["status"] = json!({"phase": "Failed", "reason": "Evicted", "podIP": "", "podIPs": null});
@@ -202,13 +202,13 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_for_a_node() {
+    fn projection_of_an_unscheduled_pod_has_no_node_or_address() {
         let pod = read(&json!({"metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": null}}), true);
         assert_eq!((&*pod.node, &*pod.phase, pod.pod_ip), ("", "", None));
     }
 
     #[test]
-    fn words_are_kept_once() {
+    fn equal_strings_of_pods_are_interned() {
         let mut strings = StringInterner::default();
         let read = |strings: &mut StringInterner| {
             Pod::project(&pod().to_string(), strings, ProjectionOptions::default()).unwrap()

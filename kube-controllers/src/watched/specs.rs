@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn annotations_of_others_are_left_out() {
+    fn unrelated_service_annotations_are_dropped() {
         let service = json!({
             "metadata": {
                 "name": "web", "namespace": "shop", "uid": "u", "resourceVersion": "9",

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_list_takes_nothing_away_before_it_is_complete() {
+    fn restarted_list_removes_entries_only_when_complete() {
         let mut cache = Cache::default();
         for (event, changed) in [
             (Event::ListStart, &[][..]),
@@ -151,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_ends_as_the_server_is_and_never_forgets_what_stayed(acts in acts()) {
+        fn cache_converges_to_the_server_and_retains_unchanged_entries(acts in acts()) {
             let mut server = BTreeMap::<String, u8>::new();
             let mut mirror = Mirror { cache: Cache::default(), copy: BTreeMap::new() };
             mirror.on_event(&Event::ListStart);

@@ -81,7 +81,7 @@ mod tests {
     use crate::watched::Node;
 
     #[test]
-    fn a_listener_that_panics_keeps_nothing_from_the_others() {
+    fn panicking_subscriber_does_not_block_other_subscribers() {
         let heard = Arc::new(Mutex::new(0));
         let mut subscribers = Subscribers::<Node>::default();
         let mut first = true;

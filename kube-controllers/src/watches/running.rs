@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn readiness_waits_for_the_first_list_and_not_for_a_kind_that_the_role_refuses() {
+    async fn readiness_waits_for_the_first_list_except_of_forbidden_kinds() {
         let awaited = || Some("not listed yet: Node".to_owned());
         let away = || Err(WatchFailure::lost("away"));
         assert_eq!(told(vec![Ok(())]).await, (None, None));

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_written_as_go_writes_them() {
+    fn go_duration_formats_as_go_prints() {
         for (given, written) in [
             ("5m", "5m0s"),
             ("300s", "5m0s"),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused() {
+    fn invalid_go_duration_is_rejected() {
         for text in ["", "5", "m", "-", "5x", "5 m", "1.2.3s", ".s", "9999999999h", "five", "5m5"] {
             let error = text.parse::<GoDuration>().unwrap_err().to_string();
             assert!(error.starts_with(&format!("`{text}` is not a duration")), "{error}");
@@ -217,7 +217,7 @@ mod tests {
 
     /// The texts of Go's own test of `time.ParseDuration`.
     #[test]
-    fn texts_of_gos_own_test_are_read_as_go_reads_them() {
+    fn duration_texts_of_gos_tests_parse_as_in_go() {
         let pattern = regex::Regex::new(PATTERN).unwrap();
         for text in [
             "0",
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_span_is_none() {
+    fn negative_go_duration_counts_as_zero() {
         assert_eq!("-5m".parse::<GoDuration>().unwrap().duration(), Duration::ZERO);
         assert_eq!(GoDuration::from_mins(15).duration(), Duration::from_secs(900));
         assert_eq!(GoDuration::from_mins(1), GoDuration::from_secs(60));
@@ -281,13 +281,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pattern_matches_what_is_read(text in "[-+]?([0-9.]{0,3}(ns|us|µs|μs|ms|s|m|h|d| )?){0,3}") {
+        fn duration_pattern_matches_exactly_the_parsable_texts(
+            text in "[-+]?([0-9.]{0,3}(ns|us|µs|μs|ms|s|m|h|d| )?){0,3}",
+        ) {
             let pattern = regex::Regex::new(PATTERN).unwrap();
             prop_assert_eq!(text.parse::<GoDuration>().is_ok(), pattern.is_match(&text));
         }
 
         #[test]
-        fn what_is_written_is_read_again(nanoseconds: i64) {
+        fn go_duration_round_trips_through_text(nanoseconds: i64) {
             let duration = GoDuration { nanoseconds };
             prop_assert_eq!(duration.to_string().parse(), Ok(duration));
         }

@@ -66,7 +66,7 @@ mod tests {
 
     /// An object as upstream's kube-controllers stores it.
     #[test]
-    fn what_upstream_stores_round_trips() {
+    fn host_endpoint_stored_by_upstream_round_trips() {
         let stored = json!({
             "kind": "HostEndpoint", "apiVersion": "projectcalico.org/v3",
             "metadata": {

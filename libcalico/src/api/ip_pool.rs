@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_a_newer_calico_stay_as_they_are_and_allow_nothing() {
+    fn unknown_pool_values_of_a_newer_calico_are_preserved_and_allow_no_use() {
         let value = stored(json!(["Workload", "Gateway"]), "OnDemand");
         let spec: IpPoolSpec = serde_json::from_value(value.clone()).unwrap();
         assert!(spec.allows(AllowedUse::Workload));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_a_newer_calico_is_listed() {
+    fn pool_of_a_newer_calico_is_listed() {
         let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "newer"},
             "spec": stored(json!(["Gateway"]), "OnDemand")});
         let mut batch = ReadBatch::new();

@@ -127,7 +127,7 @@ mod tests {
     use crate::store::Kind;
 
     #[test]
-    fn stamping_fills_only_what_is_empty() {
+    fn stamping_fills_only_empty_metadata_fields() {
         let mut meta = ObjectMeta::default();
         meta.stamp(Uuid::from_u128(1), datetime!(2026-08-22 08:33:20.9 +02:00));
         assert_eq!(meta.uid, "00000000-0000-0000-0000-000000000001");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_utc_and_whole() {
+    fn stored_times_are_utc_in_full_seconds() {
         assert_eq!(seconds_in_utc(datetime!(2026-08-22 03:02:03.999 +2)), "2026-08-22T01:02:03Z");
         assert_eq!(parse_time("2026-08-22T01:02:03Z"), Some(datetime!(2026-08-22 01:02:03 UTC)));
         assert_eq!(parse_time("yesterday"), None);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_is_in_the_bytes_and_not_in_the_object() {
+    fn policy_name_is_stored_in_the_annotation_and_hidden_from_the_object() {
         let policy = decoded(
             json!({"name": "default.a", "namespace": "ns", "annotations": {"x": "y",
                 NAME_ANNOTATION: "{\"name\":\"a\"}"}}),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_an_older_calico() {
+    fn policy_names_of_an_older_calico_lose_the_default_tier_prefix() {
         assert_eq!(decoded(json!({"name": "default.a"}), "").metadata.name, "a");
         assert_eq!(decoded(json!({"name": "default.a"}), "default").metadata.name, "a");
         assert_eq!(decoded(json!({"name": "other.a"}), "other").metadata.name, "other.a");

@@ -132,7 +132,7 @@ mod tests {
 
     /// A Node as upstream's calico-node stores it.
     #[test]
-    fn a_node_as_calico_node_writes_it_round_trips() {
+    fn node_stored_by_calico_node_round_trips() {
         let stored = json!({
             "kind": "Node", "apiVersion": "projectcalico.org/v3",
             "metadata": {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_named_node_of_kubernetes_has_a_name_there() {
+    fn kubernetes_name_of_a_node_requires_a_named_k8s_reference() {
         let node = |references: &[(&str, &str)]| {
             let reference = |(orchestrator, name): &(&str, &str)| OrchRef {
                 node_name: (*name).into(),

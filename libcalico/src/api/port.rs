@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_in_json() {
+    fn ports_parse_from_numbers_and_text_in_json() {
         for (given, written) in [
             (json!(80), json!(80)),
             (json!("80"), json!(80)),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_port() {
+    fn invalid_ports_are_rejected_with_the_reason() {
         let error = |text: &str| Port::parse(text).unwrap_err().to_string();
         assert_eq!(error("-50:-1"), "invalid name for named port (-50:-1)");
         assert_eq!(error("http:90"), "invalid name for named port (http:90)");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn protocols() {
+    fn protocols_are_normalized_and_only_some_have_ports() {
         assert_eq!(Protocol::parse("icmpV6"), Protocol::Name("ICMPv6".into()));
         assert_eq!(Protocol::parse("foo"), Protocol::Name("foo".into()));
         assert_eq!(Protocol::parse("17"), Protocol::Number(17));
@@ -196,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parsing_never_panics_and_what_is_written_parses(text in ".{0,12}|[0-9:]{0,12}") {
+        fn parsed_port_round_trips_and_parsing_never_panics(text in ".{0,12}|[0-9:]{0,12}") {
             if let Ok(port) = Port::parse(&text) {
                 prop_assert_eq!(Port::parse(&port.to_string()), Ok(port));
             }

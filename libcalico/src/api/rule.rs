@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_kept_and_empty_sides_are_not_written() {
+    fn unknown_rule_fields_are_preserved_and_empty_sides_omitted() {
         let stored = json!({"action": "Deny", "ipVersion": 4, "protocol": "ICMP", "icmp": {"type": 8},
             "source": {"notSelector": "a == 'b'", "ports": [80, "81:82", "http"]}});
         let rule: Rule = serde_json::from_value(stored.clone()).unwrap();

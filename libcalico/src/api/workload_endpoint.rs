@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_of_an_endpoint_may_be_written_without_a_prefix_length() {
+    fn endpoint_networks_may_lack_a_prefix_length() {
         let texts = ["10.65.0.9", "10.65.0.10/32", "fd65::9", "no address"];
         let spec =
             WorkloadEndpointSpec { ip_networks: texts.map(str::to_owned).into(), ..WorkloadEndpointSpec::default() };

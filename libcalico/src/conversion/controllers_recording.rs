@@ -58,7 +58,7 @@ fn checked(profile: Profile) -> (String, Value) {
 }
 
 #[test]
-fn recorded_output() {
+fn converted_objects_match_upstreams_controller_recordings() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/controllers");
     let mut compared = 0;
     for file in fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()) {

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_handed_on_and_the_name_wins() {
+    fn profile_labels_are_copied_with_a_prefix_and_the_name_label_wins() {
         let labels = [("team", "a"), ("projectcalico.org/name", "spoofed")];
         let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let allow = json!([{"action": "Allow"}]);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_variants() {
+    fn default_profile_allows_the_same_network_or_all_sources() {
         let spec = |reach| serde_json::to_value(default_profile("net1", reach).spec).unwrap();
         assert_eq!(
             spec(ProfileReach::SameNetwork),

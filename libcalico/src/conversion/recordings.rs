@@ -95,7 +95,7 @@ fn result_addresses(step: &Value) -> Vec<IpAddr> {
 }
 
 #[test]
-fn recorded_objects_round_trip() {
+fn recorded_endpoints_and_profiles_round_trip() {
     let (mut endpoints, mut profiles) = (0, 0);
     for (scenario, recording) in recordings() {
         for (_, key, stored) in written(&recording, ENDPOINTS) {
@@ -111,7 +111,7 @@ fn recorded_objects_round_trip() {
 }
 
 #[test]
-fn recorded_endpoints_come_out_of_the_builder() {
+fn built_endpoints_match_upstreams_recordings() {
     for (scenario, recording) in recordings() {
         for (step, key, stored) in written(&recording, ENDPOINTS) {
             let facts = facts(step);
@@ -129,7 +129,7 @@ fn recorded_endpoints_come_out_of_the_builder() {
 
 /// Upstream wrote these objects, so its validation accepts them.
 #[test]
-fn recorded_objects_are_valid() {
+fn recorded_objects_pass_validation() {
     for (scenario, recording) in recordings() {
         for (_, key, stored) in written(&recording, ENDPOINTS) {
             let mut endpoint: WorkloadEndpoint = serde_json::from_value(stored.clone()).unwrap();
@@ -153,7 +153,7 @@ fn recorded_objects_are_valid() {
 }
 
 #[test]
-fn recorded_profiles_come_out_of_the_builder() {
+fn built_profiles_match_upstreams_recordings() {
     for (scenario, recording) in recordings() {
         for (step, key, stored) in written(&recording, PROFILES) {
             let built: Profile = default_profile(text(step, "/stdin/name"), ProfileReach::SameNetwork);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_endpoint() {
+    fn container_endpoint_has_sanitized_labels_and_no_pod_fields() {
         let mut facts = container();
         if let Orchestrator::Cni(container) = &mut facts.orchestrator {
             container.add_mesos_labels([("a b", "/x/"), (NAMESPACE_LABEL, "$team")]);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_network_adds_a_profile_and_nothing_else() {
+    fn second_network_adds_only_a_profile_to_the_endpoint() {
         let mut existing = container().create(&addresses()).unwrap();
         existing.spec.mac = "aa:bb:cc:dd:ee:ff".into();
         existing.spec.unknown.insert("newer".into(), json!(1));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_endpoint_follows_the_pod() {
+    fn pod_endpoint_update_follows_the_pod_and_retains_its_name() {
         let mut existing = pod().create(&addresses()).unwrap();
         assert_eq!(existing.spec.profiles, ["kns.prod", "ksa.prod.robot"]);
         assert_eq!(existing.metadata.labels["projectcalico.org/serviceaccount"], "robot");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn long_service_accounts_get_a_profile_but_no_label() {
+    fn long_service_account_name_gets_a_profile_and_no_label() {
         let mut facts = pod();
         if let Orchestrator::Kubernetes(pod) = &mut facts.orchestrator {
             pod.service_account = "s".repeat(63);

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn each_difference() {
+    fn structural_conversion_applies_every_rule() {
         let expected = json!({
             "type": "object",
             "description": "Of no use.",

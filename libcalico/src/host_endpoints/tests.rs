@@ -53,7 +53,7 @@ fn line(name: &str, interface: &str, addresses: &[&str]) -> (String, String, Vec
 
 /// The order is part of the stored endpoint, and upstream compares it (KC-486).
 #[test]
-fn addresses_are_in_upstreams_order() {
+fn host_endpoint_addresses_are_in_upstreams_order() {
     let node = node(
         json!({}),
         json!({
@@ -78,7 +78,7 @@ fn addresses_are_in_upstreams_order() {
 }
 
 #[test]
-fn the_default_endpoint_has_the_nodes_labels_and_addresses() {
+fn default_host_endpoint_has_the_nodes_labels_and_addresses() {
     let wanted = AutoHostEndpoints { enabled: true, default_endpoint: true, ..AutoHostEndpoints::default() };
     let made = desired(&plain(), &wanted, is_match);
     assert_eq!(
@@ -101,7 +101,7 @@ fn the_default_endpoint_has_the_nodes_labels_and_addresses() {
 }
 
 #[test]
-fn ranges_choose_addresses() {
+fn template_cidrs_select_the_nodes_addresses() {
     let t = json!([{"generateName": "t", "interfaceCIDRs": ["192.168.0.7/24", "fd00::/8", "192.168.0.0/16"]}]);
     assert_eq!(made(&plain(), &templates(t)), [line("node-1-t-auto-hep", "", &["192.168.0.1", "fd00::1"])]);
     let none = json!([{"generateName": "t", "interfaceCIDRs": ["10.0.0.0/8"]}]);
@@ -109,7 +109,7 @@ fn ranges_choose_addresses() {
 }
 
 #[test]
-fn patterns_choose_interfaces_and_merge_addresses() {
+fn template_patterns_select_interfaces_and_merge_addresses() {
     let eth0 = line("node-1-t-eth0-auto-hep", "eth0", &["172.16.1.1"]);
     let t = |more: Value| {
         let mut template = json!({"generateName": "t"});
@@ -125,7 +125,7 @@ fn patterns_choose_interfaces_and_merge_addresses() {
 }
 
 #[test]
-fn selectors_choose_nodes() {
+fn template_node_selector_selects_nodes() {
     for (selector, count) in [("rack == 'r1'", 1), ("", 1), ("rack == 'r2'", 0)] {
         let t = json!([{"generateName": "t", "interfaceCIDRs": ["0.0.0.0/0"], "nodeSelector": selector}]);
         assert_eq!(made(&plain(), &templates(t)).len(), count, "{selector}");
@@ -133,7 +133,7 @@ fn selectors_choose_nodes() {
 }
 
 #[test]
-fn templates_lay_labels_over_the_nodes_and_bring_annotations() {
+fn template_labels_override_node_labels_and_annotations_are_added() {
     let t = json!([{
         "generateName": "t", "interfaceCIDRs": ["0.0.0.0/0"], "labels": {"rack": "mine", "a": "b"},
         "annotations": {"why": "because"},
@@ -150,7 +150,7 @@ fn templates_lay_labels_over_the_nodes_and_bring_annotations() {
 }
 
 #[test]
-fn a_broken_template_does_not_stop_the_others() {
+fn invalid_template_does_not_block_other_templates() {
     let good = json!({"generateName": "good", "interfaceCIDRs": ["0.0.0.0/0"]});
     for (broken, field) in [
         (json!({"generateName": "bad", "interfaceCIDRs": ["0.0.0.0"]}), "interfaceCIDRs: "),
@@ -165,14 +165,14 @@ fn a_broken_template_does_not_stop_the_others() {
 }
 
 #[test]
-fn parts_are_joined() {
+fn host_endpoint_name_joins_node_template_and_interface() {
     assert_eq!(auto_host_endpoint_name("node-1", None, None), "node-1-auto-hep");
     assert_eq!(auto_host_endpoint_name("node-1", Some("t"), None), "node-1-t-auto-hep");
     assert_eq!(auto_host_endpoint_name("node-1", Some("t"), Some("eth0")), "node-1-t-eth0-auto-hep");
 }
 
 #[test]
-fn long_and_invalid_names_are_hashed() {
+fn long_or_invalid_host_endpoint_names_are_hashed() {
     let of_length = |n: usize| auto_host_endpoint_name(&"n".repeat(n - "-auto-hep".len()), None, None);
     assert_eq!(of_length(253).len(), 253);
     assert!(of_length(253).starts_with("nnn"));

@@ -245,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_block_that_nobody_has_is_claimed() {
+    fn first_unowned_block_of_the_walk_is_claimed() {
         assert_eq!(usable(&[POOL], &[], &[]), UsableBlock::Claim(cidr("10.67.0.128/26")));
         let taken = [block("10.67.0.128/26", "node2", 100, 0)];
         assert_eq!(usable(&[POOL], &taken, &[]), UsableBlock::Claim(cidr("10.67.0.192/26")));
     }
 
     #[test]
-    fn our_own_block_with_room_is_used() {
+    fn own_block_with_room_is_used() {
         let blocks = [block("10.67.0.128/26", "node1", 0, 63)];
         assert_eq!(usable(&[POOL], &blocks, &[]), UsableBlock::Use(cidr("10.67.0.128/26")));
         let blocks = [block("10.67.0.128/26", "node1", 0, 64)];
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_blocks_are_passed_over_also_in_huge_pools() {
+    fn reserved_blocks_are_skipped_even_in_huge_pools() {
         assert_eq!(usable(&[POOL], &[], &["10.67.0.128/25"]), UsableBlock::Claim(cidr("10.67.0.0/26")));
         assert_eq!(
             usable(&[POOL], &[], &["10.67.0.128/27", "10.67.0.160/27"]),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_shares_addresses_with_one_of_another_size_is_not_claimed() {
+    fn block_overlapping_a_block_of_another_size_is_not_claimed() {
         // The other block is smaller, twice as large, as large as the pool, or in another pool.
         for (old, claimed) in [
             ("10.67.0.129/32", Some("10.67.0.192/26")),
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_to_be_left_alone_is_neither_claimed_nor_used() {
+    fn excluded_block_is_neither_claimed_nor_used() {
         let (pools, left) = ([pool(POOL)], cidr("10.67.0.128/26"));
         let room = |cidr: &Cidr| (*cidr == left).then_some(None);
         let found = usable_block(&pools, &room, &[left].into(), &Reservations::none(), &host("node1"), NOW);
@@ -298,14 +298,14 @@ mod tests {
     }
 
     #[test]
-    fn the_next_pool_follows_when_a_pool_is_full() {
+    fn next_pool_is_searched_when_a_pool_is_full() {
         let UsableBlock::Claim(claimed) = usable(&[POOL, "10.68.0.0/24"], &full(), &[]) else { panic!() };
         assert!(cidr("10.68.0.0/24").covers(&claimed));
         assert_eq!(usable(&[POOL], &full(), &[]), UsableBlock::Reclaim(vec![]));
     }
 
     #[test]
-    fn an_empty_block_may_be_reclaimed_a_minute_after_its_claim() {
+    fn empty_block_is_reclaimable_a_minute_after_its_claim() {
         for (age, reclaimed) in
             [(0, false), (59, false), (60, true), (3600, true), (-59, false), (-60, true), (-86400 * 365, true)]
         {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_times_that_are_absent_or_unreadable() {
+    fn missing_claim_time_allows_a_reclaim_and_an_invalid_time_does_not() {
         for (claim_time, reclaimed) in [(None, 1), (Some("yesterday".to_owned()), 0)] {
             let mut blocks = full();
             blocks[0] = block("10.67.0.0/26", "node3", 0, 0);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_in_use_or_without_owner_are_never_taken() {
+    fn used_or_unowned_block_is_never_reclaimed() {
         let mut blocks = full();
         blocks[0] = block("10.67.0.0/26", "node3", 100, 1);
         blocks[1] = block("10.67.0.64/26", "node3", 100, 0);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_to_reclaim_come_in_the_order_of_the_walk() {
+    fn reclaim_candidates_follow_the_order_of_the_walk() {
         let blocks = full().iter().map(|b| block(&b.cidr.to_string(), "node2", 100, 0)).collect::<Vec<_>>();
         let UsableBlock::Reclaim(candidates) = usable(&[POOL], &blocks, &[]) else { panic!() };
         let order: Vec<String> = candidates.iter().map(Cidr::to_string).collect();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn borrowing_visits_blocks_with_room_in_the_order_of_the_walk() {
+    fn borrowing_visits_blocks_with_room_in_walk_order() {
         let pools = [pool("10.68.0.0/24"), pool(POOL)];
         // The last two blocks have another size or are in another pool.
         let with_room = ["10.67.0.64/26", "10.67.0.192/26", "10.68.0.0/26", "10.67.0.0/27", "10.69.0.0/26"].map(cidr);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_hash_to_upstreams_seeds() {
+    fn owner_hash_matches_upstreams_seeds() {
         for (owner, seed) in [
             ("node-a", 568266999),
             ("node-b", 568266996),
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn walks_begin_where_upstreams_do() {
+    fn block_walk_starts_at_upstreams_block() {
         for (pool, prefix, first, second) in [
             ("10.65.0.0/16", 26, "10.65.166.128/26", "10.65.166.192/26"),
             ("10.67.0.0/24", 26, "10.67.0.128/26", "10.67.0.192/26"),
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_comes_once_and_lies_in_the_pool() {
+    fn walk_yields_every_block_of_the_pool_once() {
         for (pool, prefix) in [
             ("10.0.0.0/16", 26),
             ("10.0.0.0/24", 32),
@@ -404,13 +404,13 @@ mod tests {
     }
 
     #[test]
-    fn the_walk_wraps_around() {
+    fn block_walk_wraps_around_the_pool() {
         let blocks: Vec<String> = walk("10.67.0.0/24", 26, "node1").map(|block| block.to_string()).collect();
         assert_eq!(blocks, ["10.67.0.128/26", "10.67.0.192/26", "10.67.0.0/26", "10.67.0.64/26"]);
     }
 
     #[test]
-    fn single_address_blocks_start_where_the_clock_says() {
+    fn walk_of_single_address_blocks_starts_at_a_clock_dependent_block() {
         let starts = |now| BlockWalk::new(cidr("10.0.0.0/16"), 32, "node1", now).next();
         assert_eq!(starts(NOW), starts(NOW));
         assert_ne!(starts(NOW), starts(NOW + time::Duration::NANOSECOND));
@@ -420,13 +420,13 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_does_not_fit_is_never_walked() {
+    fn block_larger_than_the_pool_is_never_walked() {
         assert_eq!(walk("10.0.0.0/27", 26, "node1").next(), None);
         assert_eq!(walk("10.0.0.0/27", 33, "node1").next(), None);
     }
 
     #[test]
-    fn the_largest_pools_are_walked_lazily() {
+    fn largest_pools_are_walked_lazily() {
         assert_eq!(walk("fd00::/64", 128, "node1").blocks(), 1 << 64);
         assert_eq!(walk("::/0", 128, "node1").take(3).count(), 3);
         let mut whole = walk("::/0", 116, "node1");
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_count_from_the_start_of_the_walk() {
+    fn block_position_counts_from_the_start_of_the_walk() {
         let walked = walk("10.67.0.0/24", 26, "node1");
         for (step, block) in walked.clone().enumerate() {
             assert_eq!(walked.position(&block), Some(step as u128));
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn skipping_leaves_out_exactly_the_blocks_of_the_range() {
+    fn skipping_omits_exactly_the_blocks_of_the_range() {
         for range in ["10.0.0.0/18", "10.0.128.0/17", "10.0.8.0/21", "10.0.8.64/26", "10.0.0.0/16", "10.0.0.0/8"] {
             let range = cidr(range);
             let mut walked = walk("10.0.0.0/16", 26, "node1");
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_pool_of_2_to_the_58_blocks_is_skipped_in_one_step() {
+    fn half_a_pool_of_2_to_the_58_blocks_is_skipped_in_a_single_step() {
         let mut walked = walk("fd00:65::/64", 122, "node1");
         assert_eq!(walked.next(), Some(cidr("fd00:65::c11:b42f:f17e:a680/122")));
         walked.skip_past(&cidr("fd00:65::/65"));

@@ -202,7 +202,7 @@ fn replay(name: &str, before: &Store, step: &Step) -> (usize, usize) {
 }
 
 #[test]
-fn every_recorded_step_gives_the_recorded_blocks_and_handles() {
+fn every_recorded_step_reproduces_upstreams_blocks_and_handles() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/etcd");
     let (mut changes, mut claims) = (0, 0);
     for file in std::fs::read_dir(folder).unwrap() {

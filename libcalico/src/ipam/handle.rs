@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_rise_and_fall_per_block() {
+    fn handle_counts_increment_and_decrement_per_block() {
         let (id, v4, v6) = (HandleId::new("h"), cidr("10.0.0.0/26"), cidr("fd00::/122"));
         let mut handle = Handle::default();
         handle.increment(v4, 2);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_cannot_be_taken_off() {
+    fn decrement_beyond_the_count_is_an_error() {
         let (id, block) = (HandleId::new("h"), cidr("10.0.0.0/26"));
         let mut handle = Handle::default();
         assert_eq!(
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_counts_each_family_by_itself() {
+    fn handle_limit_applies_to_each_family_separately() {
         let id = HandleId::new("h");
         let mut handle = Handle::default();
         handle.increment(cidr("10.0.0.0/26"), 1);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_counts_saturate() {
+    fn handle_counts_saturate_instead_of_overflowing() {
         let (id, block) = (HandleId::new("h"), cidr("10.0.0.0/26"));
         let mut handle: Handle = Handle::decode(br#"{"block":{"10.0.0.0/26":9223372036854775807}}"#).unwrap();
         handle.increment(block, usize::MAX);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_written_in_the_order_of_their_text() {
+    fn handle_blocks_are_encoded_in_textual_order() {
         let mut handle = Handle::default();
         for block in ["10.0.0.64/26", "10.0.0.128/26", "203.0.113.0/26", "2001:db8::/122"] {
             handle.increment(cidr(block), 1);
@@ -282,13 +282,13 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_cut_at_the_first_carriage_return() {
+    fn handle_id_ends_at_the_first_carriage_return() {
         assert_eq!(HandleId::new("net.c1\r\r\r").as_str(), "net.c1");
         assert_eq!(HandleId::for_container("net", "c1").as_str(), "net.c1");
     }
 
     #[test]
-    fn handle_is_of_the_container_whose_whole_id_follows_the_network() {
+    fn handle_matches_only_the_complete_container_id() {
         let is_of = |id: &str, container: &str| HandleId::new(id).is_of_container(container);
         assert!(is_of("net.c1", "c1") && is_of("other.net.c1", "c1") && is_of("net.a.b", "a.b"));
         for (id, container) in [("net.c1", "1"), ("net.c1", "c"), ("net.c1", ""), ("net.", ""), ("c1", "c1")] {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machines_handle_has_its_names_as_long_as_they_fit() {
+    fn vmi_handle_contains_its_names_up_to_the_length_limit() {
         assert_eq!(HandleId::for_machine("", "default", "vm1").as_str(), "k8s-pod-network.vmi.default.vm1");
         assert_eq!(HandleId::for_machine("net1", "default", "vm1").as_str(), "net1.vmi.default.vm1");
         let fits = "v".repeat(128 - "net1.vmi.default.".len());
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn upstream_vector() {
+    fn load_balancer_handle_matches_upstreams_vector() {
         let handle = load_balancer_handle("test-namespace", "test-service", "1234");
         assert_eq!(handle.to_string(), "lb-CcByVDWerSL9WUOKfbkyPBft2m9Xxf822Zvhn2YSpts");
         assert_eq!(load_balancer_handle("Test-Namespace", "test-service", "1234"), handle);

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_pod_has_what_its_status_says() {
+    fn running_pod_has_the_addresses_in_its_status() {
         for ips in [&["10.0.0.1"][..], &["10.0.0.1", "fd00::1"], &["fd00::2", "10.0.0.1"], &["10.0.0.1", "10.0.0.2"]] {
             let said = Said::running(ips);
             assert_eq!(said.about("10.0.0.1"), (Some(true), None), "{ips:?}");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plugin_noted_counts_beside_a_status_that_lags() {
+    fn annotated_addresses_count_beside_a_stale_status() {
         let noted = |annotations| Said { annotations, ..Said::running(&["10.0.0.1"]) };
         let one = noted(vec![("cni.projectcalico.org/podIP", "10.0.0.2/32")]);
         let both = noted(vec![
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_not_told() {
+    fn address_of_a_pod_with_an_invalid_status_is_undecided() {
         for ips in [&[][..], &["10.0.0.0/24"], &["ten"], &["10.0.0.1", "ten"]] {
             assert_eq!(Said::running(ips).about("10.0.0.9").0, None, "{ips:?}");
         }
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_end_in_three_ways() {
+    fn pod_end_depends_on_phase_and_reason_only() {
         for (phase, reason, ended) in [
             ("Failed", "Evicted", Some(Ended::Evicted)),
             ("Failed", "", Some(Ended::Finished)),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_interfaces_count_too() {
+    fn addresses_of_secondary_interfaces_belong_to_the_pod() {
         let status = r#"[{"name":"k8s","ips":["10.0.0.1"],"default":true},{"name":"b","interface":"net1","ips":["10.0.0.7/24"]}]"#;
         let said = Said { annotations: vec![(NETWORK_STATUS, status)], ..Said::running(&["10.0.0.1"]) };
         assert_eq!(said.about("10.0.0.7").0, Some(true));

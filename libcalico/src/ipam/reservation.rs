@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_cidrs_or_addresses_trimmed_and_masked() {
+    fn reservation_entries_are_trimmed_and_masked_and_invalid_entries_reported() {
         let spec = IpReservationSpec {
             reserved_cidrs: [" 10.0.0.5/24 ", "10.1.0.1", "fd00::1", "\tfd01::5/64\n", "", "10.0.0.0/33", "ten"]
                 .map(String::from)
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_reserved_by_the_range_it_is_in() {
+    fn address_is_reserved_if_within_a_reserved_range() {
         let reserved = reservations(&["10.0.0.0/30", "10.0.0.8", "fd00::/127"]);
         for (ip, expected) in [
             ("9.255.255.255", false),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_covered_by_one_range_or_by_the_union() {
+    fn block_is_covered_by_a_single_range_or_by_a_union() {
         let block = cidr("10.0.0.0/30");
         for (ranges, covered, within) in [
             (&[][..], false, 0),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn covering_names_the_one_range() {
+    fn covering_returns_the_single_range_that_covers_the_block() {
         let reserved = reservations(&["10.0.0.0/24", "10.1.0.0/31", "10.1.0.2/31"]);
         assert_eq!(reserved.covering(&cidr("10.0.0.64/26")), Some(cidr("10.0.0.0/24")));
         assert_eq!(reserved.covering(&cidr("10.1.0.0/30")), None);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_glance_finds_the_room_that_the_whole_block_has() {
+    fn survey_of_a_block_matches_its_full_decode() {
         let held = json!({"handle_id": "net.a", "secondary": {"pod": "a", "releasedAt": "no time"}, "future": [1]});
         let released = json!({"releasedAt": "2026-08-22T01:02:00Z"});
         let reserved = &["10.0.0.0/30"][..];
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_being_deleted_or_contradicts_itself_has_none() {
+    fn survey_finds_no_room_in_a_deleted_or_inconsistent_block() {
         for fields in [json!({"deleted": true}), json!({"allocations": [0]}), json!({"unallocated": [7]})] {
             assert_eq!(room(&stored(fields), 0, &[]), None);
         }

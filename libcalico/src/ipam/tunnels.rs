@@ -80,7 +80,7 @@ mod tests {
     use crate::ipam::{Attribute, Claim};
 
     #[test]
-    fn each_tunnel_address_of_a_node_has_the_holder_that_ipam_knows_a_tunnel_by() {
+    fn each_tunnel_address_of_a_node_maps_to_its_ipam_handle() {
         let spec = NodeSpec {
             bgp: Some(NodeBgp { ipv4_ipip_tunnel_addr: "10.0.0.1".into(), ..NodeBgp::default() }),
             ipv4_vxlan_tunnel_addr: "10.0.0.2".into(),

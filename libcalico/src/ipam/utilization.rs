@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_add_up_blocks_and_the_space_outside() {
+    fn pool_utilization_sums_blocks_reservations_and_unclaimed_space() {
         let blocks = [block("10.0.0.0/30", 3, false), block("10.0.0.8/30", 2, true)];
         for (reserved, expected) in [
             (&[][..], (16, 5, 0, 11)),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_in_no_pool_are_orphans_of_either_family() {
+    fn blocks_outside_all_pools_are_orphans_in_both_families() {
         let blocks = [block("fd00::/122", 1, false), block("10.9.0.0/30", 1, false), block("10.0.0.0/30", 0, false)];
         let used = utilization([("p", cidr("10.0.0.0/28"))], &blocks, &Reservations::none());
         assert_eq!(used.pools[0].blocks.iter().map(|b| b.cidr).collect::<Vec<_>>(), [cidr("10.0.0.0/30")]);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_pools_do_not_overflow() {
+    fn utilization_of_the_largest_pools_does_not_overflow() {
         let blocks = [block("fd00::/122", 1, false)];
         let pools = [("p", cidr("fd00::/64")), ("all", cidr("::/0"))];
         let used = utilization(pools, &blocks, &Reservations::none());

@@ -136,7 +136,7 @@ mod tests {
 
     /// Upstream's name for a host name of 240 characters.
     #[test]
-    fn long_names_are_hashed() {
+    fn long_affinity_names_are_hashed() {
         let name = |host: &str| affinity_name(&key(Owner::Host(host.into()), "10.244.1.0/26"));
         assert_eq!(name("node-1"), "node-1-10-244-1-0-26");
         let long = name(&"h".repeat(240));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_selected_by_label() {
+    fn affinity_lists_are_narrowed_by_label() {
         let of = |owner, version| {
             selector(&BlockAffinity::prefix(&AffinitySelect { owner, version, ..AffinitySelect::default() }))
         };
@@ -171,7 +171,7 @@ mod tests {
 
     /// The stored forms that upstream writes in both API groups.
     #[test]
-    fn the_tombstone_is_text_in_v1() {
+    fn affinity_deleted_field_is_text_in_v1_and_boolean_in_v3() {
         let key = key(Owner::Host("node-1".into()), "10.244.1.0/29");
         let stored = fields(json!({"state": "confirmed", "deleted": false}));
         for (group, deleted) in [(ApiGroup::CrdV1, json!("false")), (ApiGroup::V3, json!(false))] {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn old_and_foreign_forms_are_read() {
+    fn old_and_foreign_affinity_forms_are_decoded() {
         let spec = |more: Value| {
             let mut spec = fields(json!({"node": "n", "cidr": "10.0.0.0/30"}));
             spec.append(&mut fields(more));

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_back() {
+    fn block_names_map_to_paths_and_back() {
         for (cidr, name) in [
             ("10.65.0.0/26", "10-65-0-0-26"),
             ("fd00:10:244:1::/122", "fd00-10-244-1---122"),
@@ -204,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_name_comes_back(v4: u32, v6: u128, p4 in 0u8..=32, p6 in 0u8..=128) {
+        fn every_block_name_round_trips(v4: u32, v6: u128, p4 in 0u8..=32, p6 in 0u8..=128) {
             for (ip, prefix) in [(std::net::Ipv4Addr::from(v4).into(), p4), (std::net::Ipv6Addr::from(v6).into(), p6)] {
                 let cidr = Cidr::new(ip, prefix).unwrap();
                 prop_assert_eq!(cidr_of_name(&cidr_name(&cidr)), Some(cidr));
@@ -214,7 +214,7 @@ mod tests {
 
     /// The stored forms that upstream writes in etcd and on an API server.
     #[test]
-    fn upstream_vector() {
+    fn load_balancer_handle_matches_upstreams_vector() {
         let stored = fields(json!({
             "cidr": "10.244.1.0/31", "affinity": "host:node-1", "affinity_claim_time": "2026-08-22T06:33:20Z",
             "allocations": [0, null], "unallocated": [1],
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_without_owner_or_allocations() {
+    fn block_without_owner_or_allocations_round_trips() {
         let stored = fields(json!({
             "cidr": "10.0.0.0/30", "affinity": null, "allocations": [], "unallocated": [], "attributes": null,
             "sequenceNumber": 5, "sequenceNumberForAllocation": {}, "deleted": false, "hostAffinity": "node1",
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_survey_sees_blocks_whatever_can_be_read_of_them() {
+    fn block_survey_decodes_partially_readable_blocks() {
         let seen = |object: Value| sighting_of_block(object.to_string().as_bytes()).unwrap();
         let named = json!({"name": "10-0-0-0-30"});
         let spec = json!({"cidr": "10.0.0.4/30", "allocations": [], "unallocated": [], "attributes": []});
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_calico_wrote_survives() {
+    fn unknown_block_fields_of_a_newer_calico_are_preserved() {
         let spec = fields(json!({"cidr": "10.0.0.0/30", "affinity": "host:n", "strictAffinity": true, "future": [1],
             "allocations": [], "unallocated": [], "attributes": [], "sequenceNumberForAllocation": {}}));
         let block = Block::decode(Value::Object(block_from_spec(spec.clone())).to_string().as_bytes()).unwrap();
@@ -288,13 +288,13 @@ mod tests {
     }
 
     #[test]
-    fn upstream_vectors() {
+    fn simplified_ports_match_upstreams_vectors() {
         assert_eq!(name("k8s-pod-network.9C1E5B7D"), "k8s-pod-network.9c1e5b7d");
         assert_eq!(name("vxlan-tunnel-addr-node-1"), "vxlan-tunnel-addr-node-1");
     }
 
     #[test]
-    fn ids_that_are_no_names_are_hashed() {
+    fn handle_ids_that_are_no_valid_names_are_hashed() {
         let hashed = name("my_net.9C1E");
         assert!(hashed.starts_with("my-net.9c1e-") && hashed.len() == "my-net.9c1e-".len() + HASH, "{hashed}");
         assert_ne!(name("my_net.9C1E"), name("my_net.9c1e"));
@@ -304,19 +304,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_id_gets_a_name(id in "\\PC{0,300}") {
+        fn every_handle_id_yields_a_valid_name(id in "\\PC{0,300}") {
             prop_assert!(is_dns_name(&name(&id)), "{}", name(&id));
         }
 
         #[test]
-        fn legal_ids_keep_theirs(id in "[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?(\\.[a-z0-9]{1,64})?") {
+        fn valid_handle_ids_are_used_as_names_unchanged(
+            id in "[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?(\\.[a-z0-9]{1,64})?",
+        ) {
             prop_assert_eq!(name(&id), id);
         }
     }
 
     /// The stored forms that upstream writes.
     #[test]
-    fn the_id_keeps_its_case() {
+    fn handle_id_preserves_its_case_in_the_spec() {
         let stored = json!({"block": {"10.244.1.0/29": 1}, "deleted": false}).as_object().unwrap().clone();
         let id = HandleId::new("k8s-pod-network.9C1E5B7D");
         let spec = handle_to_spec(&id, stored.clone());
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_written_means_all_false() {
+    fn missing_ipam_config_fields_are_false() {
         let config = IpamConfig::decode(Value::Object(config_from_spec(Fields::new())).to_string().as_bytes()).unwrap();
         assert_eq!(config, IpamConfig::default());
     }

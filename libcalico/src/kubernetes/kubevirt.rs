@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_controlling_instance_counts() {
+    fn only_the_controlling_vmi_owns_a_launcher_pod() {
         assert_eq!(pod(by_instance(), None).instance().unwrap().name, "vm1");
         for (field, value) in
             [("apiVersion", json!("kubevirt.io/v2")), ("kind", json!("Pod")), ("controller", json!(null))]
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_go_with_the_machine_and_with_the_instance_only_where_there_is_none() {
+    fn vmi_addresses_are_released_with_the_vm_or_an_unowned_vmi() {
         let going = |instance: Option<VirtualMachineInstance>, machine: Option<VirtualMachine>| {
             made(None, instance.as_ref(), machine.as_ref()).is_going
         };
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_of_source_and_target() {
+    fn vmi_attributes_of_source_and_target_are_recorded() {
         let noted = |label, owned| -> BTreeMap<String, String> {
             made(label, Some(&instance(owned, false)), None).attributes().collect()
         };

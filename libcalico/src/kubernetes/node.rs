@@ -201,7 +201,7 @@ mod tests {
 
     /// A node as calico-node annotates it.
     #[test]
-    fn upstream_vector() {
+    fn node_conversion_matches_upstreams_vector() {
         let node = v3(json!({
             "metadata": {
                 "name": "node-1", "uid": "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7", "resourceVersion": "815",
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_counts_as_absent() {
+    fn invalid_node_annotations_count_as_absent() {
         let node = v3(json!({"metadata": {"name": "n", "annotations": {
             "projectcalico.org/IPv4Address": "fd00::1/64", "projectcalico.org/IPv6Address": "fd00::1",
             "projectcalico.org/ASNumber": "1.10", "projectcalico.org/labels": "no JSON",
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_what_is_written() {
+    fn node_annotations_written_equal_the_annotations_read() {
         let read = json!({
             "projectcalico.org/IPv4Address": "192.168.0.11/24", "projectcalico.org/IPv4IPIPTunnelAddr": "10.244.1.1",
             "projectcalico.org/IPv4VXLANTunnelAddr": "10.244.1.0", "projectcalico.org/ASNumber": "64512",

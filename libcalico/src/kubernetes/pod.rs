@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_lead_back_to_their_keys() {
+    fn pod_on_node_paths_parse_back_to_their_keys() {
         let key = PodOnNodeKey { node: "n1".into(), namespace: "ns".into(), name: "web".into() };
         assert_eq!(PodOnNode::parse_path(&PodOnNode::path(&key)), Some(key));
         assert_eq!(node_of_prefix(&PodOnNode::prefix(&"n1".into())), Some("n1"));

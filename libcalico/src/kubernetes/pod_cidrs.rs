@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn one_per_family_and_the_last_of_several() {
+    fn last_pod_cidr_of_each_family_is_used() {
         let (v4, v6) = (Some("10.244.7.0/24".to_owned()), Some("fd00:244:7::/64".to_owned()));
         for (listed, expected) in [
             (json!(["10.244.7.0/24"]), [v4.clone(), None]),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_apart_is_an_error() {
+    fn ambiguous_or_invalid_pod_cidrs_are_an_error() {
         for (spec, expected) in [
             (json!({}), "no podCidr for node n1"),
             (json!({ "podCIDR": "10.244.7.0/24" }), "no podCidr for node n1"),

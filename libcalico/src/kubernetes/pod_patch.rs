@@ -95,7 +95,7 @@ mod tests {
 
     /// The patches that upstream sends.
     #[test]
-    fn upstream_vectors() {
+    fn pod_patches_match_upstreams_vectors() {
         let networks = ["10.244.1.3/32".to_owned(), "fd00:10:244:1::3/128".to_owned()];
         assert_eq!(
             attach("9c1e5b7d", &networks, None),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn relisting_leaves_the_other_addresses_and_names_no_sandbox() {
+    fn relisting_patch_retains_other_addresses_and_omits_the_container() {
         let left = ["10.244.1.9/32".to_owned(), "fd00:10:244:1::3/128".to_owned()];
         let revision = ObjectRevision { resource_version: "4711".into(), uid: Some("u".into()), ..Default::default() };
         let annotations = json!({POD_IP: "10.244.1.9/32", POD_IPS: "10.244.1.9/32,fd00:10:244:1::3/128"});
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_addresses_are_those_of_both_annotations() {
+    fn listed_addresses_combine_both_pod_annotations() {
         for (pod_ip, pod_ips, expected) in [
             (Some("10.0.0.1/32"), Some("10.0.0.1/32,fd00::1/128"), &["10.0.0.1/32", "fd00::1/128"][..]),
             (Some("10.0.0.2/32"), Some("10.0.0.1/32"), &["10.0.0.2/32", "10.0.0.1/32"]),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_already_is_known_by_the_revision() {
+    fn detached_pod_is_recognized_by_its_revision() {
         for (annotations, expected) in [
             (json!({POD_IP: "", POD_IPS: "", CONTAINER_ID: "c", "a": "b"}), true),
             (json!({POD_IP: "", POD_IPS: "10.0.0.1/32"}), false),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_written() {
+    fn unknown_values_are_omitted_from_the_pod_patch() {
         assert_eq!(attach("c", &[], None), json!({"metadata": {}}));
         let networks = ["10.0.0.1/32".to_owned()];
         let patch = attach("", &networks, Some("u"));

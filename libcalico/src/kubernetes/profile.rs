@@ -65,7 +65,7 @@ mod tests {
 
     /// Profiles as upstream derives them.
     #[test]
-    fn upstream_vectors() {
+    fn profile_derivation_matches_upstreams_vectors() {
         assert_eq!(
             profile(json!({"name": "default", "uid": UID, "creationTimestamp": "2026-08-22T06:33:20Z",
                 "labels": {"kubernetes.io/metadata.name": "default", "team": "a"}})),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_what_they_are_made_of() {
+    fn profile_names_map_to_their_namespace_or_service_account() {
         assert_eq!(locate("kns.default"), Some(Location::global(NAMESPACES, "default")));
         assert_eq!(locate("ksa.ns.a.b"), Some(Location::namespaced(SERVICE_ACCOUNTS, "ns", "a.b")));
         for none in ["net1", "kns.", "ksa.ns", "ksa..a"] {

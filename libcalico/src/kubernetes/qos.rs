@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn calicos_annotation_wins_over_kubernetes() {
+    fn calico_bandwidth_annotation_overrides_the_kubernetes_annotation() {
         let bandwidth = ("kubernetes.io/ingress-bandwidth", "1M");
         assert_eq!(
             controls(&[bandwidth]),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_and_rubbish_are_problems() {
+    fn out_of_range_qos_values_are_clamped_and_invalid_values_reported() {
         assert_eq!(
             controls(&[("qos.projectcalico.org/egressMaxConnections", "0"), ("qos.projectcalico.org/dscp", "af41")]),
             (Some(json!({"egressMaxConnections": 1, "dscp": "AF41"})), 1)
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn refinements_need_what_they_refine() {
+    fn qos_refinement_requires_its_base_setting() {
         let key = |name: &str| format!("qos.projectcalico.org/egress{name}");
         for lonely in ["Burst", "Peakrate", "Minburst", "PacketBurst"] {
             assert_eq!(controls(&[(&key(lonely), "2k")]), (None, 1), "{lonely}");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities() {
+    fn quantities_parse_as_in_kubernetes() {
         for (text, value) in [
             ("0", 0),
             ("10M", 10_000_000),

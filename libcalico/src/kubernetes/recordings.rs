@@ -123,7 +123,7 @@ fn without_servers_own(mut object: Value) -> Value {
 }
 
 #[test]
-fn every_recorded_object_round_trips() {
+fn every_recorded_kubernetes_object_round_trips() {
     for (folder, group) in GROUPS {
         let transcoder = Transcoder::new(group);
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
@@ -164,7 +164,7 @@ fn every_recorded_object_round_trips() {
 /// A write of a new object sends the same as upstream: the recorded object without the fields that the API server
 /// added.
 #[test]
-fn new_objects_are_as_upstream_makes_them() {
+fn created_objects_match_upstreams_recorded_objects() {
     for (folder, group) in GROUPS {
         let transcoder = Transcoder::new(group);
         for (at, state) in states(folder) {
@@ -191,7 +191,7 @@ fn made_anew<K: Kind>(transcoder: &Transcoder, select: &K::Select, object: &Valu
 
 /// The endpoint of a recorded pod, written again, results in the annotations that the recorded ADD or DEL left.
 #[test]
-fn recorded_pods_were_patched_as_we_patch() {
+fn pod_patches_match_the_recorded_annotations() {
     let (mut added, mut deleted) = (0, 0);
     for (folder, group) in GROUPS {
         let transcoder = Transcoder::new(group);

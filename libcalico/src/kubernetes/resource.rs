@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configuration_decides_before_the_cluster() {
+    fn api_group_in_the_configuration_overrides_discovery() {
         assert_eq!(ApiGroup::from_config(""), None);
         assert_eq!(ApiGroup::from_config("ProjectCalico.org/V3"), Some(ApiGroup::V3));
         for v1 in ["crd.projectcalico.org/v1", "projectcalico.org", "nonsense"] {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn v3_only_where_v1_is_not() {
+    fn v3_group_is_selected_only_without_v1() {
         assert_eq!(ApiGroup::among(["apps", "projectcalico.org"]), ApiGroup::V3);
         assert_eq!(ApiGroup::among(["projectcalico.org", "crd.projectcalico.org"]), ApiGroup::CrdV1);
         assert_eq!(ApiGroup::among(["crd.projectcalico.org"]), ApiGroup::CrdV1);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn url_paths() {
+    fn resource_url_paths_include_group_namespace_and_name() {
         let pod = Location::namespaced(PODS, "default", "web-0");
         assert_eq!(pod.url_path(), "/api/v1/namespaces/default/pods/web-0");
         assert_eq!(pod.collection(), "/api/v1/namespaces/default/pods");
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_the_object_that_was_asked_for_or_not() {
+    fn response_is_accepted_only_if_of_the_requested_object() {
         let pod = Location::namespaced(PODS, "default", "web-0");
         let answer = |kind: &str, namespace: &str, name: &str| serde_json::json!({"kind": kind, "metadata": {"namespace": namespace, "name": name}});
         assert!(pod.is_of(&answer("Pod", "default", "web-0")));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_leaves_its_segment() {
+    fn object_name_is_escaped_within_its_url_segment() {
         for (name, escaped) in [("a/b?c#d%", "a%2Fb%3Fc%23d%25"), ("..", "%252E%252E"), ("ä", "%C3%A4")] {
             assert_eq!(Location::global(NODES, name).url_path(), format!("/api/v1/nodes/{escaped}"));
         }

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn revisions_come_back_from_their_text() {
+    fn object_revision_round_trips_through_text() {
         let finalizers = json!({"finalizers": ["a@b", "{"]}).as_object().unwrap().clone();
         for foreign in [Foreign::default(), Foreign { metadata: finalizers, ..Foreign::default() }] {
             for uid in [None, Some("7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7".to_owned())] {
@@ -105,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_resource_version_is_one() {
+    fn plain_resource_version_parses_as_a_revision() {
         let revision = ObjectRevision::parse(&Revision("4711".into()));
         assert_eq!(revision, ObjectRevision { resource_version: "4711".into(), ..ObjectRevision::default() });
     }
 
     #[test]
-    fn upstream_vector() {
+    fn load_balancer_handle_matches_upstreams_vector() {
         let (given, reversed) = ("7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7", "fe392417-dc50-4cba-9ef8-45cd23ab67ef");
         assert_eq!(reverse_uid(given).as_deref(), Some(reversed));
         assert_eq!(reverse_uid("no uid"), None);
@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reversing_twice_changes_nothing(bytes: [u8; 16]) {
+        fn reversing_a_uid_twice_returns_the_uid(bytes: [u8; 16]) {
             let uid = Uuid::from_bytes(bytes).to_string();
             prop_assert_eq!(reverse_uid(&reverse_uid(&uid).unwrap()), Some(uid));
         }

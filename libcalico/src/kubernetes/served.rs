@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_and_kinds_that_are_served() {
+    fn served_groups_and_kinds_are_read_from_discovery() {
         let groups = json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [
             {"name": "apps", "versions": [{"groupVersion": "apps/v1", "version": "v1"}]},
             {"name": "kubevirt.io", "versions": [{"groupVersion": "kubevirt.io/v1"}, {"groupVersion": "kubevirt.io/v1alpha3"}]},
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_something_else_prove_nothing() {
+    fn unexpected_discovery_responses_are_an_error() {
         for groups in [
             json!({}),
             json!({"kind": "APIGroupList", "groups": []}),

@@ -103,14 +103,14 @@ mod tests {
 
     /// The API server's message already names the user.
     #[test]
-    fn without_a_credential_nothing_is_said_of_one() {
+    fn rejection_without_a_credential_has_the_servers_message_only() {
         let forbidden = json!({"code": 403, "message": "User \"u\" cannot get"});
         let told = refusal_of("", forbidden).unwrap();
         assert_eq!(told, "connection is unauthorized: User \"u\" cannot get");
     }
 
     #[test]
-    fn refusals() {
+    fn api_statuses_map_to_store_errors() {
         let invalid = |fields: &[&str]| {
             let causes: Vec<Value> =
                 fields.iter().map(|f| json!({"reason": "FieldValueInvalid", "field": f})).collect();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_refusal() {
+    fn transient_and_other_statuses_are_no_rejection() {
         for status in [
             json!({"code": 429, "details": {"retryAfterSeconds": 1}}),
             json!({"code": 500}),

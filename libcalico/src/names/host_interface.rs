@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn upstream_vectors() {
+    fn pod_interface_names_match_upstreams_vectors() {
         for (namespace, pod, name) in [
             ("namespace", "podname", "cali82111e10a96"),
             ("default", "nginx", "calic440f455693"),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn container_ids_are_cut_to_eleven() {
+    fn container_interface_name_has_eleven_characters_of_the_id() {
         assert_eq!(container_interface("c0ffee0100000000"), "calic0ffee01000");
         assert_eq!(container_interface("abc"), "caliabc");
         assert_eq!(container_interface("ääääääääääää"), "caliäääääääääää");
@@ -155,7 +155,7 @@ mod tests {
     const LONGEST_ALIAS: usize = 255;
 
     #[test]
-    fn an_alias_names_container_and_pod() {
+    fn alias_contains_the_container_and_a_digest_of_the_pod() {
         let alias = InterfaceAlias::for_pod("k8s-pod-network", "team-a", "web-0", "c0ffee");
         assert!(alias.to_string().starts_with("calico-cni/c0ffee/"), "{alias}");
         assert_eq!(alias.to_string().len(), "calico-cni/c0ffee/".len() + DIGEST_LENGTH);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_whose_interfaces_share_a_name_have_aliases_of_different_pods() {
+    fn pods_with_colliding_interface_names_have_distinct_aliases() {
         let of = |pod: &str| InterfaceAlias::for_pod("net", "team-a", pod, "c1");
         let name = |pod: &str| crate::names::pod_interface("cali", "team-a", pod);
         assert_eq!((name("p723961"), name("p6680456")), ("calib3d7af96bd3".into(), "calib3d7af96bd3".into()));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn sandboxes_of_a_pod_differ_in_the_container_alone() {
+    fn aliases_of_two_sandboxes_of_a_pod_differ_only_in_the_container() {
         let of =
             |network: &str, namespace: &str, pod: &str, id: &str| InterfaceAlias::for_pod(network, namespace, pod, id);
         let (old, new) = (of("net", "ns", "pod", "c1"), of("net", "ns", "pod", "c2"));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_id_and_its_digest_are_different_containers() {
+    fn alias_distinguishes_a_long_container_id_from_its_digest() {
         let long = "a".repeat(65);
         let alias = InterfaceAlias::for_container(&long);
         assert!(alias.is_of_container(&long) && !alias.is_of_container(&"a".repeat(64)));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_others_are_no_aliases() {
+    fn foreign_interface_aliases_do_not_parse() {
         let ours = InterfaceAlias::for_container("c1").to_string();
         assert!(InterfaceAlias::parse(&ours).is_some());
         let others =
@@ -208,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_texts_make_an_alias_that_the_kernel_takes_and_that_reads_back(
+        fn alias_of_any_names_fits_the_kernel_limit_and_round_trips(
             network in any::<String>(), namespace in any::<String>(), pod in any::<String>(), id in any::<String>(),
         ) {
             for alias in [InterfaceAlias::for_pod(&network, &namespace, &pod, &id), InterfaceAlias::for_container(&id)] {
@@ -220,14 +220,14 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_as_an_alias_is_written_as_it_was(text in "(calico-cni/)?\\PC{0,80}(/[0-9a-f]{64})?") {
+        fn parsed_alias_prints_unchanged(text in "(calico-cni/)?\\PC{0,80}(/[0-9a-f]{64})?") {
             if let Some(alias) = InterfaceAlias::parse(&text) {
                 prop_assert_eq!(alias.to_string(), text);
             }
         }
 
         #[test]
-        fn different_containers_have_different_parts(one in "[a-z0-9:._-]{0,70}", other in "[a-z0-9:._-]{0,70}") {
+        fn alias_matches_only_its_own_container(one in "[a-z0-9:._-]{0,70}", other in "[a-z0-9:._-]{0,70}") {
             let alias = InterfaceAlias::for_container(&one);
             prop_assert_eq!(alias.is_of_container(&other), one == other);
         }

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_escaped_and_joined_by_blanks() {
+    fn endpoint_status_file_name_is_escaped_and_joined_by_spaces() {
         assert_eq!(endpoint_status_file("k8s", "default", "testpod1", "eth0"), "k8s default%2Ftestpod1 eth0");
         assert_eq!(endpoint_status_file("a b", "n", "p%,;?ä", "e:0@~"), "a%20b n%2Fp%25%2C%3B%3F%C3%A4 e:0@~");
     }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_input_that_says_something_wins() {
+    fn first_nonempty_node_name_input_wins() {
         let all =
             NodeNameInputs { nodename: "N", nodename_file: Some("f\n"), hostname: "h", os_hostname: " Os.Example\n" };
         let name = |inputs| node_name(inputs).map(|n| (n.name, n.source));

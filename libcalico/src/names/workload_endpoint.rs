@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn upstream_vectors() {
+    fn endpoint_names_match_upstreams_vectors() {
         for (of, name, prefix) in [
             (ids("node-1", "k8s", "web-0", "eth0"), "node--1-k8s-web--0-eth0", "node--1-k8s-web--0-"),
             (
@@ -216,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_stops_at_the_first_empty_part() {
+    fn endpoint_prefix_ends_at_the_first_empty_part() {
         assert_eq!(ids("n", "", "", "").prefix().unwrap(), "n-");
         assert_eq!(ids("n", "k8s", "", "eth0").prefix().unwrap(), "n-k8s-");
         assert_eq!(ids("n", "cni", "c", "eth0").prefix().unwrap(), "n-cni-c-eth0-");
     }
 
     #[test]
-    fn a_prefix_finds_too_much_and_matches_tells_apart() {
+    fn endpoint_prefix_is_ambiguous_and_matches_is_exact() {
         let web = ids("n", "k8s", "web", "");
         let other = "n-k8s-web--1-eth0";
         assert!(other.starts_with(&web.prefix().unwrap()));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_field() {
+    fn endpoint_name_errors_name_the_field() {
         for (of, text) in [
             (ids("", "k8s", "p", "eth0"), "node (field should be assigned)"),
             (ids("n", "k8s", "", "eth0"), "pod = '' (field should be assigned)"),
@@ -253,21 +253,21 @@ mod tests {
     }
 
     #[test]
-    fn names_that_do_not_parse() {
+    fn malformed_endpoint_names_do_not_parse() {
         assert_eq!(EndpointIdentifiers::parse(""), Err(EndpointNameError::Empty));
         let error = EndpointIdentifiers::parse("node--1-k8s-web---0-eth0").unwrap_err();
         assert!(matches!(error, EndpointNameError::TooManyParts { parts: 5, .. }), "{error}");
     }
 
     #[test]
-    fn parts_may_be_missing_at_the_end() {
+    fn endpoint_name_parts_may_be_missing_at_the_end() {
         assert_eq!(EndpointIdentifiers::parse("n").unwrap(), ids("n", "", "", ""));
         assert_eq!(EndpointIdentifiers::parse("n-k8s-web-").unwrap(), ids("n", "k8s", "web", ""));
     }
 
     proptest! {
         #[test]
-        fn names_parse_back(
+        fn endpoint_names_round_trip(
             node in "[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?",
             orchestrator in "k8s|cni|openstack",
             workload in "[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?",
@@ -280,7 +280,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_parses_or_fails(text in "[-a-zä]{0,20}") {
+        fn parsing_any_endpoint_name_never_panics(text in "[-a-zä]{0,20}") {
             let _ = EndpointIdentifiers::parse(&text);
             let _ = ids("n", "k8s", "", "").matches(&text);
         }

@@ -35,7 +35,7 @@ const VECTORS: &[(&str, &str, &str, bool, bool)] = &[
 ];
 
 #[test]
-fn upstream_vectors() {
+fn selectors_match_upstreams_vectors() {
     for (input, canonical, id, over_nothing, over_a_b) in VECTORS {
         let selector = Selector::parse(input).unwrap_or_else(|e| panic!("{input:?}: {e}"));
         assert_eq!(&selector.to_string(), canonical, "{input:?}");
@@ -80,7 +80,7 @@ const ERRORS: &[(&str, &str, usize)] = &[
 ];
 
 #[test]
-fn upstream_errors() {
+fn selector_errors_match_upstreams() {
     for (input, text, offset) in ERRORS {
         let error = Selector::parse(input).expect_err(input);
         assert!(error.to_string().starts_with(text), "{input:?}: {error}");
@@ -89,7 +89,7 @@ fn upstream_errors() {
 }
 
 #[test]
-fn operator_words_are_labels_where_a_label_stands() {
+fn operator_keywords_parse_as_labels_in_label_position() {
     for (input, canonical) in [
         ("in == 'x'", r#"in == "x""#),
         ("in in {'x'}", r#"in in {"x"}"#),
@@ -104,7 +104,7 @@ fn operator_words_are_labels_where_a_label_stands() {
 }
 
 #[test]
-fn present_and_absent_labels() {
+fn selector_operators_match_present_and_absent_labels() {
     let present = labels(&[("a", "value"), ("empty", "")]);
     for (input, expected) in [
         ("a == 'value'", true),
@@ -128,7 +128,7 @@ fn present_and_absent_labels() {
 }
 
 #[test]
-fn labels_have_at_most_512_characters() {
+fn selector_labels_have_at_most_512_characters() {
     let longest = "l".repeat(512);
     assert!(Selector::parse(&format!("has({longest})")).is_ok());
     let error = Selector::parse(&format!("{longest}l == 'x'")).unwrap_err();
@@ -137,7 +137,7 @@ fn labels_have_at_most_512_characters() {
 
 /// Uses a quarter of the default stack size of a thread, so that the limit has a large margin.
 #[test]
-fn nesting_is_limited_before_the_stack_is() {
+fn selector_nesting_is_limited_before_the_stack_overflows() {
     let nested = |open: &str, depth: usize| format!("{}has(a){}", open.repeat(depth), ")".repeat(depth));
     let deepest = move || {
         for open in ["(", "!(", "x == 'y' || ("] {
@@ -171,7 +171,7 @@ fn almost_selectors() -> impl Strategy<Value = String> {
 
 /// FUZZ_SECONDS sets the duration of the search; the default is 1.
 #[test]
-fn any_text_parses_or_fails_and_canonical_text_means_the_same() {
+fn any_selector_text_is_parsed_or_rejected_and_its_canonical_form_is_equivalent() {
     let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     let end = Instant::now() + Duration::from_secs(seconds);
     let worlds = [labels(&[]), labels(&[("a", "x")]), labels(&[("b", "y")]), labels(&[("a", "it's"), ("b", "x")])];

@@ -254,7 +254,7 @@ mod tests {
     use crate::ipam::{Handle, HandleId};
 
     #[test]
-    fn what_cannot_be_read_is_told_and_holds_up_nothing() {
+    fn unreadable_object_is_reported_and_does_not_block_other_reads() {
         let ids = ["torn", "absent", "there"].map(HandleId::new);
         let mut batch = ReadBatch::new();
         let tickets = ids.each_ref().map(|id| batch.get::<Handle>(id));

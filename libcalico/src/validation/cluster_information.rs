@@ -15,7 +15,7 @@ mod tests {
     use crate::api::ClusterInformationSpec;
 
     #[test]
-    fn there_is_only_one() {
+    fn cluster_information_must_be_named_default() {
         let named = |name| ClusterInformation::new(name, ClusterInformationSpec::default());
         assert_eq!(validate_cluster_information(&named("default")), Ok(()));
         let error = validate_cluster_information(&named("other")).unwrap_err().to_string();

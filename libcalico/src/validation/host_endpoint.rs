@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_people_write() {
+    fn typical_host_endpoints_are_valid() {
         assert_eq!(check(json!({"node": "node-1", "interfaceName": "*"})), [""; 0]);
         let ports = json!([{"name": "ssh", "protocol": "TCP", "port": 22}]);
         let full = json!({
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_field_is_named() {
+    fn each_invalid_host_endpoint_field_is_named() {
         for (spec, field) in [
             (json!({"interfaceName": "*"}), "Node"),
             (json!({"node": "Node", "interfaceName": "*"}), "Node"),

@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn cidrs_without_duplicates() {
+    fn reserved_cidrs_must_be_valid_and_unique() {
         assert_eq!(check(&[]), Ok(()));
         assert_eq!(check(&["10.0.0.0/30", "10.0.0.1/30", "fd00::/64"]), Ok(()));
         let error = check(&["10.0.0.0/30", "x"]).unwrap_err();

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_allocated_unless_the_writer_says_no() {
+    fn auto_allocate_blocks_defaults_to_true() {
         let admitted = admit_ipam_configuration(settings()).unwrap();
         assert_eq!(admitted.spec.auto_allocate_blocks, Some(true));
         let mut no = settings();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_ranges() {
+    fn ipam_configuration_name_and_ranges_are_validated() {
         let mut wrong = settings();
         wrong.metadata.name = "other".into();
         wrong.spec.max_blocks_per_host = -1;
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_allocators_record_has_rules_across_fields() {
+    fn ipam_config_rejects_inconsistent_field_combinations() {
         assert_eq!(validate_ipam_config(&IpamConfig::absent()), Ok(()));
         assert!(validate_ipam_config(&IpamConfig::default()).is_err());
         let strict = IpamConfig { strict_affinity: true, max_blocks_per_host: 1, ..IpamConfig::default() };

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_only_one() {
+    fn kube_controllers_configuration_must_be_named_default() {
         let mut named = with_templates(Vec::new());
         assert_eq!(validate_kube_controllers_configuration(&named), Ok(()));
         named.metadata.name = "other".into();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_filled_in() {
+    fn missing_controller_settings_get_their_defaults() {
         let mut spec = KubeControllersConfigurationSpec::default();
         complete_kube_controllers_configuration(&mut spec);
         assert_eq!((spec.prometheus_metrics_port, &spec.controllers.node), (Some(9094), &None));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_have_a_name_of_their_own_and_say_what_they_match() {
+    fn templates_need_unique_names_and_valid_matches() {
         let nothing = HostEndpointTemplate { interface_cidrs: Vec::new(), ..template("nothing") };
         let pattern = HostEndpointTemplate { interface_pattern: "eth.*".into(), ..nothing.clone() };
         let templates = vec![

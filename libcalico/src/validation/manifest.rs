@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_five_kinds() {
+    fn manifests_of_all_five_kinds_decode() {
         let decoded = |kind, spec| decode(manifest(kind, spec)).unwrap();
         let pool = decoded("IPPool", json!({"cidr": "10.0.0.0/16", "natOutgoing": true, "allowedUses": ["Tunnel"]}));
         assert!(matches!(pool, Manifest::IpPool(pool) if pool.spec.nat_outgoing));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_get_prints_can_be_applied() {
+    fn manifest_printed_by_get_decodes_without_server_fields() {
         let mut json = manifest("IPPool", json!({"cidr": "10.0.0.0/16"}));
         json["metadata"] = json!({
             "name": "n", "uid": "u", "resourceVersion": "5", "creationTimestamp": "2026-08-22T06:33:20Z",
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn mistyped_fields_are_named() {
+    fn unknown_manifest_fields_are_named() {
         for (kind, spec, path) in [
             ("IPPool", json!({"cidr": "10.0.0.0/16", "nodeSelecter": "all()"}), "spec.nodeSelecter"),
             ("IPReservation", json!({"reservedCidrs": []}), "spec.reservedCidrs"),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_another_type_are_named() {
+    fn manifest_fields_of_a_wrong_type_are_named() {
         for (spec, path) in [
             (json!({"cidr": 5}), "spec.cidr"),
             (json!({"blockSize": "26"}), "spec.blockSize"),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_manifest() {
+    fn invalid_manifest_is_rejected_with_the_reason() {
         assert!(error(json!([])).ends_with("found a list"));
         assert!(error(json!(null)).ends_with("found nothing"));
         assert!(error(json!({"kind": 5})).starts_with("the manifest has no kind; write one of IPPool, "));

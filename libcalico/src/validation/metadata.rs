@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn metadata_names_are_validated() {
         assert_eq!(fields(&named("a.b-c")), [""; 0]);
         assert_eq!(fields(&named("")), ["Metadata.Name"]);
         assert_eq!(fields(&named("Upper")), ["Metadata.Name"]);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces() {
+    fn metadata_namespace_is_required_only_for_namespaced_kinds() {
         let mut global = named("a");
         global.metadata.namespace = "x".into();
         assert_eq!(fields(&global), ["Metadata.Namespace"]);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_and_annotations() {
+    fn metadata_labels_and_annotations_are_validated() {
         let mut object = named("a");
         object.metadata.annotations.insert("Example.com/Key".into(), "any thing".into());
         object.metadata.labels.insert("key".into(), "value".into());

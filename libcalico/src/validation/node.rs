@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_people_write() {
+    fn typical_nodes_are_valid() {
         assert_eq!(check(json!({})), [""; 0]);
         let full = json!({
             "bgp": {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_field_is_named() {
+    fn each_invalid_node_field_is_named() {
         for (spec, field) in [
             (json!({"bgp": {}}), "BGP"),
             (json!({"bgp": {"asNumber": -1}}), "ASNumber"),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn node_names_are_lower_case() {
+    fn uppercase_node_name_is_rejected() {
         let node = Node::new("Node-1", Default::default());
         assert!(validate_node(&node).is_err());
     }

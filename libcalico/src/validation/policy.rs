@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_filled_in() {
+    fn missing_policy_tier_and_types_get_their_defaults() {
         let admitted = |spec: Value| {
             let admitted = admit_policy(policy("a", spec)).unwrap();
             assert_eq!(admitted.metadata.labels[TIER_LABEL], admitted.spec.tier);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn policy_names_are_validated() {
         for name in ["a", "tier.a", "knp.default.a", "knp.default.a.b.c", "ossg.default.a"] {
             assert_eq!(problems(name, json!({})), [""; 0], "{name}");
         }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn rules() {
+    fn policy_rules_are_validated() {
         let rule = |rule: Value| problems("a", json!({"selector": "a == 'b'", "ingress": [rule]}));
         assert_eq!(rule(json!({"action": "Allow", "protocol": "TCP", "destination": {"ports": [80]}})), [""; 0]);
         assert_eq!(rule(json!({"action": "Allow", "destination": {"ports": ["http"]}})), [""; 0]);

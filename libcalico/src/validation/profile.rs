@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_name_that_is_no_label_fails_as_recorded() {
+    fn profile_of_a_network_name_that_is_no_label_is_rejected_as_in_upstream() {
         let network = "n".repeat(80);
         let error = validate_profile(&default_profile(&network, ProfileReach::SameNetwork)).unwrap_err();
         let text = format!(
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_checked() {
+    fn profile_rules_are_validated() {
         let mut profile = default_profile("net", ProfileReach::SameNetwork);
         profile.spec.egress[0].action = "Maybe".into();
         profile.spec.ingress[0].source.selector = "has(".into();

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn findings_say_field_value_and_rule() {
+    fn findings_name_field_value_and_rule() {
         let mut findings = Vec::new();
         NAME.check_if_set("A", "", &mut findings);
         NAME.check_each("B", &["ok".to_owned(), "Bad".to_owned()], &mut findings);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn families() {
+    fn address_rules_accept_only_their_family() {
         let accepts = |rule: &FieldRule, text: &str| (rule.accept)(text);
         assert!(accepts(&CIDR_V4, "10.0.0.7/8") && accepts(&CIDR_V4, "10.0.0.7") && !accepts(&CIDR_V4, "fd00::/8"));
         assert!(accepts(&CIDR_V6, "fd00::7/8") && !accepts(&CIDR_V6, "10.0.0.7"));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn name_syntaxes_accept_valid_and_reject_invalid_names() {
         let (good, bad) = (["a", "node-1.ec2.internal", "0"], ["", "A", "-a", "a-", "a..b", ".a", "a_b", "ä", "a\n"]);
         assert_eq!(split(is_dns_name, &good).1, [""; 0]);
         assert_eq!(split(is_dns_name, &bad).0, [""; 0]);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn address_syntaxes_accept_valid_and_reject_invalid_addresses() {
         let good = ["10.0.0.1", "10.0.0.0/8", "fd00::/8", "fd00::1"];
         let bad = ["", "10.0.0.1/8", "10.0.0.256", "fd00::1/64", "10.0.0.0/33", "x"];
         assert_eq!(split(is_network, &good).1, [""; 0]);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn labels() {
+    fn label_syntax_problems_are_named() {
         let good = ["a", "A_b.c-9", "example.com/x", &"n".repeat(63)];
         assert!(good.iter().all(|key| label_key_problem(key).is_none()));
         for (key, problem) in [
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_quoted_as_go_prints_them() {
+    fn values_in_errors_print_as_in_go() {
         assert_eq!(go_map(&[("b", "2"), ("a", "")].map(|(k, v)| (k.into(), v.into())).into()), "map[a: b:2]");
         assert_eq!(go_list(["a", "b"]), "[a b]");
     }

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_endpoint_is_valid() {
+    fn complete_endpoint_is_valid() {
         let mut endpoint = endpoint();
         endpoint.spec.mac = "aa:bb:cc:dd:ee:ff".into();
         endpoint.spec.ipv4_gateway = "169.254.1.1".into();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_follows_from_the_spec() {
+    fn endpoint_name_must_follow_from_the_spec() {
         let mut other = endpoint();
         other.metadata.name = "node--1-cni-c0ffee-eth1".into();
         let error = validate_workload_endpoint(&other).unwrap_err().to_string();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_field_is_named() {
+    fn each_invalid_endpoint_field_is_named() {
         type Breakage = fn(&mut WorkloadEndpointSpec);
         let cases: [(Breakage, &str, &str); 18] = [
             (|s| s.service_account_name = "A".into(), "ServiceAccountName", "Tag: name "),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn protocols_with_ports() {
+    fn protocols_with_ports_are_recognized() {
         for protocol in [json!("TCP"), json!("udp"), json!("SCTP"), json!(6), json!("17"), json!(132)] {
             assert!(has_ports(&protocol), "{protocol}");
         }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn upper_case_container_ids_make_no_name() {
+    fn uppercase_container_id_yields_an_invalid_endpoint_name() {
         let mut endpoint = endpoint();
         endpoint.spec.container_id = "C0FFEE".into();
         endpoint.metadata.name = "node--1-cni-C0FFEE-eth0".into();

@@ -27,7 +27,7 @@ fn error(variables: Variables<'_>, stdin: &str) -> CniError {
 }
 
 #[test]
-fn a_whole_call() {
+fn complete_call_is_decoded() {
     let stdin = r#"{ "cniVersion": "0.4.0", "name": "net", "mtu": 1400 }"#;
     let call = call_with(&[("CNI_ARGS", "IP=10.0.0.7"), ("ETCD_ENDPOINTS", "http://e")], stdin).unwrap();
     assert_eq!(call.command, Command::Add);
@@ -45,7 +45,7 @@ fn a_whole_call() {
 }
 
 #[test]
-fn without_a_version_checks_are_of_0_1_0_and_the_result_is_of_0_2_0() {
+fn missing_version_is_checked_as_0_1_0_and_yields_a_0_2_0_result() {
     let call = call_with(&[], r#"{"name":"net"}"#).unwrap();
     assert_eq!((call.version, call.result_version()), (Version::V0_1_0, Version::V0_2_0));
     let check = error(&[("CNI_COMMAND", "CHECK")], r#"{"name":"net"}"#);
@@ -54,7 +54,7 @@ fn without_a_version_checks_are_of_0_1_0_and_the_result_is_of_0_2_0() {
 
 /// Checks the order of the stages: each input has the fault of its stage and of all later stages.
 #[test]
-fn the_order_of_checks() {
+fn checks_of_a_call_run_in_upstreams_order() {
     let bad = ("CNI_ARGS", "nonsense");
     let nonsense = ("CNI_COMMAND", "NONSENSE");
     let stages: [(Variables<'_>, &str, Code, &str); 10] = [
@@ -96,7 +96,7 @@ fn the_order_of_checks() {
 }
 
 #[test]
-fn stdin_is_not_read_when_the_environment_is_bad() {
+fn stdin_is_not_read_if_the_environment_is_invalid() {
     let read = Cell::new(false);
     let stdin = || {
         read.set(true);
@@ -107,14 +107,14 @@ fn stdin_is_not_read_when_the_environment_is_bad() {
 }
 
 #[test]
-fn stdin_that_cannot_be_read_is_code_5() {
+fn unreadable_stdin_is_an_io_error() {
     let lookup = |name: &str| Some(if name == "CNI_COMMAND" { "STATUS" } else { "x" }.to_owned());
     let error = read_call(&lookup, || Err(io::Error::other("broken pipe"))).unwrap_err().error;
     assert_eq!(error, CniError::new(Code::IO, "error reading from stdin: broken pipe"));
 }
 
 #[test]
-fn what_is_no_object_is_code_6() {
+fn stdin_other_than_an_object_is_a_decode_error() {
     for (stdin, found) in [("[]", "an array"), ("7", "the number 7"), (r#""x""#, r#"the string "x""#)] {
         let error = error(&[], stdin);
         assert_eq!(
@@ -127,14 +127,14 @@ fn what_is_no_object_is_code_6() {
 }
 
 #[test]
-fn a_plugin_cut_from_a_list_says_how_to_mend_it() {
+fn plugin_entry_without_a_name_is_rejected_with_a_jq_hint() {
     let error = error(&[], r#"{"type":"calico","ipam":{"type":"calico-ipam"}}"#);
     assert_eq!((error.code, error.msg.as_str()), (Code::INVALID_CONFIG, "missing network name"));
     assert!(error.details.contains("jq '.plugins[0] + {name, cniVersion}'"), "{error}");
 }
 
 #[test]
-fn a_whole_list_says_how_to_mend_it() {
+fn configuration_list_is_rejected_with_a_jq_hint() {
     let error = error(&[], r#"{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"calico"}]}"#);
     assert_eq!(error.code, Code::INVALID_CONFIG);
     assert!(error.msg.contains("network configuration list"), "{error}");
@@ -143,7 +143,7 @@ fn a_whole_list_says_how_to_mend_it() {
 }
 
 #[test]
-fn errors_know_the_version_once_it_is_read() {
+fn errors_carry_the_cni_version_once_decoded() {
     let version = |variables: Variables<'_>, stdin: &str| call_with(variables, stdin).unwrap_err().version;
     assert_eq!(version(&[], "{"), None);
     assert_eq!(version(&[("CNI_COMMAND", "NONSENSE")], MINIMAL), None);
@@ -152,7 +152,7 @@ fn errors_know_the_version_once_it_is_read() {
 }
 
 #[test]
-fn prev_result_is_read_for_add_and_check_only() {
+fn prev_result_is_read_only_for_add_and_check() {
     let stdin =
         |ip: &str| format!(r#"{{"name":"n","cniVersion":"1.0.0","prevResult":{{"ips":[{{"address":"{ip}"}}]}}}}"#);
     for command in ["ADD", "CHECK"] {
@@ -166,7 +166,7 @@ fn prev_result_is_read_for_add_and_check_only() {
 }
 
 #[test]
-fn gc_needs_the_list_of_attachments() {
+fn gc_requires_the_list_of_valid_attachments() {
     let error = error(&[("CNI_COMMAND", "GC")], MINIMAL);
     assert_eq!(error.code, Code::INVALID_CONFIG);
     let stdin = |list: &str| format!(r#"{{"name":"n","cniVersion":"1.1.0","cni.dev/valid-attachments":{list}}}"#);
@@ -180,7 +180,7 @@ fn gc_needs_the_list_of_attachments() {
 }
 
 #[test]
-fn verbs_need_their_version() {
+fn commands_unsupported_by_the_version_are_rejected() {
     for (command, stdin, ok) in [
         ("STATUS", MINIMAL, true),
         ("STATUS", r#"{"name":"n","cniVersion":"1.0.0"}"#, false),
@@ -199,14 +199,14 @@ fn verbs_need_their_version() {
 }
 
 #[test]
-fn a_rewritten_configuration_for_a_delegate() {
+fn rewritten_configuration_preserves_other_bytes() {
     let call = call_with(&[], r#"{"name":"n","big":9007199254740993,"ipam":{"subnet":"usePodCidr"}}"#).unwrap();
     let bytes = call.rewritten(|object| object.change("ipam", |ipam| ipam.set("subnet", "10.1.0.0/24"))).unwrap();
     assert_eq!(bytes, br#"{"name":"n","big":9007199254740993,"ipam":{"subnet":"10.1.0.0/24"}}"#);
 }
 
 #[test]
-fn unsupported_version_lists_what_is_supported() {
+fn unsupported_version_error_lists_the_supported_versions() {
     let error = parse_config_version("9.9.9").unwrap_err();
     assert_eq!(error.code, Code::INCOMPATIBLE_VERSION);
     assert_eq!(error.msg, "incompatible CNI versions");

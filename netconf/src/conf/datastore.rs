@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug_hides_the_text() {
+    fn secret_debug_output_is_hidden() {
         assert_eq!(format!("{:?}", Secret::new("hunter2".to_owned())), "<hidden>");
     }
 }

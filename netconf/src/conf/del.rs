@@ -84,7 +84,7 @@ mod tests {
 
     /// An ADD rejects each of these values.
     #[test]
-    fn del_passes_over_values_that_it_does_not_need() {
+    fn del_ignores_invalid_values_that_del_does_not_need() {
         let document = json!({
             "name": "n", "mtu": 1, "MTU": 1500, "num_queues": 5000, "policy_setup_timeout_seconds": -1, "log_level": 7,
             "container_settings": { "allow_ip_forwarding": "yes" }, "prevResult": "x", "calico_api_group": "v7",
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn del_refuses_values_without_which_it_does_not_know_what_to_take_back() {
+    fn del_rejects_invalid_values_needed_for_the_cleanup() {
         for (key, value) in [
             ("datastore_type", json!("oracle")),
             ("etcd_endpoints", json!(1)),

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn precedence() {
+    fn datastore_variables_follow_the_documented_precedence() {
         let json = r#"{"etcd_endpoints":"http://conf"}"#;
         let table: [(&str, EnvSettings<'_>, &str); 6] = [
             (json, &[], "http://conf"),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_is_read() {
+    fn every_datastore_variable_is_read() {
         for (name, setting) in SETTINGS {
             let mut plain = conf("{}", &[(name, "value")]).unwrap();
             assert_eq!(setting(&mut plain.datastore), "value", "{name}");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn kind_without_a_type() {
+    fn datastore_kind_is_derived_without_a_type() {
         let kind = |json: &str, variables: EnvSettings<'_>| conf(json, variables).unwrap().datastore.kind();
         assert_eq!(kind("{}", &[]), DatastoreType::Kubernetes);
         assert_eq!(kind(r#"{"etcd_discovery_srv":"x"}"#, &[]), DatastoreType::Kubernetes);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_type_is_code_4() {
+    fn unknown_datastore_type_is_an_environment_error() {
         let error = conf("{}", &[("DATASTORE_TYPE", "mongo")]).unwrap_err();
         assert_eq!((error.code, error.msg.as_str()), (Code::INVALID_ENVIRONMENT, "unknown datastore type: mongo"));
     }

@@ -10,7 +10,7 @@ fn parse(conf: &Value) -> NetConf {
 }
 
 #[test]
-fn nothing_given_is_the_default() {
+fn empty_configuration_yields_defaults() {
     for conf in [json!({}), json!({ "ipam": {}, "policy": {}, "unknown": [1] }), json!({ "mtu": null, "ipam": null })] {
         assert_eq!(parse(&conf), NetConf::default(), "{conf}");
     }
@@ -23,7 +23,7 @@ fn nothing_given_is_the_default() {
 }
 
 #[test]
-fn empty_strings_and_zeros_are_defaults_too() {
+fn empty_strings_and_zeros_yield_defaults() {
     let conf = json!({
         "nodename_file": "", "endpoint_status_dir": "", "device_type": "", "datastore_type": "", "calico_api_group": "",
         "log_file_max_size": 0, "log_file_max_age": 0, "log_file_max_count": 0, "num_queues": -3,
@@ -33,7 +33,7 @@ fn empty_strings_and_zeros_are_defaults_too() {
 }
 
 #[test]
-fn what_calicos_installer_writes() {
+fn configuration_written_by_the_installer_is_parsed() {
     let conf = parse(&json!({
         "name": "k8s-pod-network", "cniVersion": "1.0.0", "type": "calico",
         "log_level": "Debug", "log_file_path": "/var/log/calico/cni/cni.log",
@@ -54,7 +54,7 @@ fn what_calicos_installer_writes() {
 }
 
 #[test]
-fn the_other_datastores() {
+fn etcd_and_local_datastores_are_parsed() {
     let etcd = parse(&json!({
         "datastore_type": "etcdv3", "etcd_endpoints": "https://a:2379,https://b:2379", "etcd_ca_cert_file": "/ca",
         "etcd_key": "KEY", "etcd_cert": "CERT", "etcd_username": "u", "etcd_password": "p",
@@ -67,14 +67,14 @@ fn the_other_datastores() {
 }
 
 #[test]
-fn unknown_log_levels_are_info() {
+fn unknown_log_level_means_info() {
     for (text, level) in [("ERROR", LogLevel::Error), ("warning", LogLevel::Info), ("", LogLevel::Info)] {
         assert_eq!(parse(&json!({ "log_level": text })).log.log_level, level, "{text}");
     }
 }
 
 #[test]
-fn mesos_labels() {
+fn mesos_labels_are_parsed() {
     let labels = json!([{ "key": "a", "value": "1" }, { "key": "b" }]);
     let conf =
         parse(&json!({ "args": { "org.apache.mesos": { "network_info": { "labels": { "labels": labels } } } } }));
@@ -84,7 +84,7 @@ fn mesos_labels() {
 }
 
 #[test]
-fn dataplane_options() {
+fn dataplane_options_yield_the_grpc_socket_and_string_options() {
     assert_eq!(parse(&json!({ "dataplane_options": {} })).dataplane_options.grpc_socket(), None);
     let grpc =
         json!({ "type": "grpc", "socket": "unix:///s", "colour": "blue", "number": 1, "Type": "x", "gone": null });
@@ -101,7 +101,7 @@ fn dataplane_options() {
 }
 
 #[test]
-fn host_local_routes_and_ranges() {
+fn host_local_routes_and_ranges_are_parsed() {
     let ipam = |kind: &str| json!({ "ipam": { "type": kind, "routes": [{ "dst": "10.1.2.3/8" }, {}], "ranges": [[{ "subnet": "usePodCidr" }]] } });
     let ours = parse(&ipam("host-local")).ipam;
     assert!(ours.is_host_local());
@@ -110,13 +110,13 @@ fn host_local_routes_and_ranges() {
 }
 
 #[test]
-fn another_plugins_keys_are_its_own() {
+fn keys_of_another_ipam_plugin_are_ignored() {
     let conf = parse(&json!({ "ipam": { "type": "whereabouts", "routes": "all", "ranges": 7 } }));
     assert!(conf.ipam.routes.is_empty() && conf.ipam.ranges.is_empty());
 }
 
 #[test]
-fn secrets_are_in_no_error_and_no_debug_output() {
+fn secrets_are_in_no_error_or_debug_output() {
     for key in ["etcd_password", "etcd_key"] {
         let error = NetConf::parse(json!({ key: 424242 }).to_string().as_bytes()).unwrap_err();
         assert_eq!(error.msg, format!("failed to load netconf: $.{key}: found a number, want a string"));
@@ -128,14 +128,14 @@ fn secrets_are_in_no_error_and_no_debug_output() {
 }
 
 #[test]
-fn the_least_and_the_greatest_mtu() {
+fn smallest_and_largest_mtu_are_accepted() {
     for mtu in [0, 68, 65_535] {
         assert_eq!(parse(&json!({ "mtu": mtu })).interface.mtu, mtu);
     }
 }
 
 #[test]
-fn an_error_says_where_what_and_what_is_allowed() {
+fn decode_errors_name_path_value_and_allowed_values() {
     let table = [
         (json!({ "mtu": "x" }), Code::DECODE, r#"$.mtu: found the string "x", want 0 or an integer from 68 to 65535"#),
         (
@@ -176,14 +176,14 @@ fn an_error_says_where_what_and_what_is_allowed() {
 }
 
 #[test]
-fn a_list_is_refused_for_the_connection_test_too() {
+fn configuration_list_is_rejected_for_the_connection_test_too() {
     let error = NetConf::parse(br#"{"name":"n","plugins":[]}"#).unwrap_err();
     assert_eq!(error.code, Code::INVALID_CONFIG);
     assert!(error.details.contains("jq '.plugins[0]"), "{error}");
 }
 
 #[test]
-fn windows_keys_that_do_nothing_here() {
+fn ignored_windows_keys_are_listed() {
     assert_eq!(NetConf::default().windows.ignored().count(), 0);
     let text = br#"{"mode": "vxlan", "vxlan_mac_prefix": "0e", "vxlan_vni": 4096, "windows_use_single_network": true,
         "windows_pod_deletion_timestamp_timeout": 60, "windows_disable_default_deny_all_policy": true,

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn documents() {
+fn json_documents_are_parsed() {
     for (text, value) in [
         ("{}", json!({})),
         (" null\n", json!(null)),
@@ -14,7 +14,7 @@ fn documents() {
 }
 
 #[test]
-fn truncated_documents_have_upstreams_text() {
+fn truncated_document_is_reported_with_upstreams_text() {
     for text in ["", "  ", "{", r#"{"a"#, r#"{"a":"#, r#"{"a":1"#, "[1,"] {
         assert_eq!(parse(text.as_bytes()), Err(Malformed::Truncated), "{text}");
     }
@@ -22,7 +22,7 @@ fn truncated_documents_have_upstreams_text() {
 }
 
 #[test]
-fn syntax_errors_say_where() {
+fn json_syntax_errors_report_line_and_column() {
     for text in ["{a:1}", "{} {}", "{'a':1}", r#"{"a":01}"#, r#"{"a":NaN}"#, r#"{"a":"\ud800"}"#, "\u{feff}{}"] {
         let error = parse(text.as_bytes()).unwrap_err();
         assert!(matches!(&error, Malformed::Syntax(text) if text.contains("line 1 column")), "{text}: {error:?}");
@@ -30,7 +30,7 @@ fn syntax_errors_say_where() {
 }
 
 #[test]
-fn keys_given_twice_are_named_by_path() {
+fn duplicate_keys_are_named_by_path() {
     for (text, path) in [
         (r#"{"mtu":1,"mtu":1}"#, "$.mtu"),
         (r#"{"a":{"b":[{"c":1},{"c":1,"d":2,"c":3}]}}"#, "$.a.b[1].c"),
@@ -42,14 +42,14 @@ fn keys_given_twice_are_named_by_path() {
 }
 
 #[test]
-fn size_is_limited() {
+fn input_size_is_limited() {
     let padded = |len: usize| format!("{{}}{}", " ".repeat(len - 2));
     assert!(parse(padded(MAX_INPUT).as_bytes()).is_ok());
     assert_eq!(parse(padded(MAX_INPUT + 1).as_bytes()), Err(Malformed::TooLong));
 }
 
 #[test]
-fn depth_is_limited() {
+fn nesting_depth_is_limited() {
     for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
         let nested = |depth: usize| format!("{}1{}", open.repeat(depth), close.repeat(depth));
         assert!(parse(nested(100).as_bytes()).is_ok());
@@ -61,13 +61,13 @@ fn depth_is_limited() {
 }
 
 #[test]
-fn bytes_that_are_not_utf8() {
+fn invalid_utf8_is_rejected_with_its_position() {
     assert_eq!(parse(b"{\"a\":\"\xff\"}"), Err(Malformed::NotUtf8(6)));
     assert_eq!(parse(b"{\"a\":\"\xc3"), Err(Malformed::NotUtf8(6)));
 }
 
 #[test]
-fn paths() {
+fn decode_error_paths_quote_unusual_keys() {
     let value = json!({ "a": { "cni.dev/x": [0, { "b_1": "" }] } });
     let read = |key: &str| {
         let last = |node: &Node<'_>| match node.object() {
@@ -83,7 +83,7 @@ fn paths() {
 }
 
 #[test]
-fn long_values_are_cut_in_errors() {
+fn long_values_are_truncated_in_errors() {
     let value = json!("ä".repeat(200));
     let error = Node::root("$", &value).wrong_type("less").to_string();
     assert!(error.ends_with("…, want less") && error.chars().count() < 120, "{error}");

@@ -24,7 +24,7 @@ fn dual_stack() -> CniResult {
 }
 
 #[test]
-fn form_1_0_0_byte_by_byte() {
+fn result_in_version_1_0_0_matches_byte_by_byte() {
     let want = r#"{
     "cniVersion": "1.0.0",
     "interfaces": [
@@ -62,7 +62,7 @@ fn form_1_0_0_byte_by_byte() {
 }
 
 #[test]
-fn form_0_3_1_byte_by_byte() {
+fn result_in_version_0_3_1_matches_byte_by_byte() {
     let want = r#"{
     "cniVersion": "0.3.1",
     "interfaces": [
@@ -103,7 +103,7 @@ fn form_0_3_1_byte_by_byte() {
 }
 
 #[test]
-fn form_0_2_0_byte_by_byte() {
+fn result_in_version_0_2_0_matches_byte_by_byte() {
     let want = r#"{
     "cniVersion": "0.2.0",
     "ip4": {
@@ -129,7 +129,7 @@ fn form_0_2_0_byte_by_byte() {
 }
 
 #[test]
-fn every_key_of_a_route_and_of_dns() {
+fn every_route_and_dns_key_round_trips() {
     let route = Route {
         dst: "10.0.0.0/8".parse().unwrap(),
         gw: Some("10.0.0.1".parse().unwrap()),
@@ -156,7 +156,7 @@ fn every_key_of_a_route_and_of_dns() {
 }
 
 #[test]
-fn nothing_is_left_out_of_an_empty_result_but_what_upstream_leaves_out() {
+fn empty_result_omits_only_the_fields_that_upstream_omits() {
     let empty = CniResult::default();
     assert_eq!(empty.to_json(Version::V1_0_0).unwrap(), "{\n    \"cniVersion\": \"1.0.0\"\n}");
     assert_eq!(empty.to_json(Version::V0_4_0).unwrap(), "{\n    \"cniVersion\": \"0.4.0\",\n    \"dns\": {}\n}");
@@ -167,7 +167,7 @@ fn nothing_is_left_out_of_an_empty_result_but_what_upstream_leaves_out() {
 }
 
 #[test]
-fn a_delegates_result_is_of_its_own_version_or_the_configurations() {
+fn delegated_result_has_its_own_or_the_configured_version() {
     let old =
         json!({ "ip4": { "ip": "10.0.0.7/24", "gateway": "10.0.0.1", "routes": [{ "dst": "0.0.0.0/0" }] }, "dns": {} });
     let result = CniResult::parse(old.to_string().as_bytes(), Version::V0_2_0).unwrap();
@@ -186,7 +186,7 @@ fn a_delegates_result_is_of_its_own_version_or_the_configurations() {
 }
 
 #[test]
-fn bad_results_name_the_path() {
+fn invalid_result_is_rejected_with_the_path() {
     let table = [
         ("", Code::DECODE, "unexpected end of JSON input"),
         ("[]", Code::DECODE, "$: found an array, want an object"),

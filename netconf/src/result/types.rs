@@ -190,14 +190,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_round_trips_with_host_bits() {
+    fn network_text_round_trips_with_host_bits() {
         for text in ["10.65.0.5/26", "0.0.0.0/0", "10.0.0.1/32", "fd00:65::c11:b42f:f17e:a680/122", "::/0", "::1/128"] {
             assert_eq!(text.parse::<IpNet>().unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn what_go_refuses_is_refused() {
+    fn addresses_that_go_rejects_are_rejected() {
         for text in [
             "",
             "10.0.0.1",
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn host_is_full_length() {
+    fn host_network_has_the_full_prefix_length() {
         assert_eq!(IpNet::host("10.0.0.1".parse().unwrap()).to_string(), "10.0.0.1/32");
         assert_eq!(IpNet::host("fd00::1".parse().unwrap()).to_string(), "fd00::1/128");
     }

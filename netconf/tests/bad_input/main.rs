@@ -35,7 +35,7 @@ fn assert_refused(stdin: &str, code: Code, path: &str) {
 }
 
 #[test]
-fn the_full_configuration_is_accepted() {
+fn complete_configuration_is_accepted_by_every_command() {
     let stdin = full().to_string();
     for command in ["ADD", "DEL", "CHECK", "STATUS", "GC"] {
         call(command, &stdin).unwrap_or_else(|error| panic!("{command}: {error}"));
@@ -43,7 +43,7 @@ fn the_full_configuration_is_accepted() {
 }
 
 #[test]
-fn wrong_types() {
+fn values_of_a_wrong_type_are_rejected() {
     let values = [json!(true), json!(7), json!(1.5), json!("text"), json!([]), json!({})];
     let mut refused = 0;
     for key in keys() {
@@ -56,7 +56,7 @@ fn wrong_types() {
 }
 
 #[test]
-fn numbers_that_are_no_integers() {
+fn fractional_numbers_are_rejected_for_integers() {
     for key in keys().iter().filter(|key| key.kind == "integer") {
         for text in ["1500.0", "1e3", "0.5", "-0.5"] {
             let stdin = with(&full(), &key.steps, &json!("NUMBER")).to_string().replace("\"NUMBER\"", text);
@@ -66,7 +66,7 @@ fn numbers_that_are_no_integers() {
 }
 
 #[test]
-fn out_of_range() {
+fn integers_out_of_range_are_rejected() {
     for key in keys().iter().filter(|key| key.kind == "integer") {
         let mut texts = vec!["1e30".to_owned(), "-1e30".to_owned(), "18446744073709551616".to_owned()];
         texts.extend(key.limits("minimum").into_iter().map(|minimum| (minimum - 1).to_string()));
@@ -79,7 +79,7 @@ fn out_of_range() {
 }
 
 #[test]
-fn words_that_are_not_allowed() {
+fn values_outside_an_enumeration_are_rejected() {
     let words: Vec<Key> = keys().into_iter().filter(|key| !key.words().is_empty()).collect();
     assert_eq!(words.len(), 6);
     for key in words {
@@ -98,7 +98,7 @@ fn words_that_are_not_allowed() {
 }
 
 #[test]
-fn bad_values() {
+fn invalid_values_are_rejected_with_their_path() {
     let table = [
         ("$.ipam.type", "a/b"),
         ("$.ipam.ipv4_pools[0]", ""),
@@ -117,7 +117,7 @@ fn bad_values() {
 }
 
 #[test]
-fn null_is_the_default_but_not_in_arrays() {
+fn null_means_the_default_except_in_arrays() {
     for key in keys().iter().filter(|key| !["name", "containerID", "ifname", "socket"].contains(&key.name())) {
         let stdin = with(&full(), &key.steps, &Value::Null).to_string();
         if key.is_item() {
@@ -129,7 +129,7 @@ fn null_is_the_default_but_not_in_arrays() {
 }
 
 #[test]
-fn keys_are_known_in_any_letter_case() {
+fn keys_are_recognized_in_any_letter_case() {
     for key in keys().iter().filter(|key| key.steps.len() == 1 && key.name() != "name") {
         let text = full().to_string();
         let upper = key.name().to_uppercase();
@@ -146,7 +146,7 @@ fn keys_are_known_in_any_letter_case() {
 }
 
 #[test]
-fn keys_that_are_given_twice() {
+fn duplicate_keys_are_rejected_in_any_letter_case() {
     for key in keys().iter().filter(|key| key.steps.len() == 1) {
         let text = full().to_string();
         let name = key.name();

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_mark_is_the_same_value() {
+    fn equal_marks_match_equal_values_only() {
         let mut b = bindings();
         assert!(b.matches(&json!("<mac1>"), &json!("02:00:00:00:00:01")));
         assert!(b.matches(&json!("<mac1>"), &json!("02:00:00:00:00:01")));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn different_marks_are_different_values() {
+    fn different_marks_match_different_values_only() {
         let mut b = bindings();
         assert!(b.matches(&json!("<ll1>/64 link"), &json!("fe80::1/64 link")));
         assert!(!b.matches(&json!("<ll2>"), &json!("fe80::1")));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_has_a_form() {
+    fn mark_matches_only_values_of_its_format() {
         let mut b = bindings();
         assert!(!b.matches(&json!("<uid1>"), &json!("not-a-uid")));
         assert!(!b.matches(&json!("<time>"), &json!("2026-11-21T10:00:00.5Z")), "whole seconds");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn sequence_numbers_keep_their_distances() {
+    fn sequence_number_marks_match_only_at_equal_distances() {
         let mut b = bindings();
         assert!(b.matches(&json!("<seq1+0>"), &json!(100)));
         assert!(b.matches(&json!("<seq1-1>"), &json!(99)));
@@ -268,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mismatch_binds_nothing() {
+    fn mismatch_binds_no_mark() {
         let mut b = bindings();
         assert!(!b.matches(&json!("a <mac1> b"), &json!("a 02:00:00:00:00:01 c")));
         assert!(b.matches(&json!("<mac1>"), &json!("02:00:00:00:00:02")));
     }
 
     #[test]
-    fn text_around_a_mark_is_literal() {
+    fn text_around_a_mark_matches_literally() {
         let mut b = bindings();
         assert!(b.matches(&json!("in path [<bin> /usr]"), &json!("in path [/b /usr]")));
         assert!(!b.matches(&json!("in path [<bin> /usr]"), &json!("in path [/c /usr]")));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_loaded_keeps_its_values() {
+    fn loaded_objects_keep_their_values_in_later_steps() {
         let mut b = bindings();
         let initial = json!({"p": {"uid": "<uid7>", "t": "<time>", "x": 1}});
         let loaded = Concrete::new(&b.places.clone()).value(&initial);

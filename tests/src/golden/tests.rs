@@ -55,7 +55,7 @@ fn all_recordings() -> Vec<Recording> {
 
 /// Without this test, an entry about a scenario that does not exist would never be reported as unmet.
 #[test]
-fn every_wanted_difference_is_about_a_recording() {
+fn every_wanted_difference_names_an_existing_recording() {
     for entry in wanted::read().unwrap() {
         let folders =
             if entry.datastores.is_empty() { FOLDERS.map(str::to_owned).into() } else { entry.datastores.clone() };
@@ -68,7 +68,7 @@ fn every_wanted_difference_is_about_a_recording() {
 }
 
 #[test]
-fn every_recording_equals_itself() {
+fn comparison_of_each_recording_with_itself_finds_no_difference() {
     for recording in all_recordings() {
         assert!(FOLDERS.contains(&recording.datastore.as_str()) && !recording.steps.is_empty(), "{}", recording.name);
         let mut expectation = Expectation::new(&recording, &places());
@@ -82,7 +82,7 @@ fn every_recording_equals_itself() {
 
 /// Changes each leaf of each step in turn.
 #[test]
-fn no_leaf_changes_unnoticed() {
+fn every_changed_leaf_is_reported() {
     let mut seen = BTreeSet::new();
     for recording in all_recordings() {
         let mut before = Expectation::new(&recording, &places());
@@ -120,7 +120,7 @@ fn is_lone_sequence_number(recording: &Recording, index: usize, path: &str) -> b
 }
 
 #[test]
-fn no_member_appears_or_goes_unnoticed() {
+fn every_added_or_removed_member_is_reported() {
     let recording = recording::read("etcd", "v4-add-del").unwrap();
     let ours = perfect_step(&mut Expectation::new(&recording, &places()), &recording, 0);
     for path in objects(&ours, String::new()) {
@@ -139,7 +139,7 @@ fn no_member_appears_or_goes_unnoticed() {
 
 /// A second pod's address, MAC or UID must differ from the first pod's.
 #[test]
-fn a_value_cannot_stand_for_two_marks() {
+fn value_of_one_mark_is_rejected_for_another_mark() {
     let recording = recording::read("etcd", "v4-two-pods").unwrap();
     let mut expectation = Expectation::new(&recording, &places());
     let first = perfect_step(&mut expectation, &recording, 0);
@@ -153,7 +153,7 @@ fn a_value_cannot_stand_for_two_marks() {
 }
 
 #[test]
-fn a_loaded_object_keeps_its_uid_and_time() {
+fn changed_uid_or_time_of_a_loaded_object_is_reported() {
     let recording = recording::read("etcd", "v4-add-del").unwrap();
     for leaf in ["uid", "creationTimestamp"] {
         let mut expectation = Expectation::new(&recording, &places());
@@ -177,7 +177,7 @@ fn wanting(entry: Entry) -> anyhow::Result<Wanted> {
 }
 
 #[test]
-fn what_must_not_differ_cannot_be_wanted() {
+fn wanted_difference_at_a_fixed_path_is_rejected() {
     let block = "/after/store/~1calico~1ipam~1v2~1assignment~1ipv4~1block~110.65.166.128-26";
     let endpoint = "/after/store/~1calico~1resources~1v3~1projectcalico.org~1workloadendpoints~1default~1x/spec";
     let refused = [
@@ -214,7 +214,7 @@ fn what_must_not_differ_cannot_be_wanted() {
 }
 
 #[test]
-fn a_wanted_difference_covers_our_exact_value_only_and_must_be_met() {
+fn wanted_difference_covers_the_exact_value_only_and_must_occur() {
     let found = || vec![Difference { path: "/exit".into(), recorded: Some(json!(0)), ours: Some(json!(1)) }];
     let ours = json!({"exit": 1});
     let mut bindings = Bindings::new(places());

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_module_of_kubernetes_is_of_one_release() {
+    fn every_replaced_kubernetes_module_has_the_same_release() {
         let release = version().unwrap().strip_prefix("v1.").unwrap();
         let replaced: Vec<&str> = GO_MOD.lines().filter(|line| line.contains(" => ")).collect();
         assert_eq!(replaced.len(), 33);

@@ -128,7 +128,7 @@ mod tests {
         - { apiGroups: [''], resources: [pods], verbs: [get] }\n";
 
     #[test]
-    fn a_rule_grants_each_verb_on_each_resource_of_each_group() {
+    fn rule_grants_each_verb_on_each_resource_of_each_group() {
         let role = Role::parse(ROLE).unwrap();
         assert_eq!(role.0.len(), 8);
         assert!(role.to_string().contains("list pods/status.apps\n"), "{role}");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn role_with_unsupported_fields_is_rejected() {
         for (from, to) in [("verbs: [get] }", "verbs: [get], resourceNames: [a] }"), ("ClusterRole", "Role")] {
             Role::parse(&ROLE.replace(from, to)).unwrap_err();
         }

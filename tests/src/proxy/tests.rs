@@ -77,7 +77,7 @@ fn answer() -> Option<(u16, String)> {
 }
 
 #[test]
-fn without_a_fault_everything_passes_and_is_counted() {
+fn proxy_without_a_fault_forwards_and_counts_all_requests() {
     let (address, asked) = server(None);
     let proxy = Proxy::start(&address).unwrap();
     block_on(async {
@@ -91,7 +91,7 @@ fn without_a_fault_everything_passes_and_is_counted() {
 }
 
 #[test]
-fn a_cut_request_does_not_reach_the_server_and_a_cut_answer_does() {
+fn cut_request_misses_the_server_and_cut_response_reaches_the_server() {
     let cut = [(Point::Request(1), Fault::Cut, 1), (Point::Answer(1), Fault::Cut, 2)];
     for (point, fault, reaches) in cut.into_iter().chain([(Point::Answer(1), Fault::CutMidAnswer, 2)]) {
         let (address, asked) = server(None);
@@ -110,7 +110,7 @@ fn a_cut_request_does_not_reach_the_server_and_a_cut_answer_does() {
 }
 
 #[test]
-fn a_refusal_stands_in_for_the_server() {
+fn refusal_replaces_the_response_of_the_server() {
     let (address, asked) = server(None);
     let proxy = Proxy::start(&address).unwrap();
     block_on(async {
@@ -127,7 +127,7 @@ fn a_refusal_stands_in_for_the_server() {
 }
 
 #[test]
-fn gone_lasts_until_the_proxy_is_armed_again() {
+fn fault_gone_lasts_until_the_proxy_is_armed_again() {
     let (address, _) = server(None);
     let proxy = Proxy::start(&address).unwrap();
     block_on(async {
@@ -147,7 +147,7 @@ fn gone_lasts_until_the_proxy_is_armed_again() {
 }
 
 #[test]
-fn a_held_request_waits_and_a_delayed_one_only_so_long() {
+fn held_request_waits_for_resume_and_delayed_request_for_its_time() {
     let (address, asked) = server(None);
     let proxy = Proxy::start(&address).unwrap();
     proxy.arm(Some((Point::Request(0), Fault::Hold)));
@@ -169,7 +169,7 @@ fn a_held_request_waits_and_a_delayed_one_only_so_long() {
 }
 
 #[test]
-fn several_requests_are_held_and_others_pass() {
+fn proxy_holds_several_requests_and_forwards_the_rest() {
     let (address, asked) = server(None);
     let proxy = Proxy::start(&address).unwrap();
     proxy.arm_all(&[(Point::First("POST", "/a"), Fault::Hold), (Point::First("POST", "/b"), Fault::Hold)]);
@@ -187,7 +187,7 @@ fn several_requests_are_held_and_others_pass() {
 }
 
 #[test]
-fn faults_take_turns() {
+fn faults_in_turn_alternate() {
     const TURNS: [Fault; 2] = [Fault::Refuse(Refusal { code: 500, retry_after: None }), Fault::Cut];
     let (address, asked) = server(None);
     let proxy = Proxy::start(&address).unwrap();
@@ -199,7 +199,7 @@ fn faults_take_turns() {
 }
 
 #[test]
-fn a_plugin_is_killed_at_its_request() {
+fn plugin_is_killed_at_the_armed_request() {
     let (address, _) = server(None);
     let proxy = Proxy::start(&address).unwrap();
     proxy.arm(Some((Point::Request(0), Fault::Kill)));
@@ -218,7 +218,7 @@ fn certificate(protocol: Protocol) -> ServerCertificate {
 }
 
 #[test]
-fn inside_tls_it_speaks_what_it_offers_and_presents_what_it_is_told() {
+fn tls_proxy_speaks_the_offered_protocol_and_presents_the_set_certificate() {
     let behind = certificate(Protocol::Http2);
     let (address, asked) = server(Some(behind.acceptor().unwrap()));
     let (first, second) = (certificate(Protocol::Http2), certificate(Protocol::Http1));

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fields_of_a_message() {
+    fn fields_of_a_protobuf_message_are_parsed_until_the_end_or_a_cut() {
         // A condition on `/a` at version 300, and an operation without meaning.
         let compare = [0x10, 0x00, 0x1a, 2, b'/', b'a', 0x20, 0xac, 0x02];
         let message = [&[0x0a, compare.len() as u8][..], &compare, &[0x12, 1, 7]].concat();

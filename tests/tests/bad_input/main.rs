@@ -13,7 +13,10 @@ use integration_tests::plugin::CniError;
 use keys::{KEYS, wrong_values};
 use serde_json::{Value, json};
 
-on_each_datastore!(bad_configurations_change_nothing, bad_environments_change_nothing);
+on_each_datastore!(
+    invalid_configurations_are_refused_without_changes,
+    invalid_cni_variables_are_refused_without_changes
+);
 
 /// Values of the right type that are out of range or malformed, for keys whose validation returns an error.
 const OUT_OF_RANGE: &[(&str, &str)] = &[
@@ -87,7 +90,7 @@ fn del_needs(path: &str) -> bool {
     }
 }
 
-fn bad_configurations_change_nothing(cluster: &Cluster<'_>) {
+fn invalid_configurations_are_refused_without_changes(cluster: &Cluster<'_>) {
     let (pod, conf) = with_a_pod(cluster);
     let newcomer = cluster.pod(2);
     let before = cluster.state();
@@ -145,7 +148,7 @@ fn bad_configurations_change_nothing(cluster: &Cluster<'_>) {
     cluster.assert_unchanged(&before);
 }
 
-fn bad_environments_change_nothing(cluster: &Cluster<'_>) {
+fn invalid_cni_variables_are_refused_without_changes(cluster: &Cluster<'_>) {
     let (pod, conf) = with_a_pod(cluster);
     let newcomer = cluster.pod(2);
     let before = cluster.state();
@@ -209,7 +212,7 @@ fn bad_environments_change_nothing(cluster: &Cluster<'_>) {
 
 /// A new key of the plugin must be added to [`keys::KEYS`].
 #[test]
-fn every_published_key_is_tried() {
+fn every_key_of_the_published_schema_is_tested() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/netconf.schema.json");
     let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let published = published(&schema["definitions"]["NetConf"], "");
@@ -230,7 +233,7 @@ fn published(schema: &Value, path: &str) -> Vec<String> {
 
 /// An operator runs the plugin in a terminal: it prints a short help and does not wait for input.
 #[test]
-fn without_a_command_there_is_help() {
+fn call_without_a_command_prints_help() {
     on_local(|cluster| {
         let outcome = cluster.plugins.call("calico").run().unwrap();
         assert!(outcome.stdout.is_empty(), "{}", outcome.stdout);

@@ -6,14 +6,14 @@ use integration_tests::on_each_datastore;
 use crate::{OTHER, add, devices, held, next, prepared, route};
 
 on_each_datastore!(
-    add_with_a_route_of_another_program_takes_another_address,
-    add_with_a_busy_family_keeps_the_address_of_the_other,
-    add_with_two_busy_families_takes_another_address_of_each,
-    add_with_two_busy_addresses_takes_the_third,
-    add_with_a_route_that_drops_packets_takes_another_address,
+    add_with_a_foreign_route_assigns_another_address,
+    add_with_one_busy_family_keeps_the_address_of_the_free_family,
+    add_with_two_busy_families_replaces_the_address_of_each,
+    add_with_two_busy_addresses_assigns_the_third,
+    add_with_a_blackhole_route_assigns_another_address,
 );
 
-fn add_with_a_route_of_another_program_takes_another_address(cluster: &Cluster<'_>) {
+fn add_with_a_foreign_route_assigns_another_address(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free4, free6, pod) = (next(cluster, "-4"), next(cluster, "-6"), cluster.pod(1));
     route("add", &free4[0]);
@@ -32,7 +32,7 @@ fn add_with_a_route_of_another_program_takes_another_address(cluster: &Cluster<'
     cluster.assert_nothing_left();
 }
 
-fn add_with_a_busy_family_keeps_the_address_of_the_other(cluster: &Cluster<'_>) {
+fn add_with_one_busy_family_keeps_the_address_of_the_free_family(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free4, free6, pod) = (next(cluster, "-4"), next(cluster, "-6"), cluster.pod(1));
     route("add", &free6[0]);
@@ -42,7 +42,7 @@ fn add_with_a_busy_family_keeps_the_address_of_the_other(cluster: &Cluster<'_>) 
     cluster.assert_only(&[&resident, &pod]);
 }
 
-fn add_with_two_busy_families_takes_another_address_of_each(cluster: &Cluster<'_>) {
+fn add_with_two_busy_families_replaces_the_address_of_each(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free4, free6, pod) = (next(cluster, "-4"), next(cluster, "-6"), cluster.pod(1));
     [&free4[0], &free6[0], &free6[1]].into_iter().for_each(|address| route("add", address));
@@ -51,7 +51,7 @@ fn add_with_two_busy_families_takes_another_address_of_each(cluster: &Cluster<'_
     cluster.assert_only(&[&resident, &pod]);
 }
 
-fn add_with_two_busy_addresses_takes_the_third(cluster: &Cluster<'_>) {
+fn add_with_two_busy_addresses_assigns_the_third(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free4, free6, pod) = (next(cluster, "-4"), next(cluster, "-6"), cluster.pod(1));
     free4[..2].iter().for_each(|address| route("add", address));
@@ -60,7 +60,7 @@ fn add_with_two_busy_addresses_takes_the_third(cluster: &Cluster<'_>) {
     cluster.assert_only(&[&resident, &pod]);
 }
 
-fn add_with_a_route_that_drops_packets_takes_another_address(cluster: &Cluster<'_>) {
+fn add_with_a_blackhole_route_assigns_another_address(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free4, pod) = (next(cluster, "-4"), cluster.pod(1));
     integration_tests::command::ip(&format!("route add blackhole {}/32", free4[0])).unwrap();

@@ -48,7 +48,7 @@ fn fault_at_each_request(faulty: &mut Faulty<'_>, faults: &[Fault]) {
 }
 
 #[test]
-fn add_that_takes_another_address_with_a_fault_at_each_request_to_etcd() {
+fn add_replacing_busy_addresses_with_a_fault_at_each_etcd_request_leaks_none() {
     on_etcd(|cluster| {
         let proxy = Proxy::start("127.0.0.1:2379").unwrap();
         cluster.load(&Content::dual_stack());
@@ -59,7 +59,7 @@ fn add_that_takes_another_address_with_a_fault_at_each_request_to_etcd() {
 }
 
 #[test]
-fn add_that_takes_another_address_with_a_fault_at_each_request_to_the_api_server() {
+fn add_replacing_busy_addresses_killed_at_each_api_request_leaks_none() {
     on_api_server(ApiGroup::V3, |cluster, control_plane| {
         cluster.load(&Content::dual_stack());
         let proxy = Arc::clone(&control_plane.proxy);

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use crate::{NOTES, add, next, other_program, prepared, route};
 
 on_each_datastore!(
-    the_next_adds_pass_a_busy_address_over_for_a_minute,
-    the_only_free_address_is_tried_although_it_was_busy,
-    notes_that_are_none_of_ours_are_ignored,
+    next_adds_skip_a_busy_address_for_a_minute,
+    only_free_address_is_tried_in_spite_of_a_busy_hint,
+    invalid_busy_address_hints_are_ignored,
 );
 
 /// Returns the configuration and the addresses of a pool with four free addresses, in a block of the node.
@@ -26,7 +26,7 @@ fn small(cluster: &Cluster<'_>) -> (Value, Vec<String>) {
     (conf, next(cluster, "-4"))
 }
 
-fn the_next_adds_pass_a_busy_address_over_for_a_minute(cluster: &Cluster<'_>) {
+fn next_adds_skip_a_busy_address_for_a_minute(cluster: &Cluster<'_>) {
     let (conf, free) = small(cluster);
     route("add", &free[0]);
     let pods: Vec<_> = (1..=6).map(|number| cluster.pod(number)).collect();
@@ -53,7 +53,7 @@ fn the_next_adds_pass_a_busy_address_over_for_a_minute(cluster: &Cluster<'_>) {
     assert_eq!(add(cluster, &pods[5], &conf), (vec![free[0].clone()], 0));
 }
 
-fn the_only_free_address_is_tried_although_it_was_busy(cluster: &Cluster<'_>) {
+fn only_free_address_is_tried_in_spite_of_a_busy_hint(cluster: &Cluster<'_>) {
     let (conf, free) = small(cluster);
     route("add", &free[0]);
     let pods: Vec<_> = (1..=4).map(|number| cluster.pod(number)).collect();
@@ -66,7 +66,7 @@ fn the_only_free_address_is_tried_although_it_was_busy(cluster: &Cluster<'_>) {
     assert_eq!(add(cluster, &pods[3], &conf), (vec![free[0].clone()], 0));
 }
 
-fn notes_that_are_none_of_ours_are_ignored(cluster: &Cluster<'_>) {
+fn invalid_busy_address_hints_are_ignored(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     for (number, text) in ["", "{", "[{}]", "[[\"10.65.0.1\"]]"].into_iter().enumerate() {
         let free = next(cluster, "-4");

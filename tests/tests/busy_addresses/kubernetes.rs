@@ -33,7 +33,7 @@ fn create_asking(cluster: &Cluster<'_>, name: &str, address: &str) {
 }
 
 #[test]
-fn add_of_a_pod_lists_the_final_addresses_alone() {
+fn add_with_busy_addresses_annotates_the_final_addresses_only() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = conf(cluster);
@@ -56,7 +56,7 @@ fn add_of_a_pod_lists_the_final_addresses_alone() {
 }
 
 #[test]
-fn three_busy_addresses_leave_nothing_in_the_annotations() {
+fn add_with_three_busy_addresses_fails_and_writes_no_annotations() {
     on_api_server(ApiGroup::V3, |cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = conf(cluster);
@@ -75,7 +75,7 @@ fn three_busy_addresses_leave_nothing_in_the_annotations() {
 /// A pod that requests an address in its annotations gets no host route from the plugin, so the kernel does not report
 /// the conflict.
 #[test]
-fn an_address_that_a_pod_asks_for_and_another_pod_has_is_an_error_that_names_the_interface() {
+fn requested_address_of_another_pod_is_an_error_that_names_the_interface() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = conf(cluster);

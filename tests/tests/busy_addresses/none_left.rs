@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use crate::{NOTES, OTHER, add, addresses, devices, next, other_program, prepared, route};
 
 on_each_datastore!(
-    three_busy_addresses_are_an_error_that_names_all,
-    a_pool_of_one_busy_address_is_an_error_that_names_it,
-    a_pool_of_two_busy_addresses_is_an_error_that_names_both,
-    an_address_that_was_asked_for_is_not_replaced,
-    an_address_of_another_ipam_is_not_replaced,
+    add_with_three_busy_addresses_fails_and_names_all,
+    add_on_a_pool_of_one_busy_address_fails_and_names_the_address,
+    add_on_a_pool_of_two_busy_addresses_fails_and_names_both,
+    busy_requested_address_is_an_error_and_is_not_replaced,
+    busy_address_of_a_foreign_ipam_is_an_error_and_is_not_replaced,
 );
 
 #[track_caller]
@@ -29,7 +29,7 @@ fn assert_names(error: &CniError, words: &[&str]) {
     }
 }
 
-fn three_busy_addresses_are_an_error_that_names_all(cluster: &Cluster<'_>) {
+fn add_with_three_busy_addresses_fails_and_names_all(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free, pod) = (next(cluster, "-4"), cluster.pod(1));
     free[..3].iter().for_each(|address| route("add", address));
@@ -48,7 +48,7 @@ fn with_pool(cluster: &Cluster<'_>, cidr: &str, size: u8) -> Value {
     cluster.conf("node1", json!({ "log_level": "warning" }))
 }
 
-fn a_pool_of_one_busy_address_is_an_error_that_names_it(cluster: &Cluster<'_>) {
+fn add_on_a_pool_of_one_busy_address_fails_and_names_the_address(cluster: &Cluster<'_>) {
     let (conf, pod) = (with_pool(cluster, "10.65.0.7/32", 32), cluster.pod(1));
     route("add", "10.65.0.7");
     // The second ADD has a hint about the address, the first one has not.
@@ -61,7 +61,7 @@ fn a_pool_of_one_busy_address_is_an_error_that_names_it(cluster: &Cluster<'_>) {
     assert_eq!(add(cluster, &pod, &conf).0, ["10.65.0.7"]);
 }
 
-fn a_pool_of_two_busy_addresses_is_an_error_that_names_both(cluster: &Cluster<'_>) {
+fn add_on_a_pool_of_two_busy_addresses_fails_and_names_both(cluster: &Cluster<'_>) {
     let (conf, pod) = (with_pool(cluster, "10.65.0.6/31", 31), cluster.pod(1));
     route("add", "10.65.0.6");
     route("add", "10.65.0.7");
@@ -72,7 +72,7 @@ fn a_pool_of_two_busy_addresses_is_an_error_that_names_both(cluster: &Cluster<'_
     }
 }
 
-fn an_address_that_was_asked_for_is_not_replaced(cluster: &Cluster<'_>) {
+fn busy_requested_address_is_an_error_and_is_not_replaced(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free, pod) = (next(cluster, "-4"), cluster.pod(1));
     route("add", &free[0]);
@@ -88,7 +88,7 @@ fn an_address_that_was_asked_for_is_not_replaced(cluster: &Cluster<'_>) {
     assert_eq!(addresses(&asked.run().unwrap().success()), [&*free[0]]);
 }
 
-fn an_address_of_another_ipam_is_not_replaced(cluster: &Cluster<'_>) {
+fn busy_address_of_a_foreign_ipam_is_an_error_and_is_not_replaced(cluster: &Cluster<'_>) {
     if !Path::new(FOREIGN_PLUGINS).join("host-local").is_file() {
         return skipped("host-local is not installed (Debian: containernetworking-plugins)");
     }

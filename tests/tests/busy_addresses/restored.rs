@@ -12,8 +12,8 @@ use serde_json::Value;
 use crate::{add, addresses, conf, prepared, restore};
 
 on_each_datastore!(
-    after_a_restore_no_add_gets_an_address_of_a_running_pod,
-    after_a_restore_with_many_running_pods_a_repeated_add_gets_another_address,
+    add_after_a_restore_assigns_no_address_of_a_running_pod,
+    repeated_add_after_a_restore_with_many_pods_assigns_a_free_address,
 );
 
 /// Starts pods, and restores the datastore to its state before. Returns the pods' addresses.
@@ -35,7 +35,7 @@ fn give_routes_felixs_metric() {
     }
 }
 
-fn after_a_restore_no_add_gets_an_address_of_a_running_pod(cluster: &Cluster<'_>) {
+fn add_after_a_restore_assigns_no_address_of_a_running_pod(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let old: Vec<Pod> = (1..=2).map(|number| cluster.pod(number)).collect();
     let living = outlive(cluster, &old, &conf);
@@ -54,7 +54,7 @@ fn after_a_restore_no_add_gets_an_address_of_a_running_pod(cluster: &Cluster<'_>
 }
 
 /// The number of busy addresses exceeds the attempts of one ADD.
-fn after_a_restore_with_many_running_pods_a_repeated_add_gets_another_address(cluster: &Cluster<'_>) {
+fn repeated_add_after_a_restore_with_many_pods_assigns_a_free_address(cluster: &Cluster<'_>) {
     let (_, conf) = prepared(cluster);
     let old: Vec<Pod> = (1..=5).map(|number| cluster.pod(number)).collect();
     let living = outlive(cluster, &old, &conf);
@@ -66,7 +66,7 @@ fn after_a_restore_with_many_running_pods_a_repeated_add_gets_another_address(cl
 }
 
 #[test]
-fn after_a_restore_of_objects_no_add_gets_an_address_of_a_running_pod() {
+fn add_after_a_restore_of_custom_resources_assigns_no_address_in_use() {
     on_api_server(ApiGroup::V3, |cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = conf(cluster);

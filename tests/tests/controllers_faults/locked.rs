@@ -61,12 +61,12 @@ fn on(group: Option<ApiGroup>) {
 }
 
 #[test]
-fn locked_datastore_in_v3_is_not_written_and_all_is_done_when_it_is_unlocked() {
+fn locked_datastore_in_v3_is_not_written_until_unlocked() {
     on(Some(ApiGroup::V3));
 }
 
 #[test]
-fn locked_datastore_in_etcd_is_not_written_and_all_is_done_when_it_is_unlocked() {
+fn locked_datastore_in_etcd_is_not_written_until_unlocked() {
     on(None);
 }
 

@@ -75,12 +75,12 @@ fn settle(world: &World<'_>) {
 }
 
 #[test]
-fn ends_as_without_faults_in_v3() {
+fn controllers_with_faults_converge_as_without_faults_in_v3() {
     on(Some(ApiGroup::V3));
 }
 
 #[test]
-fn ends_as_without_faults_in_etcd() {
+fn controllers_with_faults_converge_as_without_faults_in_etcd() {
     on(None);
 }
 

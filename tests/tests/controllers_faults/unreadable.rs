@@ -62,12 +62,12 @@ fn on(group: Option<ApiGroup>) {
 }
 
 #[test]
-fn unreadable_configuration_in_etcd_stops_every_controller() {
+fn unreadable_configuration_in_etcd_stops_every_controller_until_corrected() {
     on(None);
 }
 
 #[test]
-fn unreadable_configuration_in_crd_v1_stops_every_controller() {
+fn unreadable_configuration_in_crd_v1_stops_every_controller_until_corrected() {
     on(Some(ApiGroup::CrdV1));
 }
 

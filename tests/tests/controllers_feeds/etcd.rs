@@ -62,7 +62,7 @@ fn on_etcd(test: impl FnOnce(&mut Scene) + Send) {
 }
 
 #[test]
-fn what_is_there_and_what_changes() {
+fn watch_reports_existing_and_changed_pools_and_counts_unreadable_ones() {
     on_etcd(|scene| {
         // A value that is not a pool, and a key that is not a pool's.
         scene.etcd.put(&format!("{POOLS}bad"), b"{").unwrap();
@@ -86,7 +86,7 @@ fn what_is_there_and_what_changes() {
 }
 
 #[test]
-fn a_connection_that_breaks_is_resumed_without_a_list() {
+fn watch_resumes_after_a_broken_connection_without_a_list() {
     on_etcd(|scene| {
         let (listening, heard) = scene.listen();
         heard.becomes(&scene.pools);
@@ -106,7 +106,7 @@ fn a_connection_that_breaks_is_resumed_without_a_list() {
 }
 
 #[test]
-fn history_that_was_compacted_meanwhile_is_a_list() {
+fn watch_lists_again_after_a_compaction() {
     on_etcd(|scene| {
         let (listening, heard) = scene.listen();
         heard.becomes(&scene.pools);
@@ -122,7 +122,7 @@ fn history_that_was_compacted_meanwhile_is_a_list() {
 }
 
 #[test]
-fn a_server_that_restarts_and_one_that_freezes() {
+fn watch_continues_after_a_restart_and_a_freeze_of_etcd() {
     on_etcd(|scene| {
         let (_listening, heard) = scene.listen();
         heard.becomes(&scene.pools);
@@ -141,7 +141,7 @@ fn a_server_that_restarts_and_one_that_freezes() {
 }
 
 #[test]
-fn a_watch_cut_each_second_converges() {
+fn watch_cut_every_second_converges() {
     on_etcd(|scene| {
         let (listening, heard) = scene.listen();
         heard.becomes(&scene.pools);

@@ -75,7 +75,7 @@ fn listen_to_pods(kubeconfig: PathBuf) -> (Listening, Heard) {
 }
 
 #[test]
-fn pods_through_cuts_failing_requests_and_a_restart() {
+fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
     on_kubernetes(|_, kubernetes| {
         kubernetes.api.namespace("default").unwrap();
         let (proxy, kubeconfig) = behind_proxy(kubernetes);
@@ -128,7 +128,7 @@ fn pods_through_cuts_failing_requests_and_a_restart() {
 
 /// The server has compacted the revision of the second page.
 #[test]
-fn a_list_whose_place_is_forgotten_begins_anew() {
+fn list_with_an_expired_continue_token_starts_again() {
     on_kubernetes(|_, kubernetes| {
         kubernetes.api.namespace("default").unwrap();
         let (proxy, kubeconfig) = behind_proxy(kubernetes);
@@ -146,7 +146,7 @@ fn a_list_whose_place_is_forgotten_begins_anew() {
 }
 
 #[test]
-fn over_http1_watches_and_requests_share_no_connection() {
+fn watches_over_http1_do_not_block_other_watches_and_requests() {
     on_kubernetes(|_, kubernetes| {
         kubernetes.api.namespace("default").unwrap();
         let (proxy, kubeconfig) = behind_proxy(kubernetes);
@@ -189,7 +189,7 @@ fn show_block(block: &Entry<Block>) -> String {
 }
 
 #[test]
-fn calicos_kinds_in_both_groups() {
+fn watches_of_calicos_kinds_work_in_both_api_groups() {
     on_kubernetes(|_, kubernetes| {
         let (_proxy, kubeconfig) = behind_proxy(kubernetes);
         let client = kubernetes.api.admin().clone();

@@ -9,13 +9,13 @@ use crate::lab::{self, GRACE, Lab, SOON, to_pod, within};
 use crate::on_each_datastore;
 
 on_each_datastore!(
-    an_empty_block_goes_after_its_grace_and_the_last_of_each_family_stays,
-    empty_blocks_stay_without_grace
+    empty_blocks_are_released_after_grace_except_the_last_of_each_family,
+    empty_blocks_stay_without_a_grace_period
 );
 
 /// Covers upstream's cases "empty block released after grace", "empty block kept within grace" and "should NOT clean up
 /// all blocks assigned to a node". Unlike upstream, a dual-stack node keeps a block of each family (KC-455).
-fn an_empty_block_goes_after_its_grace_and_the_last_of_each_family_stays(lab: &Lab<'_>) {
+fn empty_blocks_are_released_after_grace_except_the_last_of_each_family(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.pool("pool6", "fd00::/64", 122);
     lab.node("node-a");
@@ -43,7 +43,7 @@ fn an_empty_block_goes_after_its_grace_and_the_last_of_each_family_stays(lab: &L
 }
 
 /// Without a grace period, only addresses and blocks of deleted nodes are released (KC-438).
-fn empty_blocks_stay_without_grace(lab: &Lab<'_>) {
+fn empty_blocks_stay_without_a_grace_period(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "missing")]);
@@ -62,7 +62,7 @@ fn empty_blocks_stay_without_grace(lab: &Lab<'_>) {
 
 /// Covers values that are neither a block nor a handle, and a writer that constantly rewrites a block.
 #[test]
-fn what_cannot_be_read_and_who_writes_all_the_time_stop_nothing() {
+fn gc_releases_leaks_beside_unreadable_objects_and_a_constant_writer() {
     lab::on(None, |lab| {
         lab.pool("pool", "10.0.0.0/16", 26);
         lab.node("node-a");

@@ -10,12 +10,12 @@ use serde_json::json;
 use crate::lab::{self, COLLECTOR, Lab, SOON, to_pod, within};
 use crate::on_each_datastore;
 
-on_each_datastore!(claims_of_a_node_that_is_there_are_finished_or_dropped);
+on_each_datastore!(incomplete_affinities_of_an_existing_node_are_confirmed_or_deleted);
 
 /// The minimum time for which an affinity must be unchanged before it is repaired.
 const FIVE_MINUTES: Duration = Duration::from_secs(300);
 
-fn claims_of_a_node_that_is_there_are_finished_or_dropped(lab: &Lab<'_>) {
+fn incomplete_affinities_of_an_existing_node_are_confirmed_or_deleted(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.node("node-b");
@@ -41,7 +41,7 @@ fn claims_of_a_node_that_is_there_are_finished_or_dropped(lab: &Lab<'_>) {
 
 /// A list of one node's affinities selects by labels and does not find these.
 #[test]
-fn claims_without_labels_of_a_node_that_is_gone_are_released() {
+fn affinities_without_labels_of_a_deleted_node_are_released() {
     for group in [ApiGroup::CrdV1, ApiGroup::V3] {
         lab::on(Some(group), |lab| {
             let group = lab.group.unwrap();

@@ -23,7 +23,7 @@ fn is_clean_but_for(cluster: &Cluster<'_>, resident: &Pod) {
 }
 
 #[test]
-fn verbs_that_were_killed_leave_nothing() {
+fn gc_releases_all_addresses_of_killed_adds_and_dels() {
     let group = ApiGroup::CrdV1;
     on_api_server(group, |cluster, control_plane| {
         cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26));

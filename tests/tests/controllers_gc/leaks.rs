@@ -11,17 +11,17 @@ use crate::lab::{self, GRACE, Given, Lab, NAMESPACE, QUIET, SOON, owned, to_pod,
 use crate::on_each_datastore;
 
 on_each_datastore!(
-    what_nobody_holds_goes_after_its_grace_and_nothing_else,
-    a_deleted_pod_is_noticed_at_once,
-    addresses_that_share_a_handle_go_together,
-    a_pod_that_appears_within_the_grace_keeps_its_address,
-    orphan_handles_and_wrong_counts_are_mended,
-    a_datastore_that_is_not_ready_is_not_written,
+    leaked_addresses_are_released_after_the_grace_period_only,
+    deletion_of_a_pod_starts_the_grace_period_without_a_full_pass,
+    addresses_with_a_shared_handle_are_released_together,
+    pod_that_appears_within_the_grace_period_keeps_its_address,
+    orphan_handles_are_deleted_and_wrong_counts_repaired,
+    gc_does_not_write_until_the_datastore_is_ready,
 );
 
 /// Covers upstream's cases "tunnel not collected", "non-pod allocation kept", "address without pod collected", "valid
 /// by podIP", "valid by podIPs", "pod without IP yet kept", "mismatch collected" and "kept within grace".
-fn what_nobody_holds_goes_after_its_grace_and_nothing_else(lab: &Lab<'_>) {
+fn leaked_addresses_are_released_after_the_grace_period_only(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let other = Given { handle: "somebody".into(), attributes: [owned(("node", "node-a"))].into() };
@@ -76,7 +76,7 @@ fn what_nobody_holds_goes_after_its_grace_and_nothing_else(lab: &Lab<'_>) {
 }
 
 /// The deletion of a pod alone makes its address a candidate; no full pass is necessary.
-fn a_deleted_pod_is_noticed_at_once(lab: &Lab<'_>) {
+fn deletion_of_a_pod_starts_the_grace_period_without_a_full_pass(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
@@ -94,7 +94,7 @@ fn a_deleted_pod_is_noticed_at_once(lab: &Lab<'_>) {
     assert_eq!(collecting.full_passes(), looked);
 }
 
-fn addresses_that_share_a_handle_go_together(lab: &Lab<'_>) {
+fn addresses_with_a_shared_handle_are_released_together(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let (mut one, mut other) = (to_pod("node-a", "gone"), to_pod("node-a", "there"));
@@ -110,7 +110,7 @@ fn addresses_that_share_a_handle_go_together(lab: &Lab<'_>) {
 }
 
 /// The API server may report the pod, and later the pod's address, after the block.
-fn a_pod_that_appears_within_the_grace_keeps_its_address(lab: &Lab<'_>) {
+fn pod_that_appears_within_the_grace_period_keeps_its_address(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "first")]);
@@ -122,7 +122,7 @@ fn a_pod_that_appears_within_the_grace_keeps_its_address(lab: &Lab<'_>) {
     assert_eq!(lab.held().len(), 1);
 }
 
-fn orphan_handles_and_wrong_counts_are_mended(lab: &Lab<'_>) {
+fn orphan_handles_are_deleted_and_wrong_counts_repaired(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let block = "10.0.0.0/26".parse().unwrap();
@@ -137,7 +137,7 @@ fn orphan_handles_and_wrong_counts_are_mended(lab: &Lab<'_>) {
     assert_eq!(lab.held().len(), 1);
 }
 
-fn a_datastore_that_is_not_ready_is_not_written(lab: &Lab<'_>) {
+fn gc_does_not_write_until_the_datastore_is_ready(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "missing")]);
@@ -152,7 +152,7 @@ fn a_datastore_that_is_not_ready_is_not_written(lab: &Lab<'_>) {
 /// Here the grace period of leaks is shorter than that of endpoints. A pod that reports another address still runs, and
 /// its endpoint is newer than the status that the kubelet reported.
 #[test]
-fn address_that_an_endpoint_lists_goes_after_the_endpoint_and_stays_with_that_of_a_pod_or_sandbox_that_runs() {
+fn address_in_an_endpoint_is_released_only_after_the_endpoint_is_deleted() {
     lab::on(None, |lab| {
         lab.pool("pool", "10.0.0.0/16", 26);
         lab.node("node-a");

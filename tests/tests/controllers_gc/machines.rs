@@ -9,8 +9,8 @@ use crate::lab::{Given, Lab, NAMESPACE, owned};
 use crate::on_each_datastore;
 
 on_each_datastore!(
-    an_instance_and_a_launcher_that_outlive_their_machine_keep_its_address,
-    addresses_of_machines_go_when_kubevirt_is_uninstalled_and_no_pod_is_left,
+    vmi_or_launcher_that_outlives_its_vm_keeps_the_address,
+    vmi_addresses_are_released_after_kubevirt_and_the_pods_are_removed,
 );
 
 /// Longer than the interval in which KubeVirt's API group is looked up, and a fraction of the grace period of VMIs.
@@ -43,7 +43,7 @@ fn machines<const N: usize>(lab: &Lab<'_>, machines: [(&str, &str); N]) -> [IpAd
     lab.block("10.0.0.0/26", Some("node-a"), &given).try_into().unwrap()
 }
 
-fn an_instance_and_a_launcher_that_outlive_their_machine_keep_its_address(lab: &Lab<'_>) {
+fn vmi_or_launcher_that_outlives_its_vm_keeps_the_address(lab: &Lab<'_>) {
     lab.servers.api.define_machines().unwrap();
     let [gone, orphan, launched] = machines(
         lab,
@@ -63,7 +63,7 @@ fn an_instance_and_a_launcher_that_outlive_their_machine_keep_its_address(lab: &
     collecting.as_time_goes_by(MINUTE, "the address of the instance that is gone", || held().is_empty());
 }
 
-fn addresses_of_machines_go_when_kubevirt_is_uninstalled_and_no_pod_is_left(lab: &Lab<'_>) {
+fn vmi_addresses_are_released_after_kubevirt_and_the_pods_are_removed(lab: &Lab<'_>) {
     lab.servers.api.define_machines().unwrap();
     let [stopped, running] = machines(lab, [("stopped", "virt-launcher-old"), ("running", "virt-launcher-new")]);
     for name in ["stopped", "running"] {

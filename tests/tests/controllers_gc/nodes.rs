@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::lab::{self, GRACE, Given, Lab, QUIET, SOON, to_pod, to_tunnel, within};
 use crate::on_each_datastore;
 
-on_each_datastore!(nodes_that_are_gone_leave_nothing, a_node_that_is_not_ready_keeps_everything);
+on_each_datastore!(gc_releases_everything_of_deleted_nodes_without_grace, not_ready_node_keeps_addresses_and_blocks);
 
 /// A grace period that outlasts every test.
 const LONG: Duration = Duration::from_secs(3600);
@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// Covers upstream's cases "should clean up IPAM data for missing nodes" and "should handle improperly formatted handle
 /// IDs": of three nodes that borrow addresses from each other, two are deleted. Addresses of deleted nodes are released
 /// without a grace period.
-fn nodes_that_are_gone_leave_nothing(lab: &Lab<'_>) {
+fn gc_releases_everything_of_deleted_nodes_without_grace(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     for node in ["node-a", "node-b", "node-c"] {
         lab.node(node);
@@ -46,7 +46,7 @@ fn nodes_that_are_gone_leave_nothing(lab: &Lab<'_>) {
 }
 
 /// A NotReady node still exists.
-fn a_node_that_is_not_ready_keeps_everything(lab: &Lab<'_>) {
+fn not_ready_node_keeps_addresses_and_blocks(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block("10.0.0.0/26", Some("node-a"), &[to_tunnel("node-a"), to_pod("node-a", "missing")]);
@@ -63,7 +63,7 @@ fn a_node_that_is_not_ready_keeps_everything(lab: &Lab<'_>) {
 
 /// Covers upstream's case "mismatched Calico/K8s node names".
 #[test]
-fn nodes_may_be_called_otherwise_in_kubernetes() {
+fn node_with_another_name_in_kubernetes_keeps_its_addresses() {
     lab::on(None, |lab| {
         lab.pool("pool", "10.0.0.0/16", 26);
         lab.kubernetes_node("kubernetes-node");
@@ -87,7 +87,7 @@ fn nodes_may_be_called_otherwise_in_kubernetes() {
 
 /// Covers upstream's cases "non-Kubernetes Calico node" and "no Calico node".
 #[test]
-fn nodes_of_others_are_left_alone() {
+fn addresses_of_nodes_outside_kubernetes_are_kept() {
     lab::on(None, |lab| {
         lab.pool("pool", "10.0.0.0/16", 26);
         lab.calico_node("openstack", None);

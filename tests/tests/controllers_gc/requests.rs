@@ -31,7 +31,7 @@ fn counts(requests: &[Request]) -> BTreeMap<(String, String), usize> {
 }
 
 #[test]
-fn a_thousand_leaks_cost_a_write_for_each_block_and_each_handle() {
+fn release_of_a_thousand_leaks_costs_one_write_per_block_and_handle() {
     lab::on(Some(ApiGroup::CrdV1), |lab| {
         filled(lab);
         let mut settings = lab.settings();
@@ -83,7 +83,7 @@ fn timeline(requests: &[Request]) {
 }
 
 #[test]
-fn a_thousand_leaks_in_etcd() {
+fn release_of_a_thousand_leaks_in_etcd_completes() {
     lab::on(None, |lab| {
         filled(lab);
         let collecting = lab.collect(lab.settings());
@@ -93,7 +93,7 @@ fn a_thousand_leaks_in_etcd() {
 }
 
 #[test]
-fn nothing_is_written_when_nothing_is_leaked() {
+fn gc_without_leaks_writes_nothing() {
     lab::on(Some(ApiGroup::V3), |lab| {
         lab.pool("pool", "10.0.0.0/16", 26);
         lab.node("node-a");

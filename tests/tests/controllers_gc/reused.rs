@@ -78,7 +78,7 @@ fn address_of(answer: &Value) -> &str {
 }
 
 #[test]
-fn an_address_that_was_given_to_another_pod_stays_with_it() {
+fn leaked_address_reallocated_to_another_pod_is_not_released() {
     on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
         cluster.load(&Content::ready().node("node1").pool("pool4", POOL, 32));
         let conf = cluster.conf("node1", json!({}));
@@ -97,7 +97,7 @@ fn an_address_that_was_given_to_another_pod_stays_with_it() {
 /// The same container is added again, so the handle is the same too. Only the sequence number distinguishes the two
 /// allocations.
 #[test]
-fn an_address_that_was_given_to_the_same_handle_again_stays_with_it() {
+fn leaked_address_reallocated_to_the_same_handle_is_not_released() {
     on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
         cluster.load(&Content::ready().node("node1").pool("pool4", POOL, 32));
         let conf = cluster.conf("node1", json!({}));

@@ -44,7 +44,7 @@ fn release_without_answer_to(
 }
 
 #[test]
-fn pass_whose_look_at_a_pod_is_not_answered_ends_and_a_later_one_releases_the_address() {
+fn gc_with_an_unanswered_pod_lookup_releases_the_address_in_a_later_pass() {
     lab::on(Some(ApiGroup::CrdV1), |lab| {
         let look = ("GET", "/pods?fieldSelector=metadata.name%3Dpod&");
         release_without_answer_to(lab, look, ("what it may hold stays: ", 1));
@@ -52,7 +52,7 @@ fn pass_whose_look_at_a_pod_is_not_answered_ends_and_a_later_one_releases_the_ad
 }
 
 #[test]
-fn pass_whose_write_of_a_block_is_not_answered_reads_the_block_again_and_releases_the_address() {
+fn gc_with_an_unanswered_block_write_reads_the_block_again_and_releases() {
     lab::on(Some(ApiGroup::CrdV1), |lab| {
         let write = ("PUT", "/ipamblocks/10-0-0-0-26");
         release_without_answer_to(lab, write, ("releasing a leaked address address=10.0.0.0", 2));

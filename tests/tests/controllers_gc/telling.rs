@@ -10,10 +10,10 @@ use libcalico::kubernetes::ApiGroup;
 use crate::lab::{self, COLLECTOR, GRACE, Lab, SOON, to_pod, within};
 use crate::on_each_datastore;
 
-on_each_datastore!(metrics_are_upstreams, only_the_leader_writes);
+on_each_datastore!(gc_metrics_equal_those_of_upstream, gc_writes_only_while_leader);
 
 /// Covers upstream's case "should export metrics for IPAM state".
-fn metrics_are_upstreams(lab: &Lab<'_>) {
+fn gc_metrics_equal_those_of_upstream(lab: &Lab<'_>) {
     for node in ["node-a", "node-b"] {
         lab.node(node);
     }
@@ -50,7 +50,7 @@ fn metrics_are_upstreams(lab: &Lab<'_>) {
 }
 
 /// A replica that is not the leader keeps its cache up to date, and acts at once when it becomes the leader.
-fn only_the_leader_writes(lab: &Lab<'_>) {
+fn gc_writes_only_while_leader(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "missing")]);
@@ -69,7 +69,7 @@ fn only_the_leader_writes(lab: &Lab<'_>) {
 
 /// With `GC_MODE=report`, log, metrics and events list the leaks, and nothing is written.
 #[test]
-fn a_report_changes_nothing() {
+fn gc_in_report_mode_lists_leaks_and_releases_none() {
     lab::on(Some(ApiGroup::CrdV1), |lab| {
         lab.pool("pool", "10.0.0.0/16", 26);
         lab.node("node-a");

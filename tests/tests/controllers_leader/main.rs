@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use lab::{LEADS, LEADS_NO_MORE, LEASE, await_leader, lines, on, succeeded};
 
 #[test]
-fn only_the_leader_writes_and_gives_its_lease_back_at_its_end() {
+fn only_the_leader_writes_and_releases_the_lease_at_exit() {
     on(|mut lab| {
         let (mut leader, standby) = lab.pair();
         let endpoint = lab.node();
@@ -38,7 +38,7 @@ fn only_the_leader_writes_and_gives_its_lease_back_at_its_end() {
 }
 
 #[test]
-fn a_standby_takes_over_from_a_leader_that_was_killed() {
+fn standby_takes_over_from_a_killed_leader_after_the_lease_expires() {
     on(|mut lab| {
         let (mut leader, standby) = lab.pair();
         let endpoint = lab.node();
@@ -56,7 +56,7 @@ fn a_standby_takes_over_from_a_leader_that_was_killed() {
 }
 
 #[test]
-fn a_leader_that_was_paused_past_its_lease_writes_nothing_more() {
+fn leader_paused_past_its_lease_stops_writing() {
     on(|mut lab| {
         let (leader, standby) = lab.pair();
         let endpoint = lab.node();
@@ -114,7 +114,7 @@ fn role(lab: &lab::Lab<'_>, groups: &Value) {
 
 /// Upstream's role does not allow Leases.
 #[test]
-fn where_the_role_knows_no_leases_it_runs_alone_and_says_so_once() {
+fn replica_without_lease_permission_runs_alone_and_logs_once() {
     on(|mut lab| {
         role(&lab, &json!(["", "crd.projectcalico.org", "apps"]));
         let replica = lab.start("one", "no-leases");
@@ -134,7 +134,7 @@ fn where_the_role_knows_no_leases_it_runs_alone_and_says_so_once() {
 
 /// The role is changed to allow Leases while one replica writes without a Lease; another replica creates the Lease.
 #[test]
-fn creator_of_the_lease_writes_after_the_replica_without_one_has_ended() {
+fn creator_of_the_lease_writes_only_after_the_leaseless_replica_stops() {
     on(|mut lab| {
         let api = &lab.kubernetes.api;
         role(&lab, &json!(["", "crd.projectcalico.org", "apps"]));

@@ -41,7 +41,7 @@ fn holds_nothing(world: &World<'_>) -> bool {
 
 /// Covers the batch release of leaks, the status without the withdrawn address, and the update of a host endpoint.
 #[test]
-fn at_the_first_write_of_each_kind_and_then_killed_when_a_node_is_released() {
+fn late_first_writes_of_a_frozen_or_killed_leader_change_nothing() {
     const HELD: [Held; 3] =
         [("PUT", "/ipamblocks/10-65-1-0-26"), ("PUT", "/services/web/status"), ("PUT", "/hostendpoints/n1-auto-hep")];
     on_pair(Some(ApiGroup::CrdV1), node_and_service, |pair| {
@@ -66,7 +66,7 @@ fn at_the_first_write_of_each_kind_and_then_killed_when_a_node_is_released() {
 /// Covers the deletion of a released address's handle, the block of a Service's released address, a new host endpoint,
 /// and a finalizer.
 #[test]
-fn at_the_second_write_of_each_kind() {
+fn late_second_writes_of_a_frozen_leader_change_nothing() {
     const HELD: [Held; 4] = [
         ("DELETE", "/ipamhandles/k8s-pod-network.n1"),
         ("PUT", "/ipamblocks/10-80-0-0-26"),
@@ -93,7 +93,7 @@ fn at_the_second_write_of_each_kind() {
 
 /// Covers the cleanup of a deleted node, which writes the affinity, then the block, then the affinity again.
 #[test]
-fn when_a_node_is_released() {
+fn late_block_deletion_of_a_frozen_leader_is_harmless() {
     const HELD: [Held; 1] = [("DELETE", "/ipamblocks/10-65-2-0-26")];
     on_pair(Some(ApiGroup::CrdV1), node_and_service, |pair| {
         is_served(&pair);
@@ -158,7 +158,7 @@ fn zone(world: &World<'_>) -> Value {
 
 /// Covers a leak, a changed mirror object, the labels of an endpoint and of a node, and the deletion of a node.
 #[test]
-fn at_each_kind_of_write_to_etcd() {
+fn late_etcd_writes_of_a_frozen_leader_change_nothing() {
     const HELD: [Held; 5] = [
         ("POST", "KV/Txn?if=/calico/ipam/v2/assignment/ipv4/block/10.65.1.0-26"),
         ("POST", "KV/Txn?if=/calico/resources/v3/projectcalico.org/networkpolicies/suite/knp.default.a"),

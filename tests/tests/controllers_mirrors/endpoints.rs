@@ -67,7 +67,7 @@ fn labels(app: &str) -> Value {
 }
 
 #[test]
-fn labels_follow_and_what_the_cni_plugin_writes_stays() {
+fn endpoint_labels_follow_the_pod_and_keep_writes_of_the_cni_plugin() {
     on_scene(|scene| {
         scene.node();
         scene.pod("a");
@@ -94,7 +94,7 @@ fn labels_follow_and_what_the_cni_plugin_writes_stays() {
 }
 
 #[test]
-fn an_endpoint_goes_when_its_pod_has_been_gone_for_the_grace_period() {
+fn endpoint_is_deleted_after_its_pod_is_missing_for_the_grace_period() {
     on_scene(|scene| {
         scene.node();
         scene.pod("a");
@@ -135,7 +135,7 @@ fn an_endpoint_goes_when_its_pod_has_been_gone_for_the_grace_period() {
 }
 
 #[test]
-fn an_endpoint_goes_when_its_node_is_gone_and_none_while_the_datastore_is_upgraded() {
+fn endpoint_of_a_deleted_node_is_deleted_once_the_datastore_is_ready() {
     on_scene(|scene| {
         scene.node();
         scene.pod("a");

@@ -57,7 +57,7 @@ impl Scene<'_> {
 
 /// Policies of other tiers keep their names.
 #[test]
-fn old_names_go_when_every_node_has_the_new_version() {
+fn policies_are_renamed_once_every_node_has_the_new_version() {
     on_scene(|scene| {
         let old = json!({"kind": "GlobalNetworkPolicy", "metadata": {"name": "default.g", "uid": "u"}, "spec": {}});
         scene.put("globalnetworkpolicies/default.g", old);
@@ -78,7 +78,7 @@ fn old_names_go_when_every_node_has_the_new_version() {
 
 /// Policies as custom resources: a rename keeps every field, and no policy is mirrored.
 #[test]
-fn old_names_go_in_kubernetes_too() {
+fn custom_resource_policies_are_renamed_with_every_field() {
     on_scene_of(Mode::Kubernetes(ApiGroup::CrdV1), |scene| {
         let spec = json!({
             "tier": "default", "order": 7, "selector": "all()", "types": ["Ingress"],
@@ -110,7 +110,7 @@ fn old_names_go_in_kubernetes_too() {
 
 /// Operators deleted policies while no controller ran, and one rename had been interrupted before.
 #[test]
-fn what_was_deleted_while_it_was_down_is_not_there_again() {
+fn policies_deleted_while_stopped_are_not_created_again() {
     on_scene(|scene| {
         for name in ["stays", "goes", "copied", "uncopied"] {
             scene.global(&format!("default.{name}"), &format!("default.{name}"), 1);
@@ -135,7 +135,7 @@ fn what_was_deleted_while_it_was_down_is_not_there_again() {
 /// The policy is changed under its old name after it was copied and before it is deleted. The controller has the role
 /// of `deploy/rbac`.
 #[test]
-fn a_change_in_the_middle_of_a_rename_is_not_lost() {
+fn change_of_a_policy_during_its_rename_is_kept() {
     on_scene_of(Mode::Kubernetes(ApiGroup::CrdV1), |scene| {
         let old = json!({
             "apiVersion": "crd.projectcalico.org/v1", "kind": "NetworkPolicy",

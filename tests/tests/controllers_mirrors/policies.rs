@@ -28,7 +28,7 @@ pub(crate) fn mirrored(ports: &[(&str, u64)]) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn policies_come_change_and_go() {
+fn network_policies_are_mirrored_on_create_update_and_delete() {
     on_scene(|scene| {
         scene.policy("before", 1);
         let _running = scene.start(only_at_first);
@@ -45,7 +45,7 @@ fn policies_come_change_and_go() {
 }
 
 #[test]
-fn what_happened_while_it_was_down_is_made_up_for() {
+fn policy_changes_while_stopped_are_mirrored_at_start() {
     on_scene(|scene| {
         for (name, port) in [("stays", 1), ("changes", 2), ("goes", 3)] {
             scene.policy(name, port);
@@ -64,7 +64,7 @@ fn what_happened_while_it_was_down_is_made_up_for() {
 }
 
 #[test]
-fn a_comparison_walks_through_all_pages() {
+fn comparison_reads_all_pages_of_mirrored_policies() {
     on_scene(|scene| {
         for n in 0..120 {
             let orphan = json!({"kind": "NetworkPolicy", "metadata": {"name": "x", "namespace": "shop"}, "spec": {}});
@@ -80,7 +80,7 @@ fn a_comparison_walks_through_all_pages() {
 }
 
 #[test]
-fn what_others_do_to_mirrors_is_undone_and_nothing_else_is_touched() {
+fn foreign_changes_of_mirrored_policies_are_reverted_and_own_policies_kept() {
     on_scene(|scene| {
         scene.policy("a", 1);
         scene.policy("b", 1);
@@ -110,7 +110,7 @@ fn what_others_do_to_mirrors_is_undone_and_nothing_else_is_touched() {
 
 /// The mirrored policy's name would be too long for Calico. Other policies do not wait for it.
 #[test]
-fn a_policy_that_calico_refuses_stops_no_other() {
+fn policy_with_a_name_too_long_for_calico_does_not_block_the_rest() {
     on_scene(|scene| {
         let long = "n".repeat(245);
         scene.policy(&long, 9);
@@ -124,7 +124,7 @@ fn a_policy_that_calico_refuses_stops_no_other() {
 }
 
 #[test]
-fn a_writer_that_does_not_give_up_loses_in_the_end() {
+fn mirrored_policy_converges_after_conflicting_writes_end() {
     on_scene(|scene| {
         scene.policy("a", 1);
         let _running = scene.start(every_second);

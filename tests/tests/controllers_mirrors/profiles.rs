@@ -32,7 +32,7 @@ fn of_namespace(team: &str) -> Value {
 }
 
 #[test]
-fn profiles_come_change_and_go() {
+fn profiles_are_created_updated_and_deleted_with_their_source() {
     on_scene(|scene| {
         scene.namespace("web", json!({"team": "a"}));
         scene.account("ci.bot", json!({"role": "x"}));
@@ -59,7 +59,7 @@ fn profiles_come_change_and_go() {
 }
 
 #[test]
-fn orphans_go_wrong_ones_are_put_right_and_those_of_others_stay() {
+fn orphan_profiles_are_deleted_wrong_ones_corrected_and_foreign_ones_kept() {
     on_scene(|scene| {
         scene.namespace("web", json!({"team": "a"}));
         for orphan in ["kns.gone", "ksa.shop.gone", "ksa.nameless"] {
@@ -88,7 +88,7 @@ fn orphans_go_wrong_ones_are_put_right_and_those_of_others_stay() {
 
 /// An invalid profile is replaced and does not affect the others. A conflicting writer does not prevent convergence.
 #[test]
-fn wrong_profiles_and_conflicting_writers() {
+fn invalid_profiles_are_replaced_and_converge_against_conflicting_writers() {
     on_scene(|scene| {
         scene.namespace("web", json!({"team": "a"}));
         for profile in ["kns.web", "kns.gone", "ksa.shop.default", "ksa.shop.gone"] {

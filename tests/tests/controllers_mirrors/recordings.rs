@@ -48,7 +48,7 @@ fn written(scene: &Scene<'_>, namespaces: &[&str]) -> BTreeMap<String, Value> {
 }
 
 #[test]
-fn recorded_output() {
+fn mirrored_objects_equal_the_recorded_output_of_upstream() {
     let recordings = recordings();
     assert!(!recordings.is_empty());
     for (name, recording) in &recordings {

@@ -32,7 +32,7 @@ fn line(labels: &[&str], interface: &str, ips: &[&str]) -> Option<(Vec<String>, 
 }
 
 #[test]
-fn endpoints_follow_nodes() {
+fn host_endpoints_follow_nodes_and_foreign_ones_stay() {
     on_each(&[ETCD, V1, V3], |scene| {
         scene.calico_node("node-1", json!({"rack": "r1"}), "10.0.0.1/24");
         scene.put::<HostEndpointSpec>("own", json!({}), json!({"node": "node-9", "interfaceName": "eth0"}));
@@ -70,7 +70,7 @@ fn endpoints_follow_nodes() {
 }
 
 #[test]
-fn templates_come_change_and_go() {
+fn host_endpoints_follow_their_templates() {
     on_each(&[ETCD, V3], |scene| {
         scene.calico_node("node-1", json!({"rack": "r1"}), "10.0.0.1/24");
         let template = |name: &str, value: &str| HostEndpointTemplate {

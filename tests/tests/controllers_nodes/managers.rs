@@ -25,7 +25,7 @@ fn managers(scene: &Scene, path: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn object_that_a_controller_writes_names_calico_as_the_field_manager() {
+fn objects_written_by_controllers_name_calico_as_field_manager() {
     on_each(&[V3], |scene| {
         let apply = |object: Value| _ = scene.admin.apply_object(&object).unwrap();
         scene.kubernetes_node("node-1", json!({}), json!({"projectcalico.org/IPv4Address": "10.0.0.1/24"}));

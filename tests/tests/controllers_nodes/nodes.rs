@@ -27,7 +27,7 @@ fn of_kubernetes(name: &str) -> Value {
 
 /// Covers upstream's case "should sync labels from k8s -> calico".
 #[test]
-fn labels_follow_those_of_kubernetes() {
+fn labels_of_a_calico_node_follow_the_kubernetes_node() {
     on_each(&[ETCD], |scene| {
         scene.kubernetes_node("k-1", json!({"a": "1"}), json!({}));
         calico(scene, "c-1", of_kubernetes("k-1"));
@@ -54,7 +54,7 @@ fn labels_follow_those_of_kubernetes() {
 /// Upstream deletes the node with its addresses at once (KC-472). Here the node remains while it has pods, so that a
 /// kubelet that registers again finds the pods' addresses unchanged.
 #[test]
-fn a_node_keeps_its_addresses_while_its_pods_are_there() {
+fn calico_node_of_a_deleted_kubernetes_node_stays_while_pods_exist() {
     on_each(&[ETCD], |scene| {
         let nodes = || scene.names::<NodeSpec>();
         let there = || vec!["c-1".to_owned()];
@@ -78,7 +78,7 @@ fn a_node_keeps_its_addresses_while_its_pods_are_there() {
 /// Covers upstream's three cases of node names, and "should clean up weps, IPAM allocations, etc. when deleting a
 /// node".
 #[test]
-fn nodes_go_with_their_node_of_kubernetes() {
+fn calico_nodes_are_deleted_with_their_kubernetes_node() {
     on_each(&[ETCD], |scene| {
         for name in ["k-1", "k-2", "k-4"] {
             scene.kubernetes_node(name, json!({}), json!({}));

@@ -35,7 +35,7 @@ fn verdict(reason: &str, finalizer: bool) -> Option<(String, bool)> {
 }
 
 #[test]
-fn of_pools_that_overlap_one_is_in_use() {
+fn overlapping_pools_are_not_allocatable_until_the_first_is_deleted() {
     on_each(&[V3], |scene| {
         scene.new_pool("a", "10.0.0.0/24", false);
         let running = scene.start(|_| ());
@@ -62,7 +62,7 @@ fn of_pools_that_overlap_one_is_in_use() {
 }
 
 #[test]
-fn a_pool_in_use_stays_until_its_addresses_are_given_back() {
+fn deleted_pool_stays_until_its_addresses_are_released() {
     on_each(&[V3], |scene| {
         scene.new_pool("a", "10.0.0.0/24", false);
         let _running = scene.start(|_| ());

@@ -74,7 +74,7 @@ fn wants(ip: &str) -> Value {
 }
 
 #[test]
-fn services_get_and_lose_addresses() {
+fn services_get_requested_addresses_and_release_them_with_the_pools() {
     on_each(&[ETCD, V3], |scene| {
         let running = scene.start(|_| ());
         scene.service("early", json!({}), json!({}));
@@ -140,7 +140,7 @@ fn services_get_and_lose_addresses() {
 /// Covers a family without a pool, a family that gets a pool later, and a family that is removed from the Service.
 /// Upstream never assigns the second family later.
 #[test]
-fn each_family_of_a_dual_stack_service_has_an_address() {
+fn each_family_of_a_dual_stack_service_gets_an_address() {
     on_each(&[ETCD, V3], |scene| {
         scene.pool("v4", "10.7.0.4/30", json!({}));
         let running = scene.start(|_| ());
@@ -175,7 +175,7 @@ fn each_family_of_a_dual_stack_service_has_an_address() {
 /// The list of pools restricts only its own family. The other family has no list, so the address from any pool is
 /// valid.
 #[test]
-fn dual_stack_service_with_the_list_of_one_family_settles() {
+fn dual_stack_service_with_pools_of_one_family_is_written_once() {
     on_each(&[ETCD, V3], |scene| {
         scene.pool("v4", "10.7.0.4/30", json!({}));
         scene.pool("v6", "fd00:7::4/126", json!({"blockSize": 126}));
@@ -189,7 +189,7 @@ fn dual_stack_service_with_the_list_of_one_family_settles() {
 }
 
 #[test]
-fn changed_load_balancer_ip_leaves_one_address() {
+fn changed_load_balancer_ip_replaces_the_address_of_a_service() {
     on_each(&[ETCD, V3], |scene| {
         scene.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
         let _running = scene.start(|_| ());
@@ -213,7 +213,7 @@ fn changed_load_balancer_ip_leaves_one_address() {
 }
 
 #[test]
-fn two_writers_that_race_leave_one_address() {
+fn two_racing_controllers_assign_one_address_per_service() {
     on_each(&[ETCD, V3], |scene| {
         scene.pool("auto", "10.7.0.0/26", json!({"blockSize": 26}));
         let names: Vec<String> = (0..10).map(|n| format!("web{n}")).collect();
@@ -231,7 +231,7 @@ fn two_writers_that_race_leave_one_address() {
 }
 
 #[test]
-fn a_namesake_gets_an_address_of_its_own() {
+fn recreated_service_of_the_same_name_gets_a_new_address() {
     on_each(&[ETCD], |scene| {
         scene.pool("auto", "10.7.0.4/30", json!({}));
         let running = scene.start(|_| ());
@@ -247,7 +247,7 @@ fn a_namesake_gets_an_address_of_its_own() {
 }
 
 #[test]
-fn what_others_write_in_the_status_stays() {
+fn foreign_entries_in_a_service_status_are_kept() {
     on_each(&[ETCD], |scene| {
         scene.pool("auto", "10.7.0.4/30", json!({}));
         scene.service("web", json!({}), json!({}));
@@ -269,7 +269,7 @@ fn what_others_write_in_the_status_stays() {
 }
 
 #[test]
-fn conflicting_writers_are_outlasted() {
+fn service_status_converges_against_conflicting_writers() {
     on_each(&[ETCD], |scene| {
         scene.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
         let _running = scene.start(|_| ());

@@ -34,7 +34,7 @@ fn of_kubernetes(name: &str) -> Value {
 }
 
 #[test]
-fn what_cannot_be_read_stops_no_other() {
+fn unreadable_objects_do_not_block_work_for_readable_ones() {
     on_each(&[ETCD], |scene| {
         for name in ["k-1", "k-2"] {
             scene.kubernetes_node(name, json!({"a": "1"}), json!({}));
@@ -70,7 +70,7 @@ fn what_cannot_be_read_stops_no_other() {
 
 /// Covers labels of nodes, their host endpoints, and deleted nodes, while another writer constantly writes.
 #[test]
-fn conflicting_writers_of_nodes_are_outlasted() {
+fn node_controllers_converge_against_a_conflicting_writer() {
     on_each(&[ETCD], |scene| {
         for name in ["k-1", "k-2"] {
             scene.kubernetes_node(name, json!({"a": "1"}), json!({}));
@@ -107,7 +107,7 @@ fn conflicting_writers_of_nodes_are_outlasted() {
 
 /// Covers finalizers and conditions of pools and tiers.
 #[test]
-fn conflicting_writers_of_pools_and_tiers_are_outlasted() {
+fn pool_and_tier_controllers_converge_against_a_conflicting_writer() {
     on_each(&[V3], |scene| {
         let running = scene.start(|_| ());
         scene.put::<IpPoolSpec>("pool", json!({}), json!({"cidr": "10.0.0.0/24", "blockSize": 30}));

@@ -27,7 +27,7 @@ impl Scene {
 }
 
 #[test]
-fn a_tier_stays_until_its_policies_are_gone() {
+fn deleted_tier_stays_until_its_policies_are_removed() {
     on_each(&[V3], |scene| {
         let running = scene.start(|_| ());
         for name in ["empty", "used"] {

@@ -110,23 +110,23 @@ fn withheld_together(group: Option<ApiGroup>, used: &Role) -> Vec<Role> {
 }
 
 #[test]
-fn every_permission_is_used_and_needed_in_crd_v1() {
+fn controllers_need_and_use_every_permission_in_crd_v1() {
     every_permission_is_used_and_needed(Some(ApiGroup::CrdV1));
 }
 
 #[test]
-fn every_permission_is_used_and_needed_in_v3() {
+fn controllers_need_and_use_every_permission_in_v3() {
     every_permission_is_used_and_needed(Some(ApiGroup::V3));
 }
 
 #[test]
-fn every_permission_is_used_and_needed_beside_etcd() {
+fn controllers_need_and_use_every_permission_with_etcd() {
     every_permission_is_used_and_needed(None);
 }
 
 /// With the role of a cluster that has upstream's role: no Leases, no Events.
 #[test]
-fn without_leases_and_events_one_replica_runs_by_itself() {
+fn replica_without_lease_and_event_permissions_runs_and_warns_once() {
     with_kubernetes(|host, servers| {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));
         let api = world.api;

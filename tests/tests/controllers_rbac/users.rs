@@ -8,7 +8,7 @@ use super::manifest;
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 
 #[test]
-fn users_of_a_namespace_get_calicos_resources_with_their_role() {
+fn namespace_users_access_calico_resources_according_to_their_role() {
     with_kubernetes(|host, Kubernetes { api, .. }| {
         api.define("projectcalico.org/v3").unwrap();
         api.admin().apply(&std::fs::read_to_string(manifest("users/calico-user-roles.yaml")).unwrap()).unwrap();

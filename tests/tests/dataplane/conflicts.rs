@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{link_names, only, plan, set_up};
 
 #[test]
-fn the_interface_of_an_earlier_sandbox_is_replaced() {
+fn setup_replaces_the_interface_of_an_earlier_sandbox() {
     isolated(|host| {
         let first = set_up(host, "old", &plan("cali1", &["10.65.0.2"])).unwrap();
         set_up(host, "new", &plan("cali1", &["10.65.0.3"])).unwrap();
@@ -21,7 +21,7 @@ fn the_interface_of_an_earlier_sandbox_is_replaced() {
 }
 
 #[test]
-fn a_repeated_add_replaces_the_whole_pair() {
+fn repeated_setup_replaces_the_whole_pair() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         set_up(host, "pod1", &plan("cali1", &["10.65.0.3"])).unwrap();
@@ -33,7 +33,7 @@ fn a_repeated_add_replaces_the_whole_pair() {
 }
 
 #[test]
-fn a_foreign_interface_in_the_pod_is_an_error_and_nothing_is_destroyed() {
+fn setup_with_a_foreign_pod_interface_fails_without_changes() {
     isolated(|host| {
         set_up(host, "old", &plan("cali1", &["10.65.0.2"])).unwrap();
         host.add_pod("pod1").unwrap();
@@ -52,7 +52,7 @@ fn a_foreign_interface_in_the_pod_is_an_error_and_nothing_is_destroyed() {
 
 /// Interfaces in different network namespaces may have the same index. Only the namespace identifies an interface.
 #[test]
-fn equal_interface_numbers_are_not_taken_for_the_same_pair() {
+fn equal_interface_indexes_in_two_namespaces_are_not_the_same_pair() {
     isolated(|host| {
         set_up(host, "old", &plan("cali1", &["10.65.0.2"])).unwrap();
         host.add_pod("pod1").unwrap();
@@ -67,7 +67,7 @@ fn equal_interface_numbers_are_not_taken_for_the_same_pair() {
 }
 
 #[test]
-fn the_host_route_of_a_dead_interface_is_replaced_in_each_family() {
+fn host_route_of_a_dead_interface_is_replaced_in_each_family() {
     isolated(|host| {
         for (dead, address) in [("dead4", "10.65.0.2/32"), ("dead6", "fd00:65::2/128")] {
             ip(&format!("link add {dead} type veth peer name {dead}p")).unwrap();
@@ -82,7 +82,7 @@ fn the_host_route_of_a_dead_interface_is_replaced_in_each_family() {
 
 /// An address from another source than IPAM may be in use behind an interface that is down for a moment.
 #[test]
-fn the_host_route_of_a_dead_interface_stays_unless_ipam_gave_the_address() {
+fn host_route_of_a_dead_interface_stays_unless_ipam_assigned_the_address() {
     isolated(|host| {
         for (dead, address) in [("dead4", "10.65.0.2/32"), ("dead6", "fd00:65::2/128")] {
             ip(&format!("link add {dead} type veth peer name {dead}p")).unwrap();
@@ -103,7 +103,7 @@ fn the_host_route_of_a_dead_interface_stays_unless_ipam_gave_the_address() {
 
 /// With several routes to an address, the route in use remains, and the idle one too, because the ADD fails.
 #[test]
-fn an_idle_route_beside_a_busy_one_stays() {
+fn idle_route_beside_a_busy_route_stays() {
     isolated(|host| {
         ip("link add dead type veth peer name deadp").unwrap();
         ip("link set dead up").unwrap();
@@ -118,7 +118,7 @@ fn an_idle_route_beside_a_busy_one_stays() {
 
 /// The ADD fails because of the route to the second address, so the route to the first one remains.
 #[test]
-fn an_idle_route_stays_where_the_route_to_another_address_is_busy() {
+fn idle_route_stays_if_the_route_to_the_second_address_is_busy() {
     isolated(|host| {
         ip("link add dead type veth peer name deadp").unwrap();
         ip("link set dead up").unwrap();
@@ -133,7 +133,7 @@ fn an_idle_route_stays_where_the_route_to_another_address_is_busy() {
 
 /// A VM's bridge without ports has no carrier, and nothing restores its route when the carrier returns.
 #[test]
-fn an_idle_route_through_an_interface_that_is_no_pair_is_a_conflict() {
+fn idle_route_through_a_bridge_is_a_conflict() {
     isolated(|host| {
         ip("link add virbr0 type bridge").unwrap();
         ip("link set virbr0 up").unwrap();
@@ -145,7 +145,7 @@ fn an_idle_route_through_an_interface_that_is_no_pair_is_a_conflict() {
 }
 
 #[test]
-fn the_host_route_of_a_living_interface_is_a_conflict_that_names_it() {
+fn host_route_of_a_live_interface_is_a_conflict_naming_the_interface() {
     let addresses = [("-4", "10.65.0.2"), ("-6", "fd00:65::2")];
     // Felix creates routes to pods with metric 1024, and with metric 512 during the migration of a VM.
     let metrics = ["", "metric 1024", "metric 512"];
@@ -166,7 +166,7 @@ fn the_host_route_of_a_living_interface_is_a_conflict_that_names_it() {
 
 /// The block of the address has a blackhole route, as BIRD creates it. A lookup in the kernel would find that route.
 #[test]
-fn an_idle_host_route_with_another_metric_is_replaced() {
+fn idle_host_route_with_a_different_metric_is_replaced() {
     isolated(|host| {
         ip("link add dead type veth peer name deadp").unwrap();
         ip("link set dead up").unwrap();
@@ -179,7 +179,7 @@ fn an_idle_host_route_with_another_metric_is_replaced() {
 }
 
 #[test]
-fn a_route_that_drops_packets_is_a_conflict_that_says_so() {
+fn blackhole_route_is_a_conflict_naming_the_type() {
     isolated(|host| {
         ip("route add blackhole 10.65.0.2/32").unwrap();
         let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap_err();
@@ -192,7 +192,7 @@ fn a_route_that_drops_packets_is_a_conflict_that_says_so() {
 /// After a restore of the datastore, IPAM may assign the address of a tunnel; keepalived may add any address to the
 /// host.
 #[test]
-fn an_address_of_the_host_itself_is_a_conflict() {
+fn address_of_the_host_is_a_conflict() {
     for (family, address, length) in [("-4", "10.65.0.2", 32), ("-6", "fd00:65::2", 128)] {
         isolated(|host| {
             ip("link add own type veth peer name ownp").unwrap();
@@ -209,7 +209,7 @@ fn an_address_of_the_host_itself_is_a_conflict() {
 }
 
 #[test]
-fn a_route_to_the_block_of_the_address_is_no_conflict() {
+fn route_to_the_block_of_the_address_is_no_conflict() {
     isolated(|host| {
         ip("route add blackhole 10.65.0.0/26").unwrap();
         set_up(host, "pod1", &plan("cali1", &["10.65.0.0"])).unwrap();

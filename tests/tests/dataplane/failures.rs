@@ -38,7 +38,7 @@ fn make_sysctls_read_only() {
 }
 
 #[test]
-fn an_impossible_mtu() {
+fn setup_with_an_invalid_mtu_fails_and_removes_everything() {
     isolated(|host| {
         let wanted = EndpointPlan { mtu: 70_000, ..plan("cali1", &["10.65.0.2"]) };
         fails_cleanly(host, &wanted, "create veth pair eth0/cali1: ");
@@ -46,7 +46,7 @@ fn an_impossible_mtu() {
 }
 
 #[test]
-fn settings_of_the_host_end() {
+fn setup_with_read_only_host_sysctls_fails_and_removes_everything() {
     isolated(|host| {
         host.add_pod("pod1").unwrap();
         make_sysctls_read_only();
@@ -57,7 +57,7 @@ fn settings_of_the_host_end() {
 
 /// ADD does not write a setting that already has its value. Of the required settings, only the pod's is wrong here.
 #[test]
-fn settings_of_the_pod() {
+fn setup_with_read_only_pod_sysctls_fails_and_removes_everything() {
     isolated(|host| {
         for (key, value) in [
             ("ipv4.conf.default.route_localnet", 1),
@@ -79,7 +79,7 @@ fn settings_of_the_pod() {
 }
 
 #[test]
-fn a_route_of_the_pod() {
+fn setup_with_a_duplicate_pod_route_fails_and_removes_everything() {
     isolated(|host| {
         let routes = vec!["169.254.1.1/32".parse().unwrap()];
         let wanted = EndpointPlan { routes, ..plan("cali1", &["10.65.0.2"]) };
@@ -89,7 +89,7 @@ fn a_route_of_the_pod() {
 }
 
 #[test]
-fn an_address_of_the_pod() {
+fn setup_with_an_invalid_pod_address_fails_and_removes_everything() {
     isolated(|host| {
         let wanted = EndpointPlan { host_routes: false, ..plan("cali1", &["10.65.0.2", "224.0.0.1"]) };
         fails_cleanly(host, &wanted, "add address 224.0.0.1 to interface eth0: Invalid argument");
@@ -97,7 +97,7 @@ fn an_address_of_the_pod() {
 }
 
 #[test]
-fn a_host_route() {
+fn setup_with_a_busy_host_route_fails_and_removes_everything() {
     isolated(|host| {
         let wanted = plan("cali1", &["ff02::1:2", "10.65.0.2"]);
         set_up(host, "other", &plan("cali9", &["10.65.0.2"])).unwrap();
@@ -106,7 +106,7 @@ fn a_host_route() {
 }
 
 #[test]
-fn a_plan_that_cannot_be_carried_out_touches_nothing() {
+fn setup_without_an_address_fails_without_changes() {
     isolated(|host| {
         set_up(host, "pod2", &plan("cali1", &["10.65.0.9"])).unwrap();
         let wanted = EndpointPlan { addresses: vec![], ..plan("cali1", &[]) };

@@ -9,7 +9,7 @@ use integration_tests::namespaces::isolated;
 use super::{link_names, open, plan};
 
 #[test]
-fn what_is_no_namespace_is_told_apart() {
+fn open_distinguishes_missing_paths_from_paths_without_a_namespace() {
     isolated(|host| {
         let absent = host.dir("files").join("absent");
         assert!(matches!(NetnsFd::open(&absent), Err(NetnsError::NotFound { path }) if path == absent));
@@ -36,7 +36,7 @@ fn what_is_no_namespace_is_told_apart() {
 }
 
 #[test]
-fn the_plugins_own_namespace_is_refused() {
+fn open_of_the_plugins_own_namespace_is_refused() {
     isolated(|_| {
         let error = NetnsFd::open(Path::new("/proc/thread-self/ns/net")).unwrap_err();
         assert!(matches!(error, NetnsError::SameNamespace { .. }), "{error:?}");
@@ -44,7 +44,7 @@ fn the_plugins_own_namespace_is_refused() {
 }
 
 #[test]
-fn work_inside_leaves_the_caller_where_it_was() {
+fn run_in_a_namespace_leaves_the_caller_in_its_own() {
     isolated(|host| {
         let pod = open(host, "pod1");
         integration_tests::command::ip("link add outside type veth peer name outside1").unwrap();
@@ -61,7 +61,7 @@ fn work_inside_leaves_the_caller_where_it_was() {
 }
 
 #[test]
-fn an_open_namespace_outlives_its_path() {
+fn open_namespace_outlives_its_path() {
     isolated(|host| {
         let pod = open(host, "pod1");
         host.delete_pod("pod1").unwrap();

@@ -12,7 +12,7 @@ use integration_tests::namespaces::isolated;
 use super::{link_names, only, open, plan, set_up};
 
 #[test]
-fn the_report_agrees_with_the_kernel() {
+fn setup_result_agrees_with_the_kernel() {
     isolated(|host| {
         let wanted = EndpointPlan {
             mtu: 1400,
@@ -39,7 +39,7 @@ fn the_report_agrees_with_the_kernel() {
 }
 
 #[test]
-fn without_a_mac_and_an_mtu_the_kernel_chooses() {
+fn setup_without_mac_and_mtu_uses_the_kernels_values() {
     isolated(|host| {
         let attached = set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         assert_eq!(attached.mtu, 1500);
@@ -49,7 +49,7 @@ fn without_a_mac_and_an_mtu_the_kernel_chooses() {
 }
 
 #[test]
-fn pods_reach_each_other_and_the_host() {
+fn pods_and_host_reach_each_other() {
     isolated(|host| {
         // The host answers ARP for 169.254.1.1 only if it has a route to that address.
         host.add_uplink().unwrap();
@@ -67,7 +67,7 @@ fn pods_reach_each_other_and_the_host() {
 }
 
 #[test]
-fn an_asked_for_gateway_takes_the_place_of_169_254_1_1() {
+fn configured_gateway_replaces_169_254_1_1() {
     isolated(|host| {
         host.add_uplink().unwrap();
         let gateway = "10.65.0.1".parse().unwrap();
@@ -79,7 +79,7 @@ fn an_asked_for_gateway_takes_the_place_of_169_254_1_1() {
 }
 
 #[test]
-fn custom_routes_replace_the_default_ones() {
+fn custom_routes_replace_the_default_routes() {
     isolated(|host| {
         let routes = ["10.1.0.0/16", "fd01::/48"].iter().map(|cidr| cidr.parse().unwrap()).collect();
         set_up(host, "pod1", &EndpointPlan { routes, ..plan("cali1", &["10.65.0.2", "fd00:65::2"]) }).unwrap();
@@ -91,7 +91,7 @@ fn custom_routes_replace_the_default_ones() {
 }
 
 #[test]
-fn host_routes_can_be_left_to_felix() {
+fn setup_without_host_routes_leaves_them_to_felix() {
     isolated(|host| {
         set_up(host, "pod1", &EndpointPlan { host_routes: false, ..plan("cali1", &["10.65.0.2"]) }).unwrap();
         assert_eq!(ip_json("route show dev cali1").unwrap(), serde_json::json!([]));
@@ -99,7 +99,7 @@ fn host_routes_can_be_left_to_felix() {
 }
 
 #[test]
-fn interface_names_with_dots_get_their_settings() {
+fn interface_names_with_dots_get_their_sysctls() {
     isolated(|host| {
         let wanted =
             EndpointPlan { container_ifname: "eth0.100".into(), ..plan("cali.1", &["10.65.0.2", "fd00:65::2"]) };
@@ -112,7 +112,7 @@ fn interface_names_with_dots_get_their_settings() {
 }
 
 #[test]
-fn a_link_local_address_that_cannot_be_computed_is_waited_for() {
+fn setup_waits_for_a_random_link_local_address() {
     isolated(|host| {
         fs::write("/proc/sys/net/ipv6/conf/default/addr_gen_mode", "3").unwrap();
         set_up(host, "pod1", &plan("cali1", &["fd00:65::2"])).unwrap();
@@ -125,7 +125,7 @@ fn a_link_local_address_that_cannot_be_computed_is_waited_for() {
 }
 
 #[test]
-fn a_host_without_link_local_addresses_is_told_which_setting_to_mend() {
+fn setup_without_link_local_addresses_fails_and_names_the_sysctl() {
     isolated(|host| {
         fs::write("/proc/sys/net/ipv6/conf/default/addr_gen_mode", "1").unwrap();
         let error = set_up(host, "pod1", &plan("cali1", &["fd00:65::2"])).unwrap_err();
@@ -137,7 +137,7 @@ fn a_host_without_link_local_addresses_is_told_which_setting_to_mend() {
 /// Covers kernels with and without netkit. The test reads the kernel's symbols to distinguish them, independently of
 /// the code under test, because Debian 12's `ip` does not support netkit.
 #[test]
-fn netkit_is_made_where_the_kernel_has_it_and_a_veth_pair_elsewhere() {
+fn netkit_pair_is_created_if_supported_and_a_veth_pair_otherwise() {
     isolated(|host| {
         let wanted = EndpointPlan { device: DeviceType::Netkit, mtu: 1400, ..plan("cali1", &["10.65.0.2"]) };
         let attached = set_up(host, "pod1", &wanted).unwrap();
@@ -151,7 +151,7 @@ fn netkit_is_made_where_the_kernel_has_it_and_a_veth_pair_elsewhere() {
 }
 
 #[test]
-fn twenty_pods_at_once() {
+fn twenty_concurrent_setups_leave_intact_endpoints() {
     isolated(|host| {
         let endpoints: Vec<(EndpointPlan, NetnsFd)> = (1..=20)
             .map(|n| {

@@ -38,7 +38,7 @@ fn route_to(ips: &[&str]) -> HostLinkProof {
 }
 
 #[test]
-fn both_ends_and_all_routes_go_and_a_second_time_is_success() {
+fn teardown_removes_both_ends_and_all_routes_and_succeeds_twice() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap();
         let target = endpoint(Some(&pod_path("pod1")), HostLinkProof::Absent);
@@ -51,7 +51,7 @@ fn both_ends_and_all_routes_go_and_a_second_time_is_success() {
 }
 
 #[test]
-fn traffic_is_cut_before_the_deletion_is_waited_for() {
+fn teardown_stops_traffic_before_it_waits_for_the_deletion() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         let under_way = Teardown::start(endpoint(Some(&pod_path("pod1")), HostLinkProof::Absent)).unwrap();
@@ -63,7 +63,7 @@ fn traffic_is_cut_before_the_deletion_is_waited_for() {
 }
 
 #[test]
-fn before_any_add_there_is_nothing_to_do() {
+fn teardown_before_any_add_removes_no_interface() {
     isolated(|host| {
         host.add_pod("pod1").unwrap();
         for netns in [None, Some(pod_path("pod1")), Some(pod_path("absent"))] {
@@ -80,7 +80,7 @@ fn before_any_add_there_is_nothing_to_do() {
 }
 
 #[test]
-fn without_the_namespace_the_host_end_goes_if_it_is_proven_ours() {
+fn teardown_without_netns_removes_the_host_end_of_proven_ownership() {
     let proofs = [HostLinkProof::Name, route_to(&["10.65.0.2"]), route_to(&["10.65.0.9", "fd00:65::2"])];
     for proof in proofs {
         for netns in [None, Some(pod_path("absent"))] {
@@ -98,7 +98,7 @@ fn without_the_namespace_the_host_end_goes_if_it_is_proven_ours() {
 }
 
 #[test]
-fn without_the_namespace_a_successors_host_end_stays() {
+fn teardown_without_netns_keeps_the_host_end_of_a_later_sandbox() {
     isolated(|host| {
         let alias = InterfaceAlias::for_pod("net", "suite", "cali1", "c2");
         set_up(host, "pod1", &EndpointPlan { alias, ..plan("cali1", &["10.65.0.2"]) }).unwrap();
@@ -113,7 +113,7 @@ fn without_the_namespace_a_successors_host_end_stays() {
 
 /// Upstream creates interfaces without an alias.
 #[test]
-fn without_an_alias_a_route_is_proof_for_an_interface_without_carrier_only() {
+fn route_proves_ownership_without_an_alias_only_if_carrier_is_missing() {
     isolated(|host| {
         let attached = set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         ip("link set dev cali1 alias none").unwrap();
@@ -136,7 +136,7 @@ fn without_an_alias_a_route_is_proof_for_an_interface_without_carrier_only() {
 
 /// A path such as /proc/<process>/ns/net may refer to another process after a while.
 #[test]
-fn an_interface_of_another_container_in_the_namespace_stays() {
+fn teardown_keeps_an_interface_of_another_container_in_the_netns() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         for proof in [HostLinkProof::Name, HostLinkProof::Absent, route_to(&["10.65.0.2"])] {
@@ -150,7 +150,7 @@ fn an_interface_of_another_container_in_the_namespace_stays() {
 }
 
 #[test]
-fn an_interface_that_only_has_the_name_stays() {
+fn teardown_keeps_a_foreign_interface_of_the_same_name() {
     isolated(|_| {
         ip("link add cali1 type bridge").unwrap();
         assert_eq!(tear_down(endpoint(None, HostLinkProof::Name)).unwrap(), Removed::default());
@@ -162,7 +162,7 @@ fn an_interface_that_only_has_the_name_stays() {
 }
 
 #[test]
-fn an_interface_renamed_inside_the_pod_goes_by_its_host_end() {
+fn teardown_removes_an_interface_renamed_in_the_pod_by_its_host_end() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         ip("-n pod1 link set eth0 down").unwrap();
@@ -175,7 +175,7 @@ fn an_interface_renamed_inside_the_pod_goes_by_its_host_end() {
 
 /// The call must not disconnect other interfaces of the pod, of which it has no information.
 #[test]
-fn a_host_end_whose_peer_is_another_interface_of_the_pod_may_stay() {
+fn teardown_keeps_a_host_end_whose_peer_is_another_pod_interface() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         let other = Endpoint {
@@ -195,7 +195,7 @@ fn a_host_end_whose_peer_is_another_interface_of_the_pod_may_stay() {
 }
 
 #[test]
-fn a_deleted_namespace_takes_the_pair_with_it() {
+fn teardown_after_the_deletion_of_the_netns_leaves_no_interface() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         host.delete_pod("pod1").unwrap();
@@ -205,7 +205,7 @@ fn a_deleted_namespace_takes_the_pair_with_it() {
 }
 
 #[test]
-fn what_is_no_pod_namespace_is_an_error_and_nothing_is_touched() {
+fn teardown_in_an_invalid_netns_fails_without_changes() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         let file = host.dir("files").join("file");

@@ -30,7 +30,7 @@ fn after(commands: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_intact_endpoint_has_no_differences() {
+fn verify_of_an_intact_endpoint_finds_no_differences() {
     isolated(|host| {
         let wanted = endpoint(host);
         assert_eq!(differences(host, &wanted), []);
@@ -39,7 +39,7 @@ fn an_intact_endpoint_has_no_differences() {
 }
 
 #[test]
-fn a_missing_host_end() {
+fn verify_reports_a_missing_host_end() {
     isolated(|host| {
         let wanted = endpoint(host);
         let other = EndpointPlan { host_ifname: "cali2".into(), ..wanted };
@@ -51,13 +51,13 @@ fn a_missing_host_end() {
 }
 
 #[test]
-fn a_missing_pod_end() {
+fn verify_reports_a_missing_pod_end() {
     let said = after("ip -n pod1 link set eth0 down; ip -n pod1 link set eth0 name eth7");
     assert!(said.contains(&"interface eth0: expected present, found none".to_owned()), "{said:#?}");
 }
 
 #[test]
-fn a_deleted_pair() {
+fn verify_reports_both_ends_of_a_deleted_pair() {
     assert_eq!(
         after("ip link del cali1"),
         ["interface cali1: expected present, found none", "interface eth0: expected present, found none"]
@@ -65,7 +65,7 @@ fn a_deleted_pair() {
 }
 
 #[test]
-fn a_pod_end_of_another_pair() {
+fn verify_reports_a_pod_end_of_another_pair() {
     let said = after(
         "ip -n pod1 link show eth0 | grep -o 'link/ether [0-9a-f:]*' | cut -d' ' -f2 > /run/mac
          ip netns add aside; ip -n pod1 link set eth0 netns aside
@@ -76,7 +76,7 @@ fn a_pod_end_of_another_pair() {
 }
 
 #[test]
-fn a_link_down() {
+fn verify_reports_a_link_that_is_down() {
     assert_eq!(
         after("ip -n pod1 link set lo down; ip link set cali1 down")[0],
         "state of interface cali1: expected up, found down"
@@ -90,7 +90,7 @@ fn a_link_down() {
 }
 
 #[test]
-fn another_mac_address() {
+fn verify_reports_a_changed_mac_address() {
     let said = after("ip -n pod1 link set eth0 address 02:00:00:00:00:07");
     assert_eq!(said.len(), 1, "{said:#?}");
     assert!(said[0].starts_with("MAC address of interface eth0: expected "), "{said:#?}");
@@ -102,13 +102,13 @@ fn another_mac_address() {
 }
 
 #[test]
-fn another_mtu() {
+fn verify_reports_a_changed_mtu() {
     assert_eq!(after("ip -n pod1 link set eth0 mtu 1300"), ["MTU of interface eth0: expected 1400, found 1300"]);
     assert_eq!(after("ip link set cali1 mtu 1300"), ["MTU of interface cali1: expected 1400, found 1300"]);
 }
 
 #[test]
-fn a_missing_or_changed_address() {
+fn verify_reports_a_missing_or_changed_address() {
     // The kernel removes the IPv4 routes with the last IPv4 address.
     let said = after("ip -n pod1 address del 10.65.0.2/32 dev eth0");
     assert_eq!(said[0], "address 10.65.0.2 of interface eth0: expected 10.65.0.2/32, found none");
@@ -124,7 +124,7 @@ fn a_missing_or_changed_address() {
 }
 
 #[test]
-fn a_missing_or_changed_route_of_the_pod() {
+fn verify_reports_a_missing_or_changed_pod_route() {
     assert_eq!(
         after("ip -n pod1 route del default"),
         ["route 0.0.0.0/0 through interface eth0: expected 0.0.0.0/0 via 169.254.1.1, found none"]
@@ -150,7 +150,7 @@ fn a_missing_or_changed_route_of_the_pod() {
 }
 
 #[test]
-fn a_route_of_another_scope() {
+fn verify_reports_a_route_of_another_scope() {
     assert_eq!(
         after("ip -n pod1 route del 169.254.1.1; ip -n pod1 route add 169.254.1.1 dev eth0 scope global"),
         ["route 169.254.1.1/32 through interface eth0: \
@@ -159,7 +159,7 @@ fn a_route_of_another_scope() {
 }
 
 #[test]
-fn a_missing_host_route() {
+fn verify_reports_a_missing_host_route_unless_left_to_felix() {
     assert_eq!(
         after("ip route del 10.65.0.2"),
         ["route 10.65.0.2/32 through interface cali1: expected 10.65.0.2/32 scope link, found none"]
@@ -176,7 +176,7 @@ fn a_missing_host_route() {
 }
 
 #[test]
-fn each_setting_of_the_host_end() {
+fn verify_reports_each_wrong_sysctl_of_the_host_end() {
     for (key, wrong, right) in [
         ("ipv4/conf/cali1/route_localnet", 0, 1),
         ("ipv4/neigh/cali1/proxy_delay", 80, 0),
@@ -196,7 +196,7 @@ fn each_setting_of_the_host_end() {
 }
 
 #[test]
-fn each_setting_of_the_pod() {
+fn verify_reports_each_wrong_sysctl_of_the_pod() {
     for (key, wrong, right) in [
         ("ipv6/conf/eth0/accept_dad", 1, 0),
         ("ipv6/conf/default/disable_ipv6", 1, 0),
@@ -212,7 +212,7 @@ fn each_setting_of_the_pod() {
 }
 
 #[test]
-fn a_static_neighbour_that_leads_astray() {
+fn verify_reports_a_static_neighbour_with_a_wrong_mac() {
     for gateway in ["169.254.1.1", "fe80::ecee:eeff:feee:eeee"] {
         let said = after(&format!("ip -n pod1 neigh add {gateway} lladdr 02:00:00:00:00:07 dev eth0 nud permanent"));
         assert_eq!(
@@ -229,7 +229,7 @@ fn a_static_neighbour_that_leads_astray() {
 }
 
 #[test]
-fn a_static_neighbour_that_is_right_is_no_difference() {
+fn verify_accepts_a_static_neighbour_with_the_right_mac() {
     assert_eq!(
         after("ip -n pod1 neigh add 169.254.1.1 lladdr ee:ee:ee:ee:ee:ee dev eth0 nud permanent"),
         [] as [String; 0]
@@ -237,13 +237,13 @@ fn a_static_neighbour_that_is_right_is_no_difference() {
 }
 
 #[test]
-fn several_differences_are_all_said() {
+fn verify_reports_all_of_several_differences() {
     let said = after("ip -n pod1 route del default; ip link set cali1 mtu 1300; ip route del 10.65.0.2");
     assert_eq!(said.len(), 3, "{said:#?}");
 }
 
 #[test]
-fn checking_changes_nothing() {
+fn verify_changes_nothing() {
     isolated(|host| {
         let wanted = endpoint(host);
         let state = || (integration_tests::kernel::host().unwrap(), integration_tests::kernel::pods(host).unwrap());

@@ -20,7 +20,7 @@ pub(super) fn network(objects: &Objects) -> Value {
 }
 
 #[test]
-fn images_have_registry_tag_and_digest() {
+fn image_values_set_registry_tag_and_digest() {
     if !can_render() {
         return;
     }
@@ -47,7 +47,7 @@ fn images_have_registry_tag_and_digest() {
 }
 
 #[test]
-fn the_network_configuration() {
+fn cni_values_change_the_network_configuration() {
     if !can_render() {
         return;
     }
@@ -63,7 +63,7 @@ fn the_network_configuration() {
 }
 
 #[test]
-fn the_agent() {
+fn agent_values_change_only_the_agent_container() {
     if !can_render() {
         return;
     }
@@ -85,7 +85,7 @@ fn the_agent() {
 
 /// Probes use the address at which the agent listens, whatever the port.
 #[test]
-fn probes_follow_the_agent() {
+fn probes_use_the_listen_address_of_the_agent() {
     if !can_render() {
         return;
     }
@@ -112,7 +112,7 @@ fn probes_follow_the_agent() {
 }
 
 #[test]
-fn what_is_said_of_all_pods() {
+fn pod_values_apply_to_all_workloads() {
     if !can_render() {
         return;
     }
@@ -154,7 +154,7 @@ fn what_is_said_of_all_pods() {
 
 /// The directories of other platforms, such as OpenShift, in mounts and in paths of the configuration.
 #[test]
-fn directories_of_the_node() {
+fn cni_directory_values_change_host_paths_only() {
     if !can_render() {
         return;
     }
@@ -177,7 +177,7 @@ fn directories_of_the_node() {
 }
 
 #[test]
-fn etcd_without_tls() {
+fn etcd_without_tls_has_no_certificates() {
     if !can_render() {
         return;
     }
@@ -189,7 +189,7 @@ fn etcd_without_tls() {
 
 /// The chart merges patches as kustomize does: lists by name, and null deletes a value.
 #[test]
-fn patches_are_merged() {
+fn patches_of_the_chart_are_merged_as_in_kustomize() {
     if !can_render() {
         return;
     }
@@ -232,7 +232,7 @@ fn patches_are_merged() {
 }
 
 #[test]
-fn parts_can_be_left_out() {
+fn parts_of_the_chart_can_be_disabled() {
     if !can_render() {
         return;
     }

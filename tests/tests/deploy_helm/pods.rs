@@ -19,7 +19,7 @@ fn with(values: &Value) -> (Objects, Vec<String>) {
 }
 
 #[test]
-fn where_the_pods_of_nodes_run() {
+fn cni_scheduling_values_change_only_the_daemon_set() {
     if !can_render() {
         return;
     }
@@ -45,7 +45,7 @@ fn where_the_pods_of_nodes_run() {
 }
 
 #[test]
-fn where_kube_controllers_runs() {
+fn controllers_scheduling_values_change_only_the_deployment() {
     if !can_render() {
         return;
     }
@@ -64,7 +64,7 @@ fn where_kube_controllers_runs() {
 }
 
 #[test]
-fn as_whom_they_run() {
+fn security_context_values_are_merged_into_the_containers() {
     if !can_render() {
         return;
     }
@@ -85,7 +85,7 @@ fn as_whom_they_run() {
 }
 
 #[test]
-fn the_log_on_the_node() {
+fn log_file_values_set_or_remove_the_plugins_log_file() {
     if !can_render() {
         return;
     }
@@ -107,7 +107,7 @@ fn the_log_on_the_node() {
 }
 
 #[test]
-fn etcds_certificates() {
+fn certificate_values_create_a_secret_only_if_complete() {
     if !can_render() {
         return;
     }
@@ -130,7 +130,7 @@ fn etcds_certificates() {
 }
 
 #[test]
-fn monitors_have_the_labels_by_which_they_are_selected() {
+fn monitors_have_the_configured_labels_and_interval() {
     if !can_render() {
         return;
     }
@@ -152,7 +152,7 @@ fn monitors_have_the_labels_by_which_they_are_selected() {
 
 /// The monitor uses the agents' address. It is rejected if only the node itself can reach that address.
 #[test]
-fn agents_are_monitored_where_they_listen() {
+fn pod_monitor_uses_the_agents_port_and_refuses_loopback() {
     if !can_render() {
         return;
     }

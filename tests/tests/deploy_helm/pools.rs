@@ -8,7 +8,7 @@ use super::options::{network, with};
 use super::{CONFIG, DAEMON_SET, can_render};
 
 #[test]
-fn both_families_and_their_pools() {
+fn ipam_values_set_families_and_one_pool_of_each() {
     if !can_render() {
         return;
     }
@@ -48,7 +48,7 @@ fn both_families_and_their_pools() {
 /// In etcd, the same variables create the pools through the plugins' access to the datastore. No Kubernetes role is
 /// needed.
 #[test]
-fn pools_are_made_in_etcd_too() {
+fn pool_values_with_etcd_set_the_same_variables() {
     if !can_render() {
         return;
     }
@@ -62,7 +62,7 @@ fn pools_are_made_in_etcd_too() {
 
 /// Without a pool in the values, the notes explain how to create one. With etcd, kubectl cannot do this.
 #[test]
-fn the_notes_say_how_to_make_a_pool() {
+fn notes_explain_pool_creation_only_without_a_pool() {
     if !can_render() {
         return;
     }

@@ -23,14 +23,14 @@ fn assert_equal(kustomized: &Objects, values: &[&str]) {
 }
 
 #[test]
-fn by_itself_it_is_the_overlay_kubernetes_v1() {
+fn chart_with_defaults_equals_the_overlay_kubernetes_v1() {
     if can_render() {
         assert_equal(&kustomize(&deploy("overlays/kubernetes-v1")).unwrap(), &[]);
     }
 }
 
 #[test]
-fn the_other_overlays_are_values() {
+fn chart_values_reproduce_the_overlays_kubernetes_v3_and_etcd() {
     if can_render() {
         let v3 = ["--set", "apiGroup=projectcalico.org/v3"];
         assert_equal(&kustomize(&deploy("overlays/kubernetes-v3")).unwrap(), &v3);
@@ -39,7 +39,7 @@ fn the_other_overlays_are_values() {
 }
 
 #[test]
-fn components_are_values() {
+fn chart_values_reproduce_each_kustomize_component() {
     if !can_render() {
         return;
     }
@@ -69,7 +69,7 @@ fn components_are_values() {
 
 /// The release's namespace replaces the default one everywhere.
 #[test]
-fn the_namespace_is_the_releases() {
+fn namespace_of_the_release_replaces_kube_system_everywhere() {
     if !can_render() {
         return;
     }
@@ -84,7 +84,7 @@ fn the_namespace_is_the_releases() {
 
 /// Helm's own checks of the chart report nothing.
 #[test]
-fn lint_is_silent() {
+fn helm_lint_reports_no_problem() {
     if !can_render() {
         return;
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::can_render;
 
 #[test]
-fn wrong_values_are_refused() {
+fn invalid_values_are_refused_by_the_schema() {
     if !can_render() {
         return;
     }
@@ -47,7 +47,7 @@ fn wrong_values_are_refused() {
 
 /// Each value in values.yaml has an entry in the schema, and each entry of the schema has a value.
 #[test]
-fn values_and_schema_name_the_same() {
+fn values_and_schema_have_the_same_keys() {
     let values: Value =
         serde_norway::from_str(&fs::read_to_string(deploy("helm/calico-cni/values.yaml")).unwrap()).unwrap();
     let schema: Value =
@@ -74,7 +74,7 @@ fn compare(values: &Value, schema: &Value, path: &str) {
 
 /// The server accepts the rendering of a chart with many values.
 #[test]
-fn a_dry_run_takes_many_options_at_once() {
+fn server_dry_run_accepts_a_chart_with_many_values() {
     if !can_render() {
         return;
     }

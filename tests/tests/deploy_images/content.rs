@@ -29,7 +29,7 @@ fn files(folder: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn programs_are_there_under_all_their_names() {
+fn images_contain_the_programs_under_all_names_and_no_shell() {
     let Some(directory) = images() else { return };
     let root = directory.path().join("root");
     let plugins = ["bandwidth", "host-local", "loopback", "portmap", "tuning"];
@@ -72,7 +72,7 @@ fn programs_are_there_under_all_their_names() {
 
 /// Programs of the cni image run on hosts of any distribution, and those of both images without a C library.
 #[test]
-fn every_program_is_static() {
+fn every_program_of_the_images_is_static() {
     let Some(directory) = images() else { return };
     for name in ["cni", "kube-controllers"] {
         let root = directory.path().join("root").join(name);
@@ -89,7 +89,7 @@ fn every_program_is_static() {
 
 /// Each bill of materials lists the components of the image with their licenses. A copy is beside the layout.
 #[test]
-fn bills_of_materials() {
+fn bills_of_materials_list_the_components_with_licenses() {
     let Some(directory) = images() else { return };
     for (name, expected) in [
         ("cni", vec!["cni-plugin", "ipam-plugin", "tokio", "github.com/containernetworking/plugins", "stdlib"]),

@@ -69,7 +69,7 @@ fn digest(file: &Path, unpacked: bool) -> String {
 }
 
 #[test]
-fn every_blob_is_what_it_is_named() {
+fn every_blob_has_the_digest_and_size_of_its_descriptor() {
     let Some(directory) = images() else { return };
     for name in ["cni", "kube-controllers"] {
         let folder = directory.path().join(name);
@@ -105,7 +105,7 @@ fn every_blob_is_what_it_is_named() {
 
 /// Two builds produce the same layouts, byte for byte.
 #[test]
-fn made_twice_they_are_the_same() {
+fn two_builds_of_the_images_are_identical() {
     let (Some(first), Some(second)) = (images(), images()) else { return };
     let paths = [first.path(), second.path()].map(|path| path.display().to_string());
     run("diff", &["--recursive", &paths[0], &paths[1]]).unwrap();
@@ -113,7 +113,7 @@ fn made_twice_they_are_the_same() {
 
 /// Checks command, user and labels of each image.
 #[test]
-fn configurations() {
+fn image_configurations_have_command_user_and_labels() {
     let Some(directory) = images() else { return };
     let read = |name: &str| Image::read(&directory.path().join(name)).config;
     let (cni, controllers) = (read("cni"), read("kube-controllers"));
@@ -135,7 +135,7 @@ fn configurations() {
 /// The revision of an image is the commit that its programs print. Programs of `make build` print none, and then the
 /// image has no revision.
 #[test]
-fn the_revision_is_the_programs() {
+fn image_revision_is_the_commit_of_the_programs() {
     if !can_be_made().unwrap() {
         return;
     }

@@ -26,7 +26,7 @@ fn inside(root: &Path, user: &str, line: &str) -> anyhow::Result<String> {
 }
 
 #[test]
-fn every_program_runs_by_itself() {
+fn every_program_runs_with_only_the_files_of_its_image() {
     let Some(directory) = images() else { return };
     let version = env!("CARGO_PKG_VERSION");
     let roots = ["cni", "kube-controllers"].map(|name| {
@@ -118,7 +118,7 @@ fn replaced(container: &Value) -> Option<(&'static str, &'static str)> {
 /// replaced, as `kubectl set image` does. The command of each container exists in our image and is the intended
 /// program.
 #[test]
-fn manifests_start_what_they_mean_when_only_the_image_is_ours() {
+fn manifests_with_replaced_images_start_the_intended_programs() {
     let Some(directory) = images() else { return };
     let root = |name: &str| directory.path().join("root").join(name);
     let configs = ["cni", "kube-controllers"].map(|name| {

@@ -30,7 +30,7 @@ fn labels_of(metric: &str) -> Option<String> {
 }
 
 #[test]
-fn every_alert_asks_for_what_there_is() {
+fn every_alert_uses_existing_metrics_and_labels() {
     let rules = rules();
     assert!(rules.len() > 4, "{} rules", rules.len());
     for rule in rules {

@@ -25,7 +25,7 @@ fn dry_run(api: &ApiServer, file: &str) -> anyhow::Result<String> {
 }
 
 #[test]
-fn a_dry_run_takes_every_rendering() {
+fn server_dry_run_accepts_every_rendering() {
     if !can_render() {
         return;
     }
@@ -49,7 +49,7 @@ fn a_dry_run_takes_every_rendering() {
 /// Covers the DaemonSet that uninstalls the plugins, and the patches in the comment of its file: with the first it
 /// deletes what it otherwise only lists, and with the second also pods' networks and addresses.
 #[test]
-fn the_uninstallation_is_taken_and_its_patch_fits() {
+fn uninstall_manifest_is_accepted_and_its_patches_apply() {
     if !can_render() {
         return;
     }
@@ -82,7 +82,7 @@ fn the_uninstallation_is_taken_and_its_patch_fits() {
 
 /// `components/privileged` has a counterpart for nodes with SELinux.
 #[test]
-fn the_uninstallation_can_be_privileged() {
+fn uninstall_manifest_can_be_patched_to_privileged() {
     if !can_render() {
         return;
     }
@@ -109,7 +109,7 @@ fn the_uninstallation_can_be_privileged() {
 
 /// The dry run rejects an unknown field, a field of the wrong type, and an invalid value.
 #[test]
-fn a_dry_run_refuses_what_is_wrong() {
+fn server_dry_run_refuses_invalid_fields() {
     if !can_render() {
         return;
     }
@@ -133,7 +133,7 @@ fn a_dry_run_refuses_what_is_wrong() {
 /// After a real installation each object is stored with all of its fields, a second application changes nothing, and
 /// the definitions accept the examples.
 #[test]
-fn an_installation_is_kept_whole_and_applied_twice_is_the_same() {
+fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
     if !can_render() {
         return;
     }

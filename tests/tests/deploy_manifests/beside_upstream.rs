@@ -73,7 +73,7 @@ fn upstreams() -> Vec<(String, String)> {
 /// The images are replaced whatever their registry. From v3.33 on, upstream has a single image with all programs;
 /// calico-node and all other containers keep it.
 #[test]
-fn the_images_of_two_containers_are_swapped_and_nothing_else() {
+fn overlay_beside_upstream_replaces_only_two_images() {
     if !can_render() {
         return;
     }
@@ -100,7 +100,7 @@ fn the_images_of_two_containers_are_swapped_and_nothing_else() {
 
 /// A manifest without install-cni is rejected, because nothing would be replaced.
 #[test]
-fn a_manifest_without_install_cni_is_refused() {
+fn manifest_without_install_cni_is_refused() {
     if !can_render() {
         return;
     }
@@ -112,7 +112,7 @@ fn a_manifest_without_install_cni_is_refused() {
 /// Upstream mounts the node's `/var/lib/calico` only into calico-node. Therefore install-cni's state file is lost with
 /// its container, unless the overlay adds that mount.
 #[test]
-fn what_is_put_on_a_node_is_noted_there_if_that_is_asked_for() {
+fn component_keep_state_mounts_the_state_directory() {
     if !can_render() {
         return;
     }
@@ -139,7 +139,7 @@ fn what_is_put_on_a_node_is_noted_there_if_that_is_asked_for() {
 /// Our DaemonSet replaces the init container: only one program writes the files, and only one renews the token. All
 /// other objects of upstream's manifest, calico-config included, are unchanged.
 #[test]
-fn our_daemon_set_beside_calico_node_leaves_upstreams_objects() {
+fn daemon_set_beside_calico_node_leaves_the_rest_of_upstream() {
     if !can_render() {
         return;
     }
@@ -173,7 +173,7 @@ fn our_daemon_set_beside_calico_node_leaves_upstreams_objects() {
 
 /// Other upstream manifests than calico.yaml have settings and accounts that our DaemonSet lacks.
 #[test]
-fn our_daemon_set_is_not_rendered_beside_etcd_canal_and_policy_alone() {
+fn daemon_set_beside_etcd_canal_or_policy_only_is_refused() {
     if !can_render() {
         return;
     }
@@ -191,7 +191,7 @@ fn our_daemon_set_is_not_rendered_beside_etcd_canal_and_policy_alone() {
 /// Applies upstream's manifest as its documentation says, then the one with our images, then upstream's again. The
 /// server stores each manifest completely, and the same objects before and after.
 #[test]
-fn the_way_back_is_upstreams_manifest() {
+fn applying_upstreams_manifest_again_restores_upstream() {
     if !can_render() {
         return;
     }

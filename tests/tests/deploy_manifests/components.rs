@@ -16,7 +16,7 @@ fn with(component: &str, base: &str) -> (Objects, Vec<String>) {
 }
 
 #[test]
-fn cni_1_1_is_the_version_alone() {
+fn component_cni_1_1_changes_only_the_version() {
     if !can_render() {
         return;
     }
@@ -31,7 +31,7 @@ fn cni_1_1_is_the_version_alone() {
 }
 
 #[test]
-fn privileged_is_of_the_two_containers_on_nodes() {
+fn component_privileged_changes_only_the_containers_on_nodes() {
     if !can_render() {
         return;
     }
@@ -49,7 +49,7 @@ fn privileged_is_of_the_two_containers_on_nodes() {
 }
 
 #[test]
-fn host_network_is_of_kube_controllers_alone() {
+fn component_host_network_changes_only_kube_controllers() {
     if !can_render() {
         return;
     }
@@ -60,7 +60,7 @@ fn host_network_is_of_kube_controllers_alone() {
 
 /// Only the role of the program that creates the pool permits it to list and create pools.
 #[test]
-fn a_default_pool_is_asked_for_and_permitted() {
+fn component_default_pool_sets_the_pool_and_its_permission() {
     if !can_render() {
         return;
     }
@@ -85,7 +85,7 @@ fn a_default_pool_is_asked_for_and_permitted() {
 
 /// On nodes where SELinux protects the host's files from containers, the migration needs privileges too.
 #[test]
-fn privileged_is_of_the_migration_too() {
+fn component_privileged_applies_to_the_migration_too() {
     if !can_render() {
         return;
     }
@@ -101,7 +101,7 @@ fn privileged_is_of_the_migration_too() {
 
 /// The migration runs before the plugins are installed, for which it waits (INST-78), with its own role.
 #[test]
-fn upgrade_ipam_comes_first() {
+fn component_upgrade_ipam_runs_before_install_cni() {
     if !can_render() {
         return;
     }

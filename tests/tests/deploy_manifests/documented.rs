@@ -63,7 +63,7 @@ fn is_nobodys(option: &str, path: &Path) -> bool {
 }
 
 #[test]
-fn no_command_applies_images_of_nobody() {
+fn no_documented_command_applies_images_of_the_placeholder_registry() {
     if !can_render() {
         return;
     }

@@ -23,7 +23,7 @@ fn documented(pod: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_documents_wget_has_an_equal() {
+fn documented_replacement_for_wget_reads_the_metrics() {
     if !can_render() {
         return;
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{CONFIG, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
 #[test]
-fn install_yaml_is_the_overlay_kubernetes_v1() {
+fn install_yaml_equals_the_overlay_kubernetes_v1() {
     if can_render() {
         let rendered = parse(&fs::read_to_string(deploy("install.yaml")).unwrap()).unwrap();
         assert_eq!(changes(&overlay("overlays/kubernetes-v1"), &rendered), Vec::<String>::new(), "make generate");
@@ -19,7 +19,7 @@ fn install_yaml_is_the_overlay_kubernetes_v1() {
 /// The names are upstream's, except those of calico-node: an upstream calico-node may run in the same cluster, and its
 /// account and role must not change.
 #[test]
-fn names_are_upstreams_and_nothing_is_calico_nodes() {
+fn object_names_equal_upstreams_except_those_of_calico_node() {
     if !can_render() {
         return;
     }
@@ -57,7 +57,7 @@ fn names_are_upstreams_and_nothing_is_calico_nodes() {
 
 /// Only the definitions, the API group and the roles for users differ.
 #[test]
-fn the_two_api_groups_differ_in_little() {
+fn overlays_of_both_api_groups_differ_in_few_objects() {
     if !can_render() {
         return;
     }
@@ -73,7 +73,7 @@ fn the_two_api_groups_differ_in_little() {
 }
 
 #[test]
-fn with_etcd_kubernetes_holds_nothing_of_calicos() {
+fn overlay_etcd_has_no_calico_objects_in_kubernetes() {
     if !can_render() {
         return;
     }
@@ -101,7 +101,7 @@ fn with_etcd_kubernetes_holds_nothing_of_calicos() {
 
 /// After the replacement of their placeholders by install-cni, the templates are JSON.
 #[test]
-fn templates_are_configurations_with_names_to_fill_in() {
+fn configuration_templates_are_json_after_substitution() {
     if !can_render() {
         return;
     }
@@ -157,7 +157,7 @@ fn every_image_has_the_version_of_the_programs() {
 /// The containers on nodes run as root for access to the node's files, without any other right. kube-controllers runs
 /// without any right on the node.
 #[test]
-fn containers_have_no_rights_that_they_do_not_use() {
+fn containers_have_only_the_privileges_they_use() {
     if !can_render() {
         return;
     }
@@ -183,7 +183,7 @@ fn containers_have_no_rights_that_they_do_not_use() {
 
 /// The end of a pod, in a rollout, a drain or after the deletion of the DaemonSet, does not change the node's files.
 #[test]
-fn nothing_is_done_when_a_pod_ends() {
+fn containers_have_no_lifecycle_hooks() {
     if !can_render() {
         return;
     }

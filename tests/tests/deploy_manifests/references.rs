@@ -73,7 +73,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 #[test]
-fn what_is_named_is_there() {
+fn every_referenced_object_is_rendered() {
     if !can_render() {
         return;
     }
@@ -87,7 +87,7 @@ fn what_is_named_is_there() {
 
 /// The check detects each kind of missing object.
 #[test]
-fn what_is_not_there_is_seen() {
+fn each_missing_referenced_object_is_reported() {
     if !can_render() {
         return;
     }
@@ -112,7 +112,7 @@ fn what_is_not_there_is_seen() {
 /// The selectors of the disruption budget and of the metrics Service match the pods, and the monitor's selector matches
 /// that Service.
 #[test]
-fn selectors_find_what_they_are_for() {
+fn selectors_match_their_pods_and_services() {
     if !can_render() {
         return;
     }

@@ -9,7 +9,7 @@ use super::{can_render, overlay};
 /// The account of the DaemonSet may create tokens for the plugin's user only, and read ClusterInformation. It has no
 /// other permission.
 #[test]
-fn the_agent_makes_tokens_for_the_plugins_user_alone() {
+fn agent_may_create_tokens_for_the_plugins_user_only() {
     if !can_render() {
         return;
     }

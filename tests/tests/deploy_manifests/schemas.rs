@@ -106,7 +106,7 @@ fn check(directory: &Path, objects: &Objects) -> (Vec<String>, usize) {
 }
 
 #[test]
-fn every_object_fits_the_schema_of_its_kind() {
+fn every_object_matches_the_schema_of_its_kind() {
     if !can_check() {
         return;
     }
@@ -133,7 +133,7 @@ fn every_object_fits_the_schema_of_its_kind() {
 }
 
 #[test]
-fn what_does_not_fit_is_told() {
+fn kubeconform_reports_fields_that_violate_the_schema() {
     if !can_check() {
         return;
     }

@@ -35,7 +35,7 @@ fn unpack(folder: &Path, name: &str) -> std::path::PathBuf {
 
 /// Two releases are equal, byte for byte, and the checksums cover every file.
 #[test]
-fn made_twice_it_is_the_same_and_its_sums_hold() {
+fn two_releases_are_identical_and_checksums_cover_every_file() {
     if !can_release() {
         return;
     }
@@ -82,7 +82,7 @@ fn made_twice_it_is_the_same_and_its_sums_hold() {
 
 /// Each tarball has the program under both of its names, as hard links, and the texts that the licenses require.
 #[test]
-fn programs_run_out_of_their_tarballs() {
+fn programs_run_from_their_release_tarballs() {
     if !can_release() {
         return;
     }
@@ -112,7 +112,7 @@ fn programs_run_out_of_their_tarballs() {
 
 /// The program refers to the file with its function names, and a profiler finds the names there.
 #[test]
-fn names_of_functions_are_beside_the_program() {
+fn debug_file_beside_the_program_has_the_function_names() {
     if !can_release() {
         return;
     }
@@ -135,7 +135,7 @@ fn names_of_functions_are_beside_the_program() {
 }
 
 #[test]
-fn an_archive_of_an_image_is_loaded_by_podman() {
+fn podman_loads_the_image_archives() {
     if !can_release() {
         return;
     }
@@ -168,7 +168,7 @@ fn applied(manifest: &str) -> impl Iterator<Item = &str> {
 
 /// The links of the page in the archive refer only to files in the archive or to other sites.
 #[test]
-fn the_pages_links_are_in_the_archive() {
+fn links_of_the_deploy_page_are_in_the_archive() {
     if !can_release() {
         return;
     }
@@ -184,7 +184,7 @@ fn the_pages_links_are_in_the_archive() {
 
 /// A registry that is given for the release is in every manifest and in the chart.
 #[test]
-fn the_registry_is_named_everywhere() {
+fn release_registry_is_in_every_manifest_and_the_chart() {
     if !can_release() {
         return;
     }

@@ -9,7 +9,7 @@ use super::{can_release, release};
 
 /// Images must be small, because every node loads them.
 #[test]
-fn programs_that_are_too_large_are_in_no_image() {
+fn release_with_too_large_programs_is_refused() {
     if !can_release() {
         return;
     }
@@ -19,7 +19,7 @@ fn programs_that_are_too_large_are_in_no_image() {
 
 /// The output folder is one of the user's own, given by mistake.
 #[test]
-fn what_is_no_release_is_not_replaced() {
+fn release_does_not_replace_a_foreign_directory() {
     let directory = tempfile::tempdir().unwrap();
     let mine = directory.path().join("mine");
     fs::write(&mine, "mine").unwrap();
@@ -31,7 +31,7 @@ fn what_is_no_release_is_not_replaced() {
 
 /// A release of uncommitted changes could not be reproduced.
 #[test]
-fn a_tree_with_changes_is_named_file_by_file() {
+fn release_of_a_tree_with_changes_is_refused_naming_each_file() {
     let directory = tempfile::tempdir().unwrap();
     let tree = directory.path().join("tree").display().to_string();
     // Uses the present files instead of the commit, which may lack the changes under test.

@@ -80,7 +80,7 @@ fn commands(block: &str) -> Vec<String> {
 }
 
 #[test]
-fn chapters_have_their_commands_and_files() {
+fn chapters_are_parsed_into_commands_and_files() {
     let text = "# Title\n\n    one \\\n        more\n    # said\n\n    $ two   # why\n\ntext\n    no block\n\n## Next\n\n```json\n{}\n```\n\
                 1. step\n\n       for a in b; do\n           c\n       done\n\n```sh\nthree\n```\n";
     let found = chapters("d", text);

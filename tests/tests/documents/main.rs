@@ -67,7 +67,7 @@ fn tell(words: &str) {
 }
 
 #[test]
-fn every_command_of_the_documents_is_run_or_named_with_a_reason() {
+fn every_documented_command_is_run_or_listed_with_a_reason() {
     let chapters = chapters();
     assert_eq!(fate::stale(&chapters), Vec::<String>::new(), "no document has these any more");
     let run = || ON_THE_LOCAL_FILE.iter().chain(&ON_AN_API_SERVER);
@@ -107,7 +107,7 @@ fn every_command_of_the_documents_is_run_or_named_with_a_reason() {
 /// Runs the chapter as documented, then again without `init`, which the document says is unnecessary for a new file.
 /// After each ADD, runs the commands that show its results.
 #[test]
-fn the_sequence_by_hand_works_on_the_local_file_with_and_without_init() {
+fn documented_manual_sequence_works_with_and_without_init() {
     let chapters = chapters();
     let [by_hand, in_the_pod, on_the_host, in_the_datastore] = ON_THE_LOCAL_FILE.map(|place| chapter(&chapters, place));
     isolated(|host| {
@@ -187,7 +187,7 @@ ln -f /opt/cni/bin/calico /opt/cni/bin/calico-ipam
 export PATH=$PATH:/opt/cni/bin\n";
 
 #[test]
-fn the_commands_for_a_cluster_work_on_an_api_server() {
+fn documented_cluster_commands_work_on_an_api_server() {
     let chapters = chapters();
     on_kubernetes(|host, kubernetes| {
         host.add_uplink().unwrap();

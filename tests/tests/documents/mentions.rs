@@ -64,7 +64,7 @@ fn fault(programs: &Path, mention: &Mention) -> Option<String> {
 }
 
 #[test]
-fn commands_within_sentences_have_verbs_and_options_that_exist() {
+fn commands_in_sentences_use_existing_subcommands_and_options() {
     let programs = Plugins::locate().unwrap();
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let makefile = fs::read_to_string(workspace.join("Makefile")).unwrap();
@@ -88,7 +88,7 @@ fn commands_within_sentences_have_verbs_and_options_that_exist() {
 }
 
 #[test]
-fn a_verb_or_an_option_that_does_not_exist_is_named() {
+fn missing_subcommand_or_option_in_a_sentence_is_reported() {
     let programs = Plugins::locate().unwrap();
     let text = "So `calico-ipam sow --x` and\n\n| `calico-ipam show --block` | `ip link` |\n\n    `calico-ipam indented`\n```\n`calico-ipam fenced`\n```\n";
     let faults: Vec<String> =

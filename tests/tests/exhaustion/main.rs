@@ -57,7 +57,7 @@ fn assert_small(what: &str, usage: Usage) {
 
 /// A list from the API server's cache is not paged, however long it is.
 #[test]
-fn an_add_that_finds_no_address_takes_no_more_memory_in_a_large_cluster() {
+fn add_without_a_free_address_uses_bounded_memory_in_a_large_cluster() {
     isolated(|host| {
         for (blocks, pages) in [(2048, true), (2048, false), (40_960, false)] {
             std::fs::remove_dir_all("/var/run/calico").ok();
@@ -73,7 +73,7 @@ fn an_add_that_finds_no_address_takes_no_more_memory_in_a_large_cluster() {
 }
 
 #[test]
-fn an_add_that_another_one_has_searched_for_in_vain_costs_little() {
+fn add_after_a_failed_search_lists_no_blocks_until_a_pool_changes() {
     isolated(|host| {
         let node = Node::new(host, 2048, true);
         let (first, _) = node.add("x");
@@ -97,7 +97,7 @@ fn an_add_that_another_one_has_searched_for_in_vain_costs_little() {
 
 /// The first call writes ahead, because it cannot know the state of the datastore yet, and reverts that write.
 #[test]
-fn nothing_is_written_ahead_once_a_call_has_seen_that_the_datastore_is_not_ready() {
+fn add_writes_no_handle_ahead_once_the_datastore_was_not_ready() {
     isolated(|host| {
         let node = Node::new(host, 2, true);
         let recent = Path::new("/var/run/calico/cni/recent_blocks");
@@ -149,11 +149,11 @@ fn searched(cluster: &Cluster<'_>) {
 }
 
 #[test]
-fn an_add_that_finds_no_address_in_etcd_reads_the_blocks_page_by_page() {
+fn add_without_a_free_address_in_etcd_reads_blocks_page_by_page() {
     on_etcd(searched);
 }
 
 #[test]
-fn an_add_that_finds_no_address_in_a_file_reads_the_blocks_row_by_row() {
+fn add_without_a_free_address_in_a_file_reads_blocks_row_by_row() {
     on_local(searched);
 }

@@ -16,7 +16,7 @@ fn questions(faulty: &Faulty<'_>) -> usize {
 }
 
 #[test]
-fn a_remembered_group_that_is_not_there_is_forgotten_and_asked_for_again() {
+fn cached_api_group_that_is_missing_is_discovered_again() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
         faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
         let (first, second) = (faulty.pod(), faulty.pod());
@@ -42,7 +42,7 @@ fn a_remembered_group_that_is_not_there_is_forgotten_and_asked_for_again() {
 /// From then on, new nodes and upstream's nodes use v1, since upstream prefers v1 if both groups are served (DS-22). A
 /// node that continued with v3 would assign addresses that the other nodes also assign.
 #[test]
-fn a_remembered_v3_ends_when_v1_comes_beside_it() {
+fn cached_v3_is_replaced_once_v1_is_served_too() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
         let (first, second) = (faulty.pod(), faulty.pod());
@@ -70,7 +70,7 @@ fn a_remembered_v3_ends_when_v1_comes_beside_it() {
 /// Upstream's migration permanently locks v1, and unlocks v3 together with a mark. v1 exists until an operator
 /// completes the migration.
 #[test]
-fn a_migration_to_v3_is_followed_while_v1_is_locked_and_with_v1_configured_the_error_names_the_way_out() {
+fn migration_to_v3_is_followed_unless_v1_is_configured() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let named = faulty.conf.clone();
         faulty.conf.as_object_mut().unwrap().remove("calico_api_group");

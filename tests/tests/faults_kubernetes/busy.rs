@@ -57,7 +57,7 @@ fn debts() -> usize {
 }
 
 #[test]
-fn of_the_calls_of_a_node_one_asks_while_the_server_is_busy() {
+fn only_one_call_of_a_node_retries_on_a_busy_api_server() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
         let (leaving, first) = (faulty.pod(), faulty.pod());
         let others = [faulty.pod(), faulty.pod()];
@@ -97,7 +97,7 @@ fn of_the_calls_of_a_node_one_asks_while_the_server_is_busy() {
 }
 
 #[test]
-fn del_that_is_killed_while_it_waits_has_cut_the_traffic_and_noted_its_debt() {
+fn del_killed_on_a_busy_server_has_removed_the_interface_and_is_replayed() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
         // Before any object is read, and when the address is to be released.
         for point in [Point::EveryRequest, Point::First("PUT", "/ipamblocks/")] {
@@ -128,7 +128,7 @@ fn served(api: &ApiServer) -> usize {
 }
 
 #[test]
-fn with_flow_control_the_plugins_have_a_priority_level_of_their_own() {
+fn plugin_requests_with_flow_control_use_their_own_priority_level() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let api = &control_plane.servers.api;
         let user = api.cni_user().unwrap();

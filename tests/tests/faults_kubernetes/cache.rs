@@ -11,7 +11,7 @@ const CACHED: Point = Point::First("GET", "resourceVersion=");
 const MANY: usize = 20;
 
 #[test]
-fn a_cache_that_serves_nothing_makes_no_verb_fail() {
+fn every_command_succeeds_if_the_api_server_cache_fails() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         let stays = faulty.pod();
         faulty.run("ADD", &stays);

@@ -16,7 +16,7 @@ use super::on_faulty_api;
 const TRY_AGAIN: u32 = 11;
 
 #[test]
-fn stopped_it_keeps_no_pod_and_restarted_it_is_told_what_went() {
+fn del_with_the_api_server_stopped_is_replayed_after_the_restart() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         let api = &mut control_plane.servers.api;
         let direct = api.kubeconfig("direct", &control_plane.account.identity).unwrap();
@@ -46,7 +46,7 @@ fn stopped_it_keeps_no_pod_and_restarted_it_is_told_what_went() {
 
 /// A request that could not be sent is repeated until the deadline.
 #[test]
-fn away_for_a_moment_it_makes_no_verb_fail() {
+fn add_and_del_succeed_after_a_short_outage_of_the_api_server() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
         let pod = faulty.pod();
         for verb in ["ADD", "DEL"] {
@@ -65,7 +65,7 @@ fn away_for_a_moment_it_makes_no_verb_fail() {
 /// The server becomes unreachable after the addresses are assigned and before the endpoint is written, or in the middle
 /// of a DEL.
 #[test]
-fn gone_in_the_middle_it_leaves_nothing_when_it_is_back() {
+fn api_server_lost_in_the_middle_of_add_or_del_leaves_no_leak() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
         // This ADD gives the node a block.
         let first = faulty.pod();
@@ -91,7 +91,7 @@ fn gone_in_the_middle_it_leaves_nothing_when_it_is_back() {
 }
 
 #[test]
-fn an_expired_token_is_told_and_a_renewed_one_is_found() {
+fn invalid_token_is_reported_and_a_renewed_token_is_used() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         let (api, account) = (&control_plane.servers.api, &control_plane.account);
         let (added, pod) = (faulty.pod(), faulty.pod());
@@ -129,7 +129,7 @@ fn an_expired_token_is_told_and_a_renewed_one_is_found() {
 
 /// A proxy that supports HTTP/1.1 only: one request at a time, and each response may be the last of its connection.
 #[test]
-fn over_http1_a_connection_may_break_at_each_request() {
+fn add_over_http1_with_a_broken_connection_at_each_request_leaks_none() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let certificate = control_plane.servers.api.server_certificate().unwrap();
         faulty.proxy.present(&ServerCertificate { protocol: Protocol::Http1, ..certificate }).unwrap();
@@ -152,7 +152,7 @@ fn over_http1_a_connection_may_break_at_each_request() {
 }
 
 #[test]
-fn a_certificate_may_be_replaced_by_one_of_the_same_authority_only() {
+fn replaced_server_certificate_must_be_of_the_same_authority() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         let (api, account) = (&control_plane.servers.api, &control_plane.account);
         let (gone, refused) = (faulty.pod(), faulty.pod());

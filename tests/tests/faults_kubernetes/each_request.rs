@@ -103,12 +103,12 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
 }
 
 #[test]
-fn add_with_a_fault_at_each_request() {
+fn add_with_a_fault_at_each_api_request_leaks_no_address() {
     on_faulty_api(ApiGroup::V3, |faulty, _| fault_at_each_request_of_add(faulty, false));
 }
 
 #[test]
-fn add_that_claims_a_block_with_a_fault_at_each_request() {
+fn add_creating_a_block_with_a_fault_at_each_request_leaks_no_address() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| fault_at_each_request_of_add(faulty, true));
 }
 
@@ -139,13 +139,13 @@ fn block_written_late(faulty: &mut Faulty<'_>, write: Point) {
 }
 
 #[test]
-fn a_block_that_is_written_late() {
+fn add_with_a_late_block_update_leaks_no_address() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| block_written_late(faulty, Point::First("PUT", "ipamblocks")));
 }
 
 /// A block has a single address here: an ADD that does not find the late block creates another one.
 #[test]
-fn a_block_that_is_created_late() {
+fn add_with_a_late_block_creation_leaks_no_address() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
         faulty.cluster.store.delete("ippools/pool4").unwrap();
         faulty.cluster.load(&Content::default().pool("single", "10.66.0.0/24", 32));
@@ -154,7 +154,7 @@ fn a_block_that_is_created_late() {
 }
 
 #[test]
-fn del_with_a_fault_at_each_request() {
+fn del_with_a_fault_at_each_api_request_leaks_no_address() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
         let stays = faulty.pod();
         faulty.run("ADD", &stays);
@@ -173,7 +173,7 @@ fn del_with_a_fault_at_each_request() {
 
 /// CHECK changes nothing, whatever the responses.
 #[test]
-fn check_with_a_fault_at_each_request() {
+fn check_with_a_fault_at_each_api_request_changes_nothing() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
         let pod = faulty.pod();
         faulty.conf["prevResult"] = faulty.run("ADD", &pod);
@@ -190,7 +190,7 @@ fn check_with_a_fault_at_each_request() {
 }
 
 #[test]
-fn every_request_delayed_makes_no_verb_fail() {
+fn every_command_succeeds_if_each_request_is_delayed() {
     const DELAY: Duration = Duration::from_millis(500);
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
         let pod = faulty.pod();

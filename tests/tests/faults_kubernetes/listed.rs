@@ -80,7 +80,7 @@ fn patches(faulty: &Faulty<'_>) -> usize {
 }
 
 #[test]
-fn del_whose_patch_is_refused_keeps_the_address_until_a_later_call_releases_it() {
+fn del_with_a_refused_patch_keeps_the_address_for_a_later_replay() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         let admin = control_plane.servers.api.admin();
         for fault in REFUSALS {
@@ -107,7 +107,7 @@ fn del_whose_patch_is_refused_keeps_the_address_until_a_later_call_releases_it()
 }
 
 #[test]
-fn del_of_a_pod_that_has_ended_releases_although_its_patch_is_refused() {
+fn del_of_an_ended_pod_with_a_refused_patch_releases_the_address() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let admin = control_plane.servers.api.admin();
         for fault in REFUSALS {
@@ -129,7 +129,7 @@ fn del_of_a_pod_that_has_ended_releases_although_its_patch_is_refused() {
 }
 
 #[test]
-fn del_of_a_pod_that_is_gone_or_replaced_sends_no_patch() {
+fn del_of_a_deleted_or_replaced_pod_sends_no_patch() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         let admin = control_plane.servers.api.admin();
         for is_replaced in [false, true] {
@@ -153,7 +153,7 @@ fn del_of_a_pod_that_is_gone_or_replaced_sends_no_patch() {
 /// Whatever a tenant writes into the annotations, DEL removes the container's address from the list and leaves the
 /// other addresses.
 #[test]
-fn del_takes_its_address_alone_off_the_annotations_of_another_sandbox() {
+fn del_removes_only_its_address_from_annotations_of_another_sandbox() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let admin = control_plane.servers.api.admin();
         for is_replaced in [false, true] {
@@ -185,7 +185,7 @@ fn del_takes_its_address_alone_off_the_annotations_of_another_sandbox() {
 /// The attributes of the allocation name the pod whose annotations are the endpoint of an address, whatever pod
 /// CNI_ARGS names.
 #[test]
-fn del_takes_the_address_off_the_pod_that_the_allocation_names() {
+fn del_removes_the_address_from_the_pod_that_the_allocation_names() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         let admin = control_plane.servers.api.admin();
         let bystander = faulty.pod();
@@ -206,7 +206,7 @@ fn del_takes_the_address_off_the_pod_that_the_allocation_names() {
 }
 
 #[test]
-fn gc_whose_patch_is_refused_keeps_the_address() {
+fn gc_with_a_refused_patch_keeps_the_address() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
@@ -222,7 +222,7 @@ fn gc_whose_patch_is_refused_keeps_the_address() {
 
 /// Injects each fault at each request of an ADD that cannot create its interface.
 #[test]
-fn add_that_fails_leaves_no_free_address_in_the_annotations() {
+fn failed_add_leaves_no_free_address_in_the_annotations() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
         let failing = |faulty: &mut Faulty<'_>| {
             let pod = faulty.pod();
@@ -295,12 +295,12 @@ fn fault_at_each_request_of_a_second_sandbox(prepare: impl Fn(&Client, &Pod) -> 
 
 /// The address passes from one sandbox to the next.
 #[test]
-fn add_of_a_second_sandbox_with_the_same_address_leaves_no_free_address_in_the_annotations() {
+fn second_sandbox_with_the_same_address_leaves_no_free_address_annotated() {
     fault_at_each_request_of_a_second_sandbox(|_, _| "10.65.3.3");
 }
 
 #[test]
-fn add_of_a_second_sandbox_with_another_address_leaves_no_free_address_in_the_annotations() {
+fn second_sandbox_with_a_new_address_leaves_no_free_address_annotated() {
     fault_at_each_request_of_a_second_sandbox(|client, pod| {
         annotate(client, pod, &[("ipAddrs", "[\"10.65.3.4\"]")]);
         "10.65.3.4"

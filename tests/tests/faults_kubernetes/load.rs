@@ -96,7 +96,7 @@ fn scarce(users: [&str; 2]) -> [Value; 2] {
 }
 
 #[test]
-fn calls_at_ten_times_the_load_that_the_server_admits_end_well_and_ask_in_turn() {
+fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let api = &control_plane.servers.api;
         let user = api.cni_user().unwrap();

@@ -39,7 +39,7 @@ fn delete_object(client: &Client, pod: &Pod) {
 }
 
 #[test]
-fn a_pod_deleted_before_its_endpoint_is_written_keeps_nothing() {
+fn pod_deleted_before_the_endpoint_write_keeps_no_address() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         let admin = control_plane.servers.api.admin();
         for namesake in [false, true] {
@@ -76,7 +76,7 @@ fn a_pod_deleted_before_its_endpoint_is_written_keeps_nothing() {
 
 /// A new sandbox of the pod is added while the old sandbox's DEL is running. The new sandbox keeps its addresses.
 #[test]
-fn a_del_that_is_overtaken_by_the_next_sandbox_leaves_that_one_alone() {
+fn del_overtaken_by_the_next_sandbox_leaves_the_new_sandbox_unchanged() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
         let old = faulty.pod();
         let new = faulty.sandbox(&old);
@@ -94,7 +94,7 @@ fn a_del_that_is_overtaken_by_the_next_sandbox_leaves_that_one_alone() {
 
 /// The ADD of the old sandbox is slow, and a new sandbox is added meanwhile.
 #[test]
-fn an_add_that_is_overtaken_by_the_next_sandbox_leaves_that_one_alone() {
+fn add_overtaken_by_the_next_sandbox_fails_and_leaves_the_new_sandbox() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let old = faulty.pod();
         let new = faulty.sandbox(&old);
@@ -116,7 +116,7 @@ fn an_add_that_is_overtaken_by_the_next_sandbox_leaves_that_one_alone() {
 }
 
 #[test]
-fn without_its_namespace_a_pod_goes_and_none_comes() {
+fn del_without_the_namespace_object_succeeds_and_add_fails() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         let admin = control_plane.servers.api.admin();
         let (gone, late) = (faulty.pod(), faulty.pod());
@@ -143,7 +143,7 @@ fn without_its_namespace_a_pod_goes_and_none_comes() {
 }
 
 #[test]
-fn without_its_node_object_a_node_loses_its_pods_in_order() {
+fn del_without_the_node_object_succeeds_and_add_fails() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let admin = control_plane.servers.api.admin();
         let (gone, late) = (faulty.pod(), faulty.pod());
@@ -163,7 +163,7 @@ fn without_its_node_object_a_node_loses_its_pods_in_order() {
 
 /// Another node allocates the same address at the same time, and another time it writes the block during a release.
 #[test]
-fn a_block_that_another_node_changes_meanwhile_gives_each_its_own() {
+fn block_changed_by_another_node_meanwhile_assigns_no_address_twice() {
     for group in [ApiGroup::CrdV1, ApiGroup::V3] {
         on_faulty_api(group, |faulty, control_plane| {
             let admin = control_plane.servers.api.admin();
@@ -227,7 +227,7 @@ impl OtherNode<'_> {
 /// The write of the endpoint takes a round trip, and an endpoint in Kubernetes has no values that depend on the
 /// interface.
 #[test]
-fn the_interface_is_made_while_the_endpoint_is_on_its_way() {
+fn add_creates_the_interface_while_the_endpoint_is_written() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
         let pod = faulty.pod();
         let outcome = meanwhile(faulty, "ADD", &pod, WRITES_ENDPOINT, || {
@@ -243,7 +243,7 @@ fn the_interface_is_made_while_the_endpoint_is_on_its_way() {
 }
 
 #[test]
-fn an_interface_that_cannot_be_made_takes_the_endpoint_back() {
+fn add_without_an_interface_reverts_the_endpoint() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let pod = faulty.pod();
         ip(&format!("link add other0 type veth peer name eth0 netns {}", pod.name)).unwrap();

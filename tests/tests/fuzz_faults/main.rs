@@ -20,17 +20,17 @@ const NAME: &str = "FUZZ_FAULTS";
 const ROUNDS: Rounds = Rounds { few: 3, many: 40 };
 
 #[test]
-fn random_faults_double_and_leak_nothing_on_etcd() {
+fn random_faults_on_etcd_neither_duplicate_nor_leak_addresses() {
     worlds(NAME, ROUNDS, |seed, rounds| on_etcd(|cluster| World::on_etcd(cluster, seed).live_through(rounds)));
 }
 
 #[test]
-fn random_faults_double_and_leak_nothing_in_v1() {
+fn random_faults_in_v1_neither_duplicate_nor_leak_addresses() {
     worlds(NAME, ROUNDS, |seed, rounds| on_group(ApiGroup::CrdV1, seed, rounds));
 }
 
 #[test]
-fn random_faults_double_and_leak_nothing_in_v3() {
+fn random_faults_in_v3_neither_duplicate_nor_leak_addresses() {
     worlds(NAME, ROUNDS, |seed, rounds| on_group(ApiGroup::V3, seed, rounds));
 }
 

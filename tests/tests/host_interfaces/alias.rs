@@ -10,9 +10,9 @@ use serde_json::json;
 
 use crate::{Sandbox, alias_of, lines_with};
 
-on_each_datastore!(an_add_notes_container_and_pod_on_the_host_end, a_long_container_id_fits_into_the_alias);
+on_each_datastore!(add_writes_container_and_pod_into_the_alias, long_container_id_is_shortened_in_the_alias);
 
-fn an_add_notes_container_and_pod_on_the_host_end(cluster: &Cluster<'_>) {
+fn add_writes_container_and_pod_into_the_alias(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));
     let plain = cluster.pod(1);
@@ -28,7 +28,7 @@ fn an_add_notes_container_and_pod_on_the_host_end(cluster: &Cluster<'_>) {
     assert_eq!(alias_of(&newer.host_ifname()), Some(newer.alias()));
 }
 
-fn a_long_container_id_fits_into_the_alias(cluster: &Cluster<'_>) {
+fn long_container_id_is_shortened_in_the_alias(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));
     let mut sandbox = Sandbox::new(cluster, 1, "team-a", "web-0");
@@ -41,7 +41,7 @@ fn a_long_container_id_fits_into_the_alias(cluster: &Cluster<'_>) {
 
 /// The sends create the pair, set up the host interface with alias and routes, and set up the pod's end.
 #[test]
-fn an_ordinary_add_takes_three_sends_to_the_kernel() {
+fn add_takes_three_netlink_sends() {
     if !present("strace") {
         return skipped("strace is not installed (Debian: strace)");
     }

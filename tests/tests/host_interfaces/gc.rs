@@ -13,19 +13,19 @@ use crate::taken::forget_alias;
 use crate::{Sandbox, alias_of};
 
 on_each_datastore!(
-    a_container_that_runs_is_left_and_named,
-    a_container_without_alias_that_runs_is_left_and_named,
-    a_container_without_a_process_is_collected,
-    a_container_without_alias_and_process_is_collected,
-    a_container_without_endpoint_and_process_is_collected,
-    a_container_without_carrier_is_collected,
-    a_container_that_runs_is_collected_where_the_configuration_says_so,
-    a_pod_that_the_list_names_with_another_interface_is_left,
-    gc_beside_a_pod_of_another_network_leaves_that_pod_and_succeeds,
-    gc_of_an_interface_with_carrier_that_nothing_proves_leaves_its_endpoint,
-    gc_beside_a_block_that_cannot_be_read_leaves_a_pod_that_may_be_of_another_network,
-    gc_of_a_leak_leaves_the_interface_that_the_container_has_in_another_network,
-    gc_with_few_open_files_leaves_a_container_that_runs,
+    gc_keeps_and_names_a_running_container,
+    gc_keeps_and_names_a_running_container_without_alias,
+    gc_collects_a_container_without_a_process,
+    gc_collects_a_container_without_alias_and_process,
+    gc_collects_a_container_without_endpoint_and_process,
+    gc_collects_a_container_without_carrier,
+    gc_collects_a_running_container_if_configured,
+    gc_keeps_a_pod_listed_with_a_different_interface,
+    gc_keeps_a_pod_of_another_network_and_succeeds,
+    gc_keeps_the_endpoint_of_an_interface_without_ownership_proof,
+    gc_with_unreadable_blocks_keeps_pods_of_unknown_networks,
+    gc_of_a_leak_keeps_the_containers_interface_in_another_network,
+    gc_with_few_open_files_keeps_a_running_container,
 );
 
 /// A process in the network namespace of a sandbox.
@@ -106,27 +106,27 @@ impl<'a> Node<'a> {
     }
 }
 
-fn a_container_that_runs_is_left_and_named(cluster: &Cluster<'_>) {
+fn gc_keeps_and_names_a_running_container(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     node.assert_left_and_named();
     // Each GC reports the container again.
     node.assert_left_and_named();
 }
 
-fn a_container_without_alias_that_runs_is_left_and_named(cluster: &Cluster<'_>) {
+fn gc_keeps_and_names_a_running_container_without_alias(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     forget_alias(&node.running.host_ifname());
     node.assert_left_and_named();
 }
 
-fn a_container_without_a_process_is_collected(cluster: &Cluster<'_>) {
+fn gc_collects_a_container_without_a_process(cluster: &Cluster<'_>) {
     let mut node = Node::new(cluster);
     node.assert_left_and_named();
     node.process = Process::start(&node.ended);
     node.assert_collected(json!({}));
 }
 
-fn a_container_without_alias_and_process_is_collected(cluster: &Cluster<'_>) {
+fn gc_collects_a_container_without_alias_and_process(cluster: &Cluster<'_>) {
     let mut node = Node::new(cluster);
     forget_alias(&node.running.host_ifname());
     node.assert_left_and_named();
@@ -134,7 +134,7 @@ fn a_container_without_alias_and_process_is_collected(cluster: &Cluster<'_>) {
     node.assert_collected(json!({}));
 }
 
-fn a_container_without_endpoint_and_process_is_collected(cluster: &Cluster<'_>) {
+fn gc_collects_a_container_without_endpoint_and_process(cluster: &Cluster<'_>) {
     let mut node = Node::new(cluster);
     node.assert_left_and_named();
     node.process = Process::start(&node.ended);
@@ -144,17 +144,17 @@ fn a_container_without_endpoint_and_process_is_collected(cluster: &Cluster<'_>) 
     node.assert_collected(json!({}));
 }
 
-fn a_container_without_carrier_is_collected(cluster: &Cluster<'_>) {
+fn gc_collects_a_container_without_carrier(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     ip(&format!("-n {} link set eth0 down", node.running.pod.name)).unwrap();
     node.assert_collected(json!({}));
 }
 
-fn a_container_that_runs_is_collected_where_the_configuration_says_so(cluster: &Cluster<'_>) {
+fn gc_collects_a_running_container_if_configured(cluster: &Cluster<'_>) {
     Node::new(cluster).assert_collected(json!({ "gc_running_containers": true }));
 }
 
-fn a_pod_that_the_list_names_with_another_interface_is_left(cluster: &Cluster<'_>) {
+fn gc_keeps_a_pod_listed_with_a_different_interface(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     let before = cluster.state();
     let named = |sandbox: &Sandbox| json!({ "containerID": sandbox.pod.container_id, "ifname": "net1" });
@@ -163,7 +163,7 @@ fn a_pod_that_the_list_names_with_another_interface_is_left(cluster: &Cluster<'_
 }
 
 /// Covers two runtimes with different networks: neither lists the containers of the other.
-fn gc_beside_a_pod_of_another_network_leaves_that_pod_and_succeeds(cluster: &Cluster<'_>) {
+fn gc_keeps_a_pod_of_another_network_and_succeeds(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     for with_alias in [true, false] {
         if !with_alias {
@@ -183,7 +183,7 @@ fn gc_beside_a_pod_of_another_network_leaves_that_pod_and_succeeds(cluster: &Clu
 }
 
 /// The interface has no alias, and IPAM has no address of the container any more.
-fn gc_of_an_interface_with_carrier_that_nothing_proves_leaves_its_endpoint(cluster: &Cluster<'_>) {
+fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     forget_alias(&node.ended.host_ifname());
     let (id, netns) = (&node.ended.pod.container_id, &node.ended.pod.netns);
@@ -202,7 +202,7 @@ fn gc_of_an_interface_with_carrier_that_nothing_proves_leaves_its_endpoint(clust
 }
 
 /// An ADD of this network failed and left its address, and an ADD of another network followed.
-fn gc_of_a_leak_leaves_the_interface_that_the_container_has_in_another_network(cluster: &Cluster<'_>) {
+fn gc_of_a_leak_keeps_the_containers_interface_in_another_network(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     let sandbox = Sandbox::new(cluster, 3, "team-a", "web-2");
     let other = cluster.conf("node1", json!({ "cniVersion": "1.1.0", "name": "other-network" }));
@@ -219,7 +219,7 @@ fn gc_of_a_leak_leaves_the_interface_that_the_container_has_in_another_network(c
 }
 
 /// A tenant's processes may be in more network namespaces than the plugin may have open files.
-fn gc_with_few_open_files_leaves_a_container_that_runs(cluster: &Cluster<'_>) {
+fn gc_with_few_open_files_keeps_a_running_container(cluster: &Cluster<'_>) {
     const FILES: usize = 40;
     let mut others = Vec::new();
     for number in 10..10 + FILES {
@@ -234,7 +234,7 @@ fn gc_with_few_open_files_leaves_a_container_that_runs(cluster: &Cluster<'_>) {
 }
 
 /// If an interface has no alias, only the block shows the network of its pod.
-fn gc_beside_a_block_that_cannot_be_read_leaves_a_pod_that_may_be_of_another_network(cluster: &Cluster<'_>) {
+fn gc_with_unreadable_blocks_keeps_pods_of_unknown_networks(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     ip(&format!("-n {} link set eth0 down", node.ended.pod.name)).unwrap();
     [&node.running, &node.ended].iter().for_each(|sandbox| forget_alias(&sandbox.host_ifname()));

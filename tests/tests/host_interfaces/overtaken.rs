@@ -50,14 +50,14 @@ fn overtake(point: Point, netns_override: &str, at_point: fn(&Sandbox), judge: f
 
 /// The first ADD waits at the write of its endpoint, which fails because of the second ADD's write.
 #[test]
-fn an_add_that_is_overtaken_leaves_the_interface_of_the_later_add() {
+fn add_overtaken_at_the_endpoint_write_keeps_the_later_interface() {
     let has_interface = |first: &Sandbox| assert_eq!(alias_of(&first.host_ifname()), Some(first.alias()));
     overtake(Point::First("POST", "/workloadendpoints/"), "0", has_interface, |_, _| {});
 }
 
 /// The first ADD waits at its first request, before it has created an interface.
 #[test]
-fn an_add_that_was_overtaken_before_it_made_an_interface_leaves_that_of_the_later_add() {
+fn add_overtaken_at_the_first_request_fails_and_keeps_the_later_interface() {
     // A runtime that sets CNI_NETNS_OVERRIDE sets it for every call.
     for netns_override in ["0", "1"] {
         overtake(
@@ -75,7 +75,7 @@ fn an_add_that_was_overtaken_before_it_made_an_interface_leaves_that_of_the_late
 /// The sandboxes of a VMI's pods have the same name and address. The DEL reads the endpoint before the ADD has written
 /// it.
 #[test]
-fn a_late_del_leaves_the_interface_of_the_next_sandbox_which_has_the_same_address() {
+fn late_del_keeps_the_next_sandboxs_interface_with_the_same_address() {
     on_etcd(|cluster| {
         let proxy = Proxy::start("127.0.0.1:2379").unwrap();
         cluster.load(&Content::dual_stack());
@@ -103,7 +103,7 @@ fn a_late_del_leaves_the_interface_of_the_next_sandbox_which_has_the_same_addres
 
 /// On an API server, a pod may write any address into its own endpoint.
 #[test]
-fn a_del_takes_no_interface_for_an_address_that_only_the_endpoint_claims() {
+fn del_keeps_an_interface_if_only_the_endpoint_lists_its_address() {
     const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints";
     on_etcd(|cluster| {
         cluster.load(&Content::dual_stack());
@@ -146,7 +146,7 @@ fn await_waiter(lock: &File) {
 
 /// The test plays the part of another ADD, and stops halfway.
 #[test]
-fn an_interface_that_another_add_is_about_to_finish_is_not_taken_for_a_leftover() {
+fn add_does_not_replace_an_interface_that_another_add_is_creating() {
     on_local(|cluster| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));

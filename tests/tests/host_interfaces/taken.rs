@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 use crate::{Sandbox, alias_of};
 
 on_each_datastore!(
-    a_name_that_another_pod_has_is_an_error_that_names_the_pod,
-    two_pods_of_one_name_at_once_leave_one_of_them_connected,
-    a_second_interface_of_a_pod_is_an_error_and_its_del_takes_nothing,
-    del_of_a_pod_whose_interface_was_renamed_removes_the_pair,
-    what_is_no_interface_pair_is_an_error,
-    an_interface_without_alias_and_with_carrier_is_replaced_where_ipam_proves_it,
-    an_interface_without_alias_and_with_carrier_stays_without_a_proof,
-    an_interface_without_alias_and_carrier_is_replaced,
+    host_interface_name_of_another_pod_is_an_error_naming_the_pod,
+    two_concurrent_pods_with_the_same_host_interface_connect_exactly_one,
+    add_of_a_second_pod_interface_fails_and_its_del_changes_nothing,
+    del_of_a_pod_with_a_renamed_interface_removes_the_pair,
+    add_with_a_bridge_of_the_host_interface_name_fails,
+    interface_without_alias_with_carrier_is_replaced_if_ipam_proves_ownership,
+    interface_without_alias_with_carrier_stays_without_proof,
+    interface_without_alias_and_carrier_is_replaced,
 );
 
 /// Pods whose host interfaces have the same name.
@@ -65,7 +65,7 @@ fn check(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value, result: &Value)
     sandbox.call(cluster, "CHECK", &conf).run().unwrap().success();
 }
 
-fn a_name_that_another_pod_has_is_an_error_that_names_the_pod(cluster: &Cluster<'_>) {
+fn host_interface_name_of_another_pod_is_an_error_naming_the_pod(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let (victim, namesake) = (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, NAMESAKE));
     assert_eq!((victim.host_ifname(), namesake.host_ifname()), (SHARED.to_owned(), SHARED.to_owned()));
@@ -95,7 +95,7 @@ fn a_name_that_another_pod_has_is_an_error_that_names_the_pod(cluster: &Cluster<
 }
 
 /// Between the creation of a pair and the write of its alias, the pair has no identified owner.
-fn two_pods_of_one_name_at_once_leave_one_of_them_connected(cluster: &Cluster<'_>) {
+fn two_concurrent_pods_with_the_same_host_interface_connect_exactly_one(cluster: &Cluster<'_>) {
     const TURNS: usize = 40;
     let conf = prepared(cluster);
     let sandboxes = [sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, NAMESAKE)];
@@ -119,7 +119,7 @@ fn two_pods_of_one_name_at_once_leave_one_of_them_connected(cluster: &Cluster<'_
 }
 
 /// After the failed ADD, the runtime runs DEL. This DEL must not remove the pod's first interface or its addresses.
-fn a_second_interface_of_a_pod_is_an_error_and_its_del_takes_nothing(cluster: &Cluster<'_>) {
+fn add_of_a_second_pod_interface_fails_and_its_del_changes_nothing(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
     let result = add(cluster, &pod, &conf);
@@ -171,7 +171,7 @@ fn owed() -> Vec<PathBuf> {
 
 /// Leaves the pod as KubeVirt's bridge binding does: the pod's end of the pair is renamed, and another interface has
 /// its name.
-fn del_of_a_pod_whose_interface_was_renamed_removes_the_pair(cluster: &Cluster<'_>) {
+fn del_of_a_pod_with_a_renamed_interface_removes_the_pair(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
     let result = add(cluster, &pod, &conf);
@@ -190,7 +190,7 @@ fn del_of_a_pod_whose_interface_was_renamed_removes_the_pair(cluster: &Cluster<'
     cluster.assert_nothing_left();
 }
 
-fn what_is_no_interface_pair_is_an_error(cluster: &Cluster<'_>) {
+fn add_with_a_bridge_of_the_host_interface_name_fails(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
     ip(&format!("link add {SHARED} type bridge")).unwrap();
@@ -206,7 +206,7 @@ pub(super) fn forget_alias(ifname: &str) {
     assert_eq!(alias_of(ifname).as_deref(), Some("other"));
 }
 
-fn an_interface_without_alias_and_with_carrier_is_replaced_where_ipam_proves_it(cluster: &Cluster<'_>) {
+fn interface_without_alias_with_carrier_is_replaced_if_ipam_proves_ownership(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let (old, new, namesake) =
         (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, VICTIM), sandbox(cluster, 3, NAMESAKE));
@@ -224,7 +224,7 @@ fn an_interface_without_alias_and_with_carrier_is_replaced_where_ipam_proves_it(
     check(cluster, &new, &conf, &result);
 }
 
-fn an_interface_without_alias_and_with_carrier_stays_without_a_proof(cluster: &Cluster<'_>) {
+fn interface_without_alias_with_carrier_stays_without_proof(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let (pod, other) = (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, ("team-b", "db-0")));
     let result = add(cluster, &other, &conf);
@@ -241,7 +241,7 @@ fn an_interface_without_alias_and_with_carrier_stays_without_a_proof(cluster: &C
     assert_eq!(kernel::pod(cluster.host, "elsewhere").unwrap()["links"]["eth0"]["kind"], "veth");
 }
 
-fn an_interface_without_alias_and_carrier_is_replaced(cluster: &Cluster<'_>) {
+fn interface_without_alias_and_carrier_is_replaced(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let (old, new) = (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, VICTIM));
     add(cluster, &old, &conf);

@@ -12,7 +12,7 @@ const HOUR: i32 = 3600;
 /// After a change of the clock the plugins' token may be expired or not yet valid. The agent requests a new one at
 /// once, and measures its lifetime with a clock that cannot be set.
 #[test]
-fn a_clock_that_is_set_forward_and_back_is_a_new_token_each() {
+fn agent_requests_a_new_token_after_each_clock_change() {
     if !KNOWN {
         return skipped(REASON);
     }
@@ -43,7 +43,7 @@ fn a_clock_that_is_set_forward_and_back_is_a_new_token_each() {
 
 /// Both clocks are ahead after a sleep. No clock was set, but the token is old.
 #[test]
-fn a_machine_that_slept_has_a_new_token_when_it_wakes() {
+fn agent_requests_a_new_token_after_a_suspend() {
     if !KNOWN {
         return skipped(REASON);
     }

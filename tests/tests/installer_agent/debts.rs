@@ -16,7 +16,7 @@ const CONTAINER: &str = "0123456789abcdef";
 
 /// The agent's own account may only create tokens.
 #[test]
-fn an_idle_node_pays_through_its_agent_and_writes_nothing_while_the_datastore_is_not_ready() {
+fn agent_replays_deferred_dels_once_the_datastore_is_ready() {
     in_pod(|_, kubernetes, mut pod| {
         let (api, group) = (&kubernetes.api, ApiGroup::CrdV1);
         api.define(group.api_version()).unwrap();

@@ -9,7 +9,7 @@ use crate::scene::in_pod;
 /// The installer itself repeats the creation of the Node: the agent does not check for it, and no other program creates
 /// it.
 #[test]
-fn an_etcd_that_does_not_answer_yet_is_asked_again() {
+fn installer_retries_the_node_creation_until_etcd_responds() {
     in_pod(|_, kubernetes, mut pod| {
         let proxy = Proxy::start(etcd::ENDPOINT.trim_start_matches("http://")).unwrap();
         let conf = json!({ "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": proxy.endpoint() });

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::scene::{CONF, Hastened, REASON, in_pod, install};
 
 #[test]
-fn files_that_are_gone_come_back() {
+fn agent_restores_deleted_files() {
     in_pod(|_, _, mut pod| {
         install(&mut pod);
         let before = pod.container.conf(CONF).unwrap();
@@ -33,7 +33,7 @@ fn files_that_are_gone_come_back() {
 /// istio-cni and linkerd-cni restore their entries as soon as these are missing. If both sides rewrote the file, pods
 /// would fail.
 #[test]
-fn what_others_chain_into_the_configuration_stays_beside_an_agent() {
+fn agent_keeps_plugins_that_istio_and_linkerd_chain() {
     if !KNOWN {
         return skipped(REASON);
     }
@@ -71,7 +71,7 @@ fn what_others_chain_into_the_configuration_stays_beside_an_agent() {
 
 /// A sidecar with a different template would compete with the installer for the configuration.
 #[test]
-fn another_environment_keeps_the_token_alone() {
+fn agent_with_a_different_template_manages_only_the_token() {
     in_pod(|_, _, mut pod| {
         install(&mut pod);
         pod.set("CNI_NETWORK_CONFIG", r#"{"name":"another","type":"calico"}"#);
@@ -89,7 +89,7 @@ fn another_environment_keeps_the_token_alone() {
 /// Files of the state that the installer cannot or must not write do not count as missing. Otherwise the agent would
 /// install every minute.
 #[test]
-fn what_the_installer_would_not_bring_is_not_missed() {
+fn agent_does_not_restore_files_that_the_installer_skips() {
     in_pod(|_, _, mut pod| {
         // There are two plugin directories, one of them without execution rights.
         fs::create_dir_all(pod.container.path(SECONDARY_BIN)).unwrap();
@@ -109,7 +109,7 @@ fn what_the_installer_would_not_bring_is_not_missed() {
 /// The directory of these files has become noexec. The agent tries to restore them once and removes them from the
 /// state.
 #[test]
-fn what_does_not_come_back_is_not_counted_as_mended() {
+fn unrestorable_files_are_not_counted_as_repaired() {
     in_pod(|_, _, mut pod| {
         fs::create_dir_all(pod.container.path(SECONDARY_BIN)).unwrap();
         install(&mut pod);
@@ -128,7 +128,7 @@ fn what_does_not_come_back_is_not_counted_as_mended() {
 
 /// The Secret changes while the agent runs.
 #[test]
-fn files_for_tls_follow_the_secret() {
+fn tls_files_follow_the_secret() {
     in_pod(|_, _, mut pod| {
         pod.container.file("calico-secrets/etcd-key", "first").unwrap();
         install(&mut pod);
@@ -143,7 +143,7 @@ fn files_for_tls_follow_the_secret() {
 
 /// The kubelet rotates the token, and the agent's container may have been restarted since the installation.
 #[test]
-fn another_token_of_the_pod_is_no_other_template() {
+fn rotated_pod_token_in_the_template_is_written_to_the_configuration() {
     in_pod(|_, kubernetes, mut pod| {
         let template = r#"{"name":"canal","type":"flannel","token":"__SERVICEACCOUNT_TOKEN__"}"#;
         pod.set("CNI_NETWORK_CONFIG", template);
@@ -161,7 +161,7 @@ fn another_token_of_the_pod_is_no_other_template() {
 
 /// With SLEEP=true, the installer continues as the agent.
 #[test]
-fn an_installer_that_stays_is_the_agent() {
+fn installer_with_sleep_continues_as_the_agent() {
     in_pod(|_, _, mut pod| {
         pod.set("CNI_TRY_SECONDS", "0");
         let mut agent = pod.installer_that_stays().unwrap();
@@ -175,7 +175,7 @@ fn an_installer_that_stays_is_the_agent() {
 
 /// The documented order is to apply the DaemonSet first and then a pool, whose encapsulation determines the MTU.
 #[test]
-fn the_mtu_file_comes_with_the_first_pool() {
+fn mtu_file_is_written_once_the_first_pool_exists() {
     if !KNOWN {
         return skipped(REASON);
     }

@@ -14,7 +14,7 @@ use crate::scene::in_pod;
 
 /// Over 10,000 rewrites, a reader in a tight loop always reads a complete kubeconfig.
 #[test]
-fn nobody_ever_sees_half_of_it() {
+fn readers_never_see_a_partial_kubeconfig() {
     isolated(|host| {
         let directory = host.dir("net.d");
         let file = directory.join("calico-kubeconfig");
@@ -57,7 +57,7 @@ fn nobody_ever_sees_half_of_it() {
 
 /// The same for the running agent, whose file has the exact bytes of upstream's.
 #[test]
-fn the_agents_file_is_upstreams_to_the_byte() {
+fn kubeconfig_of_the_agent_equals_upstreams_byte_for_byte() {
     in_pod(|_, kubernetes, mut pod| {
         pod.set("CNI_TOKEN_REFRESH_INTERVAL", "10ms");
         let agent = pod.agent().unwrap();

@@ -23,7 +23,7 @@ fn behind_a_proxy(test: impl FnOnce(&Proxy, &Agent) + Send) {
 }
 
 #[test]
-fn without_the_api_server_it_is_alive_and_not_ready_until_that_is_back() {
+fn agent_without_the_api_server_is_live_and_not_ready() {
     behind_a_proxy(|proxy, agent| {
         proxy.go_away();
         agent.await_reason(&["did not answer"]).unwrap();
@@ -39,7 +39,7 @@ fn without_the_api_server_it_is_alive_and_not_ready_until_that_is_back() {
 /// decides how a connection breaks, so the test repeats outages until two consecutive ones have the same error; a
 /// different error would be logged anyway.
 #[test]
-fn a_second_outage_is_news() {
+fn second_outage_with_the_same_error_is_logged_again() {
     behind_a_proxy(|proxy, agent| {
         let mut reasons = Vec::<String>::new();
         for outage in 1.. {
@@ -63,7 +63,7 @@ fn a_second_outage_is_news() {
 }
 
 #[test]
-fn upstreams_probe_asks_it() {
+fn upstreams_health_command_probes_the_agent() {
     in_pod(|_, _, pod| {
         let mut agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
@@ -80,7 +80,7 @@ fn upstreams_probe_asks_it() {
 }
 
 #[test]
-fn sigterm_ends_it_with_success_and_takes_nothing_back() {
+fn sigterm_ends_the_agent_with_success_and_keeps_the_token() {
     in_pod(|_, _, pod| {
         let mut agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
@@ -91,7 +91,7 @@ fn sigterm_ends_it_with_success_and_takes_nothing_back() {
 
 /// The API server does not respond to the request, and the agent need not wait for it.
 #[test]
-fn sigterm_ends_it_in_the_middle_of_a_request() {
+fn sigterm_ends_the_agent_during_a_pending_request() {
     in_pod(|host, kubernetes, _| {
         let proxy = kubernetes.api.proxy().unwrap();
         let pod = NodePod::new(host, &kubernetes.api, &proxy.endpoint()).unwrap();
@@ -106,7 +106,7 @@ fn sigterm_ends_it_in_the_middle_of_a_request() {
 
 /// Other hosts can read metrics only if an operator configures it.
 #[test]
-fn other_machines_are_answered_where_an_operator_says_so() {
+fn metrics_are_served_to_other_hosts_only_if_configured() {
     in_pod(|host, _, mut pod| {
         host.add_uplink().unwrap();
         let from_outside = |agent: &Agent| host.in_pod("uplink", || agent.page_at("192.0.2.2", "/metrics"));

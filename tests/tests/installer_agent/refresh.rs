@@ -12,7 +12,7 @@ use crate::scene::{PLUGINS, asked, claims, in_pod, user};
 
 /// Covers upstream's case "should create a token successfully".
 #[test]
-fn the_plugins_get_a_token_that_opens_and_is_bound_to_nothing() {
+fn plugins_get_a_valid_token_that_is_not_bound_to_the_pod() {
     in_pod(|_, kubernetes, pod| {
         let agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
@@ -32,7 +32,7 @@ fn the_plugins_get_a_token_that_opens_and_is_bound_to_nothing() {
 
 /// Covers upstream's case "should bind a token to service account successfully".
 #[test]
-fn the_token_is_of_the_account_that_was_named() {
+fn token_is_of_the_configured_service_account() {
     in_pod(|_, kubernetes, mut pod| {
         kubernetes.api.service_account(NAMESPACE, "canal").unwrap();
         may_make_tokens(&kubernetes.api, &pod, "canal").unwrap();
@@ -47,7 +47,7 @@ fn the_token_is_of_the_account_that_was_named() {
 /// Covers upstream's case "should create multiple tokens …", with the shortest lifetime that an API server allows, in
 /// quick succession.
 #[test]
-fn five_tokens_of_ten_minutes_come_one_after_the_other() {
+fn five_tokens_of_ten_minutes_are_issued_in_sequence() {
     in_pod(|_, kubernetes, mut pod| {
         pod.set("CNI_TOKEN_LIFETIME", "1m");
         pod.set("CNI_TOKEN_REFRESH_INTERVAL", "100ms");
@@ -63,7 +63,7 @@ fn five_tokens_of_ten_minutes_come_one_after_the_other() {
 
 /// Covers upstream's cases "WakesUpOnTokenFileChange", "WakesUpOnAtomicWriterRotation" and "HandlesBurstRotations".
 #[test]
-fn a_new_token_of_the_pod_is_a_reason_and_a_burst_of_them_is_one() {
+fn rotated_pod_token_triggers_one_refresh_even_in_a_burst() {
     in_pod(|_, kubernetes, mut pod| {
         let audit = kubernetes.api.audit().unwrap();
         let agent = pod.agent().unwrap();
@@ -88,7 +88,7 @@ fn a_new_token_of_the_pod_is_a_reason_and_a_burst_of_them_is_one() {
 
 /// Covers upstream's case "RecoversAfterTransientUpdateTokenError".
 #[test]
-fn what_fails_is_tried_again() {
+fn failed_token_request_is_retried() {
     in_pod(|host, kubernetes, _| {
         let proxy = kubernetes.api.proxy().unwrap();
         let pod = integration_tests::node_pod::NodePod::new(host, &kubernetes.api, &proxy.endpoint()).unwrap();
@@ -101,7 +101,7 @@ fn what_fails_is_tried_again() {
 }
 
 #[test]
-fn a_token_ends_before_its_time_when_its_account_is_made_anew() {
+fn token_of_a_recreated_account_is_replaced_before_its_expiry() {
     in_pod(|_, kubernetes, mut pod| {
         pod.set("CNI_TOKEN_TRIAL_INTERVAL", "1s");
         let agent = pod.agent().unwrap();
@@ -120,7 +120,7 @@ fn a_token_ends_before_its_time_when_its_account_is_made_anew() {
 
 /// The new key also makes the pod's own token invalid, for which the kubelet mounts a new one.
 #[test]
-fn another_signing_key_is_another_token() {
+fn rotated_signing_key_leads_to_a_new_token() {
     in_pod(|_, kubernetes, mut pod| {
         pod.set("CNI_TOKEN_TRIAL_INTERVAL", "1s");
         let agent = pod.agent().unwrap();
@@ -137,7 +137,7 @@ fn another_signing_key_is_another_token() {
 }
 
 #[test]
-fn a_kubeconfig_that_was_deleted_comes_back() {
+fn deleted_kubeconfig_is_written_again() {
     in_pod(|_, kubernetes, mut pod| {
         pod.set("CNI_TOKEN_TRIAL_INTERVAL", "200ms");
         let agent = pod.agent().unwrap();

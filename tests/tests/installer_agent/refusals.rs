@@ -6,7 +6,7 @@ use integration_tests::node_pod::{NAMESPACE, NodePod, may_make_tokens};
 use crate::scene::{PLUGINS, asked, in_pod};
 
 #[test]
-fn a_permission_that_lacks_is_named_and_taken_up_when_it_is_granted() {
+fn missing_permission_is_named_and_used_once_granted() {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         let pod = NodePod::new(host, api, ENDPOINT).unwrap();
@@ -26,7 +26,7 @@ fn a_permission_that_lacks_is_named_and_taken_up_when_it_is_granted() {
 }
 
 #[test]
-fn an_account_that_does_not_exist_is_named() {
+fn missing_service_account_is_named() {
     in_pod(|_, kubernetes, pod| {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{PLUGINS}");
         kubernetes.api.admin().delete(&path).unwrap().success().unwrap();
@@ -36,7 +36,7 @@ fn an_account_that_does_not_exist_is_named() {
 }
 
 #[test]
-fn where_another_one_refreshes_no_token_is_asked_for() {
+fn agent_with_manage_cni_false_requests_no_token() {
     in_pod(|_, kubernetes, mut pod| {
         let audit = kubernetes.api.audit().unwrap();
         pod.set("CALICO_MANAGE_CNI", "false");
@@ -50,7 +50,7 @@ fn where_another_one_refreshes_no_token_is_asked_for() {
 }
 
 #[test]
-fn settings_that_make_no_sense_end_it() {
+fn agent_with_an_invalid_listen_address_exits() {
     in_pod(|_, _, mut pod| {
         for (address, words) in [
             ("9097", "CNI_AGENT_LISTEN=9097: write ADDRESS:PORT"),

@@ -13,7 +13,7 @@ use nix::mount::{MsFlags, mount};
 use crate::scene::{CONF, Hastened, REASON, asked, in_pod, install};
 
 #[test]
-fn a_directory_that_is_read_only_is_named_until_it_is_not() {
+fn read_only_net_directory_is_named_until_it_is_writable() {
     if !KNOWN {
         return skipped(REASON);
     }
@@ -44,7 +44,7 @@ fn a_directory_that_is_read_only_is_named_until_it_is_not() {
 
 /// The kubeconfig remains complete, and no temporary file is left.
 #[test]
-fn a_full_disk_leaves_the_token_that_is_there() {
+fn token_refresh_on_a_full_disk_keeps_the_existing_token() {
     in_pod(|_, _, mut pod| {
         let net = pod.container.path(NET);
         mount(Some("tmpfs"), &net, Some("tmpfs"), MsFlags::empty(), Some("size=256k")).unwrap();
@@ -80,7 +80,7 @@ fn install_by_a_file(pod: &mut NodePod) -> PathBuf {
 }
 
 #[test]
-fn a_template_that_is_gone_is_named_until_it_is_back() {
+fn missing_template_is_named_until_it_exists_again() {
     if !KNOWN {
         return skipped(REASON);
     }
@@ -121,7 +121,7 @@ fn is_asked_for_again(pod: &NodePod, unreadable: &str, put_back: impl FnOnce()) 
 }
 
 #[test]
-fn a_template_that_cannot_be_read_at_the_start_is_asked_for_again() {
+fn template_unreadable_at_the_start_is_read_again() {
     if !KNOWN {
         return skipped(REASON);
     }
@@ -133,7 +133,7 @@ fn a_template_that_cannot_be_read_at_the_start_is_asked_for_again() {
 }
 
 #[test]
-fn a_note_that_cannot_be_read_at_the_start_is_asked_for_again() {
+fn state_file_unreadable_at_the_start_is_read_again() {
     if !KNOWN {
         return skipped(REASON);
     }
@@ -152,7 +152,7 @@ fn a_note_that_cannot_be_read_at_the_start_is_asked_for_again() {
 
 /// Covers a sidecar beside the DaemonSet, since both are on the host's network.
 #[test]
-fn of_two_agents_on_one_port_the_second_says_so_and_ends() {
+fn second_agent_on_the_same_port_names_the_address_and_exits() {
     in_pod(|_, kubernetes, pod| {
         let audit = kubernetes.api.audit().unwrap();
         let agent = pod.agent().unwrap();
@@ -169,7 +169,7 @@ fn of_two_agents_on_one_port_the_second_says_so_and_ends() {
 
 /// A changed Secret reaches the node without a restart.
 #[test]
-fn other_files_for_etcd_are_copied() {
+fn changed_etcd_tls_files_are_copied_without_a_restart() {
     if !KNOWN {
         return skipped(REASON);
     }

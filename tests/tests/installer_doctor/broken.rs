@@ -15,7 +15,7 @@ fn rename(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_good_node_is_good_in_both_forms() {
+fn doctor_finds_no_problem_on_a_good_node_in_both_formats() {
     on_a_good_node(|scene| {
         is_good(scene);
         let said = scene.doctor();
@@ -35,7 +35,7 @@ fn a_good_node_is_good_in_both_forms() {
 }
 
 #[test]
-fn programs_and_files() {
+fn doctor_reports_each_defect_of_programs_and_files() {
     on_a_good_node(|scene| {
         let container = &scene.pod.container;
         let bin = container.path(BIN);
@@ -72,7 +72,7 @@ fn programs_and_files() {
 }
 
 #[test]
-fn what_the_kernel_has() {
+fn doctor_reports_wrong_mtu_and_kernel_settings() {
     on_a_good_node(|scene| {
         let mtu = |mtu: u32| ip(&format!("link set uplink0 mtu {mtu}")).unwrap();
         Break { found: &["warn MTU"], words: ("MTU", "set veth_mtu (CNI_MTU) to 1400") }.and_mend(
@@ -87,7 +87,7 @@ fn what_the_kernel_has() {
 }
 
 #[test]
-fn what_the_cluster_says() {
+fn doctor_reports_each_defect_of_the_cluster() {
     on_a_good_node(|scene| {
         let found =
             ["fail datastore", "skipped blocks", "skipped cluster information", "skipped permissions", "skipped pools"];
@@ -122,7 +122,7 @@ fn what_the_cluster_says() {
 }
 
 #[test]
-fn permissions_that_lack() {
+fn doctor_reports_missing_permissions() {
     on_a_good_node(|scene| {
         let (api, ours) = (&scene.kubernetes.api, Role::ours().unwrap());
         let without = |resource: &str, verb: &str| {

@@ -7,7 +7,7 @@ use integration_tests::installation::{BIN, NET};
 use crate::scene::{Break, Examined, make_executable, on_a_good_node};
 
 #[test]
-fn the_configuration() {
+fn doctor_reports_each_defect_of_the_configuration() {
     on_a_good_node(|scene| {
         let net = scene.pod.container.path(NET);
         let without_ours = ["fail configuration", "skipped MTU", "skipped datastore", "skipped nodename"];
@@ -50,7 +50,7 @@ fn the_configuration() {
 
 /// The value of `CNI_MTU=99999` is valid JSON but not a valid MTU.
 #[test]
-fn what_the_plugin_refuses() {
+fn doctor_reports_a_configuration_that_the_plugin_refuses() {
     on_a_good_node(|scene| {
         let conf = scene.pod.container.path(NET).join("10-calico.conflist");
         let text = fs::read_to_string(&conf).unwrap();
@@ -67,7 +67,7 @@ fn what_the_plugin_refuses() {
 
 /// doctor examines Calico's configuration too, and does not advise removing Multus.
 #[test]
-fn multus_comes_first() {
+fn doctor_examines_calicos_configuration_behind_multus() {
     on_a_good_node(|scene| {
         let (net, bin) = (scene.pod.container.path(NET), scene.pod.container.path(BIN));
         let (file, shim) = (net.join("00-multus.conf"), bin.join("multus-shim"));

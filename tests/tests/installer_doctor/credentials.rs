@@ -12,7 +12,7 @@ use crate::scene::{Examined, is_good, on_a_good_node};
 
 /// The check of the token reports its expiry, and every request to the API server is rejected.
 #[test]
-fn a_token_that_ended() {
+fn doctor_reports_an_expired_or_revoked_token() {
     on_a_good_node(|scene| {
         let file = scene.pod.kubeconfig();
         let text = fs::read_to_string(&file).unwrap();

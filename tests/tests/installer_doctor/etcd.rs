@@ -117,7 +117,7 @@ pub(crate) fn on_etcd(more: Value, test: impl FnOnce(&Host, &mut Node) + Send) {
 }
 
 #[test]
-fn a_good_node_is_good_and_looking_changes_nothing() {
+fn doctor_on_a_good_etcd_node_finds_no_problem_and_changes_nothing() {
     on_secured_etcd(TLS, |node, _| {
         let before = (node.etcd.dump_raw().unwrap(), node.etcd.revisions("/").unwrap());
         is_good(node);
@@ -131,7 +131,7 @@ fn a_good_node_is_good_and_looking_changes_nothing() {
 }
 
 #[test]
-fn what_the_objects_say() {
+fn doctor_reports_defects_of_pools_in_etcd() {
     on_secured_etcd(TLS, |node, _| {
         let node = &*node;
         Break { found: &["fail pools"], words: ("pools", "none of 1 is enabled") }.and_mend(
@@ -158,7 +158,7 @@ fn what_the_objects_say() {
 }
 
 #[test]
-fn a_cluster_that_is_not_ready_and_a_node_that_is_not_there() {
+fn doctor_reports_a_datastore_that_is_not_ready_and_a_missing_node() {
     on_secured_etcd(TLS, |node, _| {
         let node = &*node;
         Break { found: &["fail cluster information"], words: ("cluster information", "datastoreReady to true") }
@@ -190,7 +190,7 @@ const AWAY: [&str; 5] =
     ["fail datastore", "skipped blocks", "skipped cluster information", "skipped permissions", "skipped pools"];
 
 #[test]
-fn files_for_tls() {
+fn doctor_reports_each_defect_of_the_tls_files() {
     on_secured_etcd(TLS, |node, certificates| {
         let node = &*node;
         let file = |name: &str| node.container.path(NET).join("calico-tls").join(name);
@@ -217,7 +217,7 @@ fn files_for_tls() {
 }
 
 #[test]
-fn an_etcd_that_is_away() {
+fn doctor_reports_an_unreachable_etcd() {
     on_secured_etcd(TLS, |node, _| {
         node.etcd.stop();
         let said = node.doctor();
@@ -229,7 +229,7 @@ fn an_etcd_that_is_away() {
 }
 
 #[test]
-fn a_member_that_is_away() {
+fn doctor_warns_of_an_unreachable_etcd_member() {
     on_secured_etcd(&format!("{TLS},https://127.0.0.1:9"), |node, _| {
         let said = node.doctor();
         assert_eq!((said.wrong(), said.exit), (vec!["warn datastore".to_owned()], Some(0)), "{said:#?}");
@@ -238,7 +238,7 @@ fn a_member_that_is_away() {
 }
 
 #[test]
-fn a_user_who_may_not() {
+fn doctor_reports_missing_etcd_permissions_and_a_deleted_user() {
     let login = json!({ "etcd_username": "plugins", "etcd_password": "secret" });
     on_etcd(login, |_, node| {
         is_good(node);
@@ -271,7 +271,7 @@ fn a_user_who_may_not() {
 
 /// With the embedded datastore, doctor does not create the file.
 #[test]
-fn a_file_that_is_not_there_is_not_made() {
+fn doctor_does_not_create_a_missing_embedded_datastore() {
     isolated(|host| {
         host.add_uplink().unwrap();
         let container = Container::new(host, "c").unwrap();

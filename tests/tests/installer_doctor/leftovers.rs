@@ -39,7 +39,7 @@ impl Drop for Held {
 }
 
 #[test]
-fn who_holds_the_locks() {
+fn doctor_names_the_process_that_holds_a_lock() {
     on_etcd(json!({}), |_, node| {
         let node = &*node;
         let files = [
@@ -74,7 +74,7 @@ fn interface() -> String {
 }
 
 #[test]
-fn interfaces_and_routes_without_an_endpoint() {
+fn doctor_reports_interfaces_and_routes_without_an_endpoint() {
     on_etcd(json!({}), |host, node| {
         let node = &*node;
         let netns = host.add_pod("pod1").unwrap();
@@ -105,7 +105,7 @@ fn interfaces_and_routes_without_an_endpoint() {
 
 /// Covers a route of another program to the next address, and the hint of an ADD.
 #[test]
-fn addresses_that_ipam_has_free_and_the_kernel_does_not() {
+fn doctor_reports_free_addresses_that_are_busy_in_the_kernel() {
     on_etcd(json!({}), |host, node| {
         let node = &*node;
         let netns = host.add_pod("pod1").unwrap();
@@ -141,7 +141,7 @@ fn addresses_that_ipam_has_free_and_the_kernel_does_not() {
 }
 
 #[test]
-fn results_that_libcni_kept() {
+fn doctor_reports_stale_results_in_the_libcni_cache() {
     on_etcd(json!({}), |_, node| {
         let node = &*node;
         let directory = node.container.path(RESULTS);
@@ -166,7 +166,7 @@ fn results_that_libcni_kept() {
 
 /// On Kubernetes the endpoint is the pod. The plugins' account may get pods but not list them.
 #[test]
-fn an_interface_whose_pod_is_gone() {
+fn doctor_reports_an_interface_of_a_deleted_pod() {
     on_a_good_node(|scene| {
         let api = &scene.kubernetes.api;
         api.namespace("shop").unwrap();

@@ -15,7 +15,7 @@ use integration_tests::kubernetes::Role;
 
 /// doctor's list of required permissions and the manifest are written separately, so this test compares them.
 #[test]
-fn what_is_asked_for_is_what_the_manifest_grants() {
+fn doctor_checks_exactly_the_permissions_that_the_manifest_grants() {
     let groups = ["crd.projectcalico.org", "projectcalico.org"];
     let asked = groups.into_iter().flat_map(|group| permissions(Scope::Calico(group)));
     let mut asked: Vec<String> = asked.map(|permission| permission.to_string()).collect();

@@ -17,7 +17,7 @@ echo '{"cniVersion":"1.0.0","supportedVersions":["0.3.1","1.0.0"]}'
 "#;
 
 #[test]
-fn what_hangs_and_what_is_not_the_file_that_was_installed() {
+fn doctor_reports_hanging_and_replaced_programs() {
     on_a_good_node(|scene| {
         let bin = scene.pod.container.path(BIN);
         let (hangs, theirs) = ("#!/bin/sh\nexec sleep 1000\n", THEIRS);
@@ -51,7 +51,7 @@ fn what_hangs_and_what_is_not_the_file_that_was_installed() {
 
 /// GKE has its plugins in /home/kubernetes/bin.
 #[test]
-fn a_node_has_its_programs_where_it_is_said() {
+fn doctor_finds_programs_in_the_given_bin_dir() {
     isolated(|host| {
         let root = host.dir("node");
         let bin = root.join("home/kubernetes/bin");

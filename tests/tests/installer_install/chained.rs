@@ -60,7 +60,7 @@ fn installed_beside(container: &Container, variables: &[(&str, &str)], expected:
 }
 
 #[test]
-fn install_over_upstreams_or_an_earlier_configuration_without_a_note_keeps_what_others_chained_into_it() {
+fn install_without_a_state_file_keeps_chained_plugins_of_other_programs() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         for there in [UPSTREAMS.to_owned(), earlier()] {
@@ -84,7 +84,7 @@ fn install_over_upstreams_or_an_earlier_configuration_without_a_note_keeps_what_
 }
 
 #[test]
-fn another_configuration_or_another_version_of_ours_leaves_the_others_in_their_places() {
+fn changed_configuration_or_version_keeps_the_order_of_chained_plugins() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());
@@ -127,7 +127,7 @@ fn another_configuration_or_another_version_of_ours_leaves_the_others_in_their_p
 
 /// An older release drops the unknown field of the state file. The fields that it writes remain.
 #[test]
-fn install_after_a_release_that_notes_no_plugins_keeps_what_others_chained() {
+fn install_after_a_release_without_plugin_records_keeps_chained_plugins() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         let custom = DEFAULT.replace("\n  ]\n}", ",\n{\"type\": \"tuning\"}\n  ]\n}");
@@ -149,7 +149,7 @@ fn install_after_a_release_that_notes_no_plugins_keeps_what_others_chained() {
 }
 
 #[test]
-fn another_name_takes_along_what_others_chained_into_the_old_one() {
+fn renamed_configuration_keeps_chained_plugins_of_other_programs() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         let old = path(&container);
@@ -175,7 +175,7 @@ fn another_name_takes_along_what_others_chained_into_the_old_one() {
 
 /// A runtime reads a single plugin only from `.conf` and a list only from `.conflist`.
 #[test]
-fn a_file_conf_that_a_neighbour_made_a_list_of_is_not_written_again() {
+fn conf_file_converted_to_a_list_by_a_neighbor_is_not_written_again() {
     isolated(|host| {
         let single = r#"{"name": "k8s-pod-network", "cniVersion": "1.0.0", "type": "calico", "mtu": __CNI_MTU__}"#;
         for neighbour in Neighbour::ALL {
@@ -208,7 +208,7 @@ fn a_file_conf_that_a_neighbour_made_a_list_of_is_not_written_again() {
 }
 
 #[test]
-fn what_is_no_configuration_is_replaced_and_two_entries_of_calicos_are_refused() {
+fn invalid_configuration_is_replaced_and_a_second_calico_entry_refused() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         for damaged in
@@ -230,7 +230,7 @@ fn what_is_no_configuration_is_replaced_and_two_entries_of_calicos_are_refused()
 /// The installer repeatedly changes our entry, and a neighbor constantly checks its own entry. Each version of the file
 /// must contain that entry.
 #[test]
-fn beside_a_neighbour_that_puts_itself_in_again_there_is_no_fight_and_no_moment_without_its_entry() {
+fn install_beside_a_self_restoring_neighbor_never_drops_its_entry() {
     isolated(|host| {
         const RUNS: usize = 12;
         let container = Container::new(host, "c").unwrap();

@@ -11,7 +11,7 @@ use super::{DEFAULT, failed, logged, succeeded};
 const FILE: &str = "10-calico.conflist";
 
 #[test]
-fn the_built_in_template_is_filled_in_byte_for_byte() {
+fn built_in_template_is_rendered_byte_for_byte() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());
@@ -24,7 +24,7 @@ fn the_built_in_template_is_filled_in_byte_for_byte() {
 }
 
 #[test]
-fn a_second_run_with_nothing_changed_writes_nothing() {
+fn second_install_without_changes_writes_nothing() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());
@@ -39,7 +39,7 @@ fn a_second_run_with_nothing_changed_writes_nothing() {
 }
 
 #[test]
-fn another_name_and_the_old_one_goes_if_it_is_calicos() {
+fn old_calico_configuration_is_deleted_after_a_rename_and_a_foreign_one_stays() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[("CNI_CONF_NAME", "20-calico.conflist")]).unwrap());
@@ -61,7 +61,7 @@ fn another_name_and_the_old_one_goes_if_it_is_calicos() {
 }
 
 #[test]
-fn a_template_of_ones_own_is_written_as_it_is() {
+fn custom_template_is_written_unchanged() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         let outcome = container.run(&[("CNI_NETWORK_CONFIG", "{}")]).unwrap();
@@ -72,7 +72,7 @@ fn a_template_of_ones_own_is_written_as_it_is() {
 }
 
 #[test]
-fn a_file_wins_over_a_text() {
+fn configuration_file_takes_precedence_over_the_text_variable() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         let alternate = r#"{
@@ -109,7 +109,7 @@ fn a_file_wins_over_a_text() {
 }
 
 #[test]
-fn what_is_no_json_is_refused_before_anything_is_written() {
+fn template_that_is_not_json_is_refused_without_changes() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());
@@ -131,7 +131,7 @@ fn what_is_no_json_is_refused_before_anything_is_written() {
 /// With an unreadable configuration, the plugin would fail every ADD and DEL. The installer rejects it at once, without
 /// attempts.
 #[test]
-fn what_calicos_plugin_cannot_read_is_refused_before_anything_is_written() {
+fn template_that_the_plugin_cannot_read_is_refused_without_changes() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());
@@ -151,7 +151,7 @@ fn what_calicos_plugin_cannot_read_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn files_for_tls_are_copied_when_they_are_etcds() {
+fn etcd_tls_files_are_copied_and_deleted_with_their_source() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.file("calico-secrets/.hidden", "doesn't matter").unwrap();
@@ -175,7 +175,7 @@ fn files_for_tls_are_copied_when_they_are_etcds() {
 }
 
 #[test]
-fn what_is_odd_is_told_and_installed() {
+fn questionable_template_is_installed_with_warnings() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.file(&format!("{NET}/k8s-pod-network/10-more.conf"), "{}").unwrap();

@@ -12,7 +12,7 @@ const BOTH: [&str; 2] = ["calico", "calico-ipam"];
 const ALL: [&str; 4] = ["calico", "calico-ipam", "loopback", "portmap"];
 
 #[test]
-fn a_read_only_directory_fails() {
+fn install_into_a_read_only_plugin_directory_fails() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
@@ -22,7 +22,7 @@ fn a_read_only_directory_fails() {
 }
 
 #[test]
-fn one_of_two_directories_may_be_read_only() {
+fn install_with_one_of_two_directories_read_only_succeeds() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
@@ -36,7 +36,7 @@ fn one_of_two_directories_may_be_read_only() {
 }
 
 #[test]
-fn two_directories_are_both_filled() {
+fn install_fills_both_plugin_directories() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         fs::create_dir_all(container.path(SECONDARY_BIN)).unwrap();
@@ -49,7 +49,7 @@ fn two_directories_are_both_filled() {
 }
 
 #[test]
-fn no_writeable_directory_fails() {
+fn install_without_a_writable_directory_fails() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
@@ -59,7 +59,7 @@ fn no_writeable_directory_fails() {
 }
 
 #[test]
-fn plugins_that_are_there_do_where_nothing_may_be_updated() {
+fn existing_plugins_suffice_in_read_only_directories_without_updates() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         for name in BOTH {
@@ -74,7 +74,7 @@ fn plugins_that_are_there_do_where_nothing_may_be_updated() {
 }
 
 #[test]
-fn one_plugin_of_two_does_not_do() {
+fn existing_single_plugin_of_two_does_not_suffice() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.program(&format!("{BIN}/calico"), "stub").unwrap();
@@ -84,7 +84,7 @@ fn one_plugin_of_two_does_not_do() {
 }
 
 #[test]
-fn what_is_there_already_may_be_read_only() {
+fn second_install_into_a_read_only_directory_succeeds_if_unchanged() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());
@@ -95,7 +95,7 @@ fn what_is_there_already_may_be_read_only() {
 }
 
 #[test]
-fn a_directory_without_exec_is_told_and_left_as_it_was() {
+fn noexec_plugin_directory_is_reported_and_left_unchanged() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.program(&format!("{BIN}/calico"), "stub").unwrap();
@@ -118,7 +118,7 @@ fn a_directory_without_exec_is_told_and_left_as_it_was() {
 }
 
 #[test]
-fn what_is_no_file_is_in_the_way_of_a_program() {
+fn directory_in_place_of_a_program_fails_the_install() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         fs::create_dir(container.path(BIN).join("portmap")).unwrap();
@@ -130,7 +130,7 @@ fn what_is_no_file_is_in_the_way_of_a_program() {
 
 /// The warning names the files that `calico uninstall` will not find in the state.
 #[test]
-fn a_state_that_cannot_be_kept_is_a_warning() {
+fn unwritable_state_file_is_a_warning() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.remount("var/lib/calico", MsFlags::MS_RDONLY).unwrap();
@@ -142,7 +142,7 @@ fn a_state_that_cannot_be_kept_is_a_warning() {
 }
 
 #[test]
-fn a_directory_that_is_not_mounted_fails() {
+fn install_without_the_mounted_plugin_directory_fails() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         fs::remove_dir(container.path(BIN)).unwrap();
@@ -151,7 +151,7 @@ fn a_directory_that_is_not_mounted_fails() {
 }
 
 #[test]
-fn a_read_only_configuration_directory_leaves_the_former_configuration() {
+fn read_only_configuration_directory_keeps_the_former_configuration() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.file(&format!("{NET}/10-calico.conflist"), "{}").unwrap();
@@ -163,7 +163,7 @@ fn a_read_only_configuration_directory_leaves_the_former_configuration() {
 }
 
 #[test]
-fn without_a_host_directory_the_root_is_the_nodes() {
+fn install_without_a_host_directory_uses_the_root_as_the_node() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         fs::remove_dir_all(container.path("host")).unwrap();
@@ -179,7 +179,7 @@ fn without_a_host_directory_the_root_is_the_nodes() {
 
 /// Otherwise all nodes made from the image would be the same node to IPAM.
 #[test]
-fn an_image_of_a_node_does_not_get_the_name_of_its_builder() {
+fn install_into_a_node_image_writes_no_nodename() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         fs::remove_dir_all(container.path("host")).unwrap();

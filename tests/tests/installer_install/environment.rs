@@ -10,7 +10,7 @@ use integration_tests::plugin::Plugins;
 use super::{DEFAULT, failed, succeeded};
 
 #[test]
-fn numbers_that_are_set_to_nothing_have_their_default_and_texts_are_empty() {
+fn empty_number_variables_yield_defaults_and_empty_texts_stay_empty() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         let numbers = ["CNI_MTU", "LOG_FILE_MAX_SIZE", "LOG_FILE_MAX_AGE", "LOG_FILE_MAX_COUNT", "REQUIRE_MTU_FILE"];
@@ -27,7 +27,7 @@ fn numbers_that_are_set_to_nothing_have_their_default_and_texts_are_empty() {
 }
 
 #[test]
-fn truth_values_and_names_that_are_set_to_nothing_end_the_run() {
+fn empty_boolean_and_name_variables_fail_the_install() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         for (name, words) in [
@@ -42,7 +42,7 @@ fn truth_values_and_names_that_are_set_to_nothing_end_the_run() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_status_2_and_help_lists_the_variables() {
+fn invalid_install_arguments_exit_with_2_and_help_lists_the_variables() {
     let plugins = Plugins::locate().unwrap();
     for arguments in [&["install", "now"][..], &["install", "--root"], &["component", "cni", "install", "-x"]] {
         let outcome = plugins.call("calico").args(arguments.iter().copied()).run().unwrap();
@@ -57,7 +57,7 @@ fn arguments_that_make_no_sense_are_status_2_and_help_lists_the_variables() {
 }
 
 #[test]
-fn both_generations_of_command_lines_install() {
+fn both_generations_of_install_commands_work() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         let install = container.path("install");
@@ -77,7 +77,7 @@ fn both_generations_of_command_lines_install() {
 }
 
 #[test]
-fn words_that_are_no_command_are_refused_even_with_a_runtimes_environment() {
+fn unknown_commands_are_refused_in_spite_of_cni_command() {
     let plugins = Plugins::locate().unwrap();
     for words in [&["component", "felix"][..], &["ctl", "get", "nodes"]] {
         let outcome = plugins.call("calico").args(words.iter().copied()).env("CNI_COMMAND", "ADD").run().unwrap();
@@ -87,7 +87,7 @@ fn words_that_are_no_command_are_refused_even_with_a_runtimes_environment() {
 }
 
 #[test]
-fn the_nodename_file_is_written_once() {
+fn nodename_file_is_written_once() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());

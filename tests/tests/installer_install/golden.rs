@@ -75,7 +75,7 @@ fn renders(template: &str, variables: &[(&str, &str)], expected: &str) {
 }
 
 #[test]
-fn upstreams_manifest() {
+fn upstreams_manifest_template_is_rendered_byte_for_byte() {
     let expected = r#"{
   "name": "k8s-pod-network",
   "cniVersion": "1.0.0",
@@ -108,7 +108,7 @@ fn upstreams_manifest() {
 }
 
 #[test]
-fn the_operators_rendering() {
+fn operators_template_is_rendered_byte_for_byte() {
     let variables = [
         ("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
         ("KUBERNETES_SERVICE_PORT", "443"),
@@ -126,6 +126,6 @@ fn the_operators_rendering() {
 
 /// This configuration has no placeholders, so its bytes are independent of the environment.
 #[test]
-fn the_documents_configuration() {
+fn documented_configuration_is_written_byte_for_byte() {
     renders(DOCUMENT, &[("CNI_MTU", "9000"), ("LOG_LEVEL", "debug")], DOCUMENT);
 }

@@ -50,7 +50,7 @@ fn assert_ours(container: &Container) {
 }
 
 #[test]
-fn a_run_that_is_killed_anywhere_leaves_what_works_and_the_next_one_converges() {
+fn killed_install_leaves_a_working_node_and_the_next_one_completes() {
     isolated(|host| {
         let first = Container::new(host, "c").unwrap();
         let second = first.other_version().unwrap();
@@ -97,7 +97,7 @@ fn drafts(container: &Container) -> usize {
 
 /// Two installations run concurrently when a DaemonSet is replaced.
 #[test]
-fn two_installations_at_once_both_succeed() {
+fn two_concurrent_installs_both_succeed() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         for _ in 0..5 {

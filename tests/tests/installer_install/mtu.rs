@@ -64,7 +64,7 @@ impl Node {
 }
 
 #[test]
-fn it_is_the_uplinks_without_what_encapsulation_takes() {
+fn mtu_file_has_the_uplink_mtu_minus_the_encapsulation() {
     isolated(|host| {
         host.add_uplink().unwrap();
         let node = Node::new(host);
@@ -94,7 +94,7 @@ fn it_is_the_uplinks_without_what_encapsulation_takes() {
 }
 
 #[test]
-fn the_one_that_felix_keeps_stays() {
+fn mtu_file_of_felix_is_kept() {
     isolated(|host| {
         host.add_uplink().unwrap();
         let node = Node::new(host);
@@ -116,7 +116,7 @@ fn the_one_that_felix_keeps_stays() {
 }
 
 #[test]
-fn where_nobody_reads_it_or_nobody_knows_it_is_not_written() {
+fn mtu_file_is_not_written_if_unneeded_or_unknown() {
     isolated(|host| {
         let node = Node::new(host);
         node.encapsulate();

@@ -26,7 +26,7 @@ fn text(container: &Container, name: &str) -> String {
 }
 
 #[test]
-fn plugins_and_configuration_are_installed() {
+fn install_writes_plugins_and_configuration() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         let outcome = container.run(&[]).unwrap();
@@ -41,7 +41,7 @@ fn plugins_and_configuration_are_installed() {
 }
 
 #[test]
-fn the_second_name_is_a_link_unless_a_copy_is_asked_for() {
+fn calico_ipam_is_a_hard_link_unless_a_copy_is_configured() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());
@@ -58,7 +58,7 @@ fn the_second_name_is_a_link_unless_a_copy_is_asked_for() {
 }
 
 #[test]
-fn others_plugins_are_replaced_when_they_came_from_here_or_when_asked() {
+fn foreign_plugins_are_replaced_only_if_configured() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.program(&format!("{BIN}/portmap"), "distribution").unwrap();
@@ -89,7 +89,7 @@ fn others_plugins_are_replaced_when_they_came_from_here_or_when_asked() {
 
 /// A rename onto a mount point fails, as a rename onto an immutable file does.
 #[test]
-fn an_upgrade_that_fails_half_way_leaves_what_is_still_ours() {
+fn failed_upgrade_keeps_the_ownership_of_installed_files() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());
@@ -119,7 +119,7 @@ fn an_upgrade_that_fails_half_way_leaves_what_is_still_ours() {
 }
 
 #[test]
-fn skipped_plugins_are_not_copied_and_calicos_cannot_be_skipped() {
+fn skipped_plugins_are_not_copied_except_calicos_own() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[("SKIP_CNI_BINARIES", "portmap , calico")]).unwrap());
@@ -131,7 +131,7 @@ fn skipped_plugins_are_not_copied_and_calicos_cannot_be_skipped() {
 }
 
 #[test]
-fn a_plugin_that_runs_is_replaced() {
+fn running_plugin_is_replaced() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());
@@ -157,7 +157,7 @@ fn a_plugin_that_runs_is_replaced() {
 }
 
 #[test]
-fn the_label_of_a_replaced_file_stays() {
+fn security_label_of_a_replaced_file_is_kept() {
     isolated(|host| {
         const LABEL: &str = "security.selinux";
         let container = Container::new(host, "c").unwrap();

@@ -96,7 +96,7 @@ fn let_the_plugins_in(api: &ApiServer) {
 
 /// As in upstream's test: the pod's token is invalid, and `KUBECONFIG` refers to the API server.
 #[test]
-fn a_kubeconfig_may_stand_in_for_the_pods_account() {
+fn install_uses_kubeconfig_instead_of_the_pods_account() {
     on_kubernetes(|host, kubernetes| {
         kubernetes.api.service_account("kube-system", "calico-cni-plugin").unwrap();
         let pod = Pod::new(host, kubernetes, "my-secret-key");
@@ -113,7 +113,7 @@ fn a_kubeconfig_may_stand_in_for_the_pods_account() {
 }
 
 #[test]
-fn a_new_cluster_gets_what_it_lacks_and_the_plugin_finds_it() {
+fn install_creates_missing_cluster_objects_once() {
     on_kubernetes(|host, kubernetes| {
         kubernetes.api.define("crd.projectcalico.org/v1").unwrap();
         let pools =
@@ -151,7 +151,7 @@ fn a_new_cluster_gets_what_it_lacks_and_the_plugin_finds_it() {
 /// A deferred DEL belongs to the datastore whose identity the node knows at that time. Install stores this identity, so that
 /// the node knows it even if no agent runs.
 #[test]
-fn install_learns_the_identity_of_the_datastore_with_the_plugins_credentials() {
+fn install_stores_the_datastore_identity_with_the_plugins_credentials() {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         api.define("crd.projectcalico.org/v1").unwrap();
@@ -180,7 +180,7 @@ fn install_learns_the_identity_of_the_datastore_with_the_plugins_credentials() {
 
 /// As in the plugin, keys are case-insensitive, and a configuration without a datastore type means Kubernetes (CNI-63).
 #[test]
-fn the_datastore_is_the_one_that_the_plugin_takes() {
+fn install_selects_the_same_datastore_as_the_plugin() {
     on_kubernetes(|host, kubernetes| {
         kubernetes.api.define("crd.projectcalico.org/v1").unwrap();
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
@@ -204,7 +204,7 @@ fn the_datastore_is_the_one_that_the_plugin_takes() {
 
 /// IPAM assigns no address without the Node, and on etcd no other program creates it.
 #[test]
-fn an_etcd_gets_the_node_as_well() {
+fn install_on_etcd_creates_the_node_too() {
     on_kubernetes(|host, kubernetes| {
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let conf = json!({ "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT });
@@ -231,7 +231,7 @@ fn an_etcd_gets_the_node_as_well() {
 
 /// The kubelet restarts the container. The existing installation works as before.
 #[test]
-fn an_etcd_that_does_not_answer_ends_the_run() {
+fn install_with_etcd_unreachable_fails_and_keeps_the_configuration() {
     on_kubernetes(|host, kubernetes| {
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         pod.container.file(&format!("{NET}/10-calico.conflist"), "{}").unwrap();
@@ -245,7 +245,7 @@ fn an_etcd_that_does_not_answer_ends_the_run() {
 
 /// An installer outside a pod has no service account, which etcd does not need.
 #[test]
-fn outside_of_a_pod_an_etcd_gets_the_same() {
+fn install_outside_of_a_pod_creates_the_etcd_objects_too() {
     on_kubernetes(|host, kubernetes| {
         let container = Container::new(host, "c").unwrap();
         let pool = ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16");
@@ -271,7 +271,7 @@ fn outside_of_a_pod_an_etcd_gets_the_same() {
 }
 
 #[test]
-fn a_token_that_does_not_open_any_more_is_made_anew() {
+fn install_replaces_an_invalid_token() {
     on_kubernetes(|host, kubernetes| {
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let quick = [("CNI_TRY_SECONDS", "0")];
@@ -295,7 +295,7 @@ fn a_token_that_does_not_open_any_more_is_made_anew() {
 }
 
 #[test]
-fn without_leave_to_make_tokens_the_former_installation_stays() {
+fn install_without_token_permission_keeps_the_former_installation() {
     on_kubernetes(|host, kubernetes| {
         let account = kubernetes.api.service_account("kube-system", "calico-cni").unwrap();
         let Identity::Token(token) = &account.identity else { panic!("an account has a token") };
@@ -312,7 +312,7 @@ fn without_leave_to_make_tokens_the_former_installation_stays() {
 
 /// calico-node starts after this container and makes the datastore ready.
 #[test]
-fn a_configuration_that_does_not_work_yet_is_told_and_put_in_place() {
+fn configuration_that_does_not_work_yet_is_reported_and_installed() {
     on_kubernetes(|host, kubernetes| {
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let outcome = pod.run(&[("CNI_TRY_SECONDS", "1")]);
@@ -325,7 +325,7 @@ fn a_configuration_that_does_not_work_yet_is_told_and_put_in_place() {
 }
 
 #[test]
-fn the_pods_token_is_in_a_template_that_asks_for_it_and_nowhere_else() {
+fn pod_token_is_written_only_into_a_template_with_its_placeholder() {
     on_kubernetes(|host, kubernetes| {
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let template = r#"{"name": "canal", "type": "flannel", "token": "__SERVICEACCOUNT_TOKEN__", "mtu": broken}"#;
@@ -340,7 +340,7 @@ fn the_pods_token_is_in_a_template_that_asks_for_it_and_nowhere_else() {
 }
 
 #[test]
-fn by_default_it_stays_until_it_is_told_to_end_and_takes_nothing_back() {
+fn installer_stays_until_sigterm_and_keeps_the_installed_files() {
     on_kubernetes(|host, kubernetes| {
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let call = pod.call(&[("CNI_TRY_SECONDS", "0"), ("CNI_AGENT_LISTEN", "off")]).without_env("SLEEP");

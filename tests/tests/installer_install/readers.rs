@@ -38,7 +38,7 @@ fn meanwhile(read: impl Fn() + Sync, write: impl FnOnce()) -> usize {
 }
 
 #[test]
-fn ten_thousand_rewrites_are_never_seen_half() {
+fn readers_never_see_a_partial_configuration() {
     isolated(|host| {
         let directory = host.dir("net.d");
         let file = directory.join("10-calico.conflist");
@@ -68,7 +68,7 @@ fn paths(directory: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn installations_that_alternate_are_seen_whole_by_readers_and_runners() {
+fn readers_and_runners_see_complete_files_during_installs() {
     isolated(|host| {
         let first = Container::new(host, "c").unwrap();
         let second = first.other_version().unwrap();
@@ -107,7 +107,7 @@ fn installations_that_alternate_are_seen_whole_by_readers_and_runners() {
 
 /// containerd reloads the configuration after a Write, Rename or Remove event, but not after a Create event (INST-161).
 #[test]
-fn a_runtime_that_watches_the_directory_sees_a_file_move() {
+fn watching_runtime_sees_a_rename_of_the_configuration() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();

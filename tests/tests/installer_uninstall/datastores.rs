@@ -98,7 +98,7 @@ fn installation(host: &Host, api: &ApiServer, variables: &[(&str, &str)]) -> Nod
 
 /// uninstall runs as the plugins' user, with exactly the role of `deploy/rbac`.
 #[test]
-fn the_plugins_role_is_enough_on_kubernetes() {
+fn release_on_kubernetes_succeeds_with_the_plugins_role() {
     on_kubernetes(|host, Kubernetes { api, .. }| {
         let pod = installation(host, api, &[]);
         let kubeconfig = pod.kubeconfig();
@@ -132,7 +132,7 @@ fn pod_with_address(host: &Host, api: &ApiServer, datastore: &Value, name: &str)
 
 /// The pod's annotation has the address of its previous sandbox.
 #[test]
-fn release_during_an_add_is_refused_on_a_node_that_kubernetes_names_otherwise_than_calico() {
+fn release_during_an_add_is_refused_on_a_node_with_two_names() {
     on_kubernetes(|host, Kubernetes { api, etcd, .. }| {
         etcd.load(Content::ready().node(OTHER_NAME).pool("pool", "10.65.0.0/16", 26).pairs()).unwrap();
         let datastore = json!({ "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT, "nodename": OTHER_NAME });
@@ -161,7 +161,7 @@ fn release_during_an_add_is_refused_on_a_node_that_kubernetes_names_otherwise_th
 
 /// The configuration names the node of the pod, but the pod's interface is not on this host.
 #[test]
-fn release_of_an_address_that_a_pod_reports_is_refused_until_the_pod_is_gone() {
+fn release_of_an_address_in_a_pod_status_is_refused_until_the_pod_ends() {
     on_kubernetes(|host, Kubernetes { api, .. }| {
         let pod = installation(host, api, &[]);
         let kubeconfig = pod.kubeconfig();
@@ -216,7 +216,7 @@ fn on_etcd(test: impl FnOnce(&Host, &Etcd, &Container, &Value) + Send) {
 }
 
 #[test]
-fn addresses_go_back_to_etcd() {
+fn release_on_etcd_releases_the_addresses_of_this_network() {
     on_etcd(|host, etcd, container, datastore| {
         let said = uninstall(container, &[]).run().unwrap().stdout;
         assert!(said.contains("  endpoints of this node: they stay in the datastore; kube-controllers"), "{said}");
@@ -232,7 +232,7 @@ fn addresses_go_back_to_etcd() {
 /// An address is not free while an endpoint lists it. The endpoint is deleted first if its interface was deleted on
 /// this node. Otherwise the container may run on another node, whose name the configuration has.
 #[test]
-fn release_on_etcd_deletes_the_endpoints_of_torn_down_pods_and_is_refused_for_others() {
+fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints() {
     on_etcd(|host, etcd, container, datastore| {
         host.add_uplink().unwrap();
         let netns = host.add_pod("here").unwrap();

@@ -24,7 +24,7 @@ fn said(outcome: &Outcome, exit: i32) -> &str {
 
 /// As with an unmodified `deploy/uninstall` on a node whose runtime uses other directories.
 #[test]
-fn with_another_directory_mounted_nothing_is_done_and_nothing_forgotten() {
+fn uninstall_with_a_wrong_directory_mounted_fails_without_changes() {
     for directory in [BIN, SECONDARY_BIN, NET] {
         isolated(|host| {
             let container = Container::new(host, "c").unwrap();
@@ -60,7 +60,7 @@ fn with_another_directory_mounted_nothing_is_done_and_nothing_forgotten() {
 }
 
 #[test]
-fn what_somebody_removed_is_forgotten_on_request() {
+fn removed_files_are_dropped_from_the_state_with_forget_gone() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         install(&container);
@@ -77,7 +77,7 @@ fn what_somebody_removed_is_forgotten_on_request() {
 /// An operator runs uninstall on a node with two plugin directories, whose paths only the container's manifest
 /// contains.
 #[test]
-fn by_hand_the_directories_of_programs_are_told() {
+fn manual_uninstall_uses_the_given_plugin_directories() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         fs::create_dir_all(container.path(SECONDARY_BIN)).unwrap();

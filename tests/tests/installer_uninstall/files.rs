@@ -36,7 +36,7 @@ fn said(container: &Container, options: &[&str], exit: i32) -> String {
 }
 
 #[test]
-fn without_yes_nothing_changes_and_everything_is_said() {
+fn uninstall_without_yes_lists_everything_and_changes_nothing() {
     installed(|container| {
         let before = container.fingerprint();
         let dry = said(&container, &[], 0);
@@ -52,7 +52,7 @@ fn without_yes_nothing_changes_and_everything_is_said() {
 
 /// The plugin's own files are the cached API group and the journal.
 #[test]
-fn what_the_plugin_keeps_goes_with_it_but_for_its_debts() {
+fn uninstall_deletes_files_of_the_plugin_except_deferred_dels() {
     const GROUP: &str = "var/lib/calico/api-group.json";
     const JOURNAL: &str = "var/lib/calico/cni-journal";
     for (entry, is_owed) in [("lock", false), ("net-c1-eth0.json", true)] {
@@ -75,7 +75,7 @@ fn what_the_plugin_keeps_goes_with_it_but_for_its_debts() {
 
 /// The remaining program uses these files.
 #[test]
-fn what_the_plugin_keeps_stays_with_a_program_that_was_changed() {
+fn uninstall_keeps_files_of_the_plugin_with_a_changed_program() {
     installed(|container| {
         container.file("var/lib/calico/api-group.json", "{}").unwrap();
         container.program(&format!("{BIN}/calico"), "changed").unwrap();
@@ -86,7 +86,7 @@ fn what_the_plugin_keeps_stays_with_a_program_that_was_changed() {
 
 /// Covers an uninstallation from a node that had files of its own before the installation.
 #[test]
-fn the_node_is_as_it_was_before_the_installation() {
+fn uninstall_restores_the_files_before_the_installation() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.program(&format!("{BIN}/host-local"), "theirs").unwrap();
@@ -115,7 +115,7 @@ fn the_node_is_as_it_was_before_the_installation() {
 }
 
 #[test]
-fn what_somebody_changed_stays_and_is_named() {
+fn uninstall_keeps_and_names_changed_files() {
     installed(|container| {
         container.program(&format!("{BIN}/portmap"), "a newer one").unwrap();
         let done = said(&container, &["--yes"], 0);
@@ -134,7 +134,7 @@ fn what_somebody_changed_stays_and_is_named() {
 
 /// A configuration that remains must be able to run.
 #[test]
-fn programs_of_a_configuration_that_stays_stay() {
+fn uninstall_keeps_the_programs_of_a_remaining_configuration() {
     installed(|container| {
         let text = container.conf(CONF).unwrap().replace("\"log_level\": \"info\"", "\"log_level\": \"debug\"");
         container.file(&format!("{NET}/{CONF}"), &text).unwrap();
@@ -147,7 +147,7 @@ fn programs_of_a_configuration_that_stays_stay() {
 
 /// A list of chained plugins alone creates no network.
 #[test]
-fn a_configuration_that_others_chained_to_goes_and_they_are_named() {
+fn uninstall_deletes_the_configuration_and_names_chained_plugins() {
     installed(|container| {
         let conf = container.path(NET).join(CONF);
         Neighbour::ALL.into_iter().for_each(|neighbour| neighbour.chains_into(&conf).unwrap());
@@ -165,7 +165,7 @@ fn a_configuration_that_others_chained_to_goes_and_they_are_named() {
 }
 
 #[test]
-fn what_others_chained_moves_into_the_configuration_of_calicos_that_follows() {
+fn uninstall_moves_chained_plugins_into_the_next_calico_configuration() {
     installed(|container| {
         let (conf, following) = (container.path(NET).join(CONF), "20-calico.conflist");
         let upstreams = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}, {"type": "linkerd-cni"}]}"#;
@@ -186,7 +186,7 @@ fn what_others_chained_moves_into_the_configuration_of_calicos_that_follows() {
 
 /// These plugins are chained to Calico's plugin, not to any plugin.
 #[test]
-fn what_others_chained_moves_into_no_other_network() {
+fn uninstall_moves_no_chained_plugins_into_another_network() {
     installed(|container| {
         let other = r#"{"name": "n", "plugins": [{"type": "bridge"}]}"#;
         container.file(&format!("{NET}/20-other.conflist"), other).unwrap();
@@ -199,7 +199,7 @@ fn what_others_chained_moves_into_no_other_network() {
 }
 
 #[test]
-fn loopback_stays_for_another_network() {
+fn uninstall_keeps_loopback_for_another_network() {
     installed(|container| {
         container.file(&format!("{NET}/20-other.conf"), r#"{"name": "n", "type": "bridge"}"#).unwrap();
         let done = said(&container, &["--yes"], 0);
@@ -210,7 +210,7 @@ fn loopback_stays_for_another_network() {
 }
 
 #[test]
-fn a_kubeconfig_that_calico_node_refreshes_stays() {
+fn uninstall_keeps_a_kubeconfig_of_calico_node() {
     installed(|container| {
         // The state after an installation in a pod.
         let state = container.path(STATE);
@@ -228,7 +228,7 @@ fn a_kubeconfig_that_calico_node_refreshes_stays() {
 }
 
 #[test]
-fn files_for_tls_with_etcd_go_with_their_directory() {
+fn uninstall_deletes_etcd_tls_files_with_their_directory() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         for name in ["etcd-ca", "etcd-cert", "etcd-key"] {
@@ -244,7 +244,7 @@ fn files_for_tls_with_etcd_go_with_their_directory() {
 /// The configuration is deleted first, because a runtime starts pods with it. It is gone even if no other file can be
 /// deleted.
 #[test]
-fn the_configuration_goes_first_and_what_failed_is_done_by_the_next_run() {
+fn uninstall_deletes_the_configuration_first_and_the_next_run_completes() {
     installed(|container| {
         container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
         let kept = container.file("var/lib/calico/api-group.json", "{}").unwrap();
@@ -262,7 +262,7 @@ fn the_configuration_goes_first_and_what_failed_is_done_by_the_next_run() {
 
 /// The renamed configuration and the output are the only signs of this run for the next run and for the operator.
 #[test]
-fn a_state_that_cannot_be_kept_keeps_the_renamed_configuration_and_all_is_told() {
+fn uninstall_without_a_writable_state_keeps_the_renamed_configuration() {
     installed(|container| {
         container.program(&format!("{BIN}/portmap"), "a newer one").unwrap();
         container.remount("var/lib/calico", MsFlags::MS_RDONLY).unwrap();
@@ -283,7 +283,7 @@ fn a_state_that_cannot_be_kept_keeps_the_renamed_configuration_and_all_is_told()
 
 /// The state after a run that was killed after its first step. No runtime reads a file of that name.
 #[test]
-fn what_a_killed_run_renamed_is_removed_by_the_next() {
+fn configuration_renamed_by_a_killed_uninstall_is_deleted_by_the_next() {
     installed(|container| {
         let conf = container.path(NET).join(CONF);
         fs::rename(&conf, conf.with_extension("conflist.removed")).unwrap();
@@ -294,7 +294,7 @@ fn what_a_killed_run_renamed_is_removed_by_the_next() {
 
 /// After the killed run, another program wrote a configuration of the original name.
 #[test]
-fn what_a_killed_run_renamed_goes_beside_anothers_configuration() {
+fn configuration_renamed_by_a_killed_uninstall_is_deleted_beside_a_new_one() {
     installed(|container| {
         let conf = container.path(NET).join(CONF);
         fs::rename(&conf, conf.with_extension("conflist.removed")).unwrap();
@@ -308,7 +308,7 @@ fn what_a_killed_run_renamed_goes_beside_anothers_configuration() {
 /// Without its programs and credentials, the remaining configuration would make every new pod fail, as after upstream's
 /// removal (INST-148).
 #[test]
-fn a_configuration_that_cannot_be_taken_away_keeps_what_it_runs() {
+fn configuration_that_cannot_be_deleted_keeps_its_programs() {
     installed(|container| {
         let conf = container.path(NET).join(CONF);
         let nothing = None::<&str>;
@@ -330,7 +330,7 @@ fn a_configuration_that_cannot_be_taken_away_keeps_what_it_runs() {
 }
 
 #[test]
-fn a_file_that_is_gone_is_told() {
+fn uninstall_reports_a_missing_file() {
     installed(|container| {
         let portmap = container.path(BIN).join("portmap");
         fs::remove_file(&portmap).unwrap();
@@ -341,7 +341,7 @@ fn a_file_that_is_gone_is_told() {
 }
 
 #[test]
-fn a_file_that_was_there_before_is_not_brought_back_and_that_is_said() {
+fn uninstall_reports_that_a_replaced_file_is_not_restored() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.program(&format!("{BIN}/calico"), "upstream's").unwrap();
@@ -353,7 +353,7 @@ fn a_file_that_was_there_before_is_not_brought_back_and_that_is_said() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn uninstall_with_an_unknown_option_is_refused() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         let outcome = uninstall(&container, &["--force"]).run().unwrap();

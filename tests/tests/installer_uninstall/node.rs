@@ -88,7 +88,7 @@ fn routes() -> usize {
 }
 
 #[test]
-fn interfaces_and_addresses_stay_unless_they_are_asked_for() {
+fn uninstall_keeps_interfaces_and_addresses_by_default() {
     isolated(|host| {
         let node = Node::new(host);
         let before = (interfaces(), routes(), node.kept());
@@ -104,7 +104,7 @@ fn interfaces_and_addresses_stay_unless_they_are_asked_for() {
 }
 
 #[test]
-fn on_request_they_go_and_strangers_stay() {
+fn uninstall_with_options_removes_interfaces_and_keeps_foreign_ones() {
     isolated(|host| {
         let node = Node::new(host);
         // An interface of another program with a name like ours.
@@ -132,7 +132,7 @@ fn on_request_they_go_and_strangers_stay() {
 
 /// A released address could be assigned to another pod at once.
 #[test]
-fn addresses_of_pods_that_are_connected_are_not_given_back() {
+fn release_of_addresses_of_connected_pods_is_refused() {
     isolated(|host| {
         let node = Node::new(host);
         // All files except the database, which reading changes too.
@@ -157,7 +157,7 @@ fn addresses_of_pods_that_are_connected_are_not_given_back() {
 /// The unmodified DaemonSet of `deploy/uninstall` lacks the capability. A pod that cannot be disconnected keeps its
 /// addresses, and the node keeps the programs for its DEL.
 #[test]
-fn without_the_capability_pods_keep_their_addresses() {
+fn uninstall_without_net_admin_keeps_the_addresses_of_pods() {
     isolated(|host| {
         let node = Node::new(host);
         let before = (interfaces(), routes(), node.kept());
@@ -187,7 +187,7 @@ fn without_the_capability_pods_keep_their_addresses() {
 
 /// The pods of such a node belong to another installation, such as upstream's.
 #[test]
-fn on_a_node_that_another_installation_serves_nothing_is_torn_down() {
+fn uninstall_on_a_node_of_another_installation_tears_down_no_pod() {
     isolated(|host| {
         let node = Node::new(host);
         let before = (interfaces(), routes(), node.kept());
@@ -212,7 +212,7 @@ fn on_a_node_that_another_installation_serves_nothing_is_torn_down() {
 }
 
 #[test]
-fn what_is_left_in_calicos_directories_is_named() {
+fn uninstall_names_remaining_files_in_calicos_directories() {
     isolated(|host| {
         let node = Node::new(host);
         node.container.file("var/run/calico/ipam.lock", "").unwrap();
@@ -236,7 +236,7 @@ fn what_is_left_in_calicos_directories_is_named() {
 /// The programs and files that are needed for the release of addresses remain until the release succeeds. The
 /// configuration is removed in any case.
 #[test]
-fn a_datastore_that_cannot_be_reached_is_told_and_asked_again() {
+fn uninstall_with_an_unreachable_datastore_fails_and_can_be_repeated() {
     isolated(|host| {
         let node = Node::new(host);
         let (database, away) = (node.database(), node.container.path("away"));

@@ -45,7 +45,7 @@ fn calico_ipam(cluster: &Cluster<'_>, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_debt_is_paid_when_the_configuration_spells_its_datastore_in_another_way() {
+fn deferred_del_is_replayed_with_a_different_spelling_of_the_datastore() {
     with_etcd(|cluster| {
         set_guid(cluster, "0123456789abcdef");
         learn(cluster);
@@ -59,7 +59,7 @@ fn a_debt_is_paid_when_the_configuration_spells_its_datastore_in_another_way() {
 }
 
 #[test]
-fn a_debt_of_another_datastore_stays_and_is_listed_until_it_is_adopted() {
+fn deferred_del_of_another_datastore_stays_listed_until_adopted() {
     with_etcd(|cluster| {
         set_guid(cluster, "0123456789abcdef");
         learn(cluster);
@@ -85,7 +85,7 @@ fn a_debt_of_another_datastore_stays_and_is_listed_until_it_is_adopted() {
 
 /// Entries of earlier releases have no identity.
 #[test]
-fn a_debt_without_identity_is_paid_to_the_first_datastore_that_its_spelling_reaches() {
+fn deferred_del_without_identity_is_replayed_by_its_spelling() {
     with_etcd(|cluster| {
         set_guid(cluster, "0123456789abcdef");
         let pod = owed_pod(cluster, 1);
@@ -120,7 +120,7 @@ fn owed_pods(cluster: &mut Cluster<'_>, numbers: std::ops::Range<usize>) -> Vec<
 }
 
 #[test]
-fn an_add_pays_two_debts_of_others_and_each_one_of_an_address_that_it_asks_for() {
+fn add_replays_two_deferred_dels_and_those_of_a_requested_address() {
     with_etcd(|cluster| {
         let conf = conf(cluster);
         let pods = owed_pods(cluster, 1..6);
@@ -140,7 +140,7 @@ fn an_add_pays_two_debts_of_others_and_each_one_of_an_address_that_it_asks_for()
 }
 
 #[test]
-fn a_debt_that_cannot_be_paid_fails_an_add_of_the_same_container_alone() {
+fn failing_deferred_del_fails_only_the_add_of_its_container() {
     with_etcd(|cluster| {
         let conf = conf(cluster);
         let [pod] = &owed_pods(cluster, 1..2)[..] else { panic!("one pod") };
@@ -163,7 +163,7 @@ fn a_debt_that_cannot_be_paid_fails_an_add_of_the_same_container_alone() {
 
 /// With an unreadable block, the state of the address is unknown.
 #[test]
-fn a_debt_in_a_damaged_block_is_logged_and_fails_an_add_of_the_same_container_or_of_its_address_alone() {
+fn deferred_del_in_a_damaged_block_fails_only_adds_of_its_owner_or_address() {
     with_etcd(|cluster| {
         let mut conf = conf(cluster);
         conf["log_level"] = json!("warning");
@@ -195,7 +195,7 @@ fn a_debt_in_a_damaged_block_is_logged_and_fails_an_add_of_the_same_container_or
 
 /// A copy of an embedded datastore is the same datastore, wherever its file is.
 #[test]
-fn a_debt_of_an_embedded_datastore_is_paid_when_its_file_was_moved() {
+fn deferred_del_of_a_moved_embedded_datastore_is_replayed() {
     integration_tests::cluster::on_local(|cluster| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
@@ -239,7 +239,7 @@ fn a_debt_of_an_embedded_datastore_is_paid_when_its_file_was_moved() {
 
 /// `calico-ipam init` gives the datastore a new identity.
 #[test]
-fn a_debt_that_the_lack_of_cluster_information_caused_is_paid_when_the_datastore_is_set_up_anew() {
+fn deferred_del_without_cluster_information_is_replayed_after_init() {
     with_etcd(|cluster| {
         set_guid(cluster, "0123456789abcdef");
         learn(cluster);
@@ -257,7 +257,7 @@ fn a_debt_that_the_lack_of_cluster_information_caused_is_paid_when_the_datastore
 }
 
 #[test]
-fn an_add_whose_own_debt_may_be_owed_to_another_datastore_fails_and_names_the_way_out() {
+fn add_with_its_own_deferred_del_of_an_unknown_datastore_names_the_remedy() {
     with_etcd(|cluster| {
         set_guid(cluster, "0123456789abcdef");
         learn(cluster);

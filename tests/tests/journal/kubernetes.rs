@@ -80,7 +80,7 @@ pub(crate) fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &Iden
 }
 
 #[test]
-fn what_is_owed_is_paid_once_by_whoever_comes_next() {
+fn deferred_del_on_an_api_server_is_replayed_once_by_the_next_call() {
     on_group(ApiGroup::V3, |faulty, _| {
         let mut owed = outage(faulty, 8);
         let mut next = || owed.pop().unwrap();
@@ -169,7 +169,7 @@ fn not_paid_while_not_ready(faulty: &mut Faulty<'_>, owed: &Owed) {
 
 /// A replay removes the address from the endpoint before it releases it, as DEL does.
 #[test]
-fn a_payment_that_is_killed_at_any_request_leaves_no_free_address_in_the_annotations() {
+fn replay_killed_at_each_request_leaves_no_free_address_in_annotations() {
     on_group(ApiGroup::V3, |faulty, _| {
         let mut owed = outage(faulty, 25).into_iter();
         let bystander = faulty.pod();
@@ -188,7 +188,7 @@ fn a_payment_that_is_killed_at_any_request_leaves_no_free_address_in_the_annotat
 
 /// When the old sandbox's DEL is replayed, the pod has another sandbox, whose endpoint is the same annotations.
 #[test]
-fn a_debt_leaves_the_next_sandbox_its_addresses_and_hides_its_secrets() {
+fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token() {
     on_group(ApiGroup::CrdV1, |faulty, identity| {
         let [owed] = &outage(faulty, 1)[..] else { panic!("one pod") };
         let old = owed.note();
@@ -219,7 +219,7 @@ fn a_debt_leaves_the_next_sandbox_its_addresses_and_hides_its_secrets() {
 
 /// The UID of the namespace kube-system identifies a cluster among those with the same address.
 #[test]
-fn a_debt_of_another_cluster_stays_and_is_listed_until_it_is_of_the_cluster_that_is_reached() {
+fn deferred_del_of_another_cluster_stays_listed_until_its_cluster_is_used() {
     on_group(ApiGroup::CrdV1, |faulty, _| {
         let Store::Kubernetes(objects) = &faulty.cluster.store else { unreachable!() };
         let namespace = objects.client().get("/api/v1/namespaces/kube-system").unwrap().success().unwrap();

@@ -55,7 +55,7 @@ fn entries() -> Vec<PathBuf> {
 
 /// The unreadable endpoint may list the address, until it is repaired or deleted.
 #[test]
-fn del_beside_an_endpoint_that_cannot_be_read_keeps_the_address_until_the_endpoint_is_gone() {
+fn del_with_an_unreadable_endpoint_keeps_the_address() {
     with_etcd(|cluster| {
         let conf = conf(cluster);
         let pod = cluster.pod(1);
@@ -100,7 +100,7 @@ fn later_call(cluster: &Cluster<'_>, verb: &str, newcomer: &Pod) {
 }
 
 #[test]
-fn without_etcd_the_pods_network_goes_and_the_debt_is_noted_without_secrets() {
+fn del_without_etcd_removes_the_interface_and_is_deferred_without_secrets() {
     with_etcd(|cluster| {
         let conf = conf(cluster);
         let pod = cluster.pod(1);
@@ -135,7 +135,7 @@ fn without_etcd_the_pods_network_goes_and_the_debt_is_noted_without_secrets() {
 
 /// A log line about a deferred DEL has the container of that DEL, and also names the container of the call.
 #[test]
-fn the_lines_of_a_payment_name_the_debts_container() {
+fn log_lines_of_a_replay_name_the_container_of_the_deferred_del() {
     with_etcd(|cluster| {
         let owed = owed_pod(cluster, 1);
         let newcomer = cluster.pod(2);
@@ -156,7 +156,7 @@ fn the_lines_of_a_payment_name_the_debts_container() {
 }
 
 #[test]
-fn an_etcd_that_accepts_and_never_answers_does_not_keep_the_pod() {
+fn del_with_a_silent_etcd_removes_the_interface_and_is_deferred() {
     with_etcd(|cluster| {
         let conf = conf(cluster);
         let pod = cluster.pod(1);
@@ -173,7 +173,7 @@ fn an_etcd_that_accepts_and_never_answers_does_not_keep_the_pod() {
 }
 
 #[test]
-fn the_next_call_of_each_verb_pays_what_another_pod_owes() {
+fn next_call_of_each_command_replays_the_deferred_del_of_another_pod() {
     with_etcd(|cluster| {
         for (number, verb) in [(1, "ADD"), (2, "DEL"), (3, "STATUS"), (4, "GC")] {
             let pod = owed_pod(cluster, number);
@@ -190,7 +190,7 @@ fn the_next_call_of_each_verb_pays_what_another_pod_owes() {
 }
 
 #[test]
-fn an_add_of_the_same_container_pays_first_and_keeps_what_it_gets() {
+fn add_of_the_same_container_replays_first_and_keeps_its_new_address() {
     with_etcd(|cluster| {
         let pod = owed_pod(cluster, 1);
         let mut conf = conf(cluster);
@@ -208,7 +208,7 @@ fn an_add_of_the_same_container_pays_first_and_keeps_what_it_gets() {
 }
 
 #[test]
-fn while_the_datastore_is_not_ready_nothing_is_paid() {
+fn no_deferred_del_is_replayed_while_the_datastore_is_not_ready() {
     const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
     with_etcd(|cluster| {
         let pod = owed_pod(cluster, 1);
@@ -227,7 +227,7 @@ fn while_the_datastore_is_not_ready_nothing_is_paid() {
 }
 
 #[test]
-fn a_debt_that_can_never_be_paid_stops_no_other() {
+fn failing_deferred_del_does_not_block_other_replays() {
     with_etcd(|cluster| {
         let conf = conf(cluster);
         let (first, second) = (cluster.pod(1), cluster.pod(2));
@@ -249,7 +249,7 @@ fn a_debt_that_can_never_be_paid_stops_no_other() {
 }
 
 #[test]
-fn a_debt_that_cannot_be_noted_fails_the_del_with_the_reason() {
+fn del_without_etcd_with_an_unwritable_journal_fails_and_names_the_path() {
     with_etcd(|cluster| {
         let conf = conf(cluster);
         let pod = cluster.pod(1);
@@ -267,7 +267,7 @@ fn a_debt_that_cannot_be_noted_fails_the_del_with_the_reason() {
 }
 
 #[test]
-fn two_payments_at_once_release_once() {
+fn concurrent_replays_release_an_address_once() {
     with_etcd(|cluster| {
         for round in 0..3 {
             let pod = owed_pod(cluster, 1 + round);
@@ -299,7 +299,7 @@ fn two_payments_at_once_release_once() {
 
 /// The endpoint of a pod's next sandbox has the same name. A replay for the old sandbox must not delete it.
 #[test]
-fn the_endpoint_of_the_pods_next_sandbox_survives() {
+fn replay_keeps_the_endpoint_of_the_pods_next_sandbox() {
     const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=prod;K8S_POD_NAME=web-0";
     with_etcd(|cluster| {
         let conf = conf(cluster);
@@ -332,7 +332,7 @@ fn the_endpoint_of_the_pods_next_sandbox_survives() {
 /// The names of the host interface and of the handle depend only on the container, so they may belong to its other
 /// interface.
 #[test]
-fn a_debt_of_another_interface_leaves_the_container_its_own() {
+fn replay_for_a_different_interface_keeps_the_containers_interface() {
     with_etcd(|cluster| {
         let conf = conf(cluster);
         let pod = cluster.pod(1);
@@ -360,7 +360,7 @@ fn a_debt_of_another_interface_leaves_the_container_its_own() {
 
 /// A node may have networks in several datastores. A DEL is replayed on its own datastore.
 #[test]
-fn a_debt_waits_for_its_own_datastore() {
+fn deferred_del_is_replayed_on_its_own_datastore_only() {
     with_etcd(|cluster| {
         let pod = owed_pod(cluster, 1);
         let other = Store::local(cluster.host, &cluster.plugins);
@@ -375,7 +375,7 @@ fn a_debt_waits_for_its_own_datastore() {
 
 /// A damaged entry remains for an operator, and the other DELs are replayed.
 #[test]
-fn a_damaged_entry_stops_nobody() {
+fn damaged_journal_entry_does_not_block_other_replays() {
     with_etcd(|cluster| {
         let pod = owed_pod(cluster, 1);
         let damaged = Path::new(JOURNAL).join("damaged.json");

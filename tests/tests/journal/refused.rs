@@ -39,7 +39,7 @@ fn add(cluster: &Cluster<'_>, conf: &Value) -> Pod {
 }
 
 #[test]
-fn del_without_cluster_information_takes_the_network_and_notes_the_debt() {
+fn del_without_cluster_information_removes_the_interface_and_is_deferred() {
     with_etcd(|cluster| {
         let conf = telling(conf(cluster));
         let pod = add(cluster, &conf);
@@ -56,7 +56,7 @@ fn del_without_cluster_information_takes_the_network_and_notes_the_debt() {
 
 /// The host name may be the name of another node, so DEL does not use it.
 #[test]
-fn del_without_a_name_of_the_node_notes_a_debt_that_the_node_pays_which_comes_next() {
+fn del_without_a_node_name_is_deferred_and_replayed_by_the_next_node() {
     with_etcd(|cluster| {
         let mut conf = telling(conf(cluster));
         conf["nodename_file_optional"] = json!(false);
@@ -76,7 +76,7 @@ fn del_without_a_name_of_the_node_notes_a_debt_that_the_node_pays_which_comes_ne
 }
 
 #[test]
-fn del_of_a_node_whose_name_is_configured_needs_no_file_with_the_name() {
+fn del_with_a_configured_node_name_needs_no_nodename_file() {
     with_etcd(|cluster| {
         let pod = add(cluster, &conf(cluster));
         let mut without_file = conf(cluster);
@@ -88,7 +88,7 @@ fn del_of_a_node_whose_name_is_configured_needs_no_file_with_the_name() {
 }
 
 #[test]
-fn del_that_the_api_server_refuses_takes_the_network_and_notes_the_debt() {
+fn del_refused_by_the_api_server_removes_the_interface_and_is_deferred() {
     on_group(ApiGroup::CrdV1, |faulty, _| {
         faulty.conf = telling(faulty.conf.take());
         // After a single 401 the plugin reads the token again, and the next request would succeed with it.
@@ -117,7 +117,7 @@ fn del_that_the_api_server_refuses_takes_the_network_and_notes_the_debt() {
 }
 
 #[test]
-fn del_with_a_kubeconfig_that_cannot_be_used_takes_the_network_and_notes_the_debt() {
+fn del_with_an_invalid_kubeconfig_removes_the_interface_and_is_deferred() {
     on_group(ApiGroup::V3, |faulty, _| {
         faulty.conf = telling(faulty.conf.take());
         let pod = faulty.pod();

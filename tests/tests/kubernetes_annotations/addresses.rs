@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{addresses, annotated, annotation, api, check, create_on, host_routes};
 
 #[test]
-fn addresses_that_a_pod_asks_for() {
+fn requested_addresses_are_assigned_to_each_sandbox_of_the_pod() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
@@ -38,7 +38,7 @@ fn addresses_that_a_pod_asks_for() {
 
 /// A killed call may have lost the handle. Otherwise the pod could never start.
 #[test]
-fn addresses_of_an_earlier_sandbox_without_a_handle_pass_to_the_next() {
+fn requested_addresses_without_a_handle_pass_to_the_next_sandbox() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
@@ -56,7 +56,7 @@ fn addresses_of_an_earlier_sandbox_without_a_handle_pass_to_the_next() {
 }
 
 #[test]
-fn the_annotation_wins_over_cni_args() {
+fn address_annotation_takes_precedence_over_cni_args() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
@@ -70,7 +70,7 @@ fn the_annotation_wins_over_cni_args() {
 }
 
 #[test]
-fn an_address_that_cannot_be_had_leaves_nothing() {
+fn unavailable_requested_address_fails_the_add_without_a_leak() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
@@ -93,7 +93,7 @@ fn an_address_that_cannot_be_had_leaves_nothing() {
 
 /// Upstream releases the old address by address alone, and thus the other pod's allocation (CNI-246).
 #[test]
-fn an_address_of_an_earlier_sandbox_that_is_anothers_by_now_stays_that_ones() {
+fn annotated_address_reassigned_to_another_pod_is_not_released() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
@@ -108,7 +108,7 @@ fn an_address_of_an_earlier_sandbox_that_is_anothers_by_now_stays_that_ones() {
 
 /// Annotations are under the tenant's control: these name another pod's sandbox and its address.
 #[test]
-fn add_with_anothers_sandbox_and_address_in_the_annotations_leaves_that_ones() {
+fn add_with_forged_annotations_keeps_the_address_of_the_other_pod() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack().node("node2"));
         let conf = cluster.conf("node1", json!({}));
@@ -138,7 +138,7 @@ fn add_with_anothers_sandbox_and_address_in_the_annotations_leaves_that_ones() {
 /// A VMI's handle consists of the names of objects. Here it has the address for the pod itself, as for a virt-launcher
 /// pod.
 #[test]
-fn add_with_a_machines_handle_in_the_annotations_leaves_the_machines_address() {
+fn add_with_a_forged_vmi_handle_keeps_the_address_of_the_vmi() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
@@ -154,7 +154,7 @@ fn add_with_a_machines_handle_in_the_annotations_leaves_the_machines_address() {
 }
 
 #[test]
-fn addresses_that_ipam_does_not_keep() {
+fn addresses_without_ipam_are_configured_and_not_allocated() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "feature_control": { "ip_addrs_no_ipam": true } }));

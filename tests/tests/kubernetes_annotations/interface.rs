@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::{addresses, annotated, annotation, api, create};
 
 #[test]
-fn the_mac_address_is_the_pods_choice() {
+fn mac_address_is_set_from_the_pods_annotation() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
@@ -29,7 +29,7 @@ fn the_mac_address_is_the_pods_choice() {
 
 /// Upstream's ADD fails while the pod's status still has the address of the previous sandbox (CNI-240).
 #[test]
-fn floating_addresses_follow_a_new_sandbox() {
+fn floating_addresses_are_accepted_for_a_new_sandbox() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "feature_control": { "floating_ips": true } }));
@@ -52,7 +52,7 @@ fn floating_addresses_follow_a_new_sandbox() {
 }
 
 #[test]
-fn a_floating_address_of_a_family_that_the_pod_has_not_is_refused() {
+fn floating_address_of_a_missing_family_is_refused() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "feature_control": { "floating_ips": true } }));
@@ -65,7 +65,7 @@ fn a_floating_address_of_a_family_that_the_pod_has_not_is_refused() {
 
 /// On etcd they are in the endpoint; on an API server, programs read them from the pod.
 #[test]
-fn an_endpoint_in_etcd_has_floating_addresses_and_prefixes() {
+fn endpoint_in_etcd_stores_floating_addresses_and_source_prefixes() {
     with_kubernetes(|host, kubernetes| {
         let Kubernetes { api, etcd, .. } = kubernetes;
         host.add_uplink().unwrap();
@@ -116,7 +116,7 @@ fn an_endpoint_in_etcd_has_floating_addresses_and_prefixes() {
 }
 
 #[test]
-fn limits_that_are_not_understood_are_only_warned_about() {
+fn invalid_qos_annotations_are_only_warned_about() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "log_level": "info", "mode": "vxlan", "windows_loopback_DSR": true }));

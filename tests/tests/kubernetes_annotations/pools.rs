@@ -16,7 +16,7 @@ fn addresses_of(cluster: &Cluster<'_>, number: usize, annotations: &[(&str, &str
 }
 
 #[test]
-fn the_pods_word_counts_before_its_namespaces_before_the_configurations() {
+fn pools_of_the_pod_precede_those_of_namespace_and_configuration() {
     on_each_group(|cluster, _| {
         let pools = Content::dual_stack().pool("conf", "10.71.0.0/24", 26).pool("space", "10.72.0.0/24", 26);
         cluster.load(&pools.pool("pod", "10.73.0.0/24", 26));
@@ -56,7 +56,7 @@ fn pool_of_namespaces(cluster: &Cluster<'_>, name: &str, cidr: &str, selector: &
 }
 
 #[test]
-fn selectors_of_pools_see_the_labels_of_the_namespace() {
+fn namespace_selectors_of_pools_match_the_namespace_labels() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::ready().node("node1"));
         for (name, cidr, selector) in [
@@ -94,7 +94,7 @@ fn selectors_of_pools_see_the_labels_of_the_namespace() {
 
 /// Without this feature, annotations select from all pools, as in upstream.
 #[test]
-fn restricted_annotations_reach_only_the_pools_of_the_namespace() {
+fn restricted_annotations_select_only_pools_of_the_namespace() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         pool_of_namespaces(cluster, "blues", "10.71.0.0/24", "team == 'blue'");

@@ -117,7 +117,7 @@ fn refusals() -> Vec<Refusal> {
 }
 
 #[test]
-fn annotations_that_cannot_be_obeyed_change_nothing() {
+fn invalid_annotations_fail_the_add_without_changes() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         for (number, (annotations, more, code, text)) in refusals().into_iter().enumerate() {
@@ -137,7 +137,7 @@ fn annotations_that_cannot_be_obeyed_change_nothing() {
 
 /// As in upstream, no annotation has an effect without the policy type `k8s` (CNI-115).
 #[test]
-fn without_kubernetes_policy_they_do_not_count() {
+fn annotations_have_no_effect_without_kubernetes_policy() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "policy": { "type": "other" } }));

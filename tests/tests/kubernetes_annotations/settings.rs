@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{annotated, annotation};
 
 #[test]
-fn policy_is_waited_for() {
+fn add_waits_for_the_policy_status_file_until_the_timeout() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let directory = cluster.host.dir("endpoint-status");
@@ -70,7 +70,7 @@ fn add_at_a_gate(cluster: &Cluster, pod: &Pod, meanwhile: impl FnOnce(), judge: 
 }
 
 #[test]
-fn gates_are_waited_for_before_anything_is_changed() {
+fn add_waits_for_gates_without_changes() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let pod = annotated(cluster, 1, &[]);
@@ -84,7 +84,7 @@ fn gates_are_waited_for_before_anything_is_changed() {
 
 // A gate may take half a minute, after which objects read before would be out of date.
 #[test]
-fn what_changes_while_gates_are_waited_for_counts() {
+fn add_uses_the_pools_that_exist_after_the_gates_open() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let pod = annotated(cluster, 1, &[]);
@@ -97,7 +97,7 @@ fn what_changes_while_gates_are_waited_for_counts() {
 }
 
 #[test]
-fn the_mtu_file_and_the_nodename_file() {
+fn add_reads_mtu_and_node_name_from_their_files_or_fails_unchanged() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let required = cluster.conf("node1", json!({ "require_mtu_file": true }));

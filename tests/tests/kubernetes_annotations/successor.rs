@@ -26,7 +26,7 @@ fn replaced(cluster: &Cluster<'_>) -> String {
 }
 
 #[test]
-fn the_sandbox_of_a_deleted_pod_does_not_get_its_successors_network() {
+fn add_for_a_deleted_pod_fails_beside_a_pod_of_the_same_name() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
@@ -45,7 +45,7 @@ fn the_sandbox_of_a_deleted_pod_does_not_get_its_successors_network() {
 }
 
 #[test]
-fn a_late_del_leaves_the_successors_annotations() {
+fn late_del_keeps_the_annotations_of_a_new_pod_of_the_same_name() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
@@ -70,7 +70,7 @@ fn a_late_del_leaves_the_successors_annotations() {
 
 /// A static pod has a different UID on the node than in the API.
 #[test]
-fn a_static_pod_is_known_by_its_mirror() {
+fn static_pod_is_identified_by_its_mirror_annotation() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));

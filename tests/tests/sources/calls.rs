@@ -71,11 +71,11 @@ fn check(heading: &str, most_files: usize) -> Result<()> {
 }
 
 #[test]
-fn calls_of_an_add_exist_and_lead_one_way() -> Result<()> {
+fn calls_of_an_add_exist_and_have_one_direction() -> Result<()> {
     check("The calls of an ADD", 24)
 }
 
 #[test]
-fn calls_of_a_del_exist_and_lead_one_way() -> Result<()> {
+fn calls_of_a_del_exist_and_have_one_direction() -> Result<()> {
     check("The calls of a DEL", 15)
 }

@@ -54,7 +54,7 @@ fn each_cited_fact_is_defined_and_each_defined_fact_is_cited() -> Result<()> {
 
 /// Labels of papers that are not part of the repository.
 #[test]
-fn no_label_stands_for_a_fact() -> Result<()> {
+fn no_source_cites_labels_of_external_papers() -> Result<()> {
     let label = Regex::new(r"\b[BDO]-\d{1,3}\b|\b[DW]\d{1,3}[ ,.;:)]|design decision \d+")?;
     for (path, text) in tracked_texts()? {
         let is_source = path.ends_with(".rs") || path.ends_with(".md") || path.ends_with(".sh");
@@ -66,7 +66,7 @@ fn no_label_stands_for_a_fact() -> Result<()> {
 
 /// Relative links between documents.
 #[test]
-fn links_between_documents_lead_somewhere() -> Result<()> {
+fn relative_links_between_documents_exist() -> Result<()> {
     let workspace = workspace()?;
     let link = Regex::new(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")?;
     for (path, text) in tracked_texts()?.iter().filter(|(path, _)| path.ends_with(".md")) {

@@ -79,7 +79,7 @@ pub(crate) fn all_files() -> Result<Vec<PathBuf>> {
 }
 
 #[test]
-fn every_source_file_is_named_by_a_module() -> Result<()> {
+fn every_source_file_is_declared_by_a_module() -> Result<()> {
     for file in all_files()?.iter().filter(|file| !is_root(file)) {
         let declaration = format!("mod {};", module_name(file)?);
         let named = parents(file)

@@ -80,7 +80,7 @@ fn lines_have_at_most_120_columns() -> Result<()> {
 }
 
 #[test]
-fn source_files_are_neither_long_nor_fragments() -> Result<()> {
+fn source_files_are_neither_too_long_nor_too_short() -> Result<()> {
     let (mut long, mut short) = (Vec::new(), Vec::new());
     for Source { path, text } in program_sources()? {
         let lines = text.lines().count();
@@ -108,7 +108,7 @@ fn test_files_have_at_most_500_lines() -> Result<()> {
 }
 
 #[test]
-fn types_have_names_of_their_own() -> Result<()> {
+fn type_names_are_specific_and_unique_within_a_crate() -> Result<()> {
     let declaration = regex::Regex::new(r"(?m)^\s*(pub(?:\([a-z: ]+\))? )?(?:struct|enum|trait) (\w+)")?;
     let (mut vague, mut twice) = (Vec::new(), Vec::new());
     let mut public = std::collections::BTreeMap::<(String, String), Vec<String>>::new();
@@ -132,7 +132,7 @@ fn types_have_names_of_their_own() -> Result<()> {
 }
 
 #[test]
-fn errors_have_types() -> Result<()> {
+fn results_have_typed_errors() -> Result<()> {
     let text_error = regex::Regex::new(r"Result<[^<>]*, String>")?;
     let mut found = Vec::new();
     for Source { path, text } in program_sources()? {
@@ -144,7 +144,7 @@ fn errors_have_types() -> Result<()> {
 /// The context of a CNI call is for the verbs, their reads, and deferred DELs. Every other function takes the parts that it
 /// uses.
 #[test]
-fn the_context_of_a_call_is_a_parameter_of_verbs_alone() -> Result<()> {
+fn only_commands_take_the_context_of_a_call() -> Result<()> {
     const VERBS: [&str; 7] = ["add/", "del", "check.rs", "gc.rs", "status.rs", "reads/", "deferred_del/mod.rs"];
     let parameter = regex::Regex::new(r"&(?:mut )?(?:Session|Context)\b")?;
     for Source { path, text } in program_sources()? {

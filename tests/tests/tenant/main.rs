@@ -23,17 +23,17 @@ const NAME: &str = "FUZZ_TENANT";
 const ROUNDS: Rounds = Rounds { few: 40, many: 200 };
 
 #[test]
-fn a_tenants_texts_change_nothing_of_others_in_v1() {
+fn texts_of_a_tenant_change_no_foreign_objects_in_v1() {
     worlds(NAME, ROUNDS, |seed, steps| on_group(ApiGroup::CrdV1, seed, steps));
 }
 
 #[test]
-fn a_tenants_texts_change_nothing_of_others_in_v3() {
+fn texts_of_a_tenant_change_no_foreign_objects_in_v3() {
     worlds(NAME, ROUNDS, |seed, steps| on_group(ApiGroup::V3, seed, steps));
 }
 
 #[test]
-fn a_tenants_names_change_nothing_of_others_on_etcd() {
+fn names_of_a_tenant_change_no_foreign_objects_on_etcd() {
     worlds(NAME, ROUNDS, |seed, steps| on_etcd(|cluster| World::on_etcd(cluster, seed).live_through(steps)));
 }
 

@@ -147,7 +147,7 @@ fn request() -> AddRequest {
 }
 
 #[test]
-fn add_and_del_each_send_one_message_with_the_options() {
+fn add_and_del_each_send_a_single_message_with_the_options() {
     let fake = Fake::new();
     serving(&fake, async |path| {
         let dataplane = client(&unix(&path));
@@ -164,7 +164,7 @@ fn add_and_del_each_send_one_message_with_the_options() {
 }
 
 #[test]
-fn a_server_that_did_not_succeed_is_an_error_with_its_words_and_a_retry_may_succeed() {
+fn unsuccessful_reply_is_an_error_with_its_text_and_a_retry_may_succeed() {
     let fake = Fake::new();
     serving(&fake, async |path| {
         let dataplane = client(&unix(&path));
@@ -181,7 +181,7 @@ fn a_server_that_did_not_succeed_is_an_error_with_its_words_and_a_retry_may_succ
 }
 
 #[test]
-fn a_server_that_is_not_there_is_said_to_be_unavailable() {
+fn missing_grpc_socket_is_reported_as_a_call_error() {
     serving(&Fake::new(), async |path| {
         let absent = path.with_extension("absent");
         let error = client(&unix(&absent)).del("eth0", "/n").await.unwrap_err();
@@ -191,7 +191,7 @@ fn a_server_that_is_not_there_is_said_to_be_unavailable() {
 }
 
 #[test]
-fn a_server_that_never_answers_is_given_up_after_five_seconds() {
+fn silent_grpc_server_times_out_after_five_seconds() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("silent.sock");
     // The kernel queues the connection; the test never accepts it.
@@ -205,7 +205,7 @@ fn a_server_that_never_answers_is_given_up_after_five_seconds() {
 }
 
 #[test]
-fn targets_are_grpcs() {
+fn grpc_targets_parse_as_in_grpc() {
     assert_eq!(uri("unix:///run/x.sock"), "unix:///run/x.sock");
     assert_eq!(uri("unix:x.sock"), "unix:x.sock");
     for target in ["127.0.0.1:5000", "passthrough:///127.0.0.1:5000", "dns:///127.0.0.1:5000", "dns:127.0.0.1:5000"] {
@@ -217,7 +217,7 @@ fn targets_are_grpcs() {
 
 /// protoc encoded the expected bytes from the same values and field numbers (CNI-236).
 #[test]
-fn the_bytes_are_the_protocols() {
+fn grpc_messages_encode_as_protoc_does() {
     let text = str::to_owned;
     let map = |key: &str, value: &str| BTreeMap::from([(text(key), text(value))]);
     let add = AddRequest {

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_follows_a_capped_and_an_uncapped_request() {
+    fn ack_text_is_found_after_capped_and_uncapped_requests() {
         let (header, payload) = acknowledgement(NLM_F_ACK_TLVS | NLM_F_CAPPED, HEADER_LEN);
         assert_eq!(extended_ack_text(&header, &payload).as_deref(), Some("no way"));
         let (header, payload) = acknowledgement(NLM_F_ACK_TLVS, 48);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_attributes_or_cut_short_has_no_text() {
+    fn truncated_ack_or_ack_without_attributes_has_no_text() {
         let (header, payload) = acknowledgement(0, HEADER_LEN);
         assert_eq!(extended_ack_text(&header, &payload), None);
         let (header, payload) = acknowledgement(NLM_F_ACK_TLVS | NLM_F_CAPPED, HEADER_LEN);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_reads_as_step_reason_and_explanation() {
+    fn netlink_error_prints_step_reason_and_detail() {
         let error = NetlinkError::Refused {
             step: "create veth pair eth0/cali1".into(),
             errno: Errno::EEXIST,

@@ -171,7 +171,7 @@ mod tests {
     /// The interface may disappear with the pod's namespace while DEL looks up the routes that prove the owner of the
     /// interface.
     #[test]
-    fn an_interface_that_is_gone_has_no_routes() {
+    fn missing_interface_has_no_routes() {
         let mut socket = NetlinkSocket::open().unwrap();
         for family in [IpVersion::V4, IpVersion::V6] {
             assert_eq!(list(&mut socket, family, Some(i32::MAX as u32)).unwrap(), []);

@@ -35,7 +35,7 @@ fn proven(index: u32) -> Before {
 }
 
 #[test]
-fn an_alias_decides_whatever_the_carrier_and_ipam_say() {
+fn alias_decides_ownership_despite_carrier_and_ipam() {
     for running in [true, false] {
         for (container, before) in [("c1", Before::Unknown), ("c2", Before::Unknown), ("c1", proven(7))] {
             for other_end in [OtherEnd::Asked, OtherEnd::Elsewhere] {
@@ -49,7 +49,7 @@ fn an_alias_decides_whatever_the_carrier_and_ipam_say() {
 }
 
 #[test]
-fn an_interface_without_alias_and_with_carrier_needs_a_proof() {
+fn interface_with_carrier_and_no_alias_needs_a_proof_of_ownership() {
     let found = link(None, true);
     assert_eq!(judged(&found, OtherEnd::Elsewhere, Before::Unknown), Some(Reason::Unproven));
     assert_eq!(judged(&found, OtherEnd::Elsewhere, proven(8)), Some(Reason::Unproven), "another interface was proven");
@@ -59,7 +59,7 @@ fn an_interface_without_alias_and_with_carrier_needs_a_proof() {
 }
 
 #[test]
-fn an_interface_of_this_pod_that_appears_during_the_add_stays() {
+fn own_pods_interface_created_during_the_add_is_not_removed() {
     let there = |index| Before::Interface { index, is_proven: false };
     for running in [true, false] {
         let found = link(Some(alias("web", "c1")), running);
@@ -71,7 +71,7 @@ fn an_interface_of_this_pod_that_appears_during_the_add_stays() {
 }
 
 #[test]
-fn another_interface_of_the_sandbox_and_what_is_no_pair_always_stay() {
+fn other_sandbox_interfaces_and_links_without_a_peer_are_never_removed() {
     let named = || OtherEnd::Named("net1".into());
     for found in [link(Some(alias("web", "c2")), true), link(None, true), link(None, false)] {
         assert_eq!(judged(&found, named(), proven(7)), Some(Reason::OtherInterface("net1".into())));

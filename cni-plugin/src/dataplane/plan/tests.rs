@@ -35,7 +35,7 @@ fn lines(end: &End) -> Vec<String> {
 }
 
 #[test]
-fn an_ipv4_pod() {
+fn ipv4_plan_lists_links_sysctls_routes_and_addresses() {
     let plan = plan(&["10.65.0.2"]);
     assert_eq!(
         lines(&plan.host_end()),
@@ -63,7 +63,7 @@ fn an_ipv4_pod() {
 }
 
 #[test]
-fn an_ipv6_pod() {
+fn ipv6_plan_lists_links_sysctls_routes_and_addresses() {
     let plan = plan(&["fd00:65::2"]);
     assert_eq!(
         lines(&plan.host_end()),
@@ -94,7 +94,7 @@ fn an_ipv6_pod() {
 }
 
 #[test]
-fn a_dual_stack_pod_has_both_in_the_order_of_its_addresses() {
+fn dual_stack_plan_has_both_families_in_address_order() {
     let plan = plan(&["fd00:65::2", "10.65.0.2"]);
     let host = plan.host_end();
     assert_eq!(host.sysctls.len(), 9);
@@ -105,7 +105,7 @@ fn a_dual_stack_pod_has_both_in_the_order_of_its_addresses() {
 }
 
 #[test]
-fn custom_routes_gateway_and_settings() {
+fn plan_applies_custom_routes_gateway_and_settings() {
     let plan = EndpointPlan {
         routes: ["10.1.0.0/16", "fd01::/48", "10.1.0.0/16"].iter().map(|cidr| cidr.parse().unwrap()).collect(),
         ipv4_gateway: "10.65.0.1".parse().unwrap(),
@@ -131,20 +131,20 @@ fn custom_routes_gateway_and_settings() {
 }
 
 #[test]
-fn a_mapped_address_is_its_ipv4_address() {
+fn mapped_ipv4_address_is_planned_as_ipv4() {
     let plan = plan(&["::ffff:10.65.0.2", "10.65.0.2"]);
     assert!(plan.has(IpVersion::V4) && !plan.has(IpVersion::V6));
     assert_eq!(plan.container_end().addresses, ["10.65.0.2/32".parse().unwrap()]);
 }
 
 #[test]
-fn a_setting_of_an_interface_with_a_dot_keeps_the_dot() {
+fn sysctl_of_an_interface_with_a_dot_retains_the_dot() {
     let plan = EndpointPlan { container_ifname: "eth0.100".into(), ..plan(&["fd00:65::2"]) };
     assert_eq!(plan.container_end().sysctls[0].key.to_string(), "net/ipv6/conf/eth0.100/accept_dad");
 }
 
 #[test]
-fn the_host_link_local_is_the_eui_64_of_the_host_mac() {
+fn host_link_local_address_is_the_eui_64_of_the_host_mac() {
     let [a, b, c, d, e, f] = MacAddr::HOST_SIDE.bytes();
     let interface_id = [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
     let mut address = [0; 16];
@@ -154,7 +154,7 @@ fn the_host_link_local_is_the_eui_64_of_the_host_mac() {
 }
 
 #[test]
-fn impossible_plans_are_refused() {
+fn invalid_plan_is_rejected() {
     let good = plan(&["10.65.0.2"]);
     assert_eq!(good.validate(), Ok(()));
     for name in ["", "sixteen-bytes-xx", "a/b", "..", ".", "a b", "a:b", "a\0", "../../etc"] {

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_set_up_whose_pair_is_not_deleted_says_that_the_pair_is_left() {
+    fn failed_setup_reports_a_pair_that_cannot_be_deleted() {
         let left = undone(Some(Errno::EBUSY));
         assert!(matches!(left, DataplaneError::LeftBehind { .. }), "{left:?}");
         assert_eq!(
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_set_up_whose_pair_is_gone_gives_its_own_error() {
+    fn failed_setup_with_a_removed_pair_returns_the_original_error() {
         for gone in [None, Some(Errno::ENODEV)] {
             assert!(matches!(undone(gone), DataplaneError::NoMac(_)), "{gone:?}");
         }

@@ -33,7 +33,7 @@ fn remaining(cx: &Context) -> Vec<String> {
 
 /// Deferred DELs of others are replayed only while fewer than two were tried.
 #[tokio::test(start_paused = true)]
-async fn an_add_pays_all_debts_of_its_pod_and_of_the_address_that_it_asks_for_whatever_their_number() {
+async fn add_replays_all_deferred_dels_of_its_pod_or_requested_address() {
     for args in ["K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web", "IP=10.65.0.9"] {
         let files = tempfile::tempdir().unwrap();
         let cx = context_of_add(files.path(), args);
@@ -85,7 +85,7 @@ fn asked(server: &ApiServer) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_add_begins_no_debt_after_a_second_but_those_of_its_pod_and_finishes_what_it_has_begun() {
+async fn add_starts_no_unrelated_replay_after_a_second() {
     let clock = Clock::stop();
     let files = tempfile::tempdir().unwrap();
     let server = ApiServer::start(slowly_without_pods).await;

@@ -33,7 +33,7 @@ fn with(user: Value, mut cluster: Value) -> String {
 }
 
 #[tokio::test]
-async fn a_kubeconfig_that_cannot_be_parsed_is_not_quoted() {
+async fn unparsable_kubeconfig_is_not_quoted_in_the_error() {
     const SECRET: &str = "eyJhbGciOiJSUzI1NiIsImtpZCI6IlNFQ1JFVCJ9";
     let user = |lines: &str| format!("apiVersion: v1\nkind: Config\nusers:\n- name: u\n  user:\n{lines}");
     for content in [
@@ -57,7 +57,7 @@ async fn a_kubeconfig_that_cannot_be_parsed_is_not_quoted() {
 }
 
 #[tokio::test]
-async fn user_and_password_of_a_servers_url_are_dropped() {
+async fn userinfo_in_a_server_url_is_dropped() {
     let content = with(json!({}), json!({})).replace("https://localhost:1", "https://me:secret@localhost:1/api-of/x");
     let access = read_text(&content).await.ok().unwrap();
     assert_eq!(access.config.cluster_url.to_string(), "https://localhost:1/api-of/x");
@@ -71,7 +71,7 @@ async fn user_and_password_of_a_servers_url_are_dropped() {
 }
 
 #[tokio::test]
-async fn a_key_that_cannot_be_followed_is_told() {
+async fn unusable_kubeconfig_key_is_reported() {
     for (content, says) in [
         (with(json!({}), json!({ "proxy-url": "http://me:secret@127.0.0.1:9" })), "proxy-url of cluster k"),
         (with(json!({ "as-groups": ["g"] }), json!({})), "there is no `as`"),

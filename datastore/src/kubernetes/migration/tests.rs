@@ -83,7 +83,7 @@ const MADE: Option<&str> = Some(MARKS[0]);
 const LOCKED: Option<&str> = Some(MARKS[1]);
 
 #[tokio::test]
-async fn v3_is_the_group_beside_v1_once_the_migration_has_opened_v3_and_not_before() {
+async fn v3_is_selected_beside_v1_only_after_the_migration_opened_v3() {
     let both = &[V1_GROUP, V3_GROUP][..];
     for (groups, v1, v3, expected, requests) in [
         (&[V1_GROUP][..], information(false, None), None, CrdV1, 1),
@@ -108,7 +108,7 @@ async fn v3_is_the_group_beside_v1_once_the_migration_has_opened_v3_and_not_befo
 }
 
 #[tokio::test]
-async fn a_process_that_goes_on_in_v3_lets_later_ones_do_so_until_v1_is_open_again() {
+async fn switch_to_v3_is_shared_with_later_processes_until_v1_is_unlocked() {
     let server = Server::new(&[V1_GROUP, V3_GROUP], information(true, None), information(true, MADE));
     let config = server.start().await;
     let directory = tempfile::tempdir().unwrap();
@@ -129,7 +129,7 @@ async fn a_process_that_goes_on_in_v3_lets_later_ones_do_so_until_v1_is_open_aga
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_that_two_looks_in_a_row_found_changed_is_told() {
+async fn group_change_is_reported_after_two_equal_reads() {
     for (answers, asked) in [
         (&[Ok(CrdV1), Ok(CrdV1), Ok(V3), Ok(V3), Ok(V3)][..], 4),
         (&[Ok(V3), Ok(CrdV1), Ok(V3), Ok(V3)], 4),

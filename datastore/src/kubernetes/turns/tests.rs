@@ -86,7 +86,7 @@ async fn crowd(server: &Server, node: &[Process]) -> Vec<bool> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_asks_a_busy_server_as_often_as_one_process_does() {
+async fn crowd_of_a_node_retries_a_busy_server_as_often_as_a_single_process() {
     for advice in [1, 5, 32] {
         let directory = tempfile::tempdir().unwrap();
         let alone = Server::new(seconds(60), seconds(advice));
@@ -102,7 +102,7 @@ async fn a_node_asks_a_busy_server_as_often_as_one_process_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_requests_that_are_refused_together_one_is_repeated_at_a_time() {
+async fn requests_refused_together_are_retried_one_at_a_time() {
     let directory = tempfile::tempdir().unwrap();
     let process = &node(&directory, CALL)[0];
     let server = Server::new(seconds(4), seconds(1));
@@ -111,7 +111,7 @@ async fn of_requests_that_are_refused_together_one_is_repeated_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_was_refused_sends_its_requests_one_by_one() {
+async fn refused_process_sends_its_next_requests_one_by_one() {
     let directory = tempfile::tempdir().unwrap();
     let process = &node(&directory, CALL)[0];
     assert!(process.ask(&Server::new(seconds(1), seconds(1))).await);
@@ -127,7 +127,7 @@ async fn a_process_that_was_refused_sends_its_requests_one_by_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_waits_until_its_limit_and_not_less() {
+async fn call_waits_for_a_busy_server_until_its_limit() {
     for advice in [1, 32, 3600] {
         let directory = tempfile::tempdir().unwrap();
         let server = Server::new(seconds(1000), seconds(advice));
@@ -143,7 +143,7 @@ async fn a_call_waits_until_its_limit_and_not_less() {
 
 /// A runtime kills a call that takes too long.
 #[tokio::test(start_paused = true)]
-async fn the_turn_of_a_process_that_ends_is_the_next_ones_when_the_server_wants_to_be_asked() {
+async fn turn_of_a_killed_process_passes_to_the_next_process() {
     let directory = tempfile::tempdir().unwrap();
     let node = node(&directory, CALL);
     let server = Server::new(seconds(10), seconds(32));
@@ -160,7 +160,7 @@ async fn the_turn_of_a_process_that_ends_is_the_next_ones_when_the_server_wants_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_may_not_wait_fails_at_once_and_leaves_word() {
+async fn call_without_time_to_wait_fails_at_once_and_records_the_retry_time() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::new(seconds(5), seconds(8));
     let (hasty, patient) = (node(&directory, Duration::ZERO), node(&directory, CALL));
@@ -174,7 +174,7 @@ async fn a_call_that_may_not_wait_fails_at_once_and_leaves_word() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_wait_for_is_let_go_before_each_wait() {
+async fn locks_are_released_before_each_wait() {
     static LET_GO: AtomicUsize = AtomicUsize::new(0);
     let directory = tempfile::tempdir().unwrap();
     let let_go = || _ = LET_GO.fetch_add(1, Ordering::Relaxed);
@@ -200,7 +200,7 @@ async fn what_others_wait_for_is_let_go_before_each_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_cannot_be_used_leaves_each_process_to_itself() {
+async fn unusable_turns_file_leaves_processes_uncoordinated() {
     let process = Process::new(0, Path::new("/proc/no/such/turns"), CALL);
     let server = Server::new(seconds(3), seconds(1));
     assert!(process.call(&server).await);
@@ -208,7 +208,7 @@ async fn a_file_that_cannot_be_used_leaves_each_process_to_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn word_that_is_no_time_or_far_away_holds_nobody_up() {
+async fn invalid_or_distant_retry_time_is_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("turns");
     let process = Process::new(0, &file, CALL);

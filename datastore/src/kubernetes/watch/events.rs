@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines() {
+    fn watch_lines_are_parsed_by_event_type() {
         let position = || "7".to_owned();
         let object = r#"{"metadata":{"resourceVersion":"7"},"kind":"Pod"}"#;
         for (kind, expected) in [
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_in_pieces_and_two_in_one() {
+    async fn watch_events_are_split_and_joined_across_chunks() {
         let line =
             |n: u32| format!(r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{n}"}}}}}}"#) + "\n";
         let mut events = Events::new(Body::from((line(1) + &line(2) + "{").into_bytes()));

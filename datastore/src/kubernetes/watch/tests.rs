@@ -70,7 +70,7 @@ fn refused(code: u16) -> (u16, Value) {
 
 /// A broken proxy may send such responses.
 #[tokio::test]
-async fn what_is_no_list_of_the_kind_is_no_empty_list() {
+async fn response_other_than_a_list_is_not_mistaken_for_an_empty_list() {
     for answer in [
         json!({"kind": "ThingList", "metadata": {"resourceVersion": "7"}}),
         json!({"kind": "OtherList", "metadata": {"resourceVersion": "7"}, "items": []}),
@@ -85,7 +85,7 @@ async fn what_is_no_list_of_the_kind_is_no_empty_list() {
 }
 
 #[tokio::test]
-async fn a_page_says_where_the_next_begins_and_the_last_where_a_watch_does() {
+async fn list_page_returns_the_next_token_and_the_last_page_a_watch_position() {
     let server = Server::default();
     let mut source = server.source([page("a", "x/y="), page("b", "")]);
     let first = source.list(None).await.unwrap();
@@ -101,7 +101,7 @@ async fn a_page_says_where_the_next_begins_and_the_last_where_a_watch_does() {
 
 /// The class of a failure determines whether a watch lists again, pauses, or counts a rejection.
 #[tokio::test]
-async fn what_a_refusal_means() {
+async fn http_status_decides_the_watch_failure_class() {
     for code in [401, 403, 404, 410, 429, 500, 503] {
         let mut source = Server::default().source([refused(code)]);
         let failure = source.list(Some("x".into())).await.err().unwrap();

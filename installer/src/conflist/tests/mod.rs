@@ -43,7 +43,7 @@ const CALICOS: &str = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calic
 const STRANGE: &str = r#"{"name": "x", "plugins": [{"type": "cilium-cni"}]}"#;
 
 #[test]
-fn a_template_comes_from_a_file_of_the_container() {
+fn template_is_read_from_a_file_of_the_container() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("x")).unwrap();
     fs::write(dir.path().join("x/t"), CALICOS).unwrap();
@@ -56,7 +56,7 @@ fn a_template_comes_from_a_file_of_the_container() {
 }
 
 #[test]
-fn what_calicos_plugin_refuses_is_refused_before_it() {
+fn rendered_configuration_that_the_plugin_rejects_is_not_written() {
     let mtu = render(&[("CNI_MTU", "99999")], Path::new(NOWHERE)).err().unwrap().to_string();
     assert!(mtu.starts_with("10-calico.conflist is not written") && mtu.contains("$.mtu: found the number"), "{mtu}");
     let secret = r#"{"type": "calico", "policy": {"k8s_auth_token": ["__SERVICEACCOUNT_TOKEN__"]}}"#;
@@ -72,7 +72,7 @@ fn what_calicos_plugin_refuses_is_refused_before_it() {
 }
 
 #[test]
-fn another_token_is_not_another_template() {
+fn new_token_does_not_count_as_a_new_template() {
     let of = |template: &str, token: &str| {
         let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
         let values = settings.values.clone().with_token(token.into());
@@ -90,7 +90,7 @@ fn another_token_is_not_another_template() {
 }
 
 #[test]
-fn only_calicos_configurations_are_ours_to_remove() {
+fn only_configurations_that_run_calico_are_removable() {
     for ours in [CALICOS, r#"{"type": "calico"}"#, r#"{"type": "flannel", "delegate": {"type": "calico"}}"#] {
         assert!(is_calicos(ours), "{ours}");
     }
@@ -100,7 +100,7 @@ fn only_calicos_configurations_are_ours_to_remove() {
 }
 
 #[test]
-fn the_old_configuration_goes_if_it_is_calicos() {
+fn only_a_former_configuration_that_runs_calico_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let old = dir.path().join("10-calico.conflist");
     let canal = settings(&[("CNI_CONF_NAME", "10-canal.conflist")]);
@@ -117,7 +117,7 @@ fn the_old_configuration_goes_if_it_is_calicos() {
 }
 
 #[test]
-fn what_was_installed_under_another_name_goes_unless_somebody_changed_it() {
+fn former_configuration_under_another_name_is_removed_unless_modified() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, changed) = ("20-calico.conflist", "30-calico.conflist");
     let mut state = State::default();
@@ -136,7 +136,7 @@ fn what_was_installed_under_another_name_goes_unless_somebody_changed_it() {
 }
 
 #[test]
-fn another_configuration_of_that_name_is_noted_as_replaced() {
+fn existing_configuration_of_the_same_name_is_recorded_as_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let settings = settings(&[]);
     let conflist = render(&[], Path::new(NOWHERE)).unwrap();
@@ -155,7 +155,7 @@ fn another_configuration_of_that_name_is_noted_as_replaced() {
 
 /// A run may fail after it recorded the configuration and before it wrote it.
 #[test]
-fn the_configuration_that_a_failed_run_left_is_still_ours() {
+fn configuration_left_by_a_failed_run_is_recognized() {
     let dir = tempfile::tempdir().unwrap();
     let settings = settings(&[]);
     let mut state = State::default();
@@ -182,7 +182,7 @@ fn kinds(file: &Path) -> Vec<String> {
 }
 
 #[test]
-fn ours_with_the_plugin_of_another_is_not_noted_as_replaced() {
+fn own_configuration_with_a_foreign_entry_is_not_recorded_as_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let (settings, file) = (settings(&[]), dir.path().join("10-calico.conflist"));
     let mut state = State::default();
@@ -206,7 +206,7 @@ fn ours_with_the_plugin_of_another_is_not_noted_as_replaced() {
 
 /// A run may end between its record and its write, or between its write and the next record.
 #[test]
-fn a_run_that_is_killed_loses_neither_ours_nor_anothers_plugin() {
+fn killed_run_loses_neither_own_nor_foreign_plugin_entries() {
     let tuning = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "tuning", "sysctl": {}}]}"#;
     let plain = r#"{"name": "n", "plugins": [{"type": "calico", "mtu": 1400}, {"type": "portmap"}]}"#;
     for is_written in [false, true] {
@@ -234,7 +234,7 @@ fn a_run_that_is_killed_loses_neither_ours_nor_anothers_plugin() {
 
 /// Another program adds an entry between the write of the new configuration and the removal of the former one.
 #[test]
-fn what_is_chained_into_the_former_configuration_while_it_goes_moves_on() {
+fn entry_added_to_the_former_configuration_during_removal_is_moved() {
     let dir = tempfile::tempdir().unwrap();
     let mut state = State::default();
     let (old, new) = (settings(&[]), settings(&[("CNI_CONF_NAME", "20-calico.conflist")]));
@@ -256,7 +256,7 @@ fn what_is_chained_into_the_former_configuration_while_it_goes_moves_on() {
 mod neighbours;
 
 #[test]
-fn the_first_by_bytes_is_the_one() {
+fn active_configuration_is_the_first_by_byte_order() {
     let directory = tempfile::tempdir().unwrap();
     for name in
         ["10-calico.conflist", "calico-kubeconfig", "05-cilium.conflist", "Z.conf", ".hidden.json", "x.tmp", "conf"]

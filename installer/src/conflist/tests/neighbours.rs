@@ -59,7 +59,7 @@ fn with_tuning() -> String {
 }
 
 #[test]
-fn install_of_a_template_that_has_a_neighbours_entry_leaves_it_the_neighbours() {
+fn foreign_entry_equal_to_a_template_entry_stays_foreign() {
     let mut node = Node::new();
     node.install(CALICOS);
     node.write(with_tuning());
@@ -72,7 +72,7 @@ fn install_of_a_template_that_has_a_neighbours_entry_leaves_it_the_neighbours() 
 }
 
 #[test]
-fn a_run_that_is_killed_before_its_write_leaves_a_neighbours_entry_the_neighbours() {
+fn killed_run_leaves_a_foreign_entry_foreign() {
     let mut node = Node::new();
     node.install(CALICOS);
     node.write(with_tuning());
@@ -82,7 +82,7 @@ fn a_run_that_is_killed_before_its_write_leaves_a_neighbours_entry_the_neighbour
 }
 
 #[test]
-fn install_over_what_cannot_be_copied_fails_and_leaves_it() {
+fn install_over_a_file_that_cannot_be_backed_up_fails_without_changes() {
     let mut node = Node::new();
     node.install(CALICOS);
     let ends = ["", ".2", ".3", ".4", ".5", ".6", ".7", ".8", ".9"];
@@ -98,7 +98,7 @@ fn install_over_what_cannot_be_copied_fails_and_leaves_it() {
 }
 
 #[test]
-fn install_over_entries_that_only_other_programs_read_keeps_them_as_they_are_written() {
+fn foreign_entries_are_preserved_byte_for_byte() {
     let deep = format!(r#"{{"type": "mesh", "deep": {}{}}}"#, "[".repeat(300), "]".repeat(300));
     for entry in [
         r#"{"type": "mesh", "n": 123456789012345678901234567890, "m": 18446744073709551616}"#,
@@ -128,7 +128,7 @@ fn kinds_of(node: &Node) -> Vec<String> {
 }
 
 #[test]
-fn install_over_text_that_go_repairs_keeps_entries_as_go_reads_them() {
+fn invalid_unicode_in_foreign_entries_is_replaced_as_go_does() {
     for (value, read) in [
         (&br#""\ud800""#[..], r#""\ufffd""#),
         (br#""\uD83D\uDE00 \\ud800 \udc00""#, r#""\uD83D\uDE00 \\ud800 \ufffd""#),
@@ -144,7 +144,7 @@ fn install_over_text_that_go_repairs_keeps_entries_as_go_reads_them() {
 }
 
 #[test]
-fn install_over_what_nobody_can_read_keeps_copies_that_no_runtime_loads() {
+fn unreadable_configuration_is_backed_up_under_an_inactive_name() {
     let mut node = Node::new();
     let copies = ["10-calico.conflist.unreadable", "10-calico.conflist.unreadable.2"];
     for (text, expected) in [("{\"plugins\": [", 1), ("{\"plugins\": [", 1), ("[]", 2), (" \n", 2)] {
@@ -159,7 +159,7 @@ fn install_over_what_nobody_can_read_keeps_copies_that_no_runtime_loads() {
 }
 
 #[test]
-fn write_of_equal_bytes_writes_nothing() {
+fn equal_configuration_is_not_rewritten() {
     let mut node = Node::new();
     // The comparison of plugins alone would find this text different.
     let odd = CALICOS.replace("}]", "}, null]");
@@ -176,7 +176,7 @@ fn write_of_equal_bytes_writes_nothing() {
 }
 
 #[test]
-fn a_former_configuration_is_none_by_a_name_that_no_runtime_loads() {
+fn former_configuration_under_an_inactive_name_is_not_removed() {
     let dir = tempfile::tempdir().unwrap();
     let bak = "05-calico.conflist.cilium_bak";
     fs::write(dir.path().join(bak), CALICOS).unwrap();
@@ -185,7 +185,7 @@ fn a_former_configuration_is_none_by_a_name_that_no_runtime_loads() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_read_by_nothing() {
+fn special_files_are_not_read() {
     let dir = tempfile::tempdir().unwrap();
     let settings = settings(&[("CNI_OLD_CONF_NAME", "05-old.conflist"), ("CNI_CONF_NAME", "10-calico.conf")]);
     let mut state = State::default();

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_selects_by_the_labels_of_the_node() {
+    fn pool_selects_a_node_by_its_labels() {
         let labels = Ok(Labels::from([("zone".to_owned(), "a".to_owned())]));
         assert_eq!(is_selected("zone == 'a'", &labels), Ok(true));
         assert_eq!(is_selected("zone == 'b'", &labels), Ok(false));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_member_that_cannot_be_opened_does_not_answer() {
+    async fn etcd_member_that_cannot_be_opened_is_reported_as_silent() {
         let endpoints = ["http://[a", "http://[b"].map(str::to_owned).to_vec();
         let config = EtcdConfig { endpoints, tls: None, credentials: None, deadline: DEADLINE };
         let told: Vec<String> = find_silent_members(&config).await.into_iter().map(|(endpoint, _)| endpoint).collect();

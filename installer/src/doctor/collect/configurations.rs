@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_the_plugin_refuses_keeps_the_reason() {
+    fn configuration_rejected_by_the_plugin_retains_the_reason() {
         let bad = OURS.replace("\"nodename\"", "\"mtu\":99999,\"nodename\"");
         let found = read(&[("10-calico.conflist", &bad)]);
         assert!(found.conf.is_none());
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_multus_calicos_own_configuration_counts() {
+    fn calico_configuration_behind_multus_is_active() {
         for (multus, calls) in [
             (
                 r#"{"name":"m","type":"multus-shim","clusterNetwork":"/host/etc/cni/net.d/10-calico.conflist"}"#,
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_any_other_nothing_counts() {
+    fn configuration_behind_a_plugin_other_than_multus_is_ignored() {
         let found = read(&[("05-other.conf", r#"{"name":"o","type":"ptp"}"#), ("10-calico.conflist", OURS)]);
         assert!(found.delegate.is_none() && found.conf.is_none());
         let alone = read(&[("00-multus.conf", r#"{"name":"m","type":"multus"}"#)]);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_there_readable_and_hold_what_they_should() {
+    fn missing_unreadable_and_invalid_tls_files_are_reported() {
         let directory = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str, mode: u32| {
             let path = directory.path().join(name);
@@ -338,7 +338,7 @@ mod tests {
     const ANSWER: &str = r#"echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}'"#;
 
     #[test]
-    fn a_program_is_looked_for_run_and_listened_to() {
+    fn program_is_found_run_and_classified_by_its_response() {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();
         program(here, "good", ANSWER, 0o755);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_hangs_is_not_waited_for() {
+    fn hanging_program_is_reported_and_not_awaited() {
         let directory = tempfile::tempdir().unwrap();
         program(directory.path(), "portmap", "exec sleep 1000", 0o755);
         let looker = VersionProbe { deadline: Duration::from_millis(50), ..looker(directory.path(), None) };
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_tells_whose_a_program_is() {
+    fn program_origin_is_derived_from_the_install_record() {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();
         program(here, "portmap", ANSWER, 0o755);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn calicos_programs_are_asked_for_their_version() {
+    fn only_calicos_programs_are_run_for_their_version() {
         let directory = tempfile::tempdir().unwrap();
         let version = format!("[ \"$1\" = -v ] && echo v1.2.3 && exit\n{ANSWER}");
         for name in ["calico", "portmap"] {

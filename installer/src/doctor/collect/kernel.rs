@@ -236,7 +236,7 @@ mod tests {
     use crate::host_network::testing::{FixedNetwork, interface, route};
 
     #[test]
-    fn addresses_of_pods_are_where_routes_to_one_address_lead() {
+    fn pod_addresses_are_read_from_host_routes() {
         let pods = |name: &str| Interface { is_pods: true, ..interface(name, 1500) };
         let network = FixedNetwork {
             interfaces: vec![pods("cali1"), pods("cali2"), interface("cali-theirs", 1500), pods("veth1")],
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_outside_are_an_endpoints_too() {
+    fn endpoint_addresses_include_external_nat_addresses() {
         let nat = IpNat { internal_ip: "10.65.0.1".into(), external_ip: "192.0.2.7".into() };
         let ip_networks = vec!["10.65.0.1/32".into(), "fd65::1/128".into()];
         let spec = WorkloadEndpointSpec { ip_networks, ip_nats: vec![nat], ..WorkloadEndpointSpec::default() };
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_of_an_address_is_its_pools() {
+    fn block_of_an_address_has_the_block_size_of_its_pool() {
         let pool = |cidr: &str, block_size| {
             IpPool::new("p", IpPoolSpec { cidr: cidr.into(), block_size, ..IpPoolSpec::default() })
         };

@@ -210,7 +210,7 @@ mod tests {
     use crate::host_network::testing::FixedNetwork;
 
     #[test]
-    fn what_cannot_be_read_is_not_taken_for_absent() {
+    fn unreadable_node_files_are_not_reported_as_absent() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         assert_eq!((read_mtu_file(&layout), read_journal(&layout)), (Ok(None), Ok(Vec::new())));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_is_not_mounted_is_not_an_empty_one() {
+    fn unmounted_cni_cache_is_not_reported_as_empty() {
         let root = tempfile::tempdir().unwrap();
         let look = || read_cache(&Layout::below(root.path()), &FixedNetwork::default());
         assert_eq!(look(), Ok(None));
@@ -232,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_can_be_looked_at() {
+    fn kernel_settings_of_the_test_host_are_readable() {
         assert!(read_settings().iter().any(|setting| setting.1.is_some()));
     }
 
     #[test]
-    fn results_whose_interface_is_gone_are_told_and_others_are_not_ours() {
+    fn stale_results_of_calico_are_found_and_foreign_results_ignored() {
         let directory = tempfile::tempdir().unwrap();
         let keep = |name: &str, interface: &str| {
             let result = json!({ "interfaces": [
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_is_found_by_device_and_inode_and_whoever_waits_is_none() {
+    fn lock_holder_is_found_by_device_and_inode_ignoring_waiters() {
         let locks = "1: POSIX  ADVISORY  WRITE 10 08:01:1234 0 EOF\n\
             2: FLOCK  ADVISORY  WRITE 11 00:1a:1234 0 EOF\n\
             2: -> FLOCK  ADVISORY  WRITE 12 08:01:1234 0 EOF\n\
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_held_has_its_process_and_a_free_one_has_none() {
+    fn locked_file_has_a_holder_and_an_unlocked_file_none() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ipam.lock");
         assert_eq!(observe_once(&path).unwrap(), None);
@@ -290,7 +290,7 @@ mod tests {
 
     /// A path through a file cannot be opened, not even by root.
     #[tokio::test]
-    async fn a_lock_that_cannot_be_opened_is_not_free() {
+    async fn unopenable_lock_is_not_reported_as_free() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let lock = observe_lock("x", &file.path().join("lock")).await;
         assert!(lock.holder.unwrap_err().to_string().contains("Not a directory"));

@@ -50,7 +50,7 @@ fn over(today: Value, there: Value, recorded: Option<Value>) -> Value {
 }
 
 #[test]
-fn entries_of_others_stay_in_their_place_when_ours_change() {
+fn foreign_entries_retain_their_position_when_own_entries_change() {
     let recorded = || Some(json!([calico(1), portmap()]));
     for (there, today, expected) in [
         (json!([calico(1), portmap(), istio()]), json!([calico(2), portmap()]), json!([calico(2), portmap(), istio()])),
@@ -73,7 +73,7 @@ fn entries_of_others_stay_in_their_place_when_ours_change() {
 }
 
 #[test]
-fn an_entry_of_ours_that_was_edited_or_removed_is_put_back() {
+fn modified_or_removed_own_entry_is_restored() {
     let ours = json!([calico(1), portmap(), tuning("1")]);
     let edited = json!({ "type": "portmap", "snat": false });
     for there in [
@@ -91,7 +91,7 @@ fn an_entry_of_ours_that_was_edited_or_removed_is_put_back() {
 }
 
 #[test]
-fn a_second_entry_of_a_type_of_ours_is_anothers() {
+fn second_entry_of_an_own_type_is_foreign() {
     let ours = json!([calico(1), tuning("1")]);
     let there = json!([calico(1), tuning("1"), tuning("2"), bandwidth()]);
     assert_eq!(over(ours.clone(), there.clone(), Some(ours)), there);
@@ -102,7 +102,7 @@ fn a_second_entry_of_a_type_of_ours_is_anothers() {
 }
 
 #[test]
-fn calicos_plugin_is_never_there_twice() {
+fn calico_entry_is_never_duplicated() {
     let there = json!([calico(7), istio(), calico(8)]);
     for recorded in [None, Some(json!([calico(1)])), Some(json!([calico(7)]))] {
         assert_eq!(over(json!([calico(1)]), there.clone(), recorded), json!([calico(1), istio()]));
@@ -110,7 +110,7 @@ fn calicos_plugin_is_never_there_twice() {
 }
 
 #[test]
-fn where_nothing_is_noted_ours_are_calicos_and_what_templates_make() {
+fn without_a_record_own_entries_are_calicos_and_template_entries() {
     let custom = json!({ "type": "portmap", "snat": true });
     let there = json!([calico(7), portmap(), bandwidth(), istio(), custom, tuning("3"), tuning("4")]);
     let merged = over(json!([calico(1), portmap(), tuning("3")]), there.clone(), None);
@@ -125,7 +125,7 @@ fn where_nothing_is_noted_ours_are_calicos_and_what_templates_make() {
 }
 
 #[test]
-fn without_an_entry_of_ours_it_is_another_network() {
+fn configuration_without_an_own_entry_is_replaced_as_another_network() {
     for recorded in [None, Some(json!([calico(1), portmap()]))] {
         let merged = over(json!([calico(1)]), json!([{ "type": "cilium-cni" }, istio()]), recorded);
         assert_eq!(merged, json!([calico(1)]));
@@ -133,7 +133,7 @@ fn without_an_entry_of_ours_it_is_another_network() {
 }
 
 #[test]
-fn an_entry_of_ours_with_the_token_of_before_is_ours() {
+fn own_entry_with_a_former_token_is_recognized() {
     let flannel = |token: &str| json!([{ "type": "flannel", "token": token }, portmap()]);
     let rendered = Rendered { chain: list(flannel("new")), pattern: list(flannel("__SERVICEACCOUNT_TOKEN__")) };
     let mut there = flannel("old");
@@ -144,7 +144,7 @@ fn an_entry_of_ours_with_the_token_of_before_is_ours() {
 }
 
 #[test]
-fn keys_of_others_stay_and_ours_that_are_no_longer_rendered_go() {
+fn foreign_keys_are_preserved_and_obsolete_own_keys_removed() {
     let of = |keys: Value| {
         let mut conf = keys;
         conf["plugins"] = json!([calico(1)]);
@@ -162,7 +162,7 @@ fn keys_of_others_stay_and_ours_that_are_no_longer_rendered_go() {
 
 /// istio-cni and linkerd-cni convert a `.conf` file in this way.
 #[test]
-fn a_single_plugin_becomes_a_list_with_entries_of_others() {
+fn single_plugin_becomes_a_list_with_foreign_entries() {
     let single = json!({ "name": "canal", "cniVersion": "0.3.1", "type": "flannel", "mtu": 1 });
     let rendered = rendered(&chain(single.clone()));
     let entry = json!({ "name": "canal", "type": "flannel", "mtu": 1 });
@@ -178,7 +178,7 @@ fn a_single_plugin_becomes_a_list_with_entries_of_others() {
 }
 
 #[test]
-fn what_is_no_plugin_is_left_out() {
+fn invalid_plugin_entries_are_dropped() {
     assert_eq!(kinds(&list(json!([calico(1), "istio-cni", null, [], portmap()]))), ["calico", "portmap"]);
     for odd in [json!({ "plugins": { "type": "calico" } }), json!({ "plugins": null }), json!({})] {
         assert!(chain(odd.clone()).entries.is_empty(), "{odd}");
@@ -186,7 +186,7 @@ fn what_is_no_plugin_is_left_out() {
 }
 
 #[test]
-fn a_list_with_what_is_no_plugin_says_the_same_as_none() {
+fn list_with_an_invalid_entry_equals_no_list() {
     let (whole, damaged) = (list(json!([calico(1)])), list(json!([calico(1), null])));
     assert!(whole.says_the_same_as(&whole));
     assert!(!whole.says_the_same_as(&damaged) && !damaged.says_the_same_as(&whole));
@@ -195,7 +195,7 @@ fn a_list_with_what_is_no_plugin_says_the_same_as_none() {
 }
 
 #[test]
-fn entries_with_other_parameters_are_adopted_beside_those_of_their_type() {
+fn adopted_entries_with_other_parameters_are_added_once() {
     let limit = json!({ "type": "bandwidth", "ingressRate": 1000 });
     let mut chain = list(json!([calico(1), tuning("1"), bandwidth(), istio()]));
     let other = json!({ "type": "istio-cni", "name": "other" });
@@ -248,7 +248,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_there_is_merged(
+    fn any_existing_list_is_merged_with_all_own_entries(
         today in a_rendering(),
         before in proptest::option::of(a_rendering()),
         there in proptest::collection::vec(prop_oneof![an_entry(), a_neighbour()], 0..7),
@@ -274,7 +274,7 @@ proptest! {
     }
 
     #[test]
-    fn neighbours_stay_through_any_change_of_ours(
+    fn foreign_entries_survive_any_change_of_own_entries(
         renderings in proptest::collection::vec(a_rendering(), 1..5),
         is_recorded in any::<bool>(),
         neighbours in proptest::collection::vec((any::<prop::sample::Index>(), a_neighbour()), 0..4),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn over_with_a_note_of_before_upstreams_installer_takes_what_its_template_makes_for_ours() {
+fn entry_of_upstreams_template_is_recognized_as_own_under_an_older_record() {
     let recorded = Some(json!([calico(1), portmap()]));
     let there = json!([calico(7), portmap(), bandwidth(), istio()]);
     let merged = over(json!([calico(1), portmap()]), there, recorded);
@@ -11,7 +11,7 @@ fn over_with_a_note_of_before_upstreams_installer_takes_what_its_template_makes_
 }
 
 #[test]
-fn over_names_what_it_takes_for_ours_without_a_note_and_does_not_write_again() {
+fn own_entries_recognized_without_a_record_are_reported_on_change_only() {
     let today = rendered(&list(json!([calico(1), portmap()])));
     let recorded = today.alone().rendering;
     let there = json!([calico(7), portmap(), bandwidth(), istio()]);
@@ -22,7 +22,7 @@ fn over_names_what_it_takes_for_ours_without_a_note_and_does_not_write_again() {
 }
 
 #[test]
-fn over_of_a_noted_list_without_ours_keeps_the_others_behind_calicos_plugin() {
+fn foreign_entries_stay_behind_a_restored_calico_entry() {
     let recorded = || Some(json!([calico(1), portmap()]));
     let today = || json!([calico(1), portmap()]);
     for (there, expected) in [
@@ -35,7 +35,7 @@ fn over_of_a_noted_list_without_ours_keeps_the_others_behind_calicos_plugin() {
 }
 
 #[test]
-fn over_where_another_entry_equals_a_later_rendering_adds_no_second() {
+fn foreign_entry_equal_to_a_new_own_entry_is_not_duplicated() {
     let recorded = Some(json!([calico(1), portmap()]));
     let there = json!([calico(1), tuning("9"), portmap()]);
     let merged = over(json!([calico(2), portmap(), tuning("9")]), there, recorded);
@@ -50,7 +50,7 @@ fn over_after(today: Value, there: Value, before: (Value, Value)) -> Value {
 }
 
 #[test]
-fn over_where_ours_was_edited_keeps_what_is_noted_as_anothers() {
+fn entry_recorded_as_foreign_stays_when_own_entries_were_modified() {
     let ours = json!([calico(1), portmap()]);
     let recorded = || {
         let mut recorded = rendered(&list(ours.clone())).over(&list(ours.clone()), &[]).rendering;
@@ -65,7 +65,7 @@ fn over_where_ours_was_edited_keeps_what_is_noted_as_anothers() {
 }
 
 #[test]
-fn over_of_a_list_whose_first_entry_is_noted_as_anothers_keeps_it() {
+fn first_entry_recorded_as_foreign_is_preserved() {
     let ours = || json!([calico(1), portmap()]);
     let chained = json!({ "type": "cilium-cni" });
     let before = (ours(), json!([calico(1), portmap(), chained]));
@@ -74,7 +74,7 @@ fn over_of_a_list_whose_first_entry_is_noted_as_anothers_keeps_it() {
 }
 
 #[test]
-fn over_where_an_entry_of_ours_was_edited_takes_none_that_is_noted_as_anothers() {
+fn modified_own_entry_is_replaced_instead_of_an_entry_recorded_as_foreign() {
     let ours = || json!([calico(1), tuning("1")]);
     let before = (ours(), json!([calico(1), tuning("2"), tuning("1")]));
     let merged = over_after(ours(), json!([calico(1), tuning("2"), tuning("3")]), before);
@@ -82,7 +82,7 @@ fn over_where_an_entry_of_ours_was_edited_takes_none_that_is_noted_as_anothers()
 }
 
 #[test]
-fn adopt_of_an_entry_that_ours_equals_leaves_it_to_its_owner() {
+fn adopted_entry_equal_to_an_own_entry_stays_foreign() {
     let today = rendered(&list(json!([calico(1), tuning("9"), portmap()])));
     let adopted = list(json!([tuning("9"), istio()])).entries;
     let mut merged = today.alone();

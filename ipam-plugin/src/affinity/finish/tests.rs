@@ -56,7 +56,7 @@ async fn finish(cluster: &Cluster, revision: &Revision) -> Result<FinishedAffini
 }
 
 #[tokio::test]
-async fn a_claim_is_finished_or_dropped_by_what_its_block_says() {
+async fn unfinished_affinity_is_confirmed_or_deleted_according_to_its_block() {
     use AffinityState::{Confirmed, Pending, PendingDeletion, Unset};
     use FinishedAffinity::{Confirmed as Done, Deleted, Released, Unchanged};
     for store in STORES {
@@ -102,7 +102,7 @@ async fn a_claim_is_finished_or_dropped_by_what_its_block_says() {
 }
 
 #[tokio::test]
-async fn a_claim_that_changed_since_it_was_seen_is_left() {
+async fn affinity_changed_since_the_read_is_left_unchanged() {
     for there in [There::Nothing, There::Empty] {
         let cluster = cluster(MemoryStore::sequential(), AffinityState::Pending, there);
         let revision = seen(&cluster).await;
@@ -115,7 +115,7 @@ async fn a_claim_that_changed_since_it_was_seen_is_left() {
 /// Another process creates its block after the affinity was deleted; upstream's process then finds no affinity to
 /// confirm.
 #[tokio::test]
-async fn a_block_that_came_after_all_has_its_claim_back() {
+async fn block_created_after_the_deletion_gets_its_affinity_back() {
     for store in STORES {
         for at in 1..4 {
             let cluster = cluster(store(), AffinityState::Pending, There::Nothing);
@@ -140,7 +140,7 @@ async fn a_block_that_came_after_all_has_its_claim_back() {
 
 /// The node continues to work between any two requests.
 #[tokio::test]
-async fn an_add_of_the_node_between_any_two_requests_gets_its_address_and_its_claim() {
+async fn add_between_any_two_requests_gets_an_address_and_an_affinity() {
     use AffinityState::{Confirmed, Pending, PendingDeletion};
     let mut rivals = 0;
     for store in STORES {
@@ -217,7 +217,7 @@ async fn add_of_node(store: fn() -> MemoryStore, state: AffinityState, there: Th
 
 /// The next call completes a call that was interrupted anywhere.
 #[tokio::test]
-async fn a_finish_that_breaks_anywhere_is_finished_by_the_next() {
+async fn interrupted_finish_is_completed_by_the_next_call() {
     use AffinityState::{Pending, PendingDeletion};
     for store in STORES {
         for (state, there) in [(Pending, There::Nothing), (Pending, There::Used), (PendingDeletion, There::Empty)] {

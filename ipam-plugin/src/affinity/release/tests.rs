@@ -29,7 +29,7 @@ fn cluster(store: MemoryStore) -> Cluster {
 
 /// Each block takes three writes: marking the affinity, the block, and the affinity's deletion.
 #[tokio::test]
-async fn no_write_is_sent_after_the_gate_has_closed() {
+async fn affinity_release_sends_no_write_after_the_gate_closes() {
     let owner = Owner::Host("node1".into());
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         for allowed in 0..=6 {
@@ -63,7 +63,7 @@ async fn no_write_is_sent_after_the_gate_has_closed() {
 }
 
 #[tokio::test]
-async fn a_single_block_stays_when_nothing_may_be_written() {
+async fn single_block_is_not_released_behind_a_closed_gate() {
     let cluster = cluster(MemoryStore::sequential());
     let (gate, owner) = (Counting(AtomicUsize::new(0)), Owner::Host("node1".into()));
     let outcome =
@@ -104,7 +104,7 @@ impl Store for Unlabelled {
 
 /// Affinities of releases before the labels.
 #[tokio::test]
-async fn claims_of_a_host_without_labels_are_given_up_and_those_of_others_stay() {
+async fn unlabeled_affinities_of_a_host_are_released_and_other_hosts_unaffected() {
     let cluster = cluster(MemoryStore::sequential());
     let other = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
     cluster.store.put(&affinity_key("node2", "10.0.0.16/29"), &other);

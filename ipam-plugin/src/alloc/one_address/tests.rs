@@ -24,7 +24,7 @@ async fn ask(cluster: &Cluster, node: &str, handle: &str, address: &str) -> Resu
 
 // Golden: ipam-alone, args-ip.
 #[tokio::test]
-async fn an_address_claims_its_block_and_is_reported_alone() {
+async fn requested_address_claims_its_block_and_is_returned_alone() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.pool("pool6", "fd00:65::/64", 122);
@@ -38,7 +38,7 @@ async fn an_address_claims_its_block_and_is_reported_alone() {
 }
 
 #[tokio::test]
-async fn a_taken_address_says_who_has_it() {
+async fn allocated_address_is_rejected_with_its_owner() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
@@ -57,7 +57,7 @@ async fn a_taken_address_says_who_has_it() {
 }
 
 #[tokio::test]
-async fn a_resting_address_is_not_given() {
+async fn cooling_address_is_not_assigned_until_the_cooldown_ends() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.configure(|config| config.ip_cooldown_seconds = 30);
@@ -70,7 +70,7 @@ async fn a_resting_address_is_not_given() {
 }
 
 #[tokio::test]
-async fn only_pools_in_service_and_for_the_use() {
+async fn requested_address_must_be_in_an_enabled_pool_for_its_use() {
     let cluster = Cluster::new();
     cluster.pool_with("off", "10.1.0.0/24", 26, |spec| spec.disabled = true);
     cluster.pool("small", "10.3.0.0/28", 26);
@@ -90,7 +90,7 @@ async fn only_pools_in_service_and_for_the_use() {
 }
 
 #[tokio::test]
-async fn selectors_reservations_and_limits_do_not_matter_and_others_blocks_may_be_used() {
+async fn requested_address_ignores_selectors_reservations_and_limits() {
     let cluster = Cluster::new();
     cluster.pool_with("pool4", "10.65.0.0/16", 26, |spec| {
         spec.node_selector = "!all()".into();
@@ -112,7 +112,7 @@ async fn selectors_reservations_and_limits_do_not_matter_and_others_blocks_may_b
 }
 
 #[tokio::test]
-async fn a_block_that_shares_addresses_with_one_of_another_size_is_not_claimed() {
+async fn requested_address_claims_no_block_that_overlaps_another_size() {
     for (before, after) in [(28, 26), (26, 28)] {
         let cluster = Cluster::new();
         cluster.pool("pool4", "10.65.0.0/16", before);
@@ -128,7 +128,7 @@ async fn a_block_that_shares_addresses_with_one_of_another_size_is_not_claimed()
 }
 
 #[tokio::test]
-async fn at_its_limit_a_handle_gets_only_what_it_has() {
+async fn handle_at_its_limit_gets_no_other_requested_address() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     let mut request = cluster.request("node1", "net.vmi");
@@ -144,7 +144,7 @@ async fn at_its_limit_a_handle_gets_only_what_it_has() {
 
 // Upstream increments the handle again after each lost race (IPAM-140).
 #[tokio::test]
-async fn lost_races_do_not_make_the_handle_count_too_much() {
+async fn lost_races_do_not_inflate_the_handle_count() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     ask(&cluster, "node1", "net.first", "10.65.1.1").await.unwrap();
@@ -162,7 +162,7 @@ async fn lost_races_do_not_make_the_handle_count_too_much() {
 }
 
 #[tokio::test]
-async fn a_warm_block_costs_two_reads_and_one_write() {
+async fn requested_address_in_a_claimed_block_costs_two_reads_and_a_single_write() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
@@ -172,7 +172,7 @@ async fn a_warm_block_costs_two_reads_and_one_write() {
 }
 
 #[tokio::test]
-async fn a_restricted_request_gets_what_its_namespace_may_have() {
+async fn restricted_request_respects_namespace_selectors_and_reservations() {
     let cluster = Cluster::new();
     cluster.pool_with("egress", "10.71.0.0/24", 26, |spec| spec.namespace_selector = "team == 'blue'".into());
     cluster.pool("pool4", "10.65.0.0/16", 26);

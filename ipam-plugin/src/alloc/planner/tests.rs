@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr};
 
 #[tokio::test]
-async fn an_empty_block_of_a_deselected_pool_is_given_up_by_the_next_assignment() {
+async fn empty_block_of_a_deselected_pool_is_released_by_the_next_assignment() {
     let cluster = Cluster::new();
     cluster.pool_with("gold", "10.1.0.0/26", 26, |spec| spec.node_selector = "tier == 'gold'".into());
     cluster.node("node1", &[("tier", "gold")]);
@@ -25,7 +25,7 @@ async fn an_empty_block_of_a_deselected_pool_is_given_up_by_the_next_assignment(
 }
 
 #[tokio::test]
-async fn a_block_in_use_of_a_deselected_pool_is_kept() {
+async fn used_block_of_a_deselected_pool_is_retained() {
     let cluster = Cluster::new();
     cluster.pool_with("gold", "10.1.0.0/26", 26, |spec| spec.node_selector = "tier == 'gold'".into());
     cluster.pool("any", "10.2.0.0/26", 26);
@@ -41,7 +41,7 @@ async fn a_block_in_use_of_a_deselected_pool_is_kept() {
 
 // Other reasons not to use a pool do not release its blocks.
 #[tokio::test]
-async fn empty_blocks_of_pools_that_are_not_used_for_other_reasons_stay() {
+async fn empty_blocks_of_unused_pools_that_select_the_node_are_retained() {
     for reason in ["use", "requested", "manual", "namespace", "disabled"] {
         let cluster = Cluster::new();
         cluster.pool("first", "10.1.0.0/26", 26);
@@ -64,7 +64,7 @@ async fn empty_blocks_of_pools_that_are_not_used_for_other_reasons_stay() {
 }
 
 #[tokio::test]
-async fn a_selector_moved_to_another_node_leaves_that_node_to_borrow() {
+async fn pool_reselected_for_another_node_is_used_by_that_node_only() {
     let cluster = Cluster::new();
     cluster.pool_with("gold", "10.1.0.0/26", 26, |spec| spec.node_selector = "tier == 'gold'".into());
     cluster.node("node1", &[("tier", "gold")]);
@@ -77,7 +77,7 @@ async fn a_selector_moved_to_another_node_leaves_that_node_to_borrow() {
 }
 
 #[tokio::test]
-async fn namespaces_choose_pools_by_their_labels() {
+async fn pools_are_selected_by_namespace_labels() {
     let cluster = Cluster::new();
     cluster.pool_with("red", "10.1.0.0/26", 26, |spec| spec.namespace_selector = "team == 'red'".into());
     cluster.pool_with("rest", "10.2.0.0/26", 26, |spec| spec.namespace_selector = "!has(team)".into());
@@ -94,7 +94,7 @@ async fn namespaces_choose_pools_by_their_labels() {
 
 // The textual order of the list decides between own blocks, not the order of the pools (IPAM-112).
 #[tokio::test]
-async fn own_blocks_are_tried_in_list_order() {
+async fn own_blocks_are_tried_in_textual_order() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/24", 26);
     let mut request = cluster.request("node1", "net.a");
@@ -111,7 +111,7 @@ async fn own_blocks_are_tried_in_list_order() {
 
 // The walk skips a reserved range as a whole, because it would otherwise visit 2^58 blocks (IPAM-226).
 #[tokio::test]
-async fn an_immense_pool_that_is_reserved_is_left_at_once() {
+async fn reserved_immense_pool_is_skipped_at_once() {
     let cluster = Cluster::new();
     cluster.pool("pool6", "fd00::/64", 122);
     cluster.reserve(&["fd00::/64"]);
@@ -145,7 +145,7 @@ async fn at_the_limit() -> Cluster {
 }
 
 #[tokio::test]
-async fn a_claim_that_the_cache_has_not_seen_counts_towards_the_limit() {
+async fn claim_missing_from_the_cache_counts_toward_the_block_limit() {
     let cluster = at_the_limit().await;
     cluster.one("node1", "net.b").await.unwrap();
     let error = cluster.one("node1", "net.c").await.unwrap_err();
@@ -156,7 +156,7 @@ async fn a_claim_that_the_cache_has_not_seen_counts_towards_the_limit() {
 
 /// While the affinities were read again, another process of the node claimed a block that was read as another node's.
 #[tokio::test]
-async fn a_claim_is_not_dropped_for_a_block_that_is_older() {
+async fn own_affinity_is_not_dropped_because_of_an_older_block_read() {
     let cluster = at_the_limit().await;
     let wanted = BlockWalk::new(cidr("10.0.0.0/26"), 32, "node1", cluster.clock.now()).nth(1).unwrap();
     let block = |owner: &str| Block::new(wanted, &Owner::Host(owner.into()), cluster.clock.now()).unwrap();

@@ -12,7 +12,7 @@ fn cluster(block_size: u8) -> Cluster {
 }
 
 #[tokio::test]
-async fn a_warm_node_creates_the_handle_beside_the_read_and_writes_the_block_alone() {
+async fn warm_node_creates_the_handle_during_the_block_read() {
     let cluster = cluster(26);
     cluster.one("node1", "net.first").await.unwrap();
     cluster.store.take_counts();
@@ -23,7 +23,7 @@ async fn a_warm_node_creates_the_handle_beside_the_read_and_writes_the_block_alo
 }
 
 #[tokio::test]
-async fn a_handle_that_counted_a_full_block_counts_the_one_that_was_taken() {
+async fn handle_counts_the_assigned_block_instead_of_the_full_hinted_block() {
     let cluster = cluster(31);
     for handle in ["net.a", "net.b", "net.c", "net.d", "net.e"] {
         cluster.one("node1", handle).await.unwrap();
@@ -32,7 +32,7 @@ async fn a_handle_that_counted_a_full_block_counts_the_one_that_was_taken() {
 }
 
 #[tokio::test]
-async fn of_two_families_each_is_counted() {
+async fn reserved_handle_counts_both_families() {
     let cluster = cluster(26);
     cluster.pool("pool6", "fd00:65::/116", 122);
     for handle in ["net.a", "net.b"] {
@@ -45,7 +45,7 @@ async fn of_two_families_each_is_counted() {
 }
 
 #[tokio::test]
-async fn a_handle_that_is_there_counts_on() {
+async fn existing_handle_counts_are_incremented_and_retained() {
     let cluster = cluster(26);
     let block = cidr("10.65.0.128/26");
     cluster.one("node1", "net.a").await.unwrap();
@@ -62,7 +62,7 @@ async fn a_handle_that_is_there_counts_on() {
 }
 
 #[tokio::test]
-async fn without_an_address_no_handle_stays() {
+async fn handle_is_deleted_when_no_address_is_assigned() {
     let cluster = cluster(31);
     cluster.pool_with("pool4", "10.65.0.0/31", 31, |_| {});
     for handle in ["net.a", "net.b"] {
@@ -82,7 +82,7 @@ async fn without_an_address_no_handle_stays() {
 
 /// Another process changes the block's revision each time. The handle is created once, not again for each attempt.
 #[tokio::test]
-async fn a_lost_race_costs_no_second_handle() {
+async fn lost_race_does_not_create_the_handle_again() {
     let cluster = cluster(26);
     cluster.one("node1", "net.first").await.unwrap();
     let mut races = 2;
@@ -106,7 +106,7 @@ async fn a_lost_race_costs_no_second_handle() {
 /// The block is written, but the response is lost, and the datastore stays unreachable for longer than the operation
 /// waits.
 #[tokio::test]
-async fn what_nobody_can_tell_stays_counted_for_the_del() {
+async fn write_of_unknown_outcome_stays_counted_for_the_del() {
     for silent in [1, 10, 100, 1000] {
         let cluster = cluster(26);
         cluster.one("node1", "net.first").await.unwrap();

@@ -20,7 +20,7 @@ fn refused(shell: &Shell, manifest: &Value) -> String {
 }
 
 #[test]
-fn created_unchanged_configured() {
+fn apply_reports_created_unchanged_or_configured() {
     let shell = Shell::new();
     for (kind, name, spec, other) in [
         ("IPPool", "p", json!({"cidr": "10.1.0.0/16"}), json!({"cidr": "10.1.0.0/16", "disabled": true})),
@@ -38,7 +38,7 @@ fn created_unchanged_configured() {
 }
 
 #[test]
-fn several_documents_and_other_formats() {
+fn apply_accepts_several_documents_and_prints_json() {
     let shell = Shell::new();
     let node = "apiVersion: projectcalico.org/v3\nkind: Node\nmetadata:\n  name: ";
     let file = shell.file("nodes.yaml", &format!("{node}a\n---\n{node}b\n"));
@@ -48,7 +48,7 @@ fn several_documents_and_other_formats() {
 }
 
 #[test]
-fn a_wrong_document_keeps_the_others_from_being_written() {
+fn invalid_document_prevents_all_writes_of_an_apply() {
     let shell = Shell::new();
     let good = manifest("Node", "good", json!({}));
     let error = refused(&shell, &json!([good, manifest("Node", "bad", json!({"bpg": {}}))]));
@@ -57,7 +57,7 @@ fn a_wrong_document_keeps_the_others_from_being_written() {
 }
 
 #[test]
-fn rules_of_the_api_hold() {
+fn apply_rejects_violations_of_the_api_rules() {
     let shell = Shell::with_pool();
     let overlap = refused(&shell, &manifest("IPPool", "other", json!({"cidr": "10.0.0.0/16"})));
     assert!(overlap.contains("IPPool other: error with field IPPool.Spec.CIDR"), "{overlap}");
@@ -73,7 +73,7 @@ fn rules_of_the_api_hold() {
 }
 
 #[test]
-fn settings_go_to_both_keys() {
+fn apply_writes_ipam_settings_to_both_keys() {
     let shell = Shell::new();
     shell.put("/calico/ipam/v2/config", r#"{"strict_affinity":false,"auto_allocate_blocks":true,"future":7}"#);
     let wanted = manifest("IPAMConfiguration", "default", json!({"strictAffinity": true, "maxBlocksPerHost": 4}));
@@ -86,7 +86,7 @@ fn settings_go_to_both_keys() {
 }
 
 #[test]
-fn what_others_wrote_stays() {
+fn apply_preserves_foreign_fields_of_the_stored_object() {
     let shell = Shell::new();
     let stored = json!({
         "kind": "IPPool", "apiVersion": "projectcalico.org/v3",
@@ -106,7 +106,7 @@ fn what_others_wrote_stays() {
 }
 
 #[test]
-fn a_new_object_gets_a_uid_of_its_own() {
+fn created_object_gets_a_new_uid() {
     let shell = Shell::new();
     let mut copied = manifest("Node", "n", json!({}));
     copied["metadata"]["uid"] = json!("of-another-datastore");
@@ -118,7 +118,7 @@ fn a_new_object_gets_a_uid_of_its_own() {
 }
 
 #[test]
-fn an_old_revision_is_refused() {
+fn apply_with_a_stale_resource_version_is_rejected() {
     let shell = Shell::with_pool();
     let mut pool = shell.json(&["get", "ippool", "default-ipv4-ippool"]);
     pool["spec"]["natOutgoing"] = json!(true);

@@ -161,7 +161,7 @@ mod tests {
     use crate::cli::testing::Shell;
 
     #[test]
-    fn a_datastore_in_order() {
+    fn check_of_a_consistent_datastore_reports_no_problem() {
         let shell = Shell::with_pool();
         let ip = shell.allocate("a");
         shell.endpoint("a", &ip);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_and_written() {
+    fn check_reports_all_inconsistencies_in_text_and_json() {
         let shell = Shell::with_pool();
         let leaked = shell.allocate("a");
         shell.endpoint("b", "10.0.0.250");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_a_killed_add_left_is_a_note() {
+    fn pending_affinity_of_a_killed_add_is_only_a_note() {
         let shell = Shell::with_pool();
         shell.put("/calico/ipam/v2/host/node1/ipv4/block/10.0.0.64-29", r#"{"state":"pending","deleted":false}"#);
         let told = "unfinished claim: host:node1 to 10.0.0.64/29 is pending; its next ADD finishes or drops it";
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_one_of_two_looks_sees_is_in_motion() {
+    fn finding_missing_from_the_second_read_is_dropped() {
         let overlap =
             Finding::OverlappingBlocks { outer: "10.0.0.0/26".parse().unwrap(), inner: "10.0.0.0/29".parse().unwrap() };
         let orphan =
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_look_is_a_new_reading() {
+    fn check_reads_again_after_the_settle_time() {
         let shell = Shell::with_pool();
         shell.allocate("a");
         let asked = std::time::Instant::now();

@@ -24,7 +24,7 @@ fn noted(shell: &Shell, container_id: &str, datastore: &str) -> String {
 }
 
 #[test]
-fn the_list_has_age_datastore_and_reason_of_each_debt_and_names_entries_that_cannot_be_read() {
+fn journal_list_shows_each_deferred_del_and_unreadable_entries() {
     let shell = Shell::new();
     let nothing = shell.dir.path().join("none").display().to_string();
     assert_eq!(shell.ok(&["journal", "--directory", &nothing]), "No DEL of this node owes anything\n");
@@ -43,7 +43,7 @@ fn the_list_has_age_datastore_and_reason_of_each_debt_and_names_entries_that_can
 }
 
 #[test]
-fn adopt_gives_the_named_debts_to_the_datastore_that_it_reaches() {
+fn adopt_assigns_the_named_deferred_dels_to_the_reachable_datastore() {
     let shell = Shell::new();
     for id in ["c1", "c2", "d1"] {
         noted(&shell, id, "etcd http://a:2379");
@@ -81,7 +81,7 @@ impl HostLinks for OneLink {
 }
 
 #[test]
-fn adopt_of_a_container_that_has_its_interface_again_is_refused_before_anything_is_written() {
+fn adopt_is_rejected_while_the_container_has_an_interface() {
     let shell = Shell::new();
     let directory = noted(&shell, "c1", "etcd http://a:2379");
     let of_container = PendingDel { container_id: "c2".into(), identity: "etcd 1".into(), ..PendingDel::default() };
@@ -101,7 +101,7 @@ fn adopt_of_a_container_that_has_its_interface_again_is_refused_before_anything_
 }
 
 #[test]
-fn adopt_for_a_file_that_does_not_exist_is_refused() {
+fn adopt_into_a_missing_local_datastore_is_rejected() {
     let shell = Shell::new();
     let directory = noted(&shell, "c1", "etcd http://a:2379");
     let line = ["journal", "adopt", "--all", "--directory", &directory];
@@ -111,7 +111,7 @@ fn adopt_for_a_file_that_does_not_exist_is_refused() {
 }
 
 #[test]
-fn adopt_for_a_file_that_does_not_exist_leaves_no_file_behind() {
+fn adopt_into_a_missing_local_datastore_creates_no_file() {
     let shell = Shell::new();
     let directory = noted(&shell, "c1", "etcd http://a:2379");
     let away = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ fn adopt_for_a_file_that_does_not_exist_leaves_no_file_behind() {
 }
 
 #[test]
-fn adopt_of_an_empty_id_is_refused_with_the_argument_and_the_way_out() {
+fn adopt_of_an_empty_container_id_is_rejected_with_a_hint() {
     let words = ["calico-ipam", "journal", "adopt", ""];
     let error = crate::cli::Arguments::try_parse_from(words).unwrap_err().to_string();
     for text in ["'[CONTAINER]...'", "an empty id is the beginning of every id", "calico-ipam journal", "--all"] {
@@ -136,7 +136,7 @@ fn adopt_of_an_empty_id_is_refused_with_the_argument_and_the_way_out() {
 }
 
 #[test]
-fn the_list_of_a_directory_that_cannot_be_read_is_an_error_and_no_empty_list() {
+fn unreadable_journal_directory_fails_list_and_adopt() {
     let shell = Shell::new();
     let directory = shell.file("journal", "");
     let error = shell.error(&["journal", "--directory", &directory]);

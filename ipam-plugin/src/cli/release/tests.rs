@@ -29,7 +29,7 @@ fn handle(shell: &Shell, id: &str) -> Option<Handle> {
 }
 
 #[test]
-fn a_leaked_address_goes_with_its_handle() {
+fn release_of_a_leaked_address_deletes_its_handle() {
     let shell = Shell::with_pool();
     let (leaked, kept) = (shell.allocate("a"), shell.allocate("b"));
     let said = shell.ok(&["release", &leaked]);
@@ -41,7 +41,7 @@ fn a_leaked_address_goes_with_its_handle() {
 }
 
 #[test]
-fn what_is_in_use_is_refused_without_force() {
+fn release_of_an_address_in_use_requires_force() {
     let shell = Shell::with_pool();
     let used = shell.allocate("a");
     shell.endpoint("web", &used);
@@ -60,7 +60,7 @@ fn what_is_in_use_is_refused_without_force() {
 /// On Kubernetes, endpoints depend on annotations. Annotations do not free an address that the pod still reports, or
 /// has yet to report.
 #[test]
-fn release_of_an_address_that_its_pod_may_have_is_refused_without_endpoint() {
+fn release_of_an_address_that_its_pod_may_have_is_rejected() {
     let shell = Shell::with_pool();
     let address = shell.allocate("web");
     let pod = |status: serde_json::Value| -> Pod {
@@ -92,7 +92,7 @@ fn release_of_an_address_that_its_pod_may_have_is_refused_without_endpoint() {
 }
 
 #[test]
-fn addresses_of_tunnels_are_no_leaks() {
+fn release_of_a_tunnel_address_is_rejected() {
     let shell = Shell::with_pool();
     let address = shell.allocate_tunnel("ipip-tunnel-addr-node1");
     let said = shell.wrong(&["release", &address]);
@@ -101,7 +101,7 @@ fn addresses_of_tunnels_are_no_leaks() {
 }
 
 #[test]
-fn a_dry_run_changes_nothing() {
+fn release_dry_run_changes_no_data() {
     let shell = Shell::with_pool();
     let leaked = shell.allocate("a");
     let before = shell.ok(&["export"]);
@@ -112,7 +112,7 @@ fn a_dry_run_changes_nothing() {
 }
 
 #[test]
-fn a_report_is_mended() {
+fn release_from_a_report_repairs_its_findings() {
     let shell = Shell::with_pool();
     let leaked = shell.allocate("leaked");
     let alive = shell.allocate("alive");
@@ -147,7 +147,7 @@ fn a_report_is_mended() {
 
 /// The ADD has incremented its handle, read the block, and written nothing while `check` ran.
 #[test]
-fn an_add_that_is_under_way_loses_its_race_when_its_handle_is_mended() {
+fn handle_repair_makes_a_concurrent_add_lose_its_race() {
     let shell = Shell::with_pool();
     let used = shell.allocate("alive");
     shell.endpoint("alive", &used);
@@ -169,7 +169,7 @@ fn an_add_that_is_under_way_loses_its_race_when_its_handle_is_mended() {
 }
 
 #[test]
-fn what_changed_since_the_report_is_left_alone() {
+fn release_from_a_report_skips_objects_changed_since() {
     let shell = Shell::with_pool();
     let now_used = shell.allocate("a");
     let anew = shell.allocate("b");
@@ -188,7 +188,7 @@ fn what_changed_since_the_report_is_left_alone() {
 }
 
 #[test]
-fn findings_for_a_person_are_left_alone() {
+fn findings_that_need_a_decision_are_not_repaired() {
     let shell = Shell::with_pool();
     shell.endpoint("b", "10.0.0.250");
     let said = shell.ok(&["release", "--from-report", &report(&shell)]);
@@ -196,7 +196,7 @@ fn findings_for_a_person_are_left_alone() {
 }
 
 #[test]
-fn a_block_that_contradicts_itself_is_refused() {
+fn release_from_an_inconsistent_block_is_rejected() {
     let shell = Shell::with_pool();
     let leaked = shell.allocate("a");
     let (key, mut block) = shell.blocks().remove(0);
@@ -208,7 +208,7 @@ fn a_block_that_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn a_file_that_is_no_report() {
+fn release_from_an_invalid_report_is_an_error() {
     let shell = Shell::new();
     let file = shell.file("report.json", "{}");
     let error = shell.error(&["release", "--from-report", &file]);
@@ -228,7 +228,7 @@ fn only_block(shell: &Shell) -> Block {
 }
 
 #[test]
-fn a_report_repairs_a_block_that_contradicts_itself() {
+fn release_from_a_report_repairs_an_inconsistent_block() {
     let shell = Shell::with_pool();
     let addresses = [shell.allocate("a"), shell.allocate("b"), shell.allocate("c")];
     let endpoint_of = |name: &str, n: usize| shell.endpoint(name, &addresses[n]);
@@ -259,7 +259,7 @@ fn a_report_repairs_a_block_that_contradicts_itself() {
 }
 
 #[test]
-fn a_repair_keeps_what_the_status_of_a_running_pod_reports() {
+fn repair_retains_an_address_reported_by_a_running_pod() {
     let shell = Shell::with_pool();
     let address = shell.allocate("web");
     damage(&shell, |block| block.allocations[0] = None);
@@ -288,7 +288,7 @@ fn a_repair_keeps_what_the_status_of_a_running_pod_reports() {
 
 /// A tunnel has neither endpoint nor pod. A container's handle identifies the owner of its address.
 #[test]
-fn repair_keeps_addresses_of_tunnels_and_handles_of_containers_and_frees_none_of_services_without_force() {
+fn repair_retains_tunnel_addresses_and_needs_force_for_services() {
     let shell = Shell::with_pool();
     let (tunnel, web) = (shell.allocate("vxlan-tunnel-addr-node1"), shell.allocate("net.c1"));
     damage(&shell, |block| (block.allocations[0], block.allocations[1]) = (None, None));
@@ -361,7 +361,7 @@ fn repair_keeps_addresses_of_tunnels_and_handles_of_containers_and_frees_none_of
 }
 
 #[test]
-fn a_repair_of_a_block_that_changed_meanwhile_is_refused() {
+fn repair_of_a_block_changed_meanwhile_is_rejected() {
     let shell = Shell::with_pool();
     shell.allocate("a");
     damage(&shell, |block| block.unallocated.push(0));

@@ -241,7 +241,7 @@ mod tests {
     use crate::process::block_on;
 
     #[test]
-    fn pools_and_blocks_as_tables_and_documents() {
+    fn show_prints_pools_and_blocks_as_tables_and_json() {
         let shell = Shell::with_pool();
         for handle in ["a", "b", "c", "d"] {
             shell.allocate(handle);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pool_by_name_or_range() {
+    fn show_selects_a_pool_by_name_or_range() {
         let shell = Shell::with_pool();
         shell.ok(&["init", "--node", "node1", "--pool", "fd00::/64"]);
         assert_eq!(shell.json(&["show"])["pools"].as_array().unwrap().len(), 2);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_that_reserves_nothing_is_told() {
+    fn show_reports_an_invalid_reservation() {
         let shell = Shell::with_pool();
         shell.put(
             "/calico/resources/v3/projectcalico.org/ipreservations/r",
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_in_use() {
+    fn show_of_an_address_in_use_names_owner_block_and_endpoint() {
         let shell = Shell::with_pool();
         let ip = shell.allocate("net.c1");
         shell.endpoint("web", &ip);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn show_of_an_address_finds_a_block_of_another_size_than_its_pool_has_now_or_says_that_it_cannot_be_read() {
+    fn show_finds_a_block_of_a_former_size_or_reports_an_unreadable_block() {
         let shell = Shell::with_pool();
         let ip = shell.allocate("net.c1");
         let key = ObjectKey::global("default-ipv4-ippool");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_nobody_holds() {
+    fn show_of_an_unassigned_address_names_its_state() {
         let shell = Shell::with_pool();
         shell.apply(&json!({
             "apiVersion": "projectcalico.org/v3", "kind": "IPReservation", "metadata": {"name": "r"},
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resting_address() {
+    fn show_of_a_cooling_address_names_its_release_time() {
         let shell = Shell::with_pool();
         shell.apply(&json!({
             "apiVersion": "projectcalico.org/v3", "kind": "IPAMConfiguration", "metadata": {"name": "default"},
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_tell_empty_used_and_full_apart() {
+    fn bars_distinguish_empty_used_and_full_pools() {
         assert_eq!(bar(0, 64), format!("[{}]", "-".repeat(10)));
         assert_eq!(bar(1, 65536), format!("[#{}]", "-".repeat(9)));
         assert_eq!(bar(32, 64), format!("[{}{}]", "#".repeat(5), "-".repeat(5)));
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_short_for_people_and_exact_for_programs() {
+    fn quantities_are_rounded_in_tables_and_exact_in_json() {
         assert_eq!(Quantity(65536).to_string(), "65536");
         assert_eq!(Quantity(1 << 80).to_string(), "1.2089e24");
         assert_eq!(percent(5, 64), 8);

@@ -124,7 +124,7 @@ mod tests {
     const OF_WEB: &str = r#" ContainerID="c1" Namespace="default" Pod="web" WorkloadEndpoint="n-k8s-web-eth0""#;
 
     #[test]
-    fn lines_of_rotated_files_come_first_the_oldest_before_all() {
+    fn log_lines_of_rotated_files_precede_newer_lines() {
         let text = |word: &str| format!("{word}{OF_WEB}\nother ContainerID=\"c2\" Namespace=\"default\" Pod=\"db\"\n");
         let files = [("cni.log", text("third")), ("cni.log.1", text("second")), ("cni.log.2", text("first"))];
         let files: Vec<_> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_container_alone_are_the_pods_and_forged_ones_are_not() {
+    fn only_log_lines_of_the_container_match_despite_forged_fields() {
         let log = [
             format!("added{OF_WEB}"),
             r#"upstream's DEL ContainerID="c1""#.into(),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_shown_as_such_and_no_file_is_an_error() {
+    fn invalid_utf8_in_the_log_is_replaced_and_a_missing_file_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cni.log");
         let mut wanted = Wanted::new("default", "web", 9);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_named_and_the_others_are_read() {
+    fn unreadable_log_file_is_reported_and_other_files_are_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cni.log");
         fs::write(&path, OF_WEB).unwrap();

@@ -60,7 +60,7 @@ fn world() -> (Shell, PathBuf, String) {
 }
 
 #[test]
-fn trace_of_a_pod_shows_all_parts_of_it_together() {
+fn trace_of_a_pod_shows_all_its_objects() {
     let (shell, log, address) = world();
     for line in [&["web"][..], &["default/web"], &["web", "-n", "default"], &["default/web", "-n", "other"]] {
         let (trace, outcome, shown) = trace(line, Ok(&shell.store), &Kernel(Ok(LINK)), &log);
@@ -86,7 +86,7 @@ fn trace_of_a_pod_shows_all_parts_of_it_together() {
 }
 
 #[test]
-fn trace_names_each_part_that_is_missing_and_shows_the_rest() {
+fn trace_names_missing_parts_and_prints_the_rest() {
     let (shell, log, _) = world();
     let away = || Err::<&Datastore, _>(DatastoreUnusable("datastore etcd is unavailable".into()));
     let nowhere = shell.dir.path().join("none.log");
@@ -105,7 +105,7 @@ fn trace_names_each_part_that_is_missing_and_shows_the_rest() {
 }
 
 #[test]
-fn trace_of_an_unknown_pod_finds_nothing() {
+fn trace_of_an_unknown_pod_reports_a_problem() {
     let (shell, log, _) = world();
     for pod in ["db", "other/web", "we"] {
         let (_, outcome, shown) = trace(&[pod], Ok(&shell.store), &Kernel(Ok(LINK)), &log);
@@ -115,14 +115,14 @@ fn trace_of_an_unknown_pod_finds_nothing() {
 }
 
 #[test]
-fn trace_without_a_name_is_refused() {
+fn trace_without_a_pod_name_is_rejected() {
     for pod in ["", "/", "default/", "/web"] {
         assert!(Arguments::try_parse_from(["calico-ipam", "trace", pod]).is_err(), "{pod:?}");
     }
 }
 
 #[test]
-fn trace_prints_no_control_character_of_a_log_line() {
+fn trace_escapes_control_characters_of_log_lines() {
     let (shell, log, _) = world();
     let line = "a\x1b[2K\r\u{9b} ContainerID=\"c1\" Namespace=\"default\" Pod=\"web\"\n";
     fs::write(&log, line).unwrap();

@@ -52,7 +52,7 @@ fn stored(cluster: &Cluster) -> (Vec<Block>, BTreeMap<HandleId, Handle>) {
 }
 
 #[tokio::test]
-async fn del_of_a_namesake_of_anothers_handle_writes_nothing() {
+async fn del_whose_old_handle_matches_a_foreign_handle_writes_no_data() {
     let hex = "0123456789abcdef".repeat(4);
     let container = format!("k8s-pod-network.{hex}");
     let service = [("service", "checkout"), ("namespace", "shop")];
@@ -82,7 +82,7 @@ async fn del_of_a_namesake_of_anothers_handle_writes_nothing() {
 
 /// Another ADD has incremented its handle and has not written its block yet.
 #[tokio::test]
-async fn del_of_a_namesake_of_a_handle_that_holds_nothing_yet_leaves_the_handle() {
+async fn del_leaves_a_matching_old_handle_without_addresses() {
     for cluster in clusters() {
         hold(&cluster, "net.other", &[("node", "node1")]).await;
         let mut handle = Handle::default();
@@ -96,7 +96,7 @@ async fn del_of_a_namesake_of_a_handle_that_holds_nothing_yet_leaves_the_handle(
 }
 
 #[tokio::test]
-async fn del_of_a_pod_releases_its_part_of_the_old_handle_and_counts_the_rest() {
+async fn del_releases_the_pods_part_of_the_old_handle_and_recounts_the_rest() {
     for cluster in clusters() {
         hold(&cluster, "ns.web", &[("namespace", "ns"), ("pod", "web")]).await;
         hold(&cluster, "ns.web", &[("node", "node1"), ("type", "vxlanTunnelAddress")]).await;
@@ -109,7 +109,7 @@ async fn del_of_a_pod_releases_its_part_of_the_old_handle_and_counts_the_rest() 
 }
 
 #[tokio::test]
-async fn del_that_loses_a_race_releases_the_old_handle_once() {
+async fn del_releases_the_old_handle_once_despite_lost_races() {
     for cluster in clusters() {
         hold(&cluster, "ns.web", &[("namespace", "ns"), ("pod", "web")]).await;
         hold(&cluster, "ns.web", &[("node", "node1")]).await;
@@ -131,7 +131,7 @@ async fn del_that_loses_a_race_releases_the_old_handle_once() {
 }
 
 #[tokio::test]
-async fn an_outage_under_the_old_handle_is_told_as_one() {
+async fn outage_during_the_old_handle_release_is_returned_as_unavailable() {
     for cluster in clusters() {
         hold(&cluster, "ns.web", &[]).await;
         let call = of_pod("ns", "web");
@@ -144,7 +144,7 @@ async fn an_outage_under_the_old_handle_is_told_as_one() {
 
 /// All addresses under the runtime's own container ID belong to the container.
 #[tokio::test]
-async fn del_releases_all_under_the_containers_own_handle() {
+async fn del_releases_all_addresses_of_the_container_handle() {
     for cluster in clusters() {
         for attributes in [&[][..], &[("node", "node1")], &[("namespace", "other"), ("pod", "other")]] {
             hold(&cluster, "net.c1", attributes).await;
@@ -156,7 +156,7 @@ async fn del_releases_all_under_the_containers_own_handle() {
 }
 
 #[tokio::test]
-async fn del_whose_endpoint_refuses_keeps_what_the_old_handle_holds() {
+async fn failed_endpoint_update_retains_addresses_of_the_old_handle() {
     for cluster in clusters() {
         hold(&cluster, "ns.web", &[("namespace", "ns"), ("pod", "web")]).await;
         let call = of_pod("ns", "web");
@@ -173,7 +173,7 @@ async fn del_whose_endpoint_refuses_keeps_what_the_old_handle_holds() {
 /// A later DEL leaves the handle, because an ADD may be about to allocate an address under it. kube-controllers deletes
 /// it after the grace period.
 #[tokio::test]
-async fn an_old_handle_whose_del_was_killed_after_the_block_was_written_is_deleted_by_the_controllers() {
+async fn old_handle_of_a_killed_del_is_left_to_the_controllers() {
     for cluster in clusters() {
         hold(&cluster, "ns.web", &[("namespace", "ns"), ("pod", "web")]).await;
         let id = HandleId::new("ns.web");

@@ -28,7 +28,7 @@ fn delete_pools(cluster: &Cluster) {
 }
 
 #[tokio::test]
-async fn addresses_of_many_blocks_and_handles() {
+async fn addresses_of_many_blocks_and_handles_are_released() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/16", 26);
     let mut request = cluster.request("node1", "net.many");
@@ -44,7 +44,7 @@ async fn addresses_of_many_blocks_and_handles() {
 }
 
 #[tokio::test]
-async fn ten_addresses_of_a_block_and_a_handle_go_in_one_write() {
+async fn ten_addresses_of_a_block_and_handle_are_released_with_a_single_write() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         let cluster = Cluster::on(store());
         cluster.pool("pool4", "10.0.0.0/16", 26);
@@ -61,7 +61,7 @@ async fn ten_addresses_of_a_block_and_a_handle_go_in_one_write() {
 }
 
 #[tokio::test]
-async fn an_address_given_twice_is_released_once() {
+async fn address_listed_twice_is_released_once() {
     let cluster = Cluster::new();
     cluster.pool("tiny", "10.66.0.0/31", 31);
     let first = cluster.one("node1", "net.a").await.unwrap();
@@ -72,7 +72,7 @@ async fn an_address_given_twice_is_released_once() {
 }
 
 #[tokio::test]
-async fn addresses_of_no_pool_or_no_block() {
+async fn addresses_without_a_pool_are_found_in_all_blocks() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/26", 26);
     cluster.pool("pool6", "fd00::/122", 122);
@@ -89,7 +89,7 @@ async fn addresses_of_no_pool_or_no_block() {
 
 /// The pool was deleted while its addresses were in use, and created again.
 #[tokio::test]
-async fn release_from_a_block_of_another_size_than_its_pool_has_now_finds_the_block() {
+async fn release_finds_a_block_of_a_former_block_size() {
     let cluster = Cluster::new();
     cluster.pool("before", "10.0.0.0/16", 26);
     let mut request = cluster.request("node1", "net.a");
@@ -106,7 +106,7 @@ async fn release_from_a_block_of_another_size_than_its_pool_has_now_finds_the_bl
 }
 
 #[tokio::test]
-async fn a_mismatch_refuses_its_block_only() {
+async fn mismatched_handle_rejects_only_the_requests_of_its_block() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.0.0.0/24", 31);
     let mut request = cluster.request("node1", "net.a");
@@ -122,7 +122,7 @@ async fn a_mismatch_refuses_its_block_only() {
 
 // A sequence number from before the address was reallocated does not release it. From upstream's tests.
 #[tokio::test]
-async fn the_sequence_number_guards_against_releasing_the_next_holder() {
+async fn stale_sequence_number_releases_no_reallocated_address() {
     let cluster = Cluster::new();
     cluster.pool("tiny", "10.66.0.0/32", 32);
     let only = cluster.one("node1", "net.a").await.unwrap();
@@ -139,7 +139,7 @@ async fn the_sequence_number_guards_against_releasing_the_next_holder() {
 }
 
 #[tokio::test]
-async fn races_and_cuts_release_exactly_once() {
+async fn release_happens_exactly_once_despite_races_and_faults() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         for fault in [Fault::None, Fault::Cut(1), Fault::LostAnswer] {
             let cluster = Cluster::on(store());

@@ -8,7 +8,7 @@ use crate::release::still_held;
 use crate::testing::{Cluster, Fault, Reluctant, assert_consistent, cidr};
 
 #[tokio::test]
-async fn two_handles_of_a_container_go_in_one_write() {
+async fn two_handles_of_a_container_are_released_with_a_single_write() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.one("node1", "net1.cid").await.unwrap();
@@ -26,7 +26,7 @@ async fn two_handles_of_a_container_go_in_one_write() {
 /// A lost handle does not free its addresses, and an address that passed to another handle is no longer the first
 /// one's.
 #[tokio::test]
-async fn addresses_are_still_held_by_the_handle_that_their_block_names() {
+async fn owner_of_an_address_is_the_handle_named_in_its_block() {
     for read in [true, false] {
         let cluster = Cluster::new();
         cluster.pool("pool4", "10.65.0.0/16", 26);
@@ -43,7 +43,7 @@ async fn addresses_are_still_held_by_the_handle_that_their_block_names() {
 
 // Two interfaces of a container share a handle (IPAM-22); one write frees both, in ascending order.
 #[tokio::test]
-async fn every_address_of_a_handle_goes_at_once() {
+async fn all_addresses_of_a_handle_are_released_with_a_single_block_write() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.66.0.0/29", 29);
     for handle in ["net.a", "net.b", "net.a"] {
@@ -59,7 +59,7 @@ async fn every_address_of_a_handle_goes_at_once() {
 
 // With a cooldown, the allocation stays in its place with a release time.
 #[tokio::test]
-async fn with_a_cooldown_addresses_rest_before_they_are_free() {
+async fn released_address_is_free_only_after_the_cooldown() {
     let cluster = Cluster::new();
     cluster.pool("tiny", "10.66.0.0/31", 31);
     cluster.configure(|config| config.ip_cooldown_seconds = 30);
@@ -77,7 +77,7 @@ async fn with_a_cooldown_addresses_rest_before_they_are_free() {
 
 // Golden (Kubernetes): annot-pools.
 #[tokio::test]
-async fn an_emptied_block_of_a_pool_that_no_longer_selects_its_node_is_given_up() {
+async fn emptied_block_of_a_pool_that_deselects_the_node_is_released() {
     for owner in ["node1", "node2"] {
         let cluster = Cluster::new();
         cluster.pool_with("gold", "10.65.0.0/26", 26, |spec| spec.node_selector = "tier == 'gold'".into());
@@ -94,7 +94,7 @@ async fn an_emptied_block_of_a_pool_that_no_longer_selects_its_node_is_given_up(
 }
 
 #[tokio::test]
-async fn an_emptied_block_stays_where_the_selector_still_fits() {
+async fn emptied_block_is_retained_while_the_pool_selects_the_node() {
     let cluster = Cluster::new();
     cluster.pool_with("gold", "10.65.0.0/26", 26, |spec| spec.node_selector = "tier == 'gold'".into());
     cluster.node("node1", &[("tier", "gold")]);
@@ -105,7 +105,7 @@ async fn an_emptied_block_stays_where_the_selector_still_fits() {
 }
 
 #[tokio::test]
-async fn an_unreadable_block_keeps_its_count_and_does_not_keep_the_others() {
+async fn unreadable_block_retains_its_count_and_blocks_no_other_release() {
     use libcalico::ipam::Block;
     use libcalico::store::Kind;
     let cluster = Cluster::new();
@@ -121,7 +121,7 @@ async fn an_unreadable_block_keeps_its_count_and_does_not_keep_the_others() {
 }
 
 #[tokio::test]
-async fn an_unreachable_datastore_is_an_error_that_says_so() {
+async fn release_without_a_datastore_returns_an_unavailable_error() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.one("node1", "net.a").await.unwrap();
@@ -132,7 +132,7 @@ async fn an_unreachable_datastore_is_an_error_that_says_so() {
 
 /// A DEL repeats until it succeeds, so an inconsistent block would otherwise block its containers forever.
 #[tokio::test]
-async fn del_releases_from_a_block_that_contradicts_itself_and_add_takes_nothing_from_it() {
+async fn inconsistent_block_allows_releases_and_no_assignments() {
     const BLOCK: &str = "10.65.166.128/26";
     for cooldown in [0, 30] {
         let cluster = Cluster::new();
@@ -161,7 +161,7 @@ async fn del_releases_from_a_block_that_contradicts_itself_and_add_takes_nothing
 }
 
 #[tokio::test]
-async fn addresses_stay_held_until_their_endpoints_gave_them_up() {
+async fn addresses_stay_allocated_until_their_endpoints_are_updated() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     let mut request = cluster.request("node1", "net.a");

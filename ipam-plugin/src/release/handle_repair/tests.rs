@@ -30,7 +30,7 @@ async fn mend(cluster: &Cluster, suspects: &[SuspectHandle]) -> RepairedHandles 
 }
 
 #[tokio::test]
-async fn handles_count_what_blocks_hold() {
+async fn handle_counts_are_corrected_to_the_allocations_in_blocks() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         let cluster = cluster(store()).await;
         let (orphan, elsewhere) = (HandleId::new("net.orphan"), HandleId::new("net.elsewhere"));
@@ -54,7 +54,7 @@ async fn handles_count_what_blocks_hold() {
 }
 
 #[tokio::test]
-async fn a_handle_that_is_missing_or_counts_too_little_is_restored() {
+async fn missing_or_low_handle_count_is_restored() {
     let cluster = cluster(MemoryStore::sequential()).await;
     for wrong in [None, Some(counting(&[]))] {
         cluster.store.edit(|pairs| pairs.remove("/calico/ipam/v2/handle/net.a"));
@@ -70,7 +70,7 @@ async fn a_handle_that_is_missing_or_counts_too_little_is_restored() {
 }
 
 #[tokio::test]
-async fn one_that_was_written_since_is_left_alone() {
+async fn handle_written_since_the_audit_is_not_repaired() {
     let cluster = cluster(MemoryStore::sequential()).await;
     let id = HandleId::new("net.new");
     cluster.store.put(&id, &counting(&[(BLOCK, 1)]));
@@ -86,7 +86,7 @@ async fn one_that_was_written_since_is_left_alone() {
 }
 
 #[tokio::test]
-async fn an_allocation_that_is_under_way_loses_its_block_and_not_its_handle() {
+async fn repair_makes_a_concurrent_allocation_lose_its_block_write_only() {
     let cluster = cluster(MemoryStore::sequential()).await;
     let id = HandleId::new("net.slow");
     cluster.store.put(&id, &counting(&[(BLOCK, 1)]));
@@ -121,7 +121,7 @@ fn lowers(writes: Option<&[Write]>) -> bool {
 }
 
 #[tokio::test]
-async fn an_allocation_that_read_between_the_two_writes_keeps_its_handle() {
+async fn allocation_between_the_two_repair_writes_retains_its_handle() {
     let id = HandleId::new("net.slow");
     for (counts, after) in [(1, 1), (1, 2), (3, 1), (3, 2)] {
         let cluster = cluster(MemoryStore::sequential()).await;
@@ -152,7 +152,7 @@ async fn an_allocation_that_read_between_the_two_writes_keeps_its_handle() {
 }
 
 #[tokio::test]
-async fn what_was_read_before_a_handle_was_less_is_written_no_more() {
+async fn block_read_before_the_handle_repair_can_no_longer_be_written() {
     let cluster = cluster(MemoryStore::sequential()).await;
     let (orphan, running) = (HandleId::new("net.slow"), HandleId::new("net.a"));
     cluster.store.put(&orphan, &counting(&[(BLOCK, 1)]));
@@ -176,7 +176,7 @@ async fn what_was_read_before_a_handle_was_less_is_written_no_more() {
 }
 
 #[tokio::test]
-async fn blocks_that_cannot_be_written_after_a_handle_are_told() {
+async fn blocks_unwritable_after_a_handle_repair_are_reported() {
     let cluster = cluster(MemoryStore::sequential()).await;
     let id = HandleId::new("net.slow");
     cluster.store.put(&id, &counting(&[(BLOCK, 1)]));

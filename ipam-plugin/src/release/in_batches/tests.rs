@@ -76,7 +76,7 @@ async fn through(
 }
 
 #[tokio::test]
-async fn each_block_and_each_handle_is_written_once() {
+async fn batch_release_writes_each_block_and_handle_once() {
     for (store, handles) in STORES.into_iter().zip([240usize.div_ceil(64), 240]) {
         let cluster = filled(store(), 40, 6);
         let requests = all(&cluster);
@@ -93,7 +93,7 @@ async fn each_block_and_each_handle_is_written_once() {
 }
 
 #[tokio::test]
-async fn an_address_that_was_allocated_anew_survives_and_keeps_no_other() {
+async fn reallocated_address_survives_and_does_not_block_other_releases() {
     for store in STORES {
         let cluster = filled(store(), 2, 3);
         let requests = all(&cluster);
@@ -110,7 +110,7 @@ async fn an_address_that_was_allocated_anew_survives_and_keeps_no_other() {
 }
 
 #[tokio::test]
-async fn released_addresses_rest_and_a_second_time_there_is_nothing_to_do() {
+async fn released_addresses_cool_down_and_a_second_release_writes_no_data() {
     let cluster = filled(MemoryStore::sequential(), 2, 3);
     cluster.configure(|config| config.ip_cooldown_seconds = 30);
     let requests = all(&cluster);
@@ -124,7 +124,7 @@ async fn released_addresses_rest_and_a_second_time_there_is_nothing_to_do() {
 }
 
 #[tokio::test]
-async fn blocks_that_are_missing_or_corrupt_keep_no_other() {
+async fn missing_or_corrupt_blocks_do_not_block_other_releases() {
     let cluster = filled(MemoryStore::transactional(), 3, 2);
     let mut requests = all(&cluster);
     let mut corrupt = cluster.block("10.0.0.8/29").unwrap();
@@ -138,7 +138,7 @@ async fn blocks_that_are_missing_or_corrupt_keep_no_other() {
 }
 
 #[tokio::test]
-async fn a_handle_with_addresses_elsewhere_stays() {
+async fn handle_with_addresses_in_other_blocks_is_retained() {
     let cluster = Cluster::on(MemoryStore::sequential());
     cluster.pool("pool4", "10.0.0.0/24", 31);
     let mut request = cluster.request("node1", "net.a");
@@ -153,7 +153,7 @@ async fn a_handle_with_addresses_elsewhere_stays() {
 }
 
 #[tokio::test]
-async fn a_closed_gate_stops_before_the_next_write() {
+async fn batch_release_stops_before_the_next_write_when_the_gate_closes() {
     for store in STORES {
         for admitted in 0..12 {
             let cluster = filled(store(), 3, 3);
@@ -173,7 +173,7 @@ async fn a_closed_gate_stops_before_the_next_write() {
 /// Each request in turn fails in each way or loses a race. All addresses reported as released are released, every state
 /// is legal, and a second batch with fresh reads completes the work.
 #[tokio::test]
-async fn a_batch_that_breaks_anywhere_is_finished_by_the_next() {
+async fn interrupted_batch_release_is_completed_by_the_next_batch() {
     let faults = [Fault::None, Fault::Refused, Fault::LostRequest, Fault::LostAnswer, Fault::Cut(1)];
     for (store, fault) in STORES.into_iter().flat_map(|store| faults.map(|fault| (store, fault))) {
         for at in 0..14 {
@@ -207,7 +207,7 @@ async fn a_batch_that_breaks_anywhere_is_finished_by_the_next() {
 }
 
 #[tokio::test]
-async fn an_empty_block_of_nobody_is_deleted_and_one_its_pool_deselected_is_given_up() {
+async fn emptied_block_without_affinity_is_deleted_and_a_deselected_block_released() {
     let cluster = filled(MemoryStore::sequential(), 2, 1);
     let mut orphan = cluster.block("10.0.0.0/29").unwrap();
     orphan.clear_affinity();
@@ -219,7 +219,7 @@ async fn an_empty_block_of_nobody_is_deleted_and_one_its_pool_deselected_is_give
 }
 
 #[tokio::test]
-async fn a_block_without_requests_is_written_when_addresses_have_rested() {
+async fn block_without_requests_is_written_when_its_addresses_have_cooled_down() {
     let cluster = filled(MemoryStore::sequential(), 2, 2);
     cluster.configure(|config| config.ip_cooldown_seconds = 30);
     run(&cluster, &all(&cluster)).await;

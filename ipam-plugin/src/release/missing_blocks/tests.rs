@@ -48,7 +48,7 @@ fn stores() -> [MemoryStore; 2] {
 }
 
 #[tokio::test]
-async fn a_block_that_is_created_after_the_del_of_its_killed_add_takes_nothing() {
+async fn block_created_after_the_del_of_a_killed_add_allocates_no_address() {
     for store in stores() {
         let Killed { cluster, creation } = killed(store, Some(AffinityState::Pending));
         let call = testing::call("a");
@@ -69,7 +69,7 @@ async fn a_block_that_is_created_after_the_del_of_its_killed_add_takes_nothing()
 }
 
 #[tokio::test]
-async fn one_that_is_created_during_the_del_is_released() {
+async fn block_created_during_the_del_is_released() {
     for store in stores() {
         let Killed { cluster, creation } = killed(store, Some(AffinityState::Pending));
         let mut creation = Some(creation);
@@ -90,7 +90,7 @@ async fn one_that_is_created_during_the_del_is_released() {
 
 /// Releasing the block at once would let the late creation succeed; the node's next allocation releases it.
 #[tokio::test]
-async fn the_block_stays_until_the_nodes_next_allocation_even_where_the_pool_deselects_the_node() {
+async fn placeholder_block_is_retained_until_the_nodes_next_allocation() {
     let Killed { cluster, creation } = killed(MemoryStore::sequential(), Some(AffinityState::Pending));
     cluster.pool_with("pool4", "10.65.0.0/24", 26, |spec| spec.node_selector = "tier == 'gold'".into());
     cluster.pool("other", "10.66.0.0/24", 26);
@@ -102,7 +102,7 @@ async fn the_block_stays_until_the_nodes_next_allocation_even_where_the_pool_des
 }
 
 #[tokio::test]
-async fn without_a_pending_claim_of_the_node_no_block_is_created() {
+async fn placeholder_block_requires_a_pending_affinity_of_the_node() {
     for state in [None, Some(AffinityState::PendingDeletion), Some(AffinityState::Confirmed)] {
         let Killed { cluster, .. } = killed(MemoryStore::sequential(), state);
         release_on(&cluster, "node1").await.unwrap();
@@ -115,7 +115,7 @@ async fn without_a_pending_claim_of_the_node_no_block_is_created() {
 }
 
 #[tokio::test]
-async fn no_block_is_created_outside_of_every_pool_or_over_another_one() {
+async fn no_placeholder_block_is_created_outside_pools_or_over_another_block() {
     let Killed { cluster, .. } = killed(MemoryStore::sequential(), Some(AffinityState::Pending));
     cluster.pool("pool4", "10.66.0.0/24", 26);
     release_on(&cluster, "node1").await.unwrap();
@@ -132,7 +132,7 @@ async fn no_block_is_created_outside_of_every_pool_or_over_another_one() {
 
 /// The reads are: the handle and its block. The pool is read only after the block was emptied.
 #[tokio::test]
-async fn a_release_whose_blocks_are_all_there_asks_for_no_claim() {
+async fn release_with_all_blocks_present_reads_no_affinities() {
     let cluster = Cluster::on(MemoryStore::sequential());
     cluster.pool("pool4", "10.65.0.0/24", 26);
     cluster.one("node1", "net.other").await.unwrap();

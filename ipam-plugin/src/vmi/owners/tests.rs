@@ -25,7 +25,7 @@ async fn cluster(store: MemoryStore) -> (Cluster, Cidr) {
 
 /// Another pod becomes the owner before each request of the DEL in turn; the request before that may get lost.
 #[tokio::test]
-async fn an_address_that_another_pod_took_over_meanwhile_is_not_given_back() {
+async fn address_taken_over_by_another_pod_is_not_released() {
     let handle = HandleId::new(HANDLE);
     let vmi = MachinePod {
         namespace: "ns".into(),
@@ -72,7 +72,7 @@ async fn an_address_that_another_pod_took_over_meanwhile_is_not_given_back() {
 
 /// The previous launcher pod may still run, even if the VMI is being deleted.
 #[tokio::test]
-async fn a_failed_add_puts_the_pod_before_back_as_owner_whatever_is_lost() {
+async fn failed_vmi_add_restores_the_previous_owner_despite_lost_requests() {
     let handle = HandleId::new(HANDLE);
     for (slot, migration) in [(OwnerSlot::Active, None), (OwnerSlot::Alternate, Some("job"))] {
         let vmi = MachinePod {

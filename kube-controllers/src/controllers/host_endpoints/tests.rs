@@ -110,7 +110,7 @@ fn template(name: &str) -> AutoHostEndpoints {
 }
 
 #[tokio::test]
-async fn endpoints_follow_nodes_and_settings() {
+async fn host_endpoints_follow_nodes_and_settings() {
     let fixture = Fixture::new(default_endpoint());
     fixture.node("node-1").await;
     fixture.put("dangling", "node-9", true).await;
@@ -132,7 +132,7 @@ async fn endpoints_follow_nodes_and_settings() {
 }
 
 #[tokio::test]
-async fn what_others_do_to_ours_is_undone() {
+async fn foreign_changes_to_automatic_host_endpoints_are_reverted() {
     let fixture = Fixture::new(default_endpoint());
     fixture.node("node-1").await;
     fixture.settle().await;
@@ -154,7 +154,7 @@ async fn what_others_do_to_ours_is_undone() {
 }
 
 #[tokio::test]
-async fn what_was_not_heard_of_yet_is_looked_at() {
+async fn host_endpoint_missing_from_the_cache_is_read_before_the_write() {
     let fixture = Fixture::new(default_endpoint());
     fixture.node("node-1").await;
     fixture.on_event().await;
@@ -170,7 +170,7 @@ async fn what_was_not_heard_of_yet_is_looked_at() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_taken_stops_nothing_else() {
+async fn name_taken_by_a_foreign_host_endpoint_fails_only_that_endpoint() {
     let fixture = Fixture::new(template("t"));
     fixture.node("node-1").await;
     fixture.put("node-1-auto-hep", "node-7", false).await;
@@ -182,7 +182,7 @@ async fn a_name_that_is_taken_stops_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_template_that_cannot_be_followed_deletes_nothing() {
+async fn invalid_template_deletes_no_host_endpoints() {
     let fixture = Fixture::new(template("t"));
     fixture.node("node-1").await;
     fixture.settle().await;
@@ -195,7 +195,7 @@ async fn a_template_that_cannot_be_followed_deletes_nothing() {
 }
 
 #[tokio::test]
-async fn settings_that_cannot_be_followed_delete_nothing_and_those_that_turn_it_off_delete_all() {
+async fn invalid_settings_delete_no_host_endpoints_and_disabling_deletes_all() {
     let both = |auto_create: &str, default: &str, pattern: &str| {
         let templates = json!([{"generateName": "t", "interfaceCIDRs": ["10.0.0.0/8"], "nodeSelector": pattern}]);
         let host_endpoint =
@@ -223,7 +223,7 @@ async fn settings_that_cannot_be_followed_delete_nothing_and_those_that_turn_it_
 }
 
 #[tokio::test]
-async fn a_node_that_is_only_not_heard_of_keeps_its_endpoints() {
+async fn host_endpoints_of_an_existing_node_survive_a_stale_deletion_event() {
     let fixture = Fixture::new(default_endpoint());
     fixture.node("node-1").await;
     fixture.settle().await;
@@ -246,7 +246,7 @@ async fn a_node_that_is_only_not_heard_of_keeps_its_endpoints() {
 }
 
 #[test]
-fn patterns_are_found_anywhere() {
+fn interface_patterns_match_anywhere_in_the_name() {
     let patterns = PatternCache::default();
     for (pattern, interface, found) in [
         ("eth", "veth0", true),

@@ -26,7 +26,7 @@ fn created(time: &'static str) -> impl FnOnce(&mut IpPool) {
 }
 
 #[test]
-fn of_two_that_overlap_the_one_in_use_stays() {
+fn pool_in_use_wins_over_an_overlapping_pool() {
     let cidr = "10.0.0.0/16";
     let deleting = |pool: &mut IpPool| pool.metadata.deletion_timestamp = Some("2026-01-03T00:00:00Z".into());
     let wins = |first: IpPool, second: IpPool| {
@@ -44,7 +44,7 @@ fn of_two_that_overlap_the_one_in_use_stays() {
 }
 
 #[test]
-fn four_pools() {
+fn pool_verdicts_reflect_overlap_deletion_and_disabling() {
     let active = |pool: &mut IpPool| condition(pool, "True");
     let mut pools = vec![
         pool("a", "10.0.0.0/16", active),
@@ -67,7 +67,7 @@ fn four_pools() {
 }
 
 #[test]
-fn the_words_are_upstreams() {
+fn pool_conditions_use_upstreams_reasons_and_messages() {
     let condition = Verdict::Ok.condition();
     assert_eq!((condition.is_true, condition.reason), (true, "OK"));
     assert_eq!(condition.message, "IPPool is available for IP allocation.");
@@ -80,7 +80,7 @@ fn the_words_are_upstreams() {
 }
 
 #[test]
-fn finalizers_follow_the_verdict() {
+fn pool_finalizers_follow_the_verdict() {
     let with = |finalizers: &[&str], deleting: bool| {
         let mut pool = pool("p", "10.0.0.0/16", |_| ());
         pool.metadata.unknown.insert("finalizers".into(), json!(finalizers));
@@ -103,7 +103,7 @@ fn finalizers_follow_the_verdict() {
 }
 
 #[test]
-fn only_blocks_of_pools_that_are_deleted_are_heard() {
+fn block_deletions_matter_only_in_pools_that_are_being_deleted() {
     let mut pools = PoolCache::default();
     let hear = |pools: &mut PoolCache, pool: IpPool| {
         let entry = Entry { key: pool.key(), value: pool, revision: Revision("1".into()) };

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_class_and_what_is_asked_for_decide() {
+    fn class_and_requested_addresses_decide_if_a_service_is_managed() {
         use AssignIps::{AllServices, RequestedServicesOnly};
         let plain = || json!({"type": "LoadBalancer"});
         let class = |class: &str| json!({"type": "LoadBalancer", "loadBalancerClass": class});

@@ -38,7 +38,7 @@ fn cache() -> NodeNameCache {
 }
 
 #[test]
-fn a_node_that_went_while_nobody_looked_is_found_at_the_start() {
+fn nodes_deleted_before_the_start_are_found_by_the_first_list() {
     let mut cache = cache();
     assert_eq!(cache.orphans(), [], "the list is not complete");
     assert_eq!(cache.apply_kubernetes_node(&Event::ListEnd), [ObjectKey::global("b")]);
@@ -47,7 +47,7 @@ fn a_node_that_went_while_nobody_looked_is_found_at_the_start() {
 }
 
 #[test]
-fn a_deletion_names_the_node() {
+fn deletion_event_returns_the_deleted_node_until_recreated() {
     let mut cache = cache();
     cache.apply_kubernetes_node(&Event::ListEnd);
     assert_eq!(cache.apply_kubernetes_node(&Event::Delete(&ObjectKey::global("k-a"))), [ObjectKey::global("a")]);
@@ -58,7 +58,7 @@ fn a_deletion_names_the_node() {
 }
 
 #[test]
-fn a_list_that_begins_anew_tells_of_deletions_it_slept_through() {
+fn restarted_list_reports_deletions_missed_meanwhile() {
     let mut cache = cache();
     cache.apply_kubernetes_node(&Event::ListEnd);
     cache.apply_kubernetes_node(&Event::ListStart);
@@ -67,7 +67,7 @@ fn a_list_that_begins_anew_tells_of_deletions_it_slept_through() {
 }
 
 #[test]
-fn a_node_that_registers_late_is_looked_at() {
+fn late_calico_node_without_a_kubernetes_node_is_an_orphan() {
     let mut cache = cache();
     cache.apply_kubernetes_node(&Event::ListEnd);
     assert_eq!(cache.apply_calico_node(&Event::Upsert(&calico("d", "k8s"))), [ObjectKey::global("d")]);
@@ -84,7 +84,7 @@ fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
 }
 
 #[tokio::test]
-async fn node_workers_says_how_many_nodes_are_worked_on_at_once() {
+async fn node_workers_limits_concurrent_node_deletions() {
     let (_dir, calico_store) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
     let workers = [(ControllerName::Node, 3)].into();
@@ -121,7 +121,7 @@ async fn node_workers_says_how_many_nodes_are_worked_on_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_look_serves_all_that_wait() {
+async fn single_endpoint_list_serves_all_waiting_nodes() {
     let (_dir, store) = embedded();
     for node in ["a", "b", "c"] {
         let spec = WorkloadEndpointSpec { node: node.into(), ..WorkloadEndpointSpec::default() };

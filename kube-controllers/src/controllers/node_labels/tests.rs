@@ -56,7 +56,7 @@ fn pairs(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 /// The case of upstream's test "should sync labels from k8s -> calico".
 #[tokio::test]
-async fn labels_follow_those_of_kubernetes() {
+async fn calico_node_labels_follow_the_kubernetes_node() {
     let fixture = Fixture::new();
     fixture.calico("n", &[("own", "1")], None).await;
     for (labels, expected) in [
@@ -81,7 +81,7 @@ async fn labels_follow_those_of_kubernetes() {
 
 /// The cache lags behind, and the write must not overwrite another writer's label.
 #[tokio::test]
-async fn what_others_wrote_meanwhile_stays() {
+async fn labels_written_concurrently_are_preserved() {
     let fixture = Fixture::new();
     fixture.calico("n", &[], None).await;
     fixture.kubernetes("k-n", &[("a", "1")]);
@@ -93,7 +93,7 @@ async fn what_others_wrote_meanwhile_stays() {
 }
 
 #[tokio::test]
-async fn a_bad_record_is_said_and_left_alone() {
+async fn invalid_label_record_is_reported_and_not_overwritten() {
     let fixture = Fixture::new();
     fixture.calico("n", &[("a", "1")], Some("{")).await;
     fixture.kubernetes("k-n", &[("a", "2")]);
@@ -106,7 +106,7 @@ async fn a_bad_record_is_said_and_left_alone() {
 }
 
 #[tokio::test]
-async fn unknown_nodes_are_no_error() {
+async fn sync_of_an_unknown_node_succeeds() {
     let fixture = Fixture::new();
     assert!(fixture.kubernetes("k-n", &[("a", "1")]).is_empty());
     assert_eq!(fixture.sync("n").await.unwrap(), NextReconcile::Done);
@@ -126,7 +126,7 @@ mod merging {
     }
 
     #[test]
-    fn labels_come_change_and_go() {
+    fn node_labels_are_added_changed_and_removed() {
         let first = merge(&found(&[("own", "1")], None), &labels(&[("a", "1"), ("b", "1")])).unwrap().unwrap();
         assert_eq!(first, found(&[("a", "1"), ("b", "1"), ("own", "1")], Some(r#"{"a":"1","b":"1"}"#)));
         let second = merge(&first, &labels(&[("b", "2"), ("c", "3")])).unwrap().unwrap();
@@ -135,13 +135,13 @@ mod merging {
     }
 
     #[test]
-    fn a_users_label_of_that_name_is_overwritten() {
+    fn user_label_with_a_kubernetes_label_name_is_overwritten() {
         let merged = merge(&found(&[("a", "mine")], None), &labels(&[("a", "theirs")])).unwrap().unwrap();
         assert_eq!(merged.labels, labels(&[("a", "theirs")]));
     }
 
     #[test]
-    fn without_a_record_nothing_is_taken_away() {
+    fn labels_without_a_valid_record_are_not_removed() {
         assert_eq!(merge(&found(&[("a", "1")], None), &labels(&[])).unwrap(), None);
         assert_eq!(merge(&found(&[("a", "1")], Some("null")), &labels(&[])).unwrap(), None);
         for record in ["no JSON", "[]", r#"{"a":1}"#] {
@@ -155,7 +155,7 @@ mod merging {
 
     proptest! {
         #[test]
-        fn after_one_sync_there_is_nothing_to_do(
+        fn merging_the_same_labels_again_changes_no_node(
             own in some_labels(), rounds in prop::collection::vec(some_labels(), 1..4),
         ) {
             let mut node = RecordedLabels { labels: own.clone(), record: None };

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_counts() {
+    fn duplicate_policy_with_the_newer_revision_wins() {
         let same = json!({});
         for other in [
             json!({"spec": {"order": 2}}),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_the_same_is_right_whoever_it_is() {
+    fn identical_duplicate_policy_is_accepted_in_any_order() {
         for (old, new) in [("9", "10"), ("10", "9"), ("ten", "nine")] {
             assert_eq!(
                 DuplicatePolicy::compare(&stored(old, json!({})), &stored(new, json!({}))),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_being_deleted_is_nobodys_successor() {
+    fn duplicate_policy_that_is_being_deleted_is_no_successor() {
         let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
         assert_eq!(DuplicatePolicy::compare(&stored("1", json!({})), &stored("2", going)), DuplicatePolicy::Going);
     }

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_counts() {
+    fn rollout_is_complete_only_if_every_daemonset_count_matches() {
         let complete = json!({"metadata": {"generation": 2}, "status": {"observedGeneration": 2,
             "desiredNumberScheduled": 3, "currentNumberScheduled": 3, "updatedNumberScheduled": 3}});
         let is_complete = |json| serde_json::from_value::<DaemonSet>(json).unwrap().is_rolled_out();

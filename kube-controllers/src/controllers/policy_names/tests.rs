@@ -96,7 +96,7 @@ fn policy(name: &str, tier: &str) -> Value {
 }
 
 #[tokio::test]
-async fn only_old_names_of_the_default_tier_are_replaced() {
+async fn only_prefixed_names_of_the_default_tier_are_renamed() {
     let host = Host::new(true);
     let key = |name: &str| ObjectKey::namespaced("ns", name);
     host.store::<NetworkPolicy>(&key("default.a"), policy("default.a", "")).await;
@@ -121,7 +121,7 @@ async fn only_old_names_of_the_default_tier_are_replaced() {
 
 /// A rename was interrupted between its two writes, and another writer changed the policy under the old name.
 #[tokio::test]
-async fn a_change_between_the_copy_and_the_deletion_is_not_lost() {
+async fn policy_changed_between_copy_and_deletion_is_copied_again() {
     let host = Host::new(true);
     let key = |name: &str| ObjectKey::global(name);
     let says = |name: &str, order: u32| json!({"metadata": {"name": name, "uid": "u"}, "spec": {"order": order}});
@@ -136,7 +136,7 @@ async fn a_change_between_the_copy_and_the_deletion_is_not_lost() {
 }
 
 #[tokio::test]
-async fn a_copy_that_is_right_is_not_written_again() {
+async fn up_to_date_policy_copy_is_not_rewritten() {
     let host = Host::new(true);
     let key = |name: &str| ObjectKey::global(name);
     let says = |name: &str| json!({"metadata": {"name": name, "uid": "u"}, "spec": {"order": 1}});
@@ -152,7 +152,7 @@ async fn a_copy_that_is_right_is_not_written_again() {
 
 /// A listed policy may be deleted before its turn, and must not be created again.
 #[tokio::test]
-async fn what_is_deleted_is_not_brought_back() {
+async fn policy_deleted_after_the_list_is_not_recreated() {
     let host = Host::new(true);
     host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))
         .await;
@@ -166,7 +166,7 @@ async fn what_is_deleted_is_not_brought_back() {
 }
 
 #[tokio::test]
-async fn nothing_is_renamed_before_every_node_has_the_new_version() {
+async fn policies_are_renamed_only_after_all_nodes_run_the_new_version() {
     let host = Host::new(true);
     *host.unavailable.lock().unwrap() = 1;
     host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))
@@ -179,7 +179,7 @@ async fn nothing_is_renamed_before_every_node_has_the_new_version() {
 }
 
 #[tokio::test]
-async fn a_roll_out_that_may_not_be_looked_at_is_a_failure_and_one_that_is_none_is_waited_for() {
+async fn unreadable_rollout_is_a_failure_and_a_missing_rollout_is_awaited() {
     let host = Host::new(true);
     host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))
         .await;
@@ -197,7 +197,7 @@ async fn a_roll_out_that_may_not_be_looked_at_is_a_failure_and_one_that_is_none_
 }
 
 #[tokio::test]
-async fn one_that_is_switched_off_does_nothing() {
+async fn disabled_policy_renaming_changes_no_policy() {
     let host = Host::new(false);
     host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))
         .await;
@@ -206,7 +206,7 @@ async fn one_that_is_switched_off_does_nothing() {
 }
 
 #[tokio::test]
-async fn while_policies_wait_for_the_roll_out_the_datastore_is_asked_nothing() {
+async fn waiting_for_the_rollout_sends_no_datastore_requests() {
     let host = Host::new(true);
     *host.unavailable.lock().unwrap() = 1;
     host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))

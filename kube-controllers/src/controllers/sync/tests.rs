@@ -131,7 +131,7 @@ impl Host {
 }
 
 #[tokio::test]
-async fn everything_is_mirrored_and_nothing_is_written_twice() {
+async fn all_sources_are_synced_and_unchanged_objects_are_not_rewritten() {
     let host = Host::new();
     host.on_event(&Event::ListStart);
     host.on_event(&Event::Upsert(&source("a", 80)));
@@ -151,7 +151,7 @@ async fn everything_is_mirrored_and_nothing_is_written_twice() {
 }
 
 #[tokio::test]
-async fn an_update_changes_the_spec_and_keeps_the_metadata() {
+async fn update_changes_the_spec_and_preserves_the_metadata() {
     let host = Host::new();
     host.list(&[source("a", 80)]);
     host.work().await;
@@ -167,7 +167,7 @@ async fn an_update_changes_the_spec_and_keeps_the_metadata() {
 }
 
 #[tokio::test]
-async fn what_others_change_or_leave_is_put_right() {
+async fn foreign_changes_and_orphans_are_corrected() {
     let host = Host::new();
     host.list(&[source("a", 80), source("b", 80)]);
     host.work().await;
@@ -185,7 +185,7 @@ async fn what_others_change_or_leave_is_put_right() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_mirror_do_not_stop_the_others() {
+async fn invalid_stored_bytes_do_not_block_other_objects() {
     let host = Host::new();
     for (name, bytes) in [("a", "{"), ("gone", "{\"spec\": 5}")] {
         host.put_bytes(&key(name), bytes).await;
@@ -197,7 +197,7 @@ async fn bytes_that_are_no_mirror_do_not_stop_the_others() {
 }
 
 #[tokio::test]
-async fn nothing_is_deleted_that_kubernetes_still_has() {
+async fn object_that_still_exists_in_kubernetes_is_not_deleted() {
     let host = Host::new();
     host.list(&[source("a", 80)]);
     host.work().await;
@@ -214,7 +214,7 @@ async fn nothing_is_deleted_that_kubernetes_still_has() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_written_is_told_once() {
+async fn unwritable_object_is_reported_once_per_change() {
     let host = Host::new();
     let long = "n".repeat(242);
     host.list(&[source(&long, 80), source("a", 80)]);
@@ -231,7 +231,7 @@ async fn what_may_not_be_written_is_told_once() {
 }
 
 #[tokio::test]
-async fn rules_that_cannot_be_converted_do_not_take_the_policy_with_them() {
+async fn unconvertible_rule_is_dropped_and_the_policy_synced() {
     let host = Host::new();
     let mut policy = source("a", 80);
     let bad = json!({"ports": [{"port": "http", "endPort": 90}]});
@@ -242,7 +242,7 @@ async fn rules_that_cannot_be_converted_do_not_take_the_policy_with_them() {
 }
 
 #[tokio::test]
-async fn a_replica_that_does_not_lead_writes_nothing() {
+async fn replica_that_is_not_leader_writes_no_policies() {
     let (sender, term) = watch::channel(LeadershipTerm::No);
     let host = Host::led_by(Leadership::new(term));
     host.put_bytes(&key("orphan"), r#"{"metadata":{"name":"x","namespace":"ns"},"spec":{}}"#).await;
@@ -255,7 +255,7 @@ async fn a_replica_that_does_not_lead_writes_nothing() {
 }
 
 #[test]
-fn names_lead_back() {
+fn synced_names_map_back_to_their_sources() {
     let account = ObjectKey::namespaced("ns", "a.b");
     let profile = ServiceAccounts::target_of(&account);
     assert_eq!(profile, ObjectKey::global("ksa.ns.a.b"));
@@ -269,7 +269,7 @@ fn names_lead_back() {
 }
 
 #[test]
-fn a_namespace_on_its_way_out_is_not_followed() {
+fn labels_of_a_terminating_namespace_are_not_applied() {
     use crate::controllers::namespace::Namespaces;
     let namespace = |phase: &str, team: &str| watched::Namespace {
         name: ObjectKey::global("ns"),

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_endpoint_of_the_same_name_begins_anew() {
+    fn recreated_endpoint_restarts_the_age_of_its_candidate() {
         let (key, begin, mut candidates) =
             (ObjectKey::namespaced("ns", "e"), Instant::now(), DeletionCandidates::default());
         let at = |seconds| begin + Duration::from_secs(seconds);

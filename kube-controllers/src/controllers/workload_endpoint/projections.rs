@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_address_is_the_pod_of_the_container() {
+    fn pod_that_reports_the_address_owns_the_sandbox() {
         let mut sandbox = sandbox("c1");
         sandbox.match_pod(&pod(1, ""));
         sandbox.match_pod(&pod(1, "10.0.0.2"));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn another_container_is_of_another_pod() {
+    fn pod_uid_is_copied_only_for_the_same_container() {
         let mut known = sandbox("c1");
         known.match_pod(&pod(1, "10.0.0.1"));
         let (mut same, mut other) = (sandbox("c1"), sandbox("c2"));

@@ -183,7 +183,7 @@ impl Host {
 }
 
 #[tokio::test]
-async fn labels_follow_the_pod_and_nothing_else_changes() {
+async fn label_update_follows_the_pod_and_changes_no_other_field() {
     let host = Host::new(Gc::Reclaim);
     let mut before = endpoint("n1", "web");
     before.spec.mac = "aa:bb:cc:dd:ee:ff".into();
@@ -215,7 +215,7 @@ async fn labels_follow_the_pod_and_nothing_else_changes() {
 }
 
 #[tokio::test]
-async fn what_others_write_to_the_labels_is_put_right() {
+async fn foreign_label_changes_of_an_endpoint_are_reverted() {
     let host = Host::new(Gc::Reclaim);
     let key = host.store(&endpoint("n1", "stale")).await;
     host.set_live("pods", json!([live(&pod("web"))]));
@@ -225,7 +225,7 @@ async fn what_others_write_to_the_labels_is_put_right() {
 }
 
 #[tokio::test]
-async fn a_pod_without_address_or_endpoint_is_left_alone() {
+async fn pod_without_an_address_or_endpoint_is_left_unchanged() {
     let host = Host::new(Gc::Reclaim);
     let key = host.store(&endpoint("n1", "stale")).await;
     let mut waiting = pod("web");
@@ -240,7 +240,7 @@ async fn a_pod_without_address_or_endpoint_is_left_alone() {
 }
 
 #[tokio::test]
-async fn an_endpoint_without_pod_goes_after_the_grace_period() {
+async fn endpoint_without_a_pod_is_deleted_after_the_grace_period() {
     let host = Host::new(Gc::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
     host.set_live("pods", json!([live(&pod("web"))]));
@@ -256,7 +256,7 @@ async fn an_endpoint_without_pod_goes_after_the_grace_period() {
 }
 
 #[tokio::test]
-async fn what_went_while_nobody_looked_is_found() {
+async fn endpoint_of_a_pod_deleted_before_the_start_is_deleted() {
     let host = Host::new(Gc::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
     host.list(&[]).await;
@@ -265,7 +265,7 @@ async fn what_went_while_nobody_looked_is_found() {
 }
 
 #[tokio::test]
-async fn an_endpoint_is_kept_whose_pod_is_there_after_all() {
+async fn endpoint_of_a_pod_missing_only_from_the_cache_is_retained() {
     let host = Host::new(Gc::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
     host.set_live("pods", json!([live(&pod("web"))]));
@@ -276,7 +276,7 @@ async fn an_endpoint_is_kept_whose_pod_is_there_after_all() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_was_made_anew_gets_its_own_grace_period() {
+async fn recreated_endpoint_gets_a_new_grace_period() {
     let host = Host::new(Gc::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
     host.list(&[]).await;
@@ -296,7 +296,7 @@ async fn an_endpoint_that_was_made_anew_gets_its_own_grace_period() {
 }
 
 #[tokio::test]
-async fn a_pod_that_moved_leaves_an_orphan_unless_it_has_the_address() {
+async fn endpoint_on_the_former_node_is_deleted_unless_the_pod_has_the_address() {
     for (address, kept) in [("10.0.0.2", false), ("10.0.0.1", true)] {
         let host = Host::new(Gc::Reclaim);
         let key = host.store(&endpoint("n1", "web")).await;
@@ -313,7 +313,7 @@ const FIRST: &str = "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
 const SECOND: &str = "8f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
 
 #[tokio::test]
-async fn a_successor_on_the_same_node_does_not_keep_the_endpoint_of_the_one_before() {
+async fn successor_pod_on_the_same_node_does_not_retain_its_predecessors_endpoint() {
     for (uid, address, kept) in [
         (FIRST, None, true),
         (SECOND, None, false),
@@ -339,7 +339,7 @@ async fn a_successor_on_the_same_node_does_not_keep_the_endpoint_of_the_one_befo
 }
 
 #[tokio::test]
-async fn the_endpoint_that_a_successor_got_meanwhile_is_its_own() {
+async fn endpoint_written_by_a_successor_pod_meanwhile_is_retained() {
     let host = Host::new(Gc::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
     let first = Pod { uid: FIRST.into(), ..pod("web") };
@@ -357,7 +357,7 @@ async fn the_endpoint_that_a_successor_got_meanwhile_is_its_own() {
 }
 
 #[tokio::test]
-async fn a_pod_on_the_network_of_its_node_has_no_endpoint() {
+async fn endpoint_of_a_host_network_pod_is_deleted() {
     let host = Host::new(Gc::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
     let own = Pod { host_network: true, pod_ip: Some("192.0.2.1".into()), pod_ips: vec![], ..pod("web") };
@@ -368,7 +368,7 @@ async fn a_pod_on_the_network_of_its_node_has_no_endpoint() {
 }
 
 #[tokio::test]
-async fn endpoint_of_a_pod_on_a_node_that_is_gone_is_an_orphan_unless_the_pod_reports_its_address() {
+async fn endpoint_on_a_deleted_node_is_deleted_unless_the_pod_reports_the_address() {
     let there = json!([{"metadata": {"name": "lost"}}]);
     for (nodes, address, kept) in
         [(json!([]), "10.0.0.9", false), (json!([]), "10.0.0.1", true), (there, "10.0.0.9", true)]
@@ -385,7 +385,7 @@ async fn endpoint_of_a_pod_on_a_node_that_is_gone_is_an_orphan_unless_the_pod_re
 }
 
 #[tokio::test]
-async fn a_node_that_calico_calls_otherwise_is_the_same_node() {
+async fn endpoint_on_a_calico_node_of_another_name_is_matched_to_its_pod() {
     let host = Host::new(Gc::Reclaim);
     let reference = OrchRef { node_name: "n1".into(), orchestrator: "k8s".into(), ..OrchRef::default() };
     let node = CalicoNode::new("calico-1", NodeSpec { orch_refs: vec![reference], ..NodeSpec::default() });
@@ -399,7 +399,7 @@ async fn a_node_that_calico_calls_otherwise_is_the_same_node() {
 }
 
 #[tokio::test]
-async fn a_dry_run_says_once_what_would_go() {
+async fn dry_run_reports_a_deletion_once() {
     let host = Host::new(Gc::Report);
     let key = host.store(&endpoint("n1", "web")).await;
     host.list(&[]).await;
@@ -411,7 +411,7 @@ async fn a_dry_run_says_once_what_would_go() {
 }
 
 #[tokio::test]
-async fn endpoints_of_others_are_no_concern() {
+async fn endpoints_of_other_orchestrators_are_not_deleted() {
     let host = Host::new(Gc::Reclaim);
     let mut container = endpoint("n1", "web");
     container.metadata.name = "n1-cni-c1-eth0".into();

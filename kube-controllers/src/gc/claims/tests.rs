@@ -44,7 +44,7 @@ async fn states(store: &Datastore) -> Vec<(String, AffinityState)> {
 }
 
 #[tokio::test]
-async fn claims_of_a_node_are_finished_or_dropped_after_five_minutes_and_not_before() {
+async fn unfinished_affinities_are_completed_after_five_minutes() {
     let (directory, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
     let (store, claims) = scene(&directory).await;
     let (gate, mut told) = (gate(&stop), HashSet::new());
@@ -57,7 +57,7 @@ async fn claims_of_a_node_are_finished_or_dropped_after_five_minutes_and_not_bef
 }
 
 #[tokio::test]
-async fn a_report_and_a_closed_gate_write_nothing() {
+async fn report_mode_and_a_closed_gate_write_no_affinities() {
     let (directory, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
     let (store, claims) = scene(&directory).await;
     let (gate, mut told) = (gate(&stop), HashSet::new());

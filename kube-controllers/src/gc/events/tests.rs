@@ -29,7 +29,7 @@ pub(in crate::gc) fn suspect(number: u8, node: Option<&str>) -> Suspect {
 }
 
 #[tokio::test]
-async fn nothing_is_told_once_the_gate_is_closed() {
+async fn no_event_is_published_after_the_gate_closes() {
     let (asked, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
     let count = asked.clone();
     let service = tower::service_fn(move |_: Request<kube::client::Body>| {
@@ -47,7 +47,7 @@ async fn nothing_is_told_once_the_gate_is_closed() {
 }
 
 #[tokio::test]
-async fn a_message_is_written_without_control_characters() {
+async fn event_message_escapes_control_characters() {
     let (sent, stop) = (Arc::new(std::sync::Mutex::new(Vec::new())), CancellationToken::new());
     let bodies = sent.clone();
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
@@ -68,7 +68,7 @@ async fn a_message_is_written_without_control_characters() {
 
 /// A tenant may forbid Events about their own pods.
 #[tokio::test]
-async fn an_event_that_is_forbidden_in_a_namespace_of_a_tenant_keeps_no_other_back() {
+async fn event_forbidden_in_a_tenant_namespace_does_not_block_other_events() {
     let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
     let paths = asked.clone();
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
@@ -90,7 +90,7 @@ async fn an_event_that_is_forbidden_in_a_namespace_of_a_tenant_keeps_no_other_ba
 }
 
 #[test]
-fn pods_with_the_longest_names_leave_a_message_within_a_kibibyte() {
+fn event_message_with_the_longest_names_fits_in_a_kibibyte() {
     let mut long = suspect(1, Some("a"));
     long.holder.names = Some(("n".repeat(63), "p".repeat(253)));
     let event = build_event("a", Gc::Reclaim, &[&long; 9], UNIX_EPOCH);
@@ -99,7 +99,7 @@ fn pods_with_the_longest_names_leave_a_message_within_a_kibibyte() {
 }
 
 #[test]
-fn one_event_for_each_node() {
+fn released_leaks_are_published_as_an_event_per_node() {
     let suspects: Vec<Suspect> =
         (1..=14).map(|n| suspect(n, (n > 1).then_some(if n == 2 { "b" } else { "a" }))).collect();
     let suspects: Vec<&Suspect> = suspects.iter().collect();

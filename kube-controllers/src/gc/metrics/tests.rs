@@ -73,7 +73,7 @@ fn cluster() -> Index {
 }
 
 #[test]
-fn an_empty_cluster_has_a_zero_for_each_node() {
+fn empty_cluster_has_zero_gauges_for_each_node() {
     let mut index = Index::new(Settings::default());
     for node in ["node-a", "node-b"] {
         index.put_kubernetes_node(node, false);
@@ -95,7 +95,7 @@ fn an_empty_cluster_has_a_zero_for_each_node() {
 }
 
 #[test]
-fn what_is_in_use_borrowed_and_leaked() {
+fn gauges_count_used_borrowed_and_leaked_addresses() {
     let mut index = cluster();
     let now = text(&index);
     let of_pool = |node: &str, n: u32| format!("{{ippool=\"test-ippool-1\",node=\"{node}\"}} {n}");
@@ -119,7 +119,7 @@ fn what_is_in_use_borrowed_and_leaked() {
 
 /// The scrape renders a copy, so later changes of the index do not show.
 #[test]
-fn a_scrape_shows_one_moment() {
+fn scrape_renders_a_consistent_copy_of_the_index() {
     let mut index = cluster();
     let (before, counted) = (text(&index), Counted::from_index(&index));
     index.pool_gone("test-ippool-1");
@@ -129,7 +129,7 @@ fn a_scrape_shows_one_moment() {
 }
 
 #[test]
-fn blocks_of_no_pool_and_of_no_node() {
+fn gauges_label_blocks_without_a_pool_or_node() {
     let mut index = cluster();
     index.put_block(&block("10.9.0.0/26", None, &["node-b", ""])).unwrap();
     let now = text(&index);
@@ -147,7 +147,7 @@ fn blocks_of_no_pool_and_of_no_node() {
 }
 
 #[test]
-fn names_types_and_labels_are_upstreams() {
+fn gc_metric_names_types_and_labels_match_upstreams() {
     let mut index = cluster();
     index.examine(Duration::ZERO, Scope::Everything);
     index.examine(Duration::from_secs(60), Scope::Changed);
@@ -168,7 +168,7 @@ fn names_types_and_labels_are_upstreams() {
 }
 
 #[test]
-fn no_name_stands_in_the_help_of_another() {
+fn no_ipam_metric_name_occurs_in_the_help_of_another_metric() {
     let all = families(&Counted::default());
     for one in &all {
         assert!(all.iter().all(|other| !other.help().contains(one.name())), "{}", one.name());

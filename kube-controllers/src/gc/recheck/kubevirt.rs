@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_gone_as_long_as_each_look_says_so() {
+    fn kubevirt_is_absent_only_while_each_lookup_confirms_it() {
         let mut kubevirt = KubeVirt::default();
         let at = |minutes: u64| Duration::from_secs(60) * minutes as u32;
         assert!(kubevirt.is_due(at(0)) && !kubevirt.is_gone() && kubevirt.next_deadline().is_none());

@@ -99,7 +99,7 @@ fn pod_path(number: u8) -> String {
 }
 
 #[tokio::test]
-async fn a_pod_that_has_the_address_keeps_it_whatever_the_cache_said() {
+async fn address_reported_by_a_live_pod_is_retained_despite_the_cache() {
     let server = Server::default();
     server.has(&pod_path(1), pod(1, "a", "10.0.0.1")).has(&pod_path(2), pod(2, "a", "10.0.0.99"));
     let changed = Suspect { evidence: Evidence::OtherAddresses, ..suspect(2, Some("a")) };
@@ -117,7 +117,7 @@ async fn a_pod_that_has_the_address_keeps_it_whatever_the_cache_said() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_looked_at_stays() {
+async fn address_is_retained_when_its_pod_cannot_be_read() {
     let server = Server::default();
     let other = json!({"kind": "Status", "code": 404, "details": {"name": "ns", "kind": "namespaces"}});
     server
@@ -136,7 +136,7 @@ async fn what_cannot_be_looked_at_stays() {
 }
 
 #[tokio::test]
-async fn many_pods_of_a_node_are_read_with_one_list() {
+async fn many_pods_of_a_node_are_read_with_a_single_list() {
     let server = Server::default();
     let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";
     let page = |token: &str, pod: Value| json!({"kind": "PodList", "metadata": {"continue": token}, "items": [pod]});
@@ -159,7 +159,7 @@ async fn many_pods_of_a_node_are_read_with_one_list() {
 
 /// With an old etcd, each list of a node's pods filters the pods of all nodes.
 #[tokio::test]
-async fn in_a_large_cluster_it_takes_more_pods_of_a_node_to_list_them() {
+async fn large_clusters_need_more_suspects_per_node_before_listing() {
     let server = Server::default();
     let suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
     let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";
@@ -172,7 +172,7 @@ async fn in_a_large_cluster_it_takes_more_pods_of_a_node_to_list_them() {
 
 /// The server has lost the position of the second page, so the first page is incomplete.
 #[tokio::test]
-async fn half_a_list_proves_nothing() {
+async fn incomplete_pod_list_is_ignored() {
     let server = Server::default();
     let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";
     server.says(list, json!({"kind": "PodList", "metadata": {"continue": "more"}, "items": [pod(1, "a", "10.0.0.1")]}));
@@ -187,7 +187,7 @@ async fn half_a_list_proves_nothing() {
 }
 
 #[tokio::test]
-async fn a_list_with_something_unreadable_proves_nothing() {
+async fn pod_list_with_an_unreadable_item_is_ignored() {
     let server = Server::default();
     let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";
     server.says(list, json!({"kind": "PodList", "metadata": {}, "items": [{"metadata": {"name": "odd"}}]}));
@@ -200,7 +200,7 @@ async fn a_list_with_something_unreadable_proves_nothing() {
 
 /// A proxy may answer with something else.
 #[tokio::test]
-async fn what_is_no_list_of_pods_proves_nothing() {
+async fn response_other_than_a_pod_list_is_ignored() {
     let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";
     let suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
     for answer in [
@@ -226,7 +226,7 @@ async fn what_is_no_list_of_pods_proves_nothing() {
 }
 
 #[tokio::test]
-async fn an_empty_page_that_is_not_the_last_one_proves_nothing() {
+async fn empty_page_with_a_continue_token_is_inconclusive() {
     let server = Server::default();
     let list = "/api/v1/namespaces/ns/pods?fieldSelector=metadata.name%3Dpod1&limit=1";
     server.says(list, json!({"kind": "PodList", "metadata": {"continue": "next"}, "items": []}));
@@ -236,7 +236,7 @@ async fn an_empty_page_that_is_not_the_last_one_proves_nothing() {
 
 /// An existing VirtualMachine or VMI keeps the address; a 404 for the kind counts as unknown.
 #[tokio::test]
-async fn virtual_machines() {
+async fn existing_vm_or_vmi_retains_the_address() {
     let machine = |n: u8| machine(n, Evidence::MachineGone, &[]);
     let of = |plural: &str, n: u8| format!("/apis/kubevirt.io/v1/namespaces/ns/{plural}/vm{n}");
     let metadata = |n: u8| json!({"metadata": {"name": format!("vm{n}"), "namespace": "ns"}});
@@ -273,7 +273,7 @@ fn machine(n: u8, evidence: Evidence, owners: &[u8]) -> Suspect {
 }
 
 #[tokio::test]
-async fn a_launcher_that_reports_the_address_keeps_it_when_its_machine_is_gone() {
+async fn launcher_that_reports_the_address_retains_it_after_the_vmi_is_deleted() {
     let ended = |n: u8, ip: &str| {
         let mut pod = pod(n, "a", ip);
         pod["status"]["phase"] = json!("Failed");
@@ -300,7 +300,7 @@ async fn a_launcher_that_reports_the_address_keeps_it_when_its_machine_is_gone()
 }
 
 #[tokio::test]
-async fn without_kubevirt_only_an_address_without_any_pod_of_its_machine_goes() {
+async fn without_kubevirt_an_address_is_released_only_if_all_launchers_are_deleted() {
     let groups = |names: &[&str]| {
         let group = |name: &&str| json!({"name": name, "versions": [{"groupVersion": format!("{name}/v1")}]});
         json!({"kind": "APIGroupList", "groups": names.iter().map(group).collect::<Vec<_>>()})
@@ -339,7 +339,7 @@ async fn without_kubevirt_only_an_address_without_any_pod_of_its_machine_goes() 
 }
 
 #[tokio::test]
-async fn a_node_that_is_there_is_not_gone() {
+async fn existing_node_and_service_retain_their_addresses() {
     let by_node = |n: u8, node: &str| Suspect { by_node: true, ..suspect(n, Some(node)) };
     let service = Suspect {
         holder: Holder { kind: ClaimKind::Service, names: Some(("ns".into(), "web".into())) },

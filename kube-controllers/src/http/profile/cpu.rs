@@ -97,9 +97,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_comes_first_with_its_build_id() {
+    fn program_is_the_first_mapping_and_has_its_build_id() {
         let code = mapped_code().expect("code");
-        let here = the_program_comes_first_with_its_build_id as fn() as usize as u64;
+        let here = program_is_the_first_mapping_and_has_its_build_id as fn() as usize as u64;
         let program = &code[0];
         assert!((program.memory.0..program.memory.1).contains(&here), "{code:?}");
         let file = std::env::current_exe().expect("a program").display().to_string();

@@ -34,7 +34,7 @@ fn replaced(step: ElectionStep) -> Lease {
 }
 
 #[test]
-fn a_lease_that_is_not_there_is_made() {
+fn missing_lease_is_created() {
     let ElectionStep::Create(lease) = election(None, Instant::now()).step(Instant::now(), wall(9), false) else {
         panic!("no lease")
     };
@@ -50,7 +50,7 @@ fn a_lease_that_is_not_there_is_made() {
 }
 
 #[test]
-fn deleted_lease_of_the_leader_is_made_again_without_a_wait() {
+fn deleted_lease_of_the_leader_is_recreated_without_a_wait() {
     let ElectionStep::Create(lease) = election(None, Instant::now()).step(Instant::now(), wall(9), true) else {
         panic!("no lease")
     };
@@ -58,7 +58,7 @@ fn deleted_lease_of_the_leader_is_made_again_without_a_wait() {
 }
 
 #[test]
-fn our_lease_is_renewed_over_the_version_that_was_seen_and_nothing_else_changes() {
+fn own_lease_is_renewed_over_the_observed_version_unchanged() {
     let now = Instant::now();
     let renewed = replaced(election(Some(lease(3, "we")), now).step(now, wall(9), false));
     let mut expected = lease(3, "we");
@@ -67,7 +67,7 @@ fn our_lease_is_renewed_over_the_version_that_was_seen_and_nothing_else_changes(
 }
 
 #[test]
-fn anothers_lease_is_left_alone_until_it_has_not_changed_for_as_long_as_it_says() {
+fn foreign_lease_is_left_alone_until_unchanged_for_its_duration() {
     let begin = Instant::now();
     let mut election = election(Some(lease(3, "other")), begin);
     assert_eq!(election.step(begin + 14 * SECOND, wall(9), false), ElectionStep::Wait(begin + 15 * SECOND));
@@ -85,7 +85,7 @@ fn anothers_lease_is_left_alone_until_it_has_not_changed_for_as_long_as_it_says(
 }
 
 #[test]
-fn lease_that_was_given_back_a_moment_ago_is_taken_without_a_wait() {
+fn recently_released_lease_is_acquired_without_a_wait() {
     let now = Instant::now();
     // The fixture was renewed in second 2.
     for (second, duration) in [(2, 15), (1, 15), (12, 15), (13, 25), (-9, 25), (3600, 25)] {
@@ -99,7 +99,7 @@ fn lease_that_was_given_back_a_moment_ago_is_taken_without_a_wait() {
 }
 
 #[test]
-fn a_holder_of_another_period_is_given_its_own() {
+fn lease_duration_of_a_foreign_holder_is_respected() {
     let now = Instant::now();
     let mut long = lease(3, "other");
     long.spec.get_or_insert_default().lease_duration_seconds = Some(60);
@@ -115,7 +115,7 @@ fn duration(step: ElectionStep) -> Option<i32> {
 }
 
 #[test]
-fn refused_holder_without_the_right_to_write_renews_with_a_wait_and_one_within_its_right_without() {
+fn refused_holder_renews_with_a_wait_only_after_its_right_to_write_ended() {
     let begin = Instant::now();
     let mut election = election(Some(lease(3, "we")), begin);
     election.refused();
@@ -138,7 +138,7 @@ fn refused_holder_without_the_right_to_write_renews_with_a_wait_and_one_within_i
 }
 
 #[test]
-fn refused_standby_takes_the_lease_with_a_wait_until_the_role_allowed_it_for_as_long() {
+fn refused_standby_acquires_with_a_wait_until_allowed_for_a_lease_and_a_write() {
     let begin = Instant::now();
     for (taken, expected) in [(15, 25), (24, 25), (25, 15)] {
         let mut election = election(Some(lease(3, "other")), begin);
@@ -149,7 +149,7 @@ fn refused_standby_takes_the_lease_with_a_wait_until_the_role_allowed_it_for_as_
 }
 
 #[test]
-fn what_is_given_back_is_ours_and_nobodys() {
+fn only_an_own_lease_is_released_and_without_a_holder() {
     let now = Instant::now();
     let returned = election(Some(lease(3, "we")), now).given_back(now, wall(9)).expect("it is ours");
     let spec = returned.spec.expect("a spec");
@@ -161,7 +161,7 @@ fn what_is_given_back_is_ours_and_nobodys() {
 
 /// A deleted Lease that the role does not allow to create again is refused to every replica of the election.
 #[test]
-fn election_with_a_holder_is_remembered_when_the_lease_is_gone() {
+fn former_holder_is_remembered_after_the_lease_is_deleted() {
     let now = Instant::now();
     for holder in ["we", "other"] {
         let mut election = election(Some(lease(3, holder)), now);

@@ -13,7 +13,7 @@ async fn soon<K: Clone + Eq + Hash + Send + 'static>(queue: &Queue<K>) -> Option
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_waits_once_and_in_order() {
+async fn queued_key_is_returned_once_and_in_order() {
     let queue = Queue::default();
     for key in ["a", "b", "a", "c", "b"] {
         queue.add(key);
@@ -24,7 +24,7 @@ async fn a_key_waits_once_and_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_held_key_comes_again_only_when_done() {
+async fn key_added_while_in_progress_is_returned_after_done() {
     let queue = Queue::default();
     queue.add("a");
     let key = queue.next().await;
@@ -38,7 +38,7 @@ async fn a_held_key_comes_again_only_when_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_moments_the_earliest_counts_and_the_key_comes_once() {
+async fn key_with_several_deadlines_is_returned_once_at_the_earliest() {
     let queue = Queue::default();
     let begin = Instant::now();
     queue.add_after("a", Duration::from_secs(9));
@@ -52,7 +52,7 @@ async fn of_several_moments_the_earliest_counts_and_the_key_comes_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_comes_now_does_not_come_later() {
+async fn key_added_now_cancels_its_delayed_addition() {
     let queue = Queue::default();
     queue.add_after("a", Duration::from_secs(3));
     queue.add("a");
@@ -62,7 +62,7 @@ async fn a_key_that_comes_now_does_not_come_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_moment_that_comes_while_the_key_is_held_brings_it_again() {
+async fn delayed_key_due_while_in_progress_is_returned_after_done() {
     let queue = Queue::default();
     queue.add("a");
     let key = queue.next().await;
@@ -74,7 +74,7 @@ async fn a_moment_that_comes_while_the_key_is_held_brings_it_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_late_moment_hears_of_an_earlier_one() {
+async fn earlier_deadline_wakes_a_waiting_worker() {
     let queue = Queue::default();
     queue.add_after("late", Duration::from_secs(100));
     let waiter = tokio::spawn({
@@ -89,7 +89,7 @@ async fn who_waits_for_a_late_moment_hears_of_an_earlier_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_waiter_gets_a_key_when_there_are_enough() {
+async fn each_waiter_gets_a_key_when_enough_are_added() {
     let queue = Queue::default();
     let waiters: Vec<_> = (0..3)
         .map(|_| {
@@ -110,7 +110,7 @@ async fn every_waiter_gets_a_key_when_there_are_enough() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_was_dropped_took_nothing() {
+async fn dropped_next_call_consumes_no_key() {
     let queue = Queue::default();
     {
         let next = queue.next();
@@ -122,7 +122,7 @@ async fn a_call_that_was_dropped_took_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_depth_is_shown_and_counts_only_what_is_due() {
+async fn queue_depth_gauge_counts_due_keys_only() {
     let queue = Queue::default();
     let gauge = IntGauge::new("depth", "of a test").expect("a valid name");
     queue.add(1);
@@ -156,7 +156,7 @@ proptest! {
     /// After any sequence of operations, at most one worker holds each key, and no key is lost that was added after it
     /// was last taken.
     #[test]
-    fn nothing_is_lost_and_nothing_held_twice(acts in prop::collection::vec(act(), 0..60)) {
+    fn queue_loses_no_key_and_hands_no_key_to_two_workers(acts in prop::collection::vec(act(), 0..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = runtime.expect("runtime");
         runtime.block_on(async {

@@ -113,7 +113,7 @@ async fn seconds(count: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_tried_again_with_growing_delay_and_does_not_hold_up_others() {
+async fn failed_key_is_retried_with_growing_delay_without_blocking_other_keys() {
     let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("fails three times");
     bench.queue.add("fine");
@@ -129,7 +129,7 @@ async fn a_failure_is_tried_again_with_growing_delay_and_does_not_hold_up_others
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_invalid_object_is_not_tried_again_before_it_is_added_again() {
+async fn invalid_object_is_retried_only_after_a_new_add() {
     let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("invalid");
     seconds(3600).await;
@@ -141,7 +141,7 @@ async fn an_invalid_object_is_not_tried_again_before_it_is_added_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_caught_counted_and_tried_again() {
+async fn panic_is_caught_counted_and_retried() {
     let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("panics once");
     bench.queue.add("fine");
@@ -152,7 +152,7 @@ async fn a_panic_is_caught_counted_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_asks_for_it_comes_again() {
+async fn key_is_requeued_after_the_requested_delay() {
     let bench = Bench::new(2, LeadershipTerm::Always);
     bench.queue.add("every minute");
     seconds(150).await;
@@ -161,7 +161,7 @@ async fn a_key_that_asks_for_it_comes_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_keys_at_once_as_there_are_workers_and_no_key_twice() {
+async fn concurrent_keys_are_limited_to_the_workers_and_never_duplicated() {
     let bench = Bench::new(2, LeadershipTerm::Always);
     for key in ["slow 1", "slow 2", "slow 3"] {
         bench.queue.add(key);
@@ -176,7 +176,7 @@ async fn as_many_keys_at_once_as_there_are_workers_and_no_key_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_runs_before_this_replica_leads() {
+async fn workers_idle_until_the_replica_is_leader() {
     let bench = Bench::new(2, LeadershipTerm::No);
     bench.queue.add("fine");
     seconds(60).await;
@@ -188,7 +188,7 @@ async fn nothing_runs_before_this_replica_leads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_under_way_is_dropped_with_the_leadership_and_done_when_it_is_back() {
+async fn work_is_dropped_when_leadership_ends_and_redone_when_regained() {
     let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("slow");
     seconds(1).await;
@@ -205,7 +205,7 @@ async fn work_under_way_is_dropped_with_the_leadership_and_done_when_it_is_back(
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_goes_no_further_when_the_clock_took_the_leadership_and_nobody_was_told() {
+async fn work_stops_at_the_end_of_the_term_without_a_notification() {
     let bench = Bench::new(1, LeadershipTerm::Until(Deadline::now().plus(Duration::from_secs(60))));
     bench.queue.add("slow");
     seconds(1).await;
@@ -220,7 +220,7 @@ async fn work_goes_no_further_when_the_clock_took_the_leadership_and_nobody_was_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_lets_the_work_under_way_end_and_takes_nothing_more() {
+async fn stop_finishes_the_key_in_progress_and_starts_no_other() {
     let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("slow");
     bench.queue.add("fine");
@@ -235,7 +235,7 @@ async fn a_stop_lets_the_work_under_way_end_and_takes_nothing_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_does_not_wait_for_ever() {
+async fn stop_abandons_the_key_in_progress_after_a_timeout() {
     let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("slow");
     seconds(1).await;
@@ -248,7 +248,7 @@ async fn a_stop_does_not_wait_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn workers_end_with_the_future_that_runs_them_and_give_back_what_they_held() {
+async fn aborted_workers_return_their_keys_to_the_queue() {
     let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("slow");
     seconds(1).await;
@@ -260,7 +260,7 @@ async fn workers_end_with_the_future_that_runs_them_and_give_back_what_they_held
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_never_ends_is_found_and_failures_without_end_are_not() {
+async fn endless_reconcile_is_reported_as_stuck_and_periodic_work_is_not() {
     // The wait for the end of the term wakes the worker's task each second.
     let bench = Bench::new(2, LeadershipTerm::Until(Deadline::now().plus(Duration::from_secs(86_400))));
     bench.queue.add("every minute");
@@ -286,7 +286,7 @@ mod backoff {
     }
 
     #[test]
-    fn delays_double_from_five_milliseconds_to_half_a_minute() {
+    fn delays_double_from_five_milliseconds_to_thirty_seconds() {
         let delays = delays(40);
         assert_eq!(delays[..5], [5, 10, 20, 40, 80]);
         assert_eq!(delays[12..15], [20_480, 30_000, 30_000]);
@@ -294,7 +294,7 @@ mod backoff {
     }
 
     #[test]
-    fn jitter_takes_away_up_to_half() {
+    fn jitter_reduces_the_delay_by_at_most_half() {
         let delay = |random| Backoff::default().failed(&"a", random).delay;
         assert_eq!(delay(0.0), Duration::from_micros(2500));
         assert_eq!(delay(0.5), Duration::from_micros(3750));
@@ -302,7 +302,7 @@ mod backoff {
     }
 
     #[test]
-    fn success_begins_anew_and_keys_do_not_share() {
+    fn success_resets_the_backoff_of_a_single_key() {
         let mut backoff = Backoff::default();
         assert_eq!(backoff.failed(&"a", 1.0).times, 1);
         assert_eq!(backoff.failed(&"a", 1.0).times, 2);

@@ -24,7 +24,7 @@ const READY: &str =
 const UNREADY: &str = r#"{"Readiness":{"CalicoDatastore":{"Ready":false,"Reason":"one"},"KubeAPIServer":{"Ready":false,"Reason":"two"},"Startup":{"Ready":true,"Reason":"old"}}}"#;
 
 #[test]
-fn liveness_is_readiness_as_upstream_has_it() {
+fn liveness_flag_checks_readiness_as_upstream_does() {
     for flag in ["-r", "-l", "--ready", "--live", "-rl"] {
         assert_eq!(verdict(READY, flag), ("Ready".into(), true), "{flag}");
         assert_eq!(verdict(UNREADY, flag), ("one; two".into(), false), "{flag}");
@@ -32,13 +32,13 @@ fn liveness_is_readiness_as_upstream_has_it() {
 }
 
 #[test]
-fn nothing_required_is_not_ready() {
+fn empty_readiness_is_not_ready() {
     assert_eq!(verdict(r#"{"Readiness":{}}"#, "-r"), (String::new(), false));
     assert_eq!(verdict("{}", "-r"), (String::new(), false));
 }
 
 #[test]
-fn a_file_that_cannot_be_read_fails_and_says_why() {
+fn unreadable_status_file_fails_with_the_reason() {
     let (text, passes) = verdict("{", "-r");
     assert!(text.starts_with("cannot parse status file /status.json: EOF") && !passes, "{text}");
     let arguments = Arguments::parse_from(["check-status", "-l", "-f", "/nowhere/status.json"]);
@@ -47,7 +47,7 @@ fn a_file_that_cannot_be_read_fails_and_says_why() {
 }
 
 #[test]
-fn without_a_command_it_fails() {
+fn check_status_without_a_flag_fails() {
     let nothing = judge(&Arguments::parse_from(["check-status"]), 0);
     assert_eq!(nothing, Verdict { text: "No command specified to check-status".into(), passes: false });
     assert_eq!(verdict(READY, "-v"), (env!("CARGO_PKG_VERSION").into(), true));
@@ -55,7 +55,7 @@ fn without_a_command_it_fails() {
 }
 
 #[test]
-fn signs_of_life_decide_over_liveness_alone() {
+fn heartbeat_age_decides_liveness_only() {
     let beats = |heartbeat: u64| UNREADY.replace("}}}", &format!("}}}},\"Liveness\":{{\"Heartbeat\":{heartbeat}}}}}"));
     assert_eq!(verdict(&beats(40), "-l"), ("Live".into(), true));
     assert_eq!(verdict(&beats(39), "-l"), ("no sign of life for 61 s".into(), false));
@@ -64,7 +64,7 @@ fn signs_of_life_decide_over_liveness_alone() {
 }
 
 #[test]
-fn it_is_called_by_name_or_by_the_word_of_the_charts() {
+fn status_check_is_selected_by_program_name_or_subcommand() {
     let rest = |line| called(words(line)).map(|rest| rest.join(std::ffi::OsStr::new(" ")));
     assert_eq!(rest("/usr/bin/check-status -l"), Some("-l".into()));
     assert_eq!(rest("kube-controllers kube-controllers-health -l"), Some("-l".into()));

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks() {
+    fn policy_networks_are_masked_and_normalized() {
         for (text, expected) in [
             ("10.1.2.3/8", "10.0.0.0/8"),
             ("010.001.000.7/016", "10.1.0.0/16"),

@@ -85,7 +85,7 @@ mod tests {
 
     /// Upstream's own test table contains the first entry.
     #[test]
-    fn upstream_vectors() {
+    fn simplified_ports_match_upstreams_vectors() {
         for (given, expected) in [
             ("81:90,4,2,foo,80:81,3,1,9090,http", "foo,http,1:4,80:90,9090"),
             ("80", "80"),
@@ -124,7 +124,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_same_ports_are_covered_once(ports in proptest::collection::vec(any_port(), 0..12)) {
+        fn simplified_ports_cover_the_same_ports_without_overlap(
+            ports in proptest::collection::vec(any_port(), 0..12),
+        ) {
             let simple = simplify_ports(ports.clone());
             prop_assert_eq!(numbers(&simple), numbers(&ports));
             prop_assert_eq!(names(&simple), names(&ports));

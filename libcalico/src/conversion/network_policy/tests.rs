@@ -20,7 +20,7 @@ fn goldens() -> Vec<Value> {
 }
 
 #[test]
-fn upstream_output() {
+fn converted_policies_match_upstreams_golden_output() {
     let goldens = goldens();
     assert_eq!(goldens.len(), 28);
     for golden in &goldens {
@@ -37,7 +37,7 @@ fn upstream_output() {
 
 /// An invalid network must not make a rule allow more than the rule states.
 #[test]
-fn a_network_that_cannot_be_parsed_takes_its_rule_with_it() {
+fn rule_with_an_unparsable_network_is_dropped() {
     let rules = |peers: Value| {
         let converted = converted(json!({"ingress": [{"from": peers}, {"ports": [{"port": 80}]}]}));
         let refused: Vec<String> = converted.refused.iter().map(RefusedRule::to_string).collect();
@@ -61,7 +61,7 @@ fn a_network_that_cannot_be_parsed_takes_its_rule_with_it() {
 }
 
 #[test]
-fn rules_without_anything_and_unknown_words() {
+fn empty_rules_allow_all_and_unknown_operators_are_dropped() {
     let spec = converted(json!({
         "podSelector": {"matchExpressions": [{"key": "a", "operator": "Near", "values": ["b"]}, {"key": "c", "operator": "Exists"}]},
         "ingress": [{"from": [], "ports": []}],
@@ -123,7 +123,7 @@ fn any_policy() -> impl Strategy<Value = Value> {
 proptest! {
     /// The converted policy can be stored and read back, every selector parses, and no refused rule is part of it.
     #[test]
-    fn conversion_is_total_and_its_output_is_readable(policy in any_policy()) {
+    fn policy_conversion_is_deterministic_and_its_output_parses(policy in any_policy()) {
         let once = converted(policy.clone());
         prop_assert_eq!(&converted(policy.clone()), &once, "the same each time");
         let stored = serde_json::to_value(&once.spec).unwrap();

@@ -17,7 +17,7 @@ use crate::kubernetes::{Request, Transcoder};
 use crate::store::{Kind, Write};
 
 #[test]
-fn every_recorded_object_stays_whole() {
+fn every_recorded_object_is_accepted_unpruned_by_the_schema() {
     for (folder, group) in GROUPS {
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
         for (at, state) in states(folder) {
@@ -51,7 +51,7 @@ fn is_kept<K: Kind>(path: &str, stored: Value) {
 }
 
 #[test]
-fn every_field_that_we_write_is_known() {
+fn every_field_written_by_this_code_is_in_the_schema() {
     is_kept::<Block>(
         "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-30",
         json!({

@@ -23,7 +23,7 @@ fn schema(group: ApiGroup, plural: &str) -> Value {
 }
 
 #[test]
-fn the_published_files_are_current() {
+fn published_crds_are_current() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
     let mut there: Vec<String> = Vec::new();
     for group in fs::read_dir(&folder).unwrap() {
@@ -42,7 +42,7 @@ fn the_published_files_are_current() {
 
 /// Short names, columns and status of each kind, as upstream defines them.
 #[test]
-fn what_kubectl_shows() {
+fn crd_short_names_columns_and_status_match_upstreams() {
     let shown = |group| {
         let shown = definitions(group).into_iter().map(|definition| {
             let (names, version) = (&definition["spec"]["names"], &definition["spec"]["versions"][0]);
@@ -100,7 +100,7 @@ fn what_kubectl_shows() {
 
 /// The rules of structural schemas; also, each field must have a description.
 #[test]
-fn schemas_are_structural() {
+fn crd_schemas_are_structural() {
     const KEYWORDS: [&str; 20] = [
         "additionalProperties",
         "anyOf",

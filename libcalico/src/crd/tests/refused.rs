@@ -18,7 +18,7 @@ fn answer(group: ApiGroup, plural: &str, mut object: Value) -> String {
 
 /// Objects that both groups reject (DS-55).
 #[test]
-fn what_upstream_refuses_is_refused() {
+fn objects_rejected_by_upstreams_schema_are_rejected() {
     let pool = |more: Value| with(json!({"cidr": "10.0.0.0/16"}), more);
     let block = |more: Value| {
         let base = json!({"cidr": "10.0.0.0/30", "allocations": [null], "unallocated": [0], "attributes": []});
@@ -100,7 +100,7 @@ fn what_upstream_refuses_is_refused() {
 
 /// Upstream's definitions accept any text here, but upstream's kube-controllers cannot read such an object.
 #[test]
-fn durations_that_cannot_be_read_are_refused() {
+fn unreadable_durations_are_rejected_by_the_schema() {
     for (_, group) in GROUPS {
         for (text, refusal) in
             [("15", "pattern"), ("10 m", "pattern"), ("", "pattern"), ("1h.5m", ""), ("0", ""), ("-7µs", "")]
@@ -127,7 +127,7 @@ fn durations_that_cannot_be_read_are_refused() {
 
 /// The differences between the groups (DS-54).
 #[test]
-fn the_groups_refuse_different_things() {
+fn differences_between_the_group_schemas_match_upstreams() {
     let (v1, v3) = (ApiGroup::CrdV1, ApiGroup::V3);
     let block = |affinity: &str, cidr: &str| {
         let lists = json!({"allocations": [], "unallocated": [], "attributes": [], "strictAffinity": false});

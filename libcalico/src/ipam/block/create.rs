@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_before_the_epoch_is_zero() {
+    fn clock_before_the_epoch_counts_as_zero() {
         assert_eq!(clock_nanoseconds(datetime!(1969-12-31 23:59:59 UTC)), 0);
         assert_eq!(clock_nanoseconds(datetime!(1970-01-01 00:00:01 UTC)), 1_000_000_000);
     }

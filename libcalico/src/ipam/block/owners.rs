@@ -158,7 +158,7 @@ mod tests {
 
     /// Follows upstream's test of a live migration.
     #[test]
-    fn a_live_migration() {
+    fn block_owners_follow_a_live_migration() {
         let (mut block, machine, other) = block();
         let untouched = owners(&block, &other);
         let none = BTreeMap::new();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_pod_takes_over_whatever_was_there() {
+    fn new_active_owner_replaces_any_previous_owner() {
         let (mut block, machine, _) = block();
         block.set_owner(&machine, OwnerSlot::Alternate, &owner(TARGET));
         block.set_owner(&machine, OwnerSlot::Active, &owner(["ns", "virt-launcher-vm1-c"]));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_points_nowhere_is_left_alone() {
+    fn allocation_with_an_invalid_attribute_index_is_skipped() {
         let (mut block, machine, _) = block();
         block.allocations[3] = Some(9);
         block.set_owner(&machine, OwnerSlot::Active, &owner(TARGET));

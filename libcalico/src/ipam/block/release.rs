@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_a_pod_name_what_is_noted_for_it_and_what_has_no_attributes() {
+    fn old_handle_release_of_a_pod_names_its_own_and_unattributed_addresses() {
         let mut block = block(&[
             ("ns.web", &[]),
             ("ns.web", &[("namespace", "ns"), ("pod", "web"), ("node", "n1")]),
@@ -280,13 +280,13 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_a_plain_container_name_what_has_no_attributes() {
+    fn old_handle_release_of_a_container_names_unattributed_addresses_only() {
         let block = block(&[("c1", &[]), ("c1", &[("node", "n1")]), ("c1", &[("namespace", ""), ("pod", "")])]);
         assert_eq!(named(&OldHandle::of_container("c1").unwrap(), &block), ["10.0.0.0"]);
     }
 
     #[test]
-    fn a_machines_handle_is_nobodys_old_one() {
+    fn vmi_handle_is_never_a_old_handle() {
         assert_eq!(OldHandle::of_pod("k8s-pod-network", "vmi.prod.db"), None);
         assert_eq!(OldHandle::of_pod("k8s", "network.vmi.prod.db"), None);
         assert_eq!(OldHandle::of_container("k8s-pod-network.vmi.prod.db"), None);

@@ -183,7 +183,7 @@ mod tests {
     const GONE: Evidence = Evidence::PodGone;
 
     #[test]
-    fn a_candidate_is_confirmed_when_its_time_has_come() {
+    fn leak_candidate_is_confirmed_after_the_grace_period() {
         let mut leaks = Leaks::default();
         let grace = Grace::After(AT(10));
         assert_eq!(leaks.leaked(1, AT(5), GONE, grace), LeakTransition::Became);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn without_grace_at_once_and_with_none_never() {
+    fn zero_grace_confirms_a_leak_at_once_and_no_grace_never() {
         let mut leaks = Leaks::default();
         assert_eq!(leaks.leaked(1, AT(0), GONE, Grace::AtOnce), LeakTransition::Confirmed);
         assert!(leaks.get(1).unwrap().by_node);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_comes_back_gives_its_leaks_their_grace() {
+    fn leaks_of_a_returned_node_regain_their_grace_period() {
         let mut leaks = Leaks::default();
         leaks.leaked(1, AT(0), GONE, Grace::AtOnce);
         assert_eq!(leaks.leaked(1, AT(5), GONE, Grace::After(AT(10))), LeakTransition::Unchanged);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_that_fails_waits_longer_each_time() {
+    fn failing_handle_is_retried_with_growing_pauses() {
         let mut leaks = Leaks::default();
         let mut waits = Vec::new();
         for _ in 0..20 {

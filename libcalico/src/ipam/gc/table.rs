@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_live_as_long_as_they_are_used() {
+    fn interned_name_is_freed_with_its_last_use() {
         let mut names = Names::default();
         let (a, b) = (names.take("a"), names.take("b"));
         assert_eq!((names.take("a"), names.find("b"), names.text(a)), (a, Some(b), "a"));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn many_rows_are_found_by_their_keys() {
+    fn interned_names_are_found_among_thousands() {
         let mut names = Names::default();
         let rows: Vec<Row> = (0..5000).map(|n| names.take(&n.to_string())).collect();
         for row in rows.iter().step_by(3) {

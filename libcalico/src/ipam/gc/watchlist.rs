@@ -102,7 +102,7 @@ mod tests {
     const AT: fn(u64) -> Duration = Duration::from_secs;
 
     #[test]
-    fn only_what_does_not_move_is_settled() {
+    fn only_entries_unchanged_for_the_grace_period_are_due() {
         let mut list = Watchlist::default();
         list.suspect("a", 1, AT(0));
         list.suspect("b", 1, AT(0));

@@ -106,7 +106,7 @@ mod tests {
     ];
 
     #[test]
-    fn first_outputs_are_gos() {
+    fn first_random_outputs_match_gos() {
         for (seed, outputs, _) in VECTORS {
             let mut rand = GoRand::new(seed);
             assert_eq!(std::array::from_fn(|_| rand.next_u32()), outputs, "seed {seed}");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn uniform_draws_are_gos() {
+    fn uniform_random_draws_match_gos() {
         for (seed, _, starts) in VECTORS {
             for (bits, start) in [2, 4, 8, 10, 16, 20, 58, 70].into_iter().zip(starts) {
                 assert_eq!(GoRand::new(seed).below(1 << bits), start, "seed {seed} below 2^{bits}");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edges_of_the_range_terminate() {
+    fn extreme_random_limits_and_seeds_terminate() {
         for limit in [0, 1] {
             assert_eq!(GoRand::new(7).below(limit), 0);
         }

@@ -12,7 +12,7 @@ fn attribute(handle: &str, active: &[(&str, &str)], alternate: &[(&str, &str)]) 
 }
 
 #[test]
-fn an_allocation_names_whom_it_is_for() {
+fn allocation_owner_is_derived_from_handle_and_attributes() {
     let pod = [("namespace", "ns"), ("pod", "p"), ("node", "n1")];
     let launcher = [("namespace", "ns"), ("pod", "virt-launcher-vm1"), ("node", "n2"), ("vmi-name", "vm1")];
     let (namespace, name) = ("ns", "vm1");
@@ -53,7 +53,7 @@ fn world<'a>(pod: Sight<AddressInPod<'a>>, other: Sight<()>, node: Option<&'a st
 
 /// The rows follow upstream's order of checks, except that a pod with the address keeps it on any node (KC-434).
 #[test]
-fn a_pod_holds_what_it_has_or_may_still_tell() {
+fn pod_retains_addresses_that_are_reported_or_not_yet_reported() {
     use Holding::{Held, Leaked};
     let pod = |node, has, ended| Sight::Present(AddressInPod { node, has, ended });
     for (sight, node, expected) in [
@@ -77,7 +77,7 @@ fn a_pod_holds_what_it_has_or_may_still_tell() {
 }
 
 #[test]
-fn everything_else_holds_while_it_is_there_or_in_doubt() {
+fn other_owners_retain_addresses_while_present_or_unknown() {
     use Holding::{Held, Leaked};
     let ask = |kind, sight| holding(kind, &world(Sight::Unknown, sight, None));
     for (kind, keeper, evidence) in [
@@ -100,7 +100,7 @@ fn machine_facts<'a>(machine: MachineSight, pods: &[Sight<AddressInPod<'a>>]) ->
 }
 
 #[test]
-fn a_machines_address_is_held_by_the_machine_and_by_a_launcher_that_has_it() {
+fn vmi_address_is_retained_by_the_vmi_or_a_launcher_with_the_address() {
     use Holding::{Held, Leaked};
     let pod = |has, ended| Sight::Present(AddressInPod { node: "n1", has, ended });
     let (gone, unseen) = (Sight::Absent, Sight::Unknown);

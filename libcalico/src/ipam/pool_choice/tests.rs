@@ -65,7 +65,7 @@ fn words(refused: &[RefusedPool]) -> Vec<String> {
 }
 
 #[test]
-fn pools_come_by_name_and_by_request() {
+fn pools_are_ordered_by_name_or_by_the_request() {
     let pools = [plain("b", "10.2.0.0/16"), plain("c", "10.3.0.0/16"), plain("a", "10.1.0.0/16")];
     let choice = choose(&pools, &Request::default()).unwrap();
     assert_eq!((names(&choice.chosen), choice.refused), (vec!["a", "b", "c"], vec![]));
@@ -77,7 +77,7 @@ fn pools_come_by_name_and_by_request() {
 }
 
 #[test]
-fn a_pool_out_of_service_says_why() {
+fn rejected_pool_is_reported_with_the_reason() {
     type Change = fn(&mut IpPool);
     let cases: [(&str, Change, &str); 9] = [
         ("10.0.0.0/16", |p| p.spec.disabled = true, "pool p (10.0.0.0/16): it is disabled"),
@@ -109,7 +109,7 @@ fn a_pool_out_of_service_says_why() {
 }
 
 #[test]
-fn conditions_that_are_true_or_of_another_type_do_not_matter() {
+fn other_or_true_pool_conditions_do_not_exclude_a_pool() {
     for status in [
         json!({"conditions": [{"type": "Allocatable", "status": "True"}]}),
         json!({"conditions": [{"type": "Ready", "status": "False"}]}),
@@ -122,7 +122,7 @@ fn conditions_that_are_true_or_of_another_type_do_not_matter() {
 }
 
 #[test]
-fn selectors_choose_by_node_and_namespace() {
+fn pool_selectors_match_node_and_namespace() {
     let pools = [
         pool("manual", "10.1.0.0/16", |p| p.spec.assignment_mode = Some(AssignmentMode::Manual.into())),
         pool("node", "10.2.0.0/16", |p| p.spec.node_selector = "rack == 'r1'".into()),
@@ -154,7 +154,7 @@ fn selectors_choose_by_node_and_namespace() {
 }
 
 #[test]
-fn a_named_pool_is_used_whatever_its_selectors_and_mode() {
+fn requested_pool_ignores_selectors_and_assignment_mode() {
     let pools = [pool("p", "10.0.0.0/16", |p| {
         p.spec.assignment_mode = Some(AssignmentMode::Manual.into());
         p.spec.node_selector = "!all()".into();
@@ -165,7 +165,7 @@ fn a_named_pool_is_used_whatever_its_selectors_and_mode() {
 }
 
 #[test]
-fn no_pool_says_which_rule_left_none() {
+fn missing_pool_error_names_the_rule_that_excluded_the_last_pool() {
     let selective = pool("p", "10.0.0.0/16", |p| p.spec.node_selector = "has(gpu)".into());
     let malformed = pool("p", "10.0.0.0/16", |p| p.spec.namespace_selector = "team ===".into());
     let tunnels = pool("p", "10.0.0.0/16", |p| p.spec.allowed_uses = vec![AllowedUse::Tunnel.into()]);
@@ -186,7 +186,7 @@ fn no_pool_says_which_rule_left_none() {
 }
 
 #[test]
-fn a_pool_serves_workloads_and_tunnels_unless_it_says_otherwise() {
+fn pool_allows_workloads_and_tunnels_by_default() {
     let pools = [
         plain("default", "10.1.0.0/16"),
         pool("services", "10.2.0.0/16", |p| p.spec.allowed_uses = vec![AllowedUse::LoadBalancer.into()]),
@@ -201,7 +201,7 @@ fn a_pool_serves_workloads_and_tunnels_unless_it_says_otherwise() {
 }
 
 #[test]
-fn only_a_deselected_pool_in_service_makes_a_block_stale() {
+fn block_is_stale_only_if_its_enabled_pool_deselects_the_node() {
     let pools = [
         plain("current", "10.1.0.0/16"),
         pool("left", "10.2.0.0/16", |p| p.spec.node_selector = "!all()".into()),
@@ -231,7 +231,7 @@ fn only_a_deselected_pool_in_service_makes_a_block_stale() {
 }
 
 #[test]
-fn refusals_are_facts_for_programs_too() {
+fn pool_rejection_serializes_with_reason_and_counts() {
     let refused = RefusedPool {
         pool: "p".into(),
         cidr: Some(cidr("10.0.0.0/16")),
@@ -245,7 +245,7 @@ fn refusals_are_facts_for_programs_too() {
 }
 
 #[test]
-fn named_pools_of_a_restricted_request_must_select_its_namespace() {
+fn requested_pools_of_a_restricted_request_must_select_the_namespace() {
     let of_team = |name: &str, range: &str, team: &str| {
         pool(name, range, |pool| pool.spec.namespace_selector = format!("team == '{team}'"))
     };

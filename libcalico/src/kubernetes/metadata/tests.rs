@@ -30,7 +30,7 @@ fn rewritten(group: ApiGroup, resource: &Value) -> Value {
 
 /// Without our annotation, the resource's metadata is the object's. The fields that the server maintains are left out.
 #[test]
-fn a_resource_without_annotation() {
+fn resource_without_the_annotation_has_the_objects_metadata() {
     let (metadata, _) = read(
         ApiGroup::CrdV1,
         fields(json!({"name": "p", "uid": UID, "resourceVersion": "9", "generation": 3, "labels": {"x": "y"},
@@ -61,7 +61,7 @@ fn annotated_resource() -> Value {
 }
 
 #[test]
-fn the_annotation_is_laid_over_the_resource() {
+fn annotation_metadata_overrides_the_resource_metadata() {
     let (metadata, _) = read(ApiGroup::CrdV1, fields(annotated_resource())).unwrap();
     assert_eq!(
         Value::Object(metadata),
@@ -74,7 +74,7 @@ fn the_annotation_is_laid_over_the_resource() {
 }
 
 #[test]
-fn what_others_put_on_a_resource_stays_there() {
+fn foreign_metadata_of_a_resource_is_preserved() {
     let written = fields(rewritten(ApiGroup::CrdV1, &annotated_resource()));
     assert_eq!(written["annotations"]["foo"], "bar");
     assert_eq!(written["finalizers"], json!(["f"]));
@@ -93,7 +93,7 @@ fn what_others_put_on_a_resource_stays_there() {
 }
 
 #[test]
-fn what_kubectl_put_there_is_not_moved() {
+fn metadata_set_with_kubectl_stays_in_place() {
     let kubectl = json!({"name": "p", "uid": UID, "resourceVersion": "9", "labels": {"x": "y"}, "finalizers": ["f"],
         "creationTimestamp": "2026-08-22T06:33:21Z", "annotations": {"applied": "{}"}});
     let written = fields(rewritten(ApiGroup::CrdV1, &kubectl));
@@ -103,7 +103,7 @@ fn what_kubectl_put_there_is_not_moved() {
 }
 
 #[test]
-fn labels_taken_off_are_gone() {
+fn removed_labels_are_deleted_from_the_resource() {
     let given =
         fields(json!({"name": "p", "labels": {"x": "y"}, "annotations": {ANNOTATION: r#"{"labels":{"q":"r"}}"#}}));
     let (mut metadata, foreign) = read(ApiGroup::CrdV1, given).unwrap();
@@ -116,7 +116,7 @@ fn labels_taken_off_are_gone() {
 
 /// Upstream's order in the annotation, and upstream's body for a new object.
 #[test]
-fn a_new_object() {
+fn created_object_has_upstreams_annotation_and_body() {
     let metadata = fields(json!({"name": "p", "uid": REVERSED, "resourceVersion": "", "labels": {"l": "1"},
         "creationTimestamp": "2026-08-22T06:33:20Z", "generateName": "g", "finalizers": null}));
     let v1 = write(ApiGroup::CrdV1, &pool(ApiGroup::CrdV1), metadata.clone(), None).unwrap();
@@ -135,7 +135,7 @@ fn a_new_object() {
 }
 
 #[test]
-fn v3_metadata_is_the_resources_own() {
+fn v3_metadata_is_the_resource_metadata_unchanged() {
     let given = json!({"name": "p", "uid": UID, "resourceVersion": "9", "labels": {"x": "y"}, "finalizers": ["f"],
         "deletionTimestamp": "2026-08-22T07:00:00Z", "future": {"a": 1}});
     let (metadata, foreign) = read(ApiGroup::V3, fields(given.clone())).unwrap();
@@ -145,7 +145,7 @@ fn v3_metadata_is_the_resources_own() {
 }
 
 #[test]
-fn ipam_objects_keep_what_others_put_on_them() {
+fn foreign_metadata_of_ipam_objects_is_preserved() {
     let label = ("projectcalico.org/ip-version", "4".to_owned());
     let given = json!({
         "name": "p", "uid": UID, "resourceVersion": "9", "generation": 1, "creationTimestamp": "2026-08-22T06:33:20Z",
@@ -162,7 +162,7 @@ fn ipam_objects_keep_what_others_put_on_them() {
 
 /// Settings written through the v3 API have a time in the annotation; those of old releases have a null (IPAM-84).
 #[test]
-fn both_forms_of_an_ipam_objects_annotation_are_read() {
+fn old_and_new_ipam_annotations_are_read() {
     for (given, written) in [
         (r#"{"creationTimestamp":null}"#, "{}"),
         ("null", "{}"),
@@ -177,7 +177,7 @@ fn both_forms_of_an_ipam_objects_annotation_are_read() {
 }
 
 #[test]
-fn what_is_no_metadata_is_refused() {
+fn invalid_metadata_is_rejected() {
     let bad_annotation = fields(json!({"name": "p", "annotations": {ANNOTATION: "{"}}));
     assert!(read(ApiGroup::CrdV1, bad_annotation.clone()).is_err());
     assert!(read_ipam(ApiGroup::CrdV1, bad_annotation.clone(), &[]).is_err());
@@ -209,7 +209,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn new_objects_are_read_as_they_were_written(mut metadata in some_metadata()) {
+    fn created_metadata_reads_back_unchanged(mut metadata in some_metadata()) {
         metadata.insert("name".into(), "p".into());
         for group in [ApiGroup::CrdV1, ApiGroup::V3] {
             let written = write(group, &pool(group), metadata.clone(), None).unwrap();
@@ -219,7 +219,7 @@ proptest! {
 
     /// A rewrite changes neither the v3 view of a resource nor the metadata of others, for any writer of the resource.
     #[test]
-    fn writing_again_changes_nothing(mut resource in some_metadata(), inner in prop::option::of(some_metadata())) {
+    fn metadata_rewrite_is_idempotent(mut resource in some_metadata(), inner in prop::option::of(some_metadata())) {
         resource.insert("name".into(), "p".into());
         if let Some(inner) = inner {
             put_annotation(&mut resource, &inner).unwrap();
@@ -263,7 +263,7 @@ mod policy_names {
 
     /// Includes upstream's example of a policy of an older Calico.
     #[test]
-    fn names() {
+    fn policy_names_map_between_v1_and_v3() {
         use ApiGroup::{CrdV1, V3};
         for (group, name, annotation, tier, expected) in [
             (CrdV1, "default.allow", Some(r#"{"creationTimestamp":null}"#), "default", "allow"),
@@ -284,7 +284,7 @@ mod policy_names {
     }
 
     #[test]
-    fn what_is_written_back_is_what_was_read() {
+    fn policy_is_written_back_as_read() {
         let read = resource("allow", Some(r#"{"name":"allow","labels":{"a":"b"}}"#), "default");
         let entry = listed::<NetworkPolicy>(ApiGroup::CrdV1, read.clone());
         let write = Write::update(&entry.key, &entry.value, &entry.revision).unwrap();
@@ -303,7 +303,7 @@ mod policy_names {
     }
 
     #[test]
-    fn lists_of_one_namespace() {
+    fn policy_list_of_a_namespace_uses_a_namespaced_url() {
         let mut batch = ReadBatch::new();
         batch.list::<NetworkPolicy>(&ObjectSelect { namespace: Some("ns".into()), name_prefix: String::new() });
         batch.list_keys::<NetworkPolicy>(&ObjectSelect::default());

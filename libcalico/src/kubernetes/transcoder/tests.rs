@@ -36,7 +36,7 @@ fn location<K: Kind>(group: ApiGroup, key: &K::Key) -> String {
 
 /// The URLs that all writers of a cluster must share.
 #[test]
-fn where_things_are() {
+fn maps_objects_to_api_urls() {
     for (group, config) in [(ApiGroup::CrdV1, "ipamconfigs"), (ApiGroup::V3, "ipamconfigurations")] {
         let root = format!("/apis/{}", group.api_version());
         let cidr = "fd00:10:244:1::/122".parse().unwrap();
@@ -63,7 +63,7 @@ fn where_things_are() {
 }
 
 #[test]
-fn what_has_no_place_is_not_asked_for() {
+fn objects_without_a_kubernetes_resource_are_not_requested() {
     let network = one::<Profile>(&ObjectKey::global("k8s-pod-network"));
     assert_eq!(v1().query(&network), Ok(Query::Nothing));
     let container = one::<WorkloadEndpoint>(&ObjectKey::namespaced("default", "n-cni-c1-eth0"));
@@ -84,7 +84,7 @@ fn what_has_no_place_is_not_asked_for() {
 
 /// The CNI plugin's user may not list pods (DS-83).
 #[test]
-fn endpoints_of_one_pod_are_one_get() {
+fn endpoints_of_a_pod_are_read_with_a_single_get() {
     let of = |namespace: Option<&str>, prefix: &str| {
         let select = ObjectSelect { namespace: namespace.map(str::to_owned), name_prefix: prefix.into() };
         v1().query(&many::<WorkloadEndpoint>(&select)).unwrap()
@@ -104,7 +104,7 @@ fn endpoints_of_one_pod_are_one_get() {
 }
 
 #[test]
-fn lists_narrow_where_the_server_can() {
+fn lists_are_narrowed_by_selectors_the_server_supports() {
     let select = AffinitySelect {
         owner: Some(Owner::Host("node-1".into())),
         version: Some(IpVersion::V4),
@@ -135,13 +135,13 @@ fn block(more: Value) -> Value {
 }
 
 #[test]
-fn lists_hold_what_is_in_their_range() {
+fn decoded_lists_contain_only_objects_in_range() {
     let of = |version| v1().decode(&many::<Block>(&version), block(json!({}))).is_some();
     assert!(of(None) && of(Some(IpVersion::V4)) && !of(Some(IpVersion::V6)));
 }
 
 #[test]
-fn names_are_enough_for_keys() {
+fn block_names_suffice_to_decode_keys() {
     let range = Range { keys_only: true, ..many::<Block>(&Some(IpVersion::V4)) };
     let named = |name: &str| v1().decode(&range, json!({"metadata": {"name": name, "resourceVersion": "7"}}));
     assert_eq!(named("10-0-0-0-30").unwrap().entry.path, "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-30");
@@ -152,7 +152,7 @@ fn names_are_enough_for_keys() {
 /// A single object that cannot be read is an error with the reason. In a list, its key is known if the name determines
 /// the key.
 #[test]
-fn what_cannot_be_read_is_corrupt() {
+fn unreadable_objects_decode_as_corrupt_with_the_reason() {
     let cidr = "10.0.0.0/30".parse().unwrap();
     let reason = |range: &Range, object: Value| {
         let decoded = v1().decode(range, object).unwrap();
@@ -174,7 +174,7 @@ fn what_cannot_be_read_is_corrupt() {
 
 /// Objects that a writer marked as deleted and did not delete (DS-72).
 #[test]
-fn tombstones() {
+fn deleted_markers_decode_as_tombstones() {
     let cidr = "10.0.0.0/30".parse().unwrap();
     let deleted = block(json!({"deleted": true}));
     assert!(v1().decode(&one::<Block>(&cidr), deleted.clone()).unwrap().tombstone);
@@ -202,7 +202,7 @@ fn tombstones() {
 }
 
 #[test]
-fn a_delete_of_whatever_is_there_has_no_body() {
+fn delete_without_a_revision_has_no_body() {
     let write = Write::delete::<Handle>(&HandleId::new("h"), None);
     let Ok(Request::Delete { preconditions, location }) = v1().request(&write) else { panic!() };
     assert_eq!((preconditions.body(), preconditions), (None, Preconditions::default()));
@@ -211,7 +211,7 @@ fn a_delete_of_whatever_is_there_has_no_body() {
 
 /// Of all kinds, only the replacement of a handle contains the uid (DS-71).
 #[test]
-fn a_handle_is_replaced_only_if_it_is_the_same() {
+fn handle_replacement_requires_the_same_uid() {
     for group in GROUPS {
         let transcoder = Transcoder::new(group);
         let stored = json!({
@@ -233,7 +233,7 @@ fn a_handle_is_replaced_only_if_it_is_the_same() {
 
 /// The record of field managers is discarded for blocks that are written again, and kept for all other objects.
 #[test]
-fn nobody_keeps_account_of_a_blocks_fields() {
+fn field_managers_are_discarded_for_updated_blocks_only() {
     for group in GROUPS {
         let transcoder = Transcoder::new(group);
         let entry = transcoder.decode(&many::<Block>(&None), block(json!({}))).unwrap().entry;
@@ -255,7 +255,7 @@ fn nobody_keeps_account_of_a_blocks_fields() {
 /// IDs that differ only in case share a name. The handle of the second ID cannot be read, and is not taken for the
 /// handle of the first.
 #[test]
-fn the_handle_of_another_id_is_not_ours() {
+fn handle_with_another_id_under_the_same_name_is_corrupt() {
     let stored = json!({"metadata": {"name": "net.c1"}, "spec": {"handleID": "net.c1", "block": {}}});
     let found = v1().decode(&one::<Handle>(&HandleId::new("Net.C1")), stored).unwrap();
     assert!(decode_entry::<Handle>(&found.entry).unwrap_err().to_string().contains("handle/net.c1"));
@@ -263,7 +263,7 @@ fn the_handle_of_another_id_is_not_ours() {
 
 /// The stored forms that upstream writes in both API groups.
 #[test]
-fn v3_kinds_in_both_groups() {
+fn v3_kinds_encode_to_upstreams_forms_in_both_groups() {
     let canonical = json!({
         "kind": "IPPool", "apiVersion": "projectcalico.org/v3",
         "metadata": {"name": "p", "uid": UID, "creationTimestamp": "2026-08-22T06:33:20Z"},
@@ -297,7 +297,7 @@ fn v3_kinds_in_both_groups() {
 
 /// A status is written by a separate request, if the kind has one.
 #[test]
-fn a_status_is_replaced_by_a_request_of_its_own() {
+fn status_is_replaced_by_a_separate_request() {
     let mut pool = IpPool::new("p", Default::default());
     pool.status = Some(json!({"conditions": []}));
     let write = Write::update_status(&pool.key(), &pool, &Revision("7".into())).unwrap();
@@ -315,7 +315,7 @@ fn a_status_is_replaced_by_a_request_of_its_own() {
 
 /// The two kinds of settings are the same object (DS-53).
 #[test]
-fn settings_are_read_through_either_name() {
+fn ipam_settings_are_read_through_both_kinds() {
     for (group, kind) in [(ApiGroup::CrdV1, "IPAMConfig"), (ApiGroup::V3, "IPAMConfiguration")] {
         let transcoder = Transcoder::new(group);
         let stored = json!({
@@ -345,7 +345,7 @@ fn pod(node: &str) -> Value {
 }
 
 #[test]
-fn endpoints_are_pods() {
+fn workload_endpoints_decode_from_pods() {
     let key = ObjectKey::namespaced("ns", "node--1-k8s-web--0-eth0");
     let range = one::<WorkloadEndpoint>(&key);
     let transcoder = v1().with_interface_prefix("eni");
@@ -377,7 +377,7 @@ fn endpoints_are_pods() {
 
 /// The endpoint of a terminated pod is deleted too, although it has no addresses any more (DS-78).
 #[test]
-fn an_endpoint_is_deleted_once() {
+fn endpoint_deletion_is_sent_once() {
     let key = ObjectKey::namespaced("ns", "node--1-k8s-web--0-eth0");
     let deletion = |pod: &Value| {
         let found = v1().decode(&one::<WorkloadEndpoint>(&key), pod.clone()).unwrap();
@@ -397,7 +397,7 @@ fn an_endpoint_is_deleted_once() {
 }
 
 #[test]
-fn pods_and_namespaces_are_read_as_they_are() {
+fn pods_and_namespaces_decode_unchanged() {
     let found = v1().decode(&one::<Pod>(&ObjectKey::namespaced("ns", "web-0")), pod("node-1")).unwrap();
     let read = decode_entry::<Pod>(&found.entry).unwrap();
     assert_eq!((read.value.spec.node_name.as_str(), read.value.metadata.resource_version.as_str()), ("node-1", "4711"));
@@ -408,7 +408,7 @@ fn pods_and_namespaces_are_read_as_they_are() {
 }
 
 #[test]
-fn kubernetes_own_objects_are_not_written() {
+fn writes_of_derived_objects_are_rejected() {
     let node = Node::new("n", Default::default());
     let profile = Profile::new("kns.ns", Default::default());
     let network = Profile::new("k8s-pod-network", Default::default());
@@ -426,7 +426,7 @@ fn kubernetes_own_objects_are_not_written() {
 }
 
 #[test]
-fn profiles_and_nodes_decode() {
+fn profiles_and_nodes_decode_from_kubernetes_objects() {
     let namespace = json!({"metadata": {"name": "ns", "uid": UID, "resourceVersion": "1"}});
     let found = v1().decode(&one::<Profile>(&ObjectKey::global("kns.ns")), namespace).unwrap();
     assert_eq!(

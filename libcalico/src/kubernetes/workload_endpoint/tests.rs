@@ -29,7 +29,7 @@ fn endpoint(pod: &Pod) -> WorkloadEndpoint {
 
 /// An endpoint as upstream derives it from a pod.
 #[test]
-fn upstream_vector() {
+fn endpoint_derivation_matches_upstreams_vector() {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {
             "name": "web-0", "generateName": "web-", "namespace": "default",
@@ -70,14 +70,14 @@ fn upstream_vector() {
 }
 
 #[test]
-fn pods_without_an_endpoint() {
+fn unscheduled_and_host_network_pods_have_no_endpoint() {
     assert_eq!(endpoint_of_pod(&pod(json!({"spec": {"nodeName": ""}})), "cali"), None);
     assert_eq!(endpoint_of_pod(&pod(json!({"spec": {"hostNetwork": true}})), "cali"), None);
 }
 
 /// The sources of addresses, from the last to the first (DS-77).
 #[test]
-fn the_first_source_of_addresses_counts() {
+fn first_nonempty_source_of_pod_addresses_wins() {
     let annotations = json!({"vpc.amazonaws.com/pod-ips": "10.0.0.5,fd00::5"});
     let mut pod = pod(json!({"metadata": {"annotations": annotations}}));
     assert_eq!(endpoint(&pod).spec.ip_networks, ["10.0.0.5/32", "fd00::5/128"]);
@@ -96,7 +96,7 @@ fn the_first_source_of_addresses_counts() {
 
 /// Terminated pods and pods whose addresses were released (DS-78).
 #[test]
-fn finished_pods_own_nothing() {
+fn finished_pod_has_no_addresses() {
     let mut pod = pod(json!({
         "metadata": {"annotations": {POD_IP: ""}}, "status": {"podIPs": [{"ip": "10.0.0.1"}]},
     }));
@@ -112,7 +112,7 @@ fn finished_pods_own_nothing() {
 }
 
 #[test]
-fn annotations_become_fields() {
+fn pod_annotations_set_endpoint_fields() {
     let pod = annotated(json!({
         FLOATING_IPS: r#"["1.2.3.4","fd01::1"]"#, ALLOWED_SOURCE_PREFIXES: r#"["8.8.8.8/32","1.1.1.7/24"]"#,
         NETWORK_STATUS: "[]", "kubernetes.io/egress-bandwidth": "1M",
@@ -126,7 +126,7 @@ fn annotations_become_fields() {
 }
 
 #[test]
-fn floating_addresses_need_an_own_one_of_their_family() {
+fn floating_ips_need_a_pod_address_of_their_family() {
     let mut pod = annotated(json!({FLOATING_IPS: r#"["fd01::1"]"#}));
     pod.status.pod_ips.truncate(1);
     assert!(endpoint(&pod).spec.ip_nats.is_empty());
@@ -136,7 +136,7 @@ fn floating_addresses_need_an_own_one_of_their_family() {
 
 /// Upstream rejects the whole pod in these cases.
 #[test]
-fn what_cannot_be_understood_is_left_out_and_reported() {
+fn invalid_pod_annotations_are_dropped_and_reported() {
     let found = endpoint_of_pod(
         &annotated(json!({FLOATING_IPS: "1.2.3.4", ALLOWED_SOURCE_PREFIXES: r#"["8.8.8.8","1.1.1.0/24"]"#})),
         "cali",
@@ -154,7 +154,7 @@ fn what_cannot_be_understood_is_left_out_and_reported() {
 
 /// Endpoints list ports with a name or a host port (CNI-116).
 #[test]
-fn ports_that_endpoints_list() {
+fn endpoint_lists_named_ports_and_host_ports() {
     let pod = pod(json!({"spec": {
         "initContainers": [{"ports": [{"name": "init", "containerPort": 1, "protocol": "SCTP"}]}],
         "containers": [{"ports": [

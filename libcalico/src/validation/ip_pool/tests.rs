@@ -20,7 +20,7 @@ fn findings(result: Result<IpPool, ValidationError>) -> Vec<String> {
 }
 
 #[test]
-fn a_range_is_all_that_a_pool_needs() {
+fn pool_with_only_a_cidr_gets_upstreams_defaults() {
     let admitted = new(pool("10.65.0.0/16")).unwrap();
     let spec = serde_json::to_value(&admitted.spec).unwrap();
     let recorded = serde_json::json!({
@@ -34,7 +34,7 @@ fn a_range_is_all_that_a_pool_needs() {
 }
 
 #[test]
-fn what_the_writer_says_stays() {
+fn explicit_pool_fields_are_preserved() {
     let said = with("10.0.0.0/16", |s| {
         s.block_size = Some(28);
         s.vxlan_mode = "CrossSubnet".into();
@@ -52,7 +52,7 @@ fn what_the_writer_says_stays() {
 }
 
 #[test]
-fn ranges() {
+fn invalid_pool_cidrs_are_rejected() {
     for (cidr, finding) in [
         ("", "IPPool.Spec.CIDR (IPPool CIDR must be specified)"),
         ("10.0.0.0", "IPPool.Spec.CIDR = '10.0.0.0' (IPPool CIDR must be a valid subnet)"),
@@ -74,7 +74,7 @@ fn ranges() {
 }
 
 #[test]
-fn block_sizes() {
+fn pool_block_size_limits_are_enforced() {
     for (cidr, sizes) in [("10.0.0.0/16", [19, 33]), ("fd00::/64", [115, 129])] {
         for size in sizes {
             let found = findings(new(with(cidr, |s| s.block_size = Some(size))));
@@ -89,7 +89,7 @@ fn block_sizes() {
 }
 
 #[test]
-fn modes_selectors_and_uses() {
+fn invalid_pool_modes_selectors_and_uses_are_rejected() {
     type Change = fn(&mut IpPoolSpec);
     let cases: [(Change, &str); 14] = [
         (
@@ -149,7 +149,7 @@ fn modes_selectors_and_uses() {
 }
 
 #[test]
-fn new_pools_may_not_overlap() {
+fn created_pool_may_not_overlap_another_pool() {
     let mut other = pool("10.0.128.0/20");
     other.metadata.name = "other".into();
     let mut broken = pool("nonsense");
@@ -165,7 +165,7 @@ fn new_pools_may_not_overlap() {
 }
 
 #[test]
-fn new_pools_may_not_cover_blocks_of_another_size() {
+fn created_pool_may_not_cover_blocks_of_another_size() {
     let blocks = ["10.0.1.0/26", "10.9.0.0/24"].map(|b| b.parse().unwrap());
     let surroundings = PoolSurroundings { blocks: &blocks, ..PoolSurroundings::default() };
     assert!(admit_ip_pool(pool("10.0.0.0/16"), &surroundings).is_ok());
@@ -174,7 +174,7 @@ fn new_pools_may_not_cover_blocks_of_another_size() {
 }
 
 #[test]
-fn what_allocations_rest_on_does_not_change() {
+fn pool_cidr_and_block_size_cannot_be_modified() {
     let stored = pool("fd00:0::/64");
     let update = PoolSurroundings { previous: Some(&stored), ..PoolSurroundings::default() };
     let canonical = admit_ip_pool(pool("fd00::/64"), &update).unwrap();
@@ -191,7 +191,7 @@ fn what_allocations_rest_on_does_not_change() {
 }
 
 #[test]
-fn metadata_is_checked_too() {
+fn pool_metadata_is_validated() {
     let mut named = pool("10.0.0.0/16");
     named.metadata.name = "My_Pool".into();
     assert!(findings(new(named))[0].starts_with("Metadata.Name = 'My_Pool' (name must consist of"));

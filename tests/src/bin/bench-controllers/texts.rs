@@ -212,7 +212,7 @@ mod tests {
     use crate::cluster::Size;
 
     #[test]
-    fn a_pod_has_four_kilobytes() {
+    fn generated_pod_has_four_to_eight_kilobytes() {
         let size = Size { nodes: 1, pods: 1, blocks: None, leaked: 0, leaking_blocks: 0, leaking_size: 0 };
         let text = pod(&Cluster::generate(size), 0, 0).to_string();
         assert!((4_000..8_000).contains(&text.len()), "{}", text.len());

@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_read_and_written_as_often_as_add_does() {
+    fn budget_on_pairs_counts_each_read_and_write_of_an_add() {
         let costs = Costs { read: of([3, 1, 2]), write: of([10, 5, 90]), first_read: of([70, 70, 70]) };
         // 1 + 3 × 2 + 4 × 10 + 2.
         assert_eq!(on_pairs(Duration::from_millis(1), &costs, 3, 4), Duration::from_millis(49));
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_server_is_connected_to_once_and_asked_four_times() {
+    fn budget_on_api_server_is_one_connection_and_four_requests() {
         let requests = Requests { all: of([4329, 20, 5000]), ..Requests::default() };
         assert_eq!(on_api_server(Duration::from_millis(1), &requests), Duration::from_millis(4332));
     }

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stages_keep_their_order_and_all_is_the_median() {
+    fn stages_keep_their_order_and_each_value_is_the_median() {
         let lines = r#"{"command":"ADD","parse_us":10,"ipam_us":500,"dataplane_us":900,"total_us":1500,"requests":23}
 {"command":"DEL","parse_us":7,"total_us":100,"requests":3}
 {"command":"ADD","parse_us":30,"ipam_us":400,"dataplane_us":700,"total_us":1200,"requests":5}

@@ -25,7 +25,7 @@ fn texts(log: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_request_is_what_was_asked_and_how_it_ended() {
+fn request_has_the_fields_and_status_code_of_its_audit_events() {
     let log = line("a", "RequestReceived", "patch", 0, None) + &line("a", "ResponseComplete", "patch", 7, Some(409));
     let request = Request {
         verb: "patch".to_owned(),
@@ -45,7 +45,7 @@ fn a_request_is_what_was_asked_and_how_it_ended() {
 }
 
 #[test]
-fn requests_are_in_order_of_arrival() {
+fn audited_requests_are_in_order_of_arrival() {
     let log = line("a", "RequestReceived", "get", 0, None)
         + &line("b", "RequestReceived", "list", 1, None)
         + &line("b", "ResponseComplete", "list", 2, Some(200));
@@ -53,7 +53,7 @@ fn requests_are_in_order_of_arrival() {
 }
 
 #[test]
-fn a_watch_is_answered_when_it_starts_and_an_unknown_user_is_refused_unheard() {
+fn watch_has_a_code_at_its_start_and_unauthenticated_request_is_listed() {
     let log = line("a", "RequestReceived", "watch", 0, None)
         + &line("a", "ResponseStarted", "watch", 1, Some(200))
         + &line("b", "ResponseStarted", "get", 2, Some(401))
@@ -62,14 +62,14 @@ fn a_watch_is_answered_when_it_starts_and_an_unknown_user_is_refused_unheard() {
 }
 
 #[test]
-fn what_arrived_before_is_left_out() {
+fn requests_that_arrived_before_the_log_are_omitted() {
     let log =
         line("old", "ResponseStarted", "watch", 0, Some(200)) + &line("old", "ResponseComplete", "get", 1, Some(200));
     assert_eq!(texts(&log), [""; 0]);
 }
 
 #[test]
-fn a_line_that_is_still_being_written_waits() {
+fn partially_written_audit_line_is_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("audit.log");
     let before = line("a", "RequestReceived", "get", 0, None) + &line("a", "ResponseComplete", "get", 1, Some(200));
@@ -81,7 +81,7 @@ fn a_line_that_is_still_being_written_waits() {
 }
 
 #[test]
-fn requests_that_overlap_are_one_round() {
+fn overlapping_requests_count_as_one_round() {
     let at = |received: i64, answered: i64| {
         let mut request = event::requests(&line("a", "RequestReceived", "get", 0, None)).unwrap().remove(0);
         let begin = request.received;

@@ -20,7 +20,7 @@ use crate::kubernetes::turns::BusyRule;
 const LONG: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn requests_share_one_connection_in_either_protocol() {
+async fn concurrent_requests_share_a_connection_on_http1_and_http2() {
     for alpn in [&["h2", "http/1.1"][..], &["http/1.1"], &[]] {
         let server = Server::start(alpn, &[]).await;
         let client = server.client(LONG);
@@ -40,7 +40,7 @@ async fn requests_share_one_connection_in_either_protocol() {
 
 /// Over a shared connection, the request would wait for the watch forever.
 #[tokio::test]
-async fn a_watch_keeps_no_request_waiting() {
+async fn open_watches_do_not_block_requests() {
     for alpn in [&["h2"][..], &["http/1.1"]] {
         let server = Server::start(alpn, &[Reply::Never, Reply::Never]).await;
         let config =
@@ -70,7 +70,7 @@ async fn a_watch_keeps_no_request_waiting() {
 }
 
 #[tokio::test]
-async fn a_busy_server_is_asked_again_and_a_refusal_is_not() {
+async fn request_to_a_busy_server_is_retried_and_a_rejection_is_not() {
     let server = Server::start(&["h2"], &[Reply::Status(429), Reply::Written("a"), Reply::Status(404)]).await;
     let client = server.client(LONG);
     let create = ApiRequest::with_json(Method::POST, "/a", &json!({}));
@@ -83,7 +83,7 @@ async fn a_busy_server_is_asked_again_and_a_refusal_is_not() {
 
 /// A DELETE requests no metadata, because the response may not be an object.
 #[tokio::test]
-async fn of_what_is_written_the_metadata_is_asked_for() {
+async fn writes_request_only_metadata_in_the_response() {
     let server = Server::start(&["h2"], &[Reply::Written("a"); 4]).await;
     let client = server.client(LONG);
     for (method, expected) in [
@@ -99,7 +99,7 @@ async fn of_what_is_written_the_metadata_is_asked_for() {
 }
 
 #[tokio::test]
-async fn what_may_have_been_done_is_repeated_only_when_it_reads() {
+async fn request_of_unknown_outcome_is_repeated_only_if_a_read() {
     for reply in [Reply::Cut, Reply::Status(500), Reply::Status(503), Reply::Status(504)] {
         let server = Server::start(&["h2", "http/1.1"], &[reply, Reply::Ok, reply]).await;
         let client = server.client(LONG);
@@ -116,7 +116,7 @@ async fn what_may_have_been_done_is_repeated_only_when_it_reads() {
 
 /// A proxy may respond to a write without forwarding it.
 #[tokio::test]
-async fn a_success_without_the_written_object_leaves_the_outcome_unknown() {
+async fn write_response_without_the_written_object_has_an_unknown_outcome() {
     for (method, reply) in [
         (Method::POST, Reply::Nothing),
         (Method::PUT, Reply::Nothing),
@@ -136,7 +136,7 @@ async fn a_success_without_the_written_object_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test]
-async fn a_renewed_token_is_read_again_and_a_stale_one_is_named() {
+async fn renewed_token_is_read_after_a_401_and_a_stale_token_reported() {
     let server =
         Server::start(&["h2"], &[Reply::Ok, Reply::Status(401), Reply::Ok, Reply::Status(401), Reply::Status(401)])
             .await;
@@ -160,7 +160,7 @@ async fn stale(config: KubernetesConfig) -> String {
 }
 
 #[tokio::test]
-async fn a_refused_login_is_named_wherever_it_is_written() {
+async fn rejected_credential_is_reported_with_its_file() {
     let server = Server::start(&["h2"], &[Reply::Status(401); 20]).await;
     let (file, token_file) = (server.file(), server.kubeconfig.path().join("token"));
     let kubeconfig = file.display().to_string();
@@ -192,7 +192,7 @@ async fn a_refused_login_is_named_wherever_it_is_written() {
 }
 
 #[tokio::test]
-async fn whom_the_kubeconfig_acts_as_the_server_is_told() {
+async fn impersonation_from_kubeconfig_is_sent() {
     let server = Server::start(&["h2"], &[]).await;
     server.set_user(json!({
         "token": "t", "as": "weak", "as-uid": "7", "as-groups": ["a", "b"], "as-user-extra": { "scopes": ["s"] },
@@ -205,7 +205,7 @@ async fn whom_the_kubeconfig_acts_as_the_server_is_told() {
 
 /// The invalid token of a file is reported by each request, and nothing is sent.
 #[tokio::test]
-async fn a_token_that_cannot_be_sent_is_told_at_once() {
+async fn unsendable_token_is_reported_without_a_request() {
     let server = Server::start(&["h2"], &[]).await;
     server.set_token("sec\nret");
     let failure = server.client(LONG).send(&ApiRequest::get("/a")).await.unwrap_err();
@@ -217,7 +217,7 @@ async fn a_token_that_cannot_be_sent_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn every_request_has_a_deadline() {
+async fn every_request_ends_at_its_deadline() {
     let server = Server::start(&["h2"], &[Reply::Ok, Reply::Never]).await;
     let client = server.client(Duration::from_secs(2));
     client.send(&ApiRequest::get("/a")).await.unwrap();
@@ -242,7 +242,7 @@ fn cached(milliseconds: u64) -> ApiRequest {
 
 /// The pauses that a busy server asks for are longer together than the time limit of one attempt.
 #[tokio::test]
-async fn patience_is_with_the_server_not_with_the_pauses() {
+async fn pauses_of_a_busy_server_do_not_count_toward_the_cache_timeout() {
     const BUSY: Reply = Reply::Status(429);
     let server = Server::start(&["h2"], &[Reply::Ok, BUSY, BUSY, BUSY, BUSY, BUSY, Reply::Ok]).await;
     let client = server.client(LONG);
@@ -259,7 +259,7 @@ fn client_of_call(server: &Server, limit: Duration) -> ApiClient {
 }
 
 #[tokio::test]
-async fn a_call_waits_for_a_busy_server_beyond_the_deadline_of_a_request() {
+async fn call_waits_for_a_busy_server_beyond_the_request_deadline() {
     let server = Server::start(&["h2"], &[Reply::Busy(1), Reply::Busy(0), Reply::Written("a")]).await;
     let client = client_of_call(&server, LONG);
     client.send(&ApiRequest::with_json(Method::POST, "/a", &json!({}))).await.unwrap();
@@ -268,7 +268,7 @@ async fn a_call_waits_for_a_busy_server_beyond_the_deadline_of_a_request() {
 
 /// The tests of [`Turns`] cover the exact limit and the order of several processes.
 #[tokio::test]
-async fn a_call_gives_up_on_a_busy_server_at_its_limit() {
+async fn call_gives_up_on_a_busy_server_at_its_limit() {
     let server = Server::start(&["h2"], &[Reply::Busy(3600)]).await;
     let [one, other] = [Duration::from_secs(1), Duration::ZERO].map(|limit| client_of_call(&server, limit));
     let read = ApiRequest::get("/a");
@@ -281,7 +281,7 @@ async fn a_call_gives_up_on_a_busy_server_at_its_limit() {
 
 /// The cache does not have the revision, fails, breaks off or does not respond.
 #[tokio::test]
-async fn a_read_that_the_cache_does_not_serve_is_sent_to_the_store() {
+async fn read_that_the_cache_cannot_serve_is_repeated_uncached() {
     for (reply, patience) in [400, 410, 500, 502, 503, 504]
         .map(|code| (Reply::Status(code), 10_000))
         .into_iter()
@@ -300,7 +300,7 @@ async fn a_read_that_the_cache_does_not_serve_is_sent_to_the_store() {
 }
 
 #[tokio::test]
-async fn a_read_that_the_store_does_not_serve_either_fails_with_its_answer() {
+async fn failed_cached_read_returns_the_error_of_the_uncached_read() {
     let server = Server::start(&["h2"], &[Reply::Status(504), Reply::Status(410)]).await;
     let failure = server.client(LONG).send(&cached(10_000)).await.unwrap_err();
     assert!(matches!(&failure, RequestError::Refused(refusal) if refusal.status.code == 410), "{failure}");
@@ -308,7 +308,7 @@ async fn a_read_that_the_store_does_not_serve_either_fails_with_its_answer() {
 }
 
 #[tokio::test]
-async fn what_the_server_answers_to_a_read_from_its_cache_is_not_asked_again() {
+async fn definite_error_of_a_cached_read_is_not_retried_uncached() {
     for (code, requests) in [(401, 2), (403, 1), (404, 1), (409, 1), (422, 1)] {
         let server = Server::start(&["h2"], &[Reply::Status(code); 2]).await;
         let failure = server.client(LONG).send(&cached(10_000)).await.unwrap_err();
@@ -319,7 +319,7 @@ async fn what_the_server_answers_to_a_read_from_its_cache_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn requests_to_a_silent_server_share_the_time_of_the_first_answer() {
+async fn client_requests_to_a_silent_server_share_the_first_response_limit() {
     let server = Server::start(&["h2"], &[Reply::Never; 2]).await;
     let client = server.client(LONG);
     client.deadline.expect_first_answer_within(Duration::from_millis(200));
@@ -330,7 +330,7 @@ async fn requests_to_a_silent_server_share_the_time_of_the_first_answer() {
 }
 
 #[test]
-fn advice_that_is_no_number_counts_as_a_second() {
+fn retry_after_without_a_number_counts_as_a_second() {
     for (text, seconds) in [("7", 7), ("0", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 1), ("-3", 1), ("", 1)] {
         let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
         assert_eq!(retry_after(&headers), Some(Duration::from_secs(seconds)), "{text}");
@@ -339,7 +339,7 @@ fn advice_that_is_no_number_counts_as_a_second() {
 }
 
 #[tokio::test]
-async fn settings_that_lead_nowhere_are_told_at_once() {
+async fn unusable_client_settings_are_reported_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("kubeconfig");
     let client = |file: &Path| {
@@ -367,7 +367,7 @@ async fn settings_that_lead_nowhere_are_told_at_once() {
 }
 
 #[test]
-fn a_pause_is_shortened_at_random_by_half_at_most_and_advice_is_not() {
+fn jitter_shortens_a_pause_by_at_most_half_and_never_below_retry_after() {
     let seconds = Duration::from_secs;
     for (pause, advice, left, least, most) in [
         (2, None, 100, 1, 2),
@@ -388,7 +388,7 @@ fn a_pause_is_shortened_at_random_by_half_at_most_and_advice_is_not() {
 /// The listener accepts connections, as the kernel does for a process that is too slow, but never sends a byte. The
 /// request was not sent and had no effect.
 #[tokio::test]
-async fn a_server_that_nobody_reaches_has_carried_out_nothing() {
+async fn request_never_sent_has_a_known_outcome() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = Server::start(&["h2"], &[]).await;
     let deadline = Duration::from_millis(300);
@@ -408,7 +408,7 @@ async fn a_server_that_nobody_reaches_has_carried_out_nothing() {
 }
 
 #[tokio::test]
-async fn every_request_names_the_program() {
+async fn every_request_has_the_programs_user_agent() {
     let server = Server::start(&["h2"], &[]).await;
     let (one, other) = (server.client(LONG), super::client(&server.config(LONG)).await.unwrap());
     one.send(&ApiRequest::get("/a")).await.unwrap();
@@ -418,7 +418,7 @@ async fn every_request_names_the_program() {
 }
 
 #[tokio::test]
-async fn a_request_of_any_kind_whose_answer_is_swallowed_ends_at_the_deadline() {
+async fn request_without_a_response_ends_at_the_deadline_on_any_protocol() {
     for alpn in ["h2", "http/1.1"] {
         let server = Server::start(&[alpn], &[Reply::Never]).await;
         let client = super::client(&server.config(Duration::from_millis(300))).await.unwrap();
@@ -432,7 +432,7 @@ async fn a_request_of_any_kind_whose_answer_is_swallowed_ends_at_the_deadline() 
 }
 
 #[tokio::test]
-async fn a_request_with_a_deadline_of_its_own_goes_on() {
+async fn request_with_a_separate_deadline_outlives_the_client_deadline() {
     let server = Server::start(&["h2"], &[Reply::Never]).await;
     let client = super::client(&server.config(Duration::from_millis(100))).await.unwrap();
     let watch = client.send(Request::get("/w?watch=true").extension(OwnDeadline).body(Body::empty()).unwrap());
@@ -440,7 +440,7 @@ async fn a_request_with_a_deadline_of_its_own_goes_on() {
 }
 
 #[tokio::test]
-async fn a_process_that_lasts_has_several_connections_over_http_1() {
+async fn long_running_client_opens_several_http1_connections() {
     let server = Server::start(&["http/1.1"], &[Reply::Never]).await;
     let client = ApiClient::lasting(&server.config(LONG));
     let (stuck, request) = (ApiRequest::get("/stuck"), ApiRequest::get("/a"));
@@ -463,7 +463,7 @@ async fn later() {
 }
 
 #[tokio::test]
-async fn a_client_certificate_that_changed_is_shown_on_a_new_connection() {
+async fn changed_client_certificate_is_used_on_a_new_connection() {
     let server = Server::start(&["http/1.1"], &[]).await;
     let file = |name: &str| server.file().with_file_name(name);
     let write = |names: &[&str]| {

@@ -25,7 +25,7 @@ exec "$@"
 "#;
 
 #[tokio::test]
-async fn a_request_to_a_name_whose_first_address_swallows_everything_is_answered_by_the_second() {
+async fn second_address_of_a_name_is_used_when_the_first_is_silent() {
     if std::env::var_os(INSIDE).is_none() {
         return run_in_own_network();
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::doctor::snapshot::Observed;
 
 #[test]
-fn an_etcd_has_ways_out_of_its_own() {
+fn etcd_findings_have_their_own_remedies() {
     only("FAIL TLS files: etcd_key_file /x/etcd-key: gone", |snapshot| {
         on_etcd(snapshot).tls[1].mode = Err("gone".into())
     });
@@ -49,7 +49,7 @@ fn an_etcd_has_ways_out_of_its_own() {
 }
 
 #[test]
-fn without_an_answer_the_rest_is_skipped() {
+fn unreachable_datastore_fails_and_skips_the_dependent_checks() {
     let found = wrong(|snapshot| cluster(snapshot).reached = Err("connection refused".into()));
     assert_eq!(found[0], "FAIL datastore: https://10.96.0.1:443: connection refused");
     assert!(found.len() == 5 && found[1..].iter().all(|told| told.starts_with("skipped ")), "{found:?}");
@@ -57,7 +57,7 @@ fn without_an_answer_the_rest_is_skipped() {
 }
 
 #[test]
-fn permissions_that_lack() {
+fn missing_permissions_are_reported_by_importance() {
     only("FAIL permissions: the account may not get pods", |snapshot| {
         api(cluster(snapshot)).granted[0].allowed = Ok(false)
     });
@@ -72,7 +72,7 @@ fn permissions_that_lack() {
 }
 
 #[test]
-fn what_the_datastore_says() {
+fn missing_cluster_information_and_unusable_pools_are_reported() {
     only("FAIL cluster information: there is no", |snapshot| answers(cluster(snapshot)).ready = Ok(None));
     only("FAIL cluster information: ClusterInformation default says", |snapshot| {
         answers(cluster(snapshot)).ready = Ok(Some(Some(false)))

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_configuration_that_the_runtime_picks() {
+fn missing_invalid_or_foreign_active_configuration_is_reported() {
     only("FAIL configuration: /etc/cni/net.d: no such", |snapshot| {
         snapshot.candidates = Err("no such directory".into())
     });
@@ -34,7 +34,7 @@ fn the_configuration_that_the_runtime_picks() {
 }
 
 #[test]
-fn what_the_plugin_refuses_is_not_well() {
+fn configuration_rejected_by_the_plugin_is_a_failure() {
     only("FAIL configuration: 10-calico.conflist: Calico's plugin refuses it ($.mtu: why): every ADD", |snapshot| {
         content(snapshot).refused = Some("$.mtu: why".into());
     });
@@ -50,7 +50,7 @@ fn behind_multus(snapshot: &mut NodeSnapshot, calls: &str) {
 }
 
 #[test]
-fn behind_multus_nobody_is_told_to_remove_calicos_configuration() {
+fn behind_multus_no_remedy_removes_calicos_configuration() {
     for calls in ["k8s-pod-network", "10-calico", "10-calico.conflist"] {
         let mut snapshot = good();
         behind_multus(&mut snapshot, calls);
@@ -86,7 +86,7 @@ fn ways_out(change: impl FnOnce(&mut NodeSnapshot)) -> Vec<String> {
 }
 
 #[test]
-fn files_behind_the_first_are_told_and_harmless_unless_they_are_calicos() {
+fn inactive_configurations_are_reported_and_warned_about_only_if_calicos() {
     let mut snapshot = good();
     snapshot.candidates = Ok(vec!["10-calico.conflist".into(), "99-bridge.conf".into()]);
     assert!(
@@ -100,7 +100,7 @@ fn files_behind_the_first_are_told_and_harmless_unless_they_are_calicos() {
 }
 
 #[test]
-fn oddities_of_the_configuration() {
+fn configuration_problems_are_reported() {
     only("FAIL placeholders: 10-calico.conflist still has __X__", |snapshot| {
         content(snapshot).problems = vec![template::ConfigProblem::Placeholder("__X__".into())];
     });

@@ -4,7 +4,7 @@ use super::*;
 use crate::doctor::snapshot::Unobserved;
 
 #[test]
-fn the_token_holds_for_long_enough() {
+fn expired_or_expiring_token_and_open_kubeconfig_are_reported() {
     let with = |exp: i64| {
         move |snapshot: &mut NodeSnapshot| {
             let file = snapshot.token.as_mut().unwrap().file.as_mut().unwrap();
@@ -27,7 +27,7 @@ fn the_token_holds_for_long_enough() {
 }
 
 #[test]
-fn a_token_that_the_api_server_refuses_is_told_by_one_finding() {
+fn token_rejected_by_the_api_server_is_a_single_finding() {
     let refuse = |snapshot: &mut NodeSnapshot| {
         let cluster = cluster(snapshot);
         let said = "Unauthorized (401)".to_owned();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn locks_that_stay_held() {
+fn lock_held_for_long_is_reported_with_its_process() {
     let held = |process, command: &str| {
         let holder = Ok(Some(Holder { process, command: command.into() }));
         move |snapshot: &mut NodeSnapshot| snapshot.locks[0].holder = holder
@@ -16,7 +16,7 @@ fn locks_that_stay_held() {
 }
 
 #[test]
-fn what_containers_left() {
+fn leftovers_of_containers_are_reported() {
     let stale = |names: &[&str]| {
         let stale: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         move |snapshot: &mut NodeSnapshot| {
@@ -53,7 +53,7 @@ fn what_containers_left() {
 }
 
 #[test]
-fn what_dels_owe() {
+fn deferred_dels_in_the_journal_are_reported() {
     only("warn journal: 7 DELs have not given their addresses back yet: d0; d1; d2; d3; d4; and 2 more", |snapshot| {
         snapshot.journal = Ok((0..7).map(|n| format!("d{n}")).collect());
     });
@@ -61,7 +61,7 @@ fn what_dels_owe() {
 }
 
 #[test]
-fn addresses_that_are_busy() {
+fn busy_addresses_are_reported_with_their_routes() {
     let busy = |address: &str, route: &str| BusyAddresses::from([(address.parse().unwrap(), route.into())]);
     let routed =
         move |snapshot: &mut NodeSnapshot| answers(cluster(snapshot)).busy = Ok(busy("10.65.0.9", "through live0"));

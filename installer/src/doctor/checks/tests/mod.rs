@@ -187,14 +187,14 @@ fn node(snapshot: &mut NodeSnapshot) -> &mut NodeName {
 }
 
 #[test]
-fn an_empty_node_is_told_in_few_words() {
+fn empty_node_has_a_failure_and_skipped_checks() {
     let states: Vec<Severity> = run_all(&NodeSnapshot::default()).iter().map(|finding| finding.state).collect();
     let skipped = [Severity::Skipped; 3];
     assert_eq!(states, [&[Severity::Fail][..], &skipped, &[Severity::Ok, Severity::Ok]].concat());
 }
 
 #[test]
-fn a_good_node_has_nothing_to_tell() {
+fn healthy_node_has_no_findings_in_any_check() {
     assert_eq!(wrong(|_| {}), Vec::<String>::new());
     let names: Vec<String> = run_all(&good()).into_iter().map(|finding| finding.name).collect();
     assert_eq!(

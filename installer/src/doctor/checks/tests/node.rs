@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_name_of_the_node() {
+fn missing_or_mismatched_node_name_is_reported() {
     only("FAIL nodename: nobody knows", |snapshot| {
         node(snapshot).name = Err("nobody knows".into());
         answers(cluster(snapshot)).node_exists = None;
@@ -20,7 +20,7 @@ fn the_name_of_the_node() {
 }
 
 #[test]
-fn packets_fit() {
+fn mismatched_mtu_is_reported() {
     only("warn MTU: pods have 1501 by the configuration, eth0 has 1500", |snapshot| {
         snapshot.configured_mtu = Some(1501)
     });
@@ -51,7 +51,7 @@ fn packets_fit() {
 }
 
 #[test]
-fn kernel_settings() {
+fn wrong_kernel_settings_are_reported() {
     only("FAIL kernel settings: net.ipv4.ip_forward is 0", |snapshot| snapshot.settings[0] = setting(FORWARD, "0"));
     only("warn kernel settings: net.ipv4.conf.all.rp_filter is 2", |snapshot| {
         snapshot.settings[2] = setting(REVERSE_PATH, "2");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn programs_are_there_run_and_speak_the_version() {
+fn missing_or_broken_programs_are_reported() {
     let set = |at: usize, state: ProgramState| move |snapshot: &mut NodeSnapshot| snapshot.programs[at].state = state;
     only("FAIL program portmap: not there", set(1, ProgramState::Missing));
     only("FAIL program loopback: not there: containerd", set(3, ProgramState::Missing));
@@ -15,7 +15,7 @@ fn programs_are_there_run_and_speak_the_version() {
 }
 
 #[test]
-fn what_is_not_the_file_that_was_installed_is_told() {
+fn program_that_differs_from_the_installed_file_is_reported() {
     let origin =
         |at: usize, origin: ProgramOrigin| move |snapshot: &mut NodeSnapshot| snapshot.programs[at].origin = origin;
     only("warn program calico: /opt/cni/bin/calico v1, up to 1.0.0, is not the file", origin(0, ProgramOrigin::Other));

@@ -12,7 +12,7 @@ use crate::testing::cidr;
 
 /// Another process has allocated an address, which the cache shows as free.
 #[tokio::test]
-async fn an_address_that_is_free_in_the_cache_only_is_not_given_away() {
+async fn address_free_only_in_the_cache_is_not_assigned() {
     let node = Node::new();
     node.address("a").await;
     node.cluster.store.stop_cache();
@@ -26,7 +26,7 @@ async fn an_address_that_is_free_in_the_cache_only_is_not_given_away() {
 
 /// An address of the node's only block was released, without an update of the hint: no other block is claimed.
 #[tokio::test]
-async fn a_block_that_is_full_in_the_cache_only_is_looked_at_again() {
+async fn block_full_only_in_the_cache_is_read_again() {
     let node = Node::new();
     for number in 0..8 {
         node.address(&number.to_string()).await;
@@ -42,7 +42,7 @@ async fn a_block_that_is_full_in_the_cache_only_is_looked_at_again() {
 
 /// The last DEL's write is always visible: the first block with room gives the address, as without a cache.
 #[tokio::test]
-async fn a_cache_that_has_not_seen_the_last_write_is_not_asked() {
+async fn cache_behind_the_last_write_is_bypassed() {
     let node = Node::new();
     for number in 0..9 {
         node.address(&number.to_string()).await;
@@ -63,7 +63,7 @@ async fn a_cache_that_has_not_seen_the_last_write_is_not_asked() {
 /// The node's pool no longer selects it, and its block is empty only in the cache. The address allocated there keeps a
 /// block with a confirmed affinity.
 #[tokio::test]
-async fn a_block_that_is_empty_in_the_cache_only_is_not_given_up() {
+async fn block_empty_only_in_the_cache_is_not_released() {
     let node = Node::new();
     let first = node.address("a").await;
     node.free("a").await;

@@ -104,7 +104,7 @@ impl Node {
 }
 
 #[tokio::test]
-async fn the_second_address_costs_one_read_and_two_writes() {
+async fn second_address_costs_a_single_read_and_two_writes() {
     let node = Node::new();
     node.address("a").await;
     node.cluster.store.take_counts();
@@ -120,7 +120,7 @@ fn with_room(block: Cidr) -> HintedBlocks {
 
 /// All blocks of the node are read, so that the first one with room gives the address, as in upstream.
 #[tokio::test]
-async fn full_blocks_beside_the_one_with_room_cost_no_round_trip() {
+async fn full_blocks_beside_a_block_with_room_cost_no_round_trip() {
     let node = Node::new();
     for number in 0..17 {
         node.address(&number.to_string()).await;
@@ -138,7 +138,7 @@ async fn full_blocks_beside_the_one_with_room_cost_no_round_trip() {
 
 /// The block of the last address is full now, and another is not.
 #[tokio::test]
-async fn the_hint_is_the_first_block_with_room() {
+async fn block_hint_is_the_first_block_with_room() {
     let node = Node::new();
     for number in 0..9 {
         node.address(&number.to_string()).await;
@@ -153,7 +153,7 @@ async fn the_hint_is_the_first_block_with_room() {
 
 /// The hint lists wrong blocks as the node's other blocks.
 #[tokio::test]
-async fn other_blocks_that_are_none_cost_requests_and_nothing_else() {
+async fn wrong_hints_of_other_blocks_cost_requests_only() {
     for wrong in ["10.65.0.0/29", "10.65.0.8/29", "10.99.0.0/29", "fd00::/122"] {
         let node = Node::new();
         let first = node.address("a").await;
@@ -172,7 +172,7 @@ async fn other_blocks_that_are_none_cost_requests_and_nothing_else() {
 /// calico-node does for a tunnel, without the node's lock. The affinity must not be taken for one that another node
 /// won.
 #[tokio::test]
-async fn a_block_older_than_its_claim_does_not_cost_the_claim() {
+async fn block_recreated_between_the_reads_is_not_mistaken_for_a_lost_claim() {
     let node = Node::new();
     let first = node.address("a").await;
     let (store, clock) = (&node.cluster.store, &node.cluster.clock);
@@ -191,7 +191,7 @@ async fn a_block_older_than_its_claim_does_not_cost_the_claim() {
 
 /// The reads took longer than the deletion of a pool: they are repeated, and the handle is not created twice.
 #[tokio::test]
-async fn answers_that_took_long_are_asked_for_again() {
+async fn stale_prefetch_is_repeated_and_the_handle_created_once() {
     let node = Node::new();
     node.address("a").await;
     let (store, clock) = (&node.cluster.store, &node.cluster.clock);
@@ -207,7 +207,7 @@ async fn answers_that_took_long_are_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_full_block_is_no_hint_and_the_next_one_is() {
+async fn full_block_is_replaced_in_the_hint_by_the_next_block() {
     let node = Node::new();
     for number in 0..20 {
         node.address(&number.to_string()).await;
@@ -217,7 +217,7 @@ async fn a_full_block_is_no_hint_and_the_next_one_is() {
 }
 
 #[tokio::test]
-async fn a_hint_that_is_wrong_costs_requests_and_nothing_else() {
+async fn wrong_block_hint_costs_requests_only() {
     for wrong in ["10.65.0.0/29", "10.99.0.0/29", "fd00::/122"] {
         let node = Node::new();
         node.address("a").await;
@@ -230,7 +230,7 @@ async fn a_hint_that_is_wrong_costs_requests_and_nothing_else() {
 
 /// The hint's block belongs to another node by now.
 #[tokio::test]
-async fn the_block_of_another_node_is_left_alone() {
+async fn hinted_block_of_another_node_is_not_used() {
     let node = Node::new();
     node.cluster.one("node2", "net.other").await.unwrap();
     let (foreign, _) = node.cluster.store.pairs().list::<Block>(&None).remove(0);
@@ -241,7 +241,7 @@ async fn the_block_of_another_node_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_pool_that_was_disabled_meanwhile_is_not_taken_from() {
+async fn pool_disabled_after_the_hint_is_not_used() {
     let node = Node::new();
     node.address("a").await;
     node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.disabled = true);
@@ -253,7 +253,7 @@ async fn a_pool_that_was_disabled_meanwhile_is_not_taken_from() {
 }
 
 #[tokio::test]
-async fn each_namespace_and_network_has_a_hint_of_its_own() {
+async fn each_namespace_and_network_has_a_separate_hint() {
     let node = Node::new();
     let pod = |container: &str, namespace: &str, pool: &str| IpamRequest {
         pod: Some(Pod {
@@ -278,7 +278,7 @@ async fn each_namespace_and_network_has_a_hint_of_its_own() {
 }
 
 #[tokio::test]
-async fn nothing_is_done_ahead_where_nothing_is_gained_or_known() {
+async fn prefetch_is_skipped_without_a_hint_or_benefit() {
     let node = Node::new();
     let store = &node.cluster.store;
     let ahead = |call: &IpamRequest| call.prefetch(store).is_some();
@@ -300,7 +300,7 @@ async fn nothing_is_done_ahead_where_nothing_is_gained_or_known() {
 }
 
 #[tokio::test]
-async fn nothing_is_done_ahead_after_a_look_that_found_the_datastore_not_ready() {
+async fn prefetch_stops_after_a_read_that_finds_the_datastore_not_ready() {
     let node = Node::new();
     let store = &node.cluster.store;
     let call = node.call("b");
@@ -318,7 +318,7 @@ async fn nothing_is_done_ahead_after_a_look_that_found_the_datastore_not_ready()
 }
 
 #[tokio::test]
-async fn of_two_families_both_are_read_ahead() {
+async fn dual_stack_add_prefetches_both_families() {
     let node = Node::new();
     node.cluster.pool("pool6", "fd00:65::/116", 122);
     let both = |container: &str| IpamRequest { assign_ipv6: true, ..node.call(container) };
@@ -333,7 +333,7 @@ async fn of_two_families_both_are_read_ahead() {
 
 /// A second ADD of a container that has an address: its handle exists and counts both.
 #[tokio::test]
-async fn a_handle_that_is_there_is_not_taken_for_ours() {
+async fn existing_handle_is_not_mistaken_for_the_reserved_handle() {
     let node = Node::new();
     node.address("a").await;
     node.address("b").await;
@@ -345,7 +345,7 @@ async fn a_handle_that_is_there_is_not_taken_for_ours() {
 /// Each request in turn is refused, lost before the server, or its response is lost. No address is ever assigned twice,
 /// and the DEL leaves nothing.
 #[tokio::test]
-async fn faults_at_each_request() {
+async fn fault_at_any_request_assigns_no_address_twice_and_del_releases_all() {
     for (fault, is_old) in
         [Fault::Refused, Fault::LostRequest, Fault::LostAnswer].into_iter().flat_map(|f| [(f, false), (f, true)])
     {
@@ -377,7 +377,7 @@ async fn faults_at_each_request() {
 
 /// The read fails permanently while the handle is created: the handle is deleted again.
 #[tokio::test]
-async fn a_failed_read_takes_the_handle_back() {
+async fn failed_prefetch_deletes_the_reserved_handle() {
     let node = Node::new();
     node.address("a").await;
     let mut failed = false;
@@ -396,7 +396,7 @@ async fn a_failed_read_takes_the_handle_back() {
 
 /// The handle is created, its response is lost, and it cannot be read: its counts may not be added again.
 #[tokio::test]
-async fn a_handle_that_is_perhaps_there_ends_the_add() {
+async fn unreadable_reserved_handle_fails_the_add() {
     let node = Node::new();
     node.address("a").await;
     let mut lost = false;
@@ -417,7 +417,7 @@ async fn a_handle_that_is_perhaps_there_ends_the_add() {
 
 /// An ADD that turns out not to need the allocator.
 #[tokio::test]
-async fn what_was_done_ahead_can_be_taken_back() {
+async fn discarded_prefetch_deletes_the_reserved_handle() {
     let node = Node::new();
     node.address("a").await;
     let (store, clock) = (&node.cluster.store, &node.cluster.clock);

@@ -9,7 +9,7 @@ use super::super::*;
 use crate::leader::LeadershipTerm;
 
 #[tokio::test(start_paused = true)]
-async fn it_is_begun_anew_when_this_replica_leads_again() {
+async fn labeling_restarts_when_the_replica_leads_again() {
     let (sender, term) = watch::channel(LeadershipTerm::No);
     let (begun, ended) = (Cell::new(0), Cell::new(0));
     let work = || async {
@@ -32,7 +32,7 @@ async fn it_is_begun_anew_when_this_replica_leads_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_is_tried_again_and_not_at_once() {
+async fn failed_labeling_is_retried_with_growing_pauses() {
     let (begin, times) = (Instant::now(), Cell::new(0));
     let work = || async {
         times.set(times.get() + 1);

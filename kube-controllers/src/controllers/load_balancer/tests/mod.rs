@@ -77,7 +77,7 @@ fn served(service: &LoadBalancerService, ips: &[&str]) -> (Vec<String>, String) 
 }
 
 #[test]
-fn each_family_is_served_by_itself() {
+fn each_family_of_a_service_is_assigned_separately() {
     let none: [String; 0] = [];
     for (families, ips, expected) in [
         (json!(["IPv4"]), &[][..], "IPv4"),
@@ -95,7 +95,7 @@ fn each_family_is_served_by_itself() {
 }
 
 #[test]
-fn what_does_not_fit_is_given_back() {
+fn unsuitable_load_balancer_addresses_are_released() {
     let v4 = json!(["IPv4"]);
     for (annotations, ips, released, assign) in [
         (json!({}), "10.9.0.1", vec!["10.9.0.1"], "IPv4"),
@@ -121,7 +121,7 @@ fn what_does_not_fit_is_given_back() {
 }
 
 #[test]
-fn services_that_are_not_ours_lose_what_they_hold_and_no_more() {
+fn unmanaged_services_lose_all_their_addresses() {
     let other: KubernetesService = serde_json::from_value(json!({
         "metadata": {"name": "s", "namespace": "n", "uid": "u"},
         "spec": {"type": "LoadBalancer", "loadBalancerClass": "other"},
@@ -143,7 +143,7 @@ fn services_that_are_not_ours_lose_what_they_hold_and_no_more() {
 }
 
 #[test]
-fn annotations_that_cannot_be_followed() {
+fn invalid_service_annotations_are_rejected() {
     let error =
         |annotations: Value| AddressRequest::from_service(&service(json!([]), annotations), &pools()).unwrap_err();
     assert!(matches!(error(json!({ADDRESSES: "10.0.0.1"})), RequestError::NoList { .. }));
@@ -167,7 +167,7 @@ fn ingress(service: &KubernetesService) -> Value {
 }
 
 #[test]
-fn what_others_say_in_the_status_stays() {
+fn foreign_ingress_entries_in_the_status_are_preserved() {
     let ips = |ips: &[&str]| ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
     let proxied = json!({"ip": "10.0.0.1", "ipMode": "Proxy", "ports": [{"port": 80, "protocol": "TCP"}]});
     let mut service = with_status(json!([proxied, {"hostname": "h"}, {"ip": "10.0.0.9"}]));
@@ -230,7 +230,7 @@ fn cache() -> ServiceCache {
 }
 
 #[test]
-fn services_are_looked_at_when_all_was_heard_of() {
+fn block_changes_after_the_list_return_affected_and_waiting_services() {
     let [a, b] = ["a", "b"].map(|name| ObjectKey::namespaced("n", name));
     let mut cache = cache();
     let ours = Owner::Virtual(LOAD_BALANCER_HOST.into());
@@ -251,7 +251,7 @@ fn services_are_looked_at_when_all_was_heard_of() {
 }
 
 #[test]
-fn blocks_of_nodes_and_resting_addresses_are_nobodys() {
+fn node_blocks_and_cooling_addresses_belong_to_no_service() {
     let mut cache = cache();
     cache.apply_block(&Event::Upsert(&block(&Owner::Host("node-1".into()), &["a"])));
     cache.apply_block(&Event::ListEnd);

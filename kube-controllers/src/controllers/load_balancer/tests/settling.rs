@@ -69,7 +69,7 @@ fn allocated(missing: &Missing, pools: &[LoadBalancerPool]) -> Option<IpAddr> {
 
 proptest! {
     #[test]
-    fn decisions_settle_and_keep_published_addresses_until_others_are_published(
+    fn decisions_converge_and_published_addresses_stay_until_replaced(
         mut service in services(),
         holds in proptest::sample::subsequence(ADDRESSES.to_vec(), 0..5),
         shows in proptest::sample::subsequence(ADDRESSES.to_vec(), 0..3),

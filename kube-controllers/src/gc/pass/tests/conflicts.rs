@@ -88,7 +88,7 @@ fn shown(collector: &GcPass) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_of_a_running_pod_that_is_free_for_two_minutes_is_counted_and_told_once() {
+async fn conflict_lasting_two_minutes_is_counted_and_reported_once() {
     let (_dir, calico) = embedded();
     let server = Server { pod: Arc::new(Mutex::new(pod())), events: Arc::default() };
     let mut replicas = [replica(&server, &calico).await, replica(&server, &calico).await];
@@ -110,7 +110,7 @@ async fn an_address_of_a_running_pod_that_is_free_for_two_minutes_is_counted_and
 
 /// The watches lag behind.
 #[tokio::test(start_paused = true)]
-async fn a_conflict_that_a_fresh_look_does_not_find_is_not_told() {
+async fn conflict_not_confirmed_by_a_live_read_is_not_reported() {
     for change in [
         (|pod: &mut Value| pod["status"]["podIPs"] = json!([{"ip": "10.0.0.6"}])) as fn(&mut Value),
         |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-11-21T21:00:00Z"),

@@ -86,7 +86,7 @@ async fn release_is_logged_before_each_write_with_address_handle_node_pod_and_re
 }
 
 #[tokio::test]
-async fn candidate_is_logged_at_info_with_its_pod() {
+async fn leak_candidate_is_logged_at_info_with_its_pod() {
     let (log, _logging) = Captured::on_this_thread(LogSeverity::Info);
     let (_dir, calico) = embedded();
     let collector = collector(answering(&[]), calico, leaky().0, Leadership::always());
@@ -106,7 +106,7 @@ async fn endpoints(calico: &Datastore) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn address_of_a_pod_that_is_gone_is_released_after_its_endpoint_and_stays_while_the_endpoint_cannot_be_read() {
+async fn address_of_a_deleted_pod_is_released_unless_its_endpoint_is_unreadable() {
     for is_readable in [true, false] {
         let (_dir, calico) = embedded();
         let of_pod = endpoint("node-a", "gone", "gone");
@@ -120,7 +120,7 @@ async fn address_of_a_pod_that_is_gone_is_released_after_its_endpoint_and_stays_
 }
 
 #[tokio::test]
-async fn endpoint_of_another_pod_that_cannot_be_read_keeps_no_address() {
+async fn unreadable_endpoint_of_another_pod_blocks_no_release() {
     let (_dir, calico) = embedded();
     store_unreadable(&calico, &endpoint("node-a", "other", "other")).await;
     assert!(!collect(answering(&[]), &calico, leaky()).await);
@@ -147,7 +147,7 @@ fn launcher(name: &str, phase: &str, address: &str) -> Value {
 
 /// Source and target of a live migration, on another node than the allocation names.
 #[tokio::test]
-async fn address_of_a_machine_is_released_after_the_endpoints_of_its_launchers_that_ended_or_are_gone() {
+async fn vmi_address_is_released_after_the_endpoints_of_ended_launchers() {
     for owners in [[Some("launcher"), None], [None, Some("launcher")], [Some("source"), Some("launcher")]] {
         for pods in [&[][..], &[launcher("launcher", "Succeeded", ADDRESS)]] {
             let (_dir, calico) = embedded();
@@ -160,7 +160,7 @@ async fn address_of_a_machine_is_released_after_the_endpoints_of_its_launchers_t
 }
 
 #[tokio::test]
-async fn address_of_a_machine_stays_while_a_launcher_that_runs_lists_it_or_its_endpoint_cannot_be_read() {
+async fn vmi_address_is_retained_while_a_launcher_endpoint_exists_or_is_unreadable() {
     let of_launcher = endpoint("node-b", "launcher", "c1");
     for is_readable in [true, false] {
         let (_dir, calico) = embedded();

@@ -103,7 +103,7 @@ fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index, lea
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leak_that_cannot_be_looked_at_is_looked_at_once_in_a_pass() {
+async fn leak_whose_owner_is_unreadable_is_checked_once_per_pass() {
     let (_dir, calico) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
     let mut collector = collector(failing(asked.clone()), calico, leaky().0, Leadership::always());
@@ -115,7 +115,7 @@ async fn a_leak_that_cannot_be_looked_at_is_looked_at_once_in_a_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pass_goes_no_further_when_the_right_to_write_ends() {
+async fn gc_pass_stops_when_the_leadership_term_ends() {
     let (_dir, calico) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
     let right = Duration::from_secs(5);

@@ -50,13 +50,13 @@ async fn under_way(index: Index, work: impl AsyncFnOnce(&mut GcPass)) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gc_parallelism_says_how_many_pods_are_looked_at_at_once() {
+async fn gc_parallelism_limits_concurrent_pod_lookups() {
     let release = async |collector: &mut GcPass| collector.release_leaks(Gc::Reclaim).await;
     assert_eq!(under_way(leaky_blocks(1, ALL), release).await, AT_ONCE);
 }
 
 #[tokio::test(start_paused = true)]
-async fn gc_parallelism_says_how_many_nodes_that_are_gone_are_given_up_at_once() {
+async fn gc_parallelism_limits_concurrent_releases_of_deleted_nodes() {
     let mut index = Index::new(libcalico::ipam::gc::Settings::default());
     for number in 0..ALL {
         let node = format!("gone-{number}");

@@ -42,13 +42,13 @@ fn fails() -> Vec<bool> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pass_that_waits_for_ever_while_it_looks_at_a_leak_fails_liveness() {
+async fn gc_pass_stuck_in_a_leak_recheck_fails_liveness() {
     assert_eq!(liveness(leaky().0).await, fails());
 }
 
 /// The discovery comes before the assessment, and does not end with the right to write.
 #[tokio::test(start_paused = true)]
-async fn pass_that_waits_for_ever_while_it_looks_for_kubevirt_fails_liveness() {
+async fn gc_pass_stuck_in_kubevirt_discovery_fails_liveness() {
     let owner = [("node", "node-a"), ("pod", "launcher"), ("namespace", "ns"), ("vmi-name", "vm")];
     let of_machine = leaked(libcalico::ipam::gc::Settings::default(), "net.vmi.ns.vm", [&owner, &[]]).0;
     assert!(of_machine.has_machines());

@@ -24,7 +24,7 @@ pub(in crate::http) fn folded(encoded: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn what_is_the_same_is_stored_once() {
+fn equal_profile_entries_are_stored_once() {
     let code = |memory, offset, file: &str, id: &str| Code { memory, offset, file: file.into(), build_id: id.into() };
     let mut builder = Builder::new(&[("samples", "count"), ("cpu", "nanoseconds")]);
     builder.timing(1, 2, 3);

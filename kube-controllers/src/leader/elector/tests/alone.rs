@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn role_that_forbids_for_longer_than_a_lease_and_a_write_makes_one_replica_lead_and_look_every_five_seconds() {
+async fn lasting_refusal_makes_a_single_replica_lead_and_poll_every_five_seconds() {
     let server = Server::default();
     let (role, answer) = watch::channel(Answer::Forbidden);
     let mut one = replica(&server, "one", Weather::Changing(answer), false);
@@ -30,7 +30,7 @@ async fn role_that_forbids_for_longer_than_a_lease_and_a_write_makes_one_replica
 }
 
 #[tokio::test(start_paused = true)]
-async fn right_without_a_lease_ends_ten_seconds_after_the_last_refused_look_was_sent() {
+async fn right_without_a_lease_ends_ten_seconds_after_the_last_refused_request() {
     for late in [0, 2, 4] {
         let (server, begin) = (Server::default(), Instant::now());
         let (allowed, late) = (begin + Duration::from_secs(82), Duration::from_secs(late));
@@ -52,7 +52,7 @@ async fn right_without_a_lease_ends_ten_seconds_after_the_last_refused_look_was_
 }
 
 #[tokio::test(start_paused = true)]
-async fn replica_without_a_lease_stops_while_the_server_is_away_or_the_process_stands_still() {
+async fn leaseless_replica_stops_while_the_server_is_unreachable_or_the_process_paused() {
     let server = Server::default();
     let (role, answer) = watch::channel(Answer::Forbidden);
     let mut one = replica(&server, "one", Weather::Changing(answer), false);
@@ -82,7 +82,7 @@ proptest! {
     /// replica creates the Lease, or takes one that had no holder for long. Two refused requests are at most 6.9 s
     /// apart: one is answered after the 25 s that the replica waits, and was sent before the role allowed Leases.
     #[test]
-    fn replica_that_takes_the_lease_and_replica_without_one_never_write_at_once(
+    fn lease_holder_and_leaseless_replica_never_write_at_once(
         seed in any::<u64>(), is_there in any::<bool>(), granted in 32_000..52_000u64, late in 0..4900u64,
         away in 0..30_000u64, created in 0..30_000u64,
     ) {
@@ -114,7 +114,7 @@ proptest! {
 
 /// The leader continues by the Lease that it renewed a moment ago, while the other replica is refused from the start.
 #[tokio::test(start_paused = true)]
-async fn replica_that_starts_when_the_role_loses_leases_leads_after_the_one_before() {
+async fn replica_started_after_leases_are_forbidden_leads_after_its_predecessor() {
     let server = Server::used();
     let (role, answer) = watch::channel(Answer::Allowed);
     let mut one = replica(&server, "one", Weather::Changing(answer.clone()), false);
@@ -129,7 +129,7 @@ async fn replica_that_starts_when_the_role_loses_leases_leads_after_the_one_befo
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_role_that_forbids_it_for_a_while_makes_nobody_lead_beside_the_holder() {
+async fn temporary_refusal_gives_no_leadership_beside_the_holder() {
     let server = Server::used();
     let mut two = replica(&server, "two", Weather::Fair, false);
     in_the_end(two.leadership.gained()).await;
@@ -147,7 +147,7 @@ async fn a_role_that_forbids_it_for_a_while_makes_nobody_lead_beside_the_holder(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_after_one_that_could_not_be_heard_is_the_first_again() {
+async fn unreachable_server_restarts_the_count_of_refusals() {
     let server = Server::default();
     let (role, answer) = watch::channel(Answer::Forbidden);
     let one = replica(&server, "one", Weather::Changing(answer), false);
@@ -162,7 +162,7 @@ async fn a_refusal_after_one_that_could_not_be_heard_is_the_first_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_an_election_is_required_nobody_leads_without_one() {
+async fn required_election_gives_no_leadership_without_a_lease() {
     let server = Server::default();
     let (_role, answer) = watch::channel(Answer::Forbidden);
     let one = replica(&server, "one", Weather::Changing(answer), true);

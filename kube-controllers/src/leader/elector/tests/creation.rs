@@ -10,7 +10,7 @@ fn duration_of(server: &Server) -> i32 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn creator_of_the_lease_waits_before_it_writes_and_the_lease_says_so() {
+async fn lease_creator_waits_before_writing_and_records_the_wait_in_the_lease() {
     let (server, begin) = (Server::default(), Instant::now());
     let mut one = replica(&server, "one", Weather::Fair, false);
     for _ in 0..24 {
@@ -25,7 +25,7 @@ async fn creator_of_the_lease_waits_before_it_writes_and_the_lease_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lease_is_not_given_back_before_its_creator_may_write() {
+async fn creator_stopped_before_its_wait_ends_does_not_release_the_lease() {
     for (wait, holder) in [(1, "one"), (24, "one"), (30, "")] {
         let server = Server::default();
         let one = replica(&server, "one", Weather::Fair, false);
@@ -42,7 +42,7 @@ async fn lease_is_not_given_back_before_its_creator_may_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lease_of_a_creator_that_died_is_taken_after_the_same_wait() {
+async fn lease_of_a_dead_creator_is_acquired_after_the_same_wait() {
     let server = Server::default();
     let one = replica(&server, "one", Weather::Fair, false);
     let mut two = replica(&server, "two", Weather::Fair, false);
@@ -57,7 +57,7 @@ async fn lease_of_a_creator_that_died_is_taken_after_the_same_wait() {
 
 /// The response to the creation is lost, and the next read shows the Lease with this replica as the holder.
 #[tokio::test(start_paused = true)]
-async fn creator_that_did_not_hear_of_its_creation_waits_too() {
+async fn creator_that_lost_the_creation_response_waits_too() {
     let (server, begin) = (Server::default(), Instant::now());
     let mut lease = Lease::default();
     let spec = lease.spec.get_or_insert_default();

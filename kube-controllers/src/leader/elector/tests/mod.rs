@@ -209,7 +209,7 @@ async fn seconds(count: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_leads_and_keeps_leading_and_the_second_waits() {
+async fn first_replica_leads_and_renews_while_the_second_waits() {
     let server = Server::used();
     let one = replica(&server, "one", Weather::Fair, false);
     seconds(1).await;
@@ -224,7 +224,7 @@ async fn the_first_leads_and_keeps_leading_and_the_second_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_given_back_is_taken_within_the_pause() {
+async fn released_lease_is_acquired_within_the_retry_pause() {
     let server = Server::used();
     let one = replica(&server, "one", Weather::Fair, false);
     seconds(1).await;
@@ -239,7 +239,7 @@ async fn a_lease_that_is_given_back_is_taken_within_the_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_lease_of_one_that_died_is_taken_when_it_is_over() {
+async fn expired_lease_of_a_dead_holder_is_acquired() {
     let server = Server::used();
     let one = replica(&server, "one", Weather::Fair, false);
     seconds(1).await;
@@ -254,7 +254,7 @@ async fn the_lease_of_one_that_died_is_taken_when_it_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_cannot_renew_stops_before_another_may_begin_and_goes_on_when_it_can() {
+async fn unreachable_holder_stops_before_its_lease_expires_and_resumes_on_renewal() {
     let server = Server::used();
     let (role, answer) = watch::channel(Answer::Allowed);
     let mut one = replica(&server, "one", Weather::Changing(answer), false);
@@ -269,7 +269,7 @@ async fn one_that_cannot_renew_stops_before_another_may_begin_and_goes_on_when_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_somebody_deletes_is_made_again() {
+async fn deleted_lease_is_recreated_while_the_holder_still_leads() {
     let server = Server::used();
     let one = replica(&server, "one", Weather::Fair, false);
     seconds(1).await;
@@ -282,7 +282,7 @@ async fn a_lease_that_somebody_deletes_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_does_not_wait_for_a_server_that_is_away() {
+async fn stop_does_not_wait_for_an_unreachable_server() {
     let server = Server::default();
     let one = replica(&server, "one", Weather::Storm(Instant::now() + Duration::from_secs(3600)), false);
     seconds(30).await;
@@ -297,7 +297,7 @@ proptest! {
     /// Under any sequence of failures, no replica may write at the moment another takes the Lease (the server asserts
     /// that), and a replica becomes the leader once the failures end.
     #[test]
-    fn never_two_at_once_and_not_for_ever_none(
+    fn no_two_replicas_write_at_once_and_a_leader_is_elected_after_any_faults(
         seed in any::<u64>(), restarts in prop::collection::vec(0..60u64, 0..5),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();

@@ -13,7 +13,7 @@ async fn after(refusals: &mut RefusalLog, seconds: u64) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_that_go_on_for_longer_than_a_lease_and_a_write_last() {
+async fn refusals_become_lasting_after_a_lease_and_a_write_timeout() {
     let mut refusals = RefusalLog::default();
     assert!(refusals.are_none());
     assert!(!after(&mut refusals, 0).await);
@@ -27,7 +27,7 @@ async fn refusals_that_go_on_for_longer_than_a_lease_and_a_write_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_with_a_long_silence_in_between_begin_anew() {
+async fn long_silence_between_refusals_restarts_the_count() {
     let mut refusals = RefusalLog::default();
     assert!(!after(&mut refusals, 0).await);
     assert!(!after(&mut refusals, 60).await);

@@ -43,7 +43,7 @@ async fn watched(server: &Server, tenths: u32) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn holder_that_was_refused_waits_for_a_replica_without_a_lease_when_the_role_has_leases_again() {
+async fn refused_holder_waits_for_a_leaseless_replica_when_leases_are_allowed_again() {
     // At various times between the attempts of the replica without a Lease, which are 5 s apart.
     for distance in 0..5 {
         let (scene, _) = scene(false).await;
@@ -55,7 +55,7 @@ async fn holder_that_was_refused_waits_for_a_replica_without_a_lease_when_the_ro
 }
 
 #[tokio::test(start_paused = true)]
-async fn standby_that_was_refused_waits_for_a_replica_without_a_lease_when_the_role_has_leases_again() {
+async fn refused_standby_waits_for_a_leaseless_replica_when_leases_are_allowed_again() {
     for distance in 0..5 {
         let (scene, standby) = scene(true).await;
         scene.before.task.abort();
@@ -70,7 +70,7 @@ async fn standby_that_was_refused_waits_for_a_replica_without_a_lease_when_the_r
 
 /// The waiting holder dies. The replica that takes its Lease has seen the Lease unchanged for as long as the wait.
 #[tokio::test(start_paused = true)]
-async fn lease_of_a_waiting_holder_that_dies_is_taken_after_its_wait_by_a_third_replica() {
+async fn lease_of_a_dead_waiting_holder_is_acquired_after_the_wait() {
     let (scene, _) = scene(false).await;
     scene.role.send_replace(Answer::Allowed);
     let third = replica(&scene.server, "third", scene.weather.clone(), false);
@@ -85,7 +85,7 @@ async fn lease_of_a_waiting_holder_that_dies_is_taken_after_its_wait_by_a_third_
 }
 
 #[tokio::test(start_paused = true)]
-async fn holder_that_is_refused_for_less_than_its_right_renews_without_a_wait() {
+async fn short_refusal_does_not_delay_the_renewal() {
     let server = Server::used();
     let (role, answer) = watch::channel(Answer::Allowed);
     let mut one = replica(&server, "one", Weather::Changing(answer), false);
@@ -103,7 +103,7 @@ async fn holder_that_is_refused_for_less_than_its_right_renews_without_a_wait() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn holder_that_was_refused_for_longer_than_its_right_writes_after_the_wait() {
+async fn refusal_beyond_the_right_to_write_delays_the_next_write() {
     let server = Server::used();
     let (role, answer) = watch::channel(Answer::Allowed);
     let mut one = replica(&server, "one", Weather::Changing(answer), false);
@@ -125,7 +125,7 @@ proptest! {
     /// die and start meanwhile, but at most one starts while the role forbids Leases: two would both act as the only
     /// replica.
     #[test]
-    fn replicas_of_a_role_that_comes_and_goes_never_write_at_once(
+    fn replicas_with_intermittent_lease_permission_never_write_at_once(
         seed in any::<u64>(), turns in prop::collection::vec((21..400u32, any::<bool>(), any::<bool>()), 1..12),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();

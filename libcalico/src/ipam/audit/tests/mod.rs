@@ -116,12 +116,12 @@ fn endpoint(container: &str, address: &str) -> AuditedEndpoint {
 const NOTHING: [String; 0] = [];
 
 #[test]
-fn a_healthy_datastore_has_no_findings() {
+fn consistent_datastore_has_no_findings() {
     assert_eq!(World::healthy().words(), NOTHING);
 }
 
 #[test]
-fn an_address_without_endpoint_carries_what_a_release_must_name() {
+fn finding_without_an_endpoint_carries_the_data_needed_for_release() {
     let mut world = World::healthy();
     world.endpoints.remove(1);
     let sequence_number = world.blocks[0].allocation(ip("10.0.0.1")).unwrap().sequence;
@@ -139,7 +139,7 @@ fn an_address_without_endpoint_carries_what_a_release_must_name() {
 }
 
 #[test]
-fn what_never_has_an_endpoint_is_let_be() {
+fn addresses_that_never_have_an_endpoint_are_not_reported() {
     for handle in ["ipip-tunnel-addr-node1", "vxlan-v6-tunnel-addr-node1", "wireguard-tunnel-addr-node1", "lb-0a1b"] {
         let mut world = World::healthy();
         world.allocate(handle, &[]);
@@ -164,7 +164,7 @@ fn what_never_has_an_endpoint_is_let_be() {
 }
 
 #[test]
-fn an_add_under_way_is_no_leak_until_it_had_its_time() {
+fn recent_allocation_is_no_leak_until_its_in_flight_time_passes() {
     for (since, findings) in [
         ("2026-08-22 01:01:59.123456789 +0000 UTC", 0),
         ("2026-08-22 01:01:59 +0000 UTC", 0),
@@ -188,7 +188,7 @@ fn an_add_under_way_is_no_leak_until_it_had_its_time() {
 }
 
 #[test]
-fn an_endpoint_whose_address_is_free_or_anothers() {
+fn endpoint_with_a_free_or_foreign_address_is_reported() {
     let mut world = World::healthy();
     world.endpoints.push(endpoint("c9", "10.0.0.77"));
     // An address of another plugin is in no pool.
@@ -211,7 +211,7 @@ fn an_endpoint_whose_address_is_free_or_anothers() {
 }
 
 #[test]
-fn a_virtual_machines_handle_outlives_its_containers() {
+fn vmi_handle_on_another_containers_endpoint_is_not_reported() {
     let mut world = World::healthy();
     world.allocate("net.vmi.default.vm1", &[]);
     world.endpoints.push(endpoint("c3", "10.0.0.2"));
@@ -219,7 +219,7 @@ fn a_virtual_machines_handle_outlives_its_containers() {
 }
 
 #[test]
-fn an_address_held_twice() {
+fn doubly_allocated_address_is_reported() {
     let mut world = World::healthy();
     world.endpoints[1].addresses = vec![ip("10.0.0.0"), ip("10.0.0.1")];
     assert_eq!(world.words(), ["double allocation: 10.0.0.0 is held by endpoint default/c1 and endpoint default/c2"]);
@@ -241,7 +241,7 @@ fn an_address_held_twice() {
 }
 
 #[test]
-fn handles_and_blocks_that_disagree() {
+fn handles_that_disagree_with_blocks_are_reported() {
     let mut world = World::healthy();
     world.handles.entry(HandleId::new("net.gone")).or_default().increment(cidr("10.0.0.0/30"), 2);
     assert_eq!(world.words(), ["orphan handle: net.gone counts 2 addresses, no block names it"]);
@@ -279,7 +279,7 @@ fn handles_and_blocks_that_disagree() {
 }
 
 #[test]
-fn blocks_that_overlap_or_lie_outside() {
+fn overlapping_blocks_and_blocks_outside_pools_are_reported() {
     let mut world = World::healthy();
     world.add_block("10.0.0.64/26");
     world.add_block("10.0.0.64/27");
@@ -300,7 +300,7 @@ fn blocks_that_overlap_or_lie_outside() {
 }
 
 #[test]
-fn blocks_that_contradict_themselves() {
+fn inconsistent_blocks_are_reported() {
     let mut world = World::healthy();
     world.blocks[0].unallocated.push(0);
     assert_eq!(world.words(), ["corrupt block: block 10.0.0.0/30 is corrupt: ordinal 0 in its free list is allocated"]);
@@ -310,7 +310,7 @@ fn blocks_that_contradict_themselves() {
 }
 
 #[test]
-fn claims_and_blocks_that_disagree() {
+fn affinities_that_disagree_with_blocks_are_reported() {
     for (claims, expected) in [
         (vec![], vec!["block without affinity: 10.0.0.0/30 of host:node1"]),
         (
@@ -341,7 +341,7 @@ fn claims_and_blocks_that_disagree() {
 }
 
 #[test]
-fn a_claim_that_was_begun_is_a_note_where_no_address_depends_on_it() {
+fn unfinished_affinity_without_addresses_is_only_noted() {
     use AffinityState::{Pending, PendingDeletion};
     for (state, word) in [(Pending, "pending"), (PendingDeletion, "pendingDeletion")] {
         for (what, node, range) in [
@@ -365,7 +365,7 @@ fn a_claim_that_was_begun_is_a_note_where_no_address_depends_on_it() {
 }
 
 #[test]
-fn a_report_can_be_read_back() {
+fn json_report_round_trips() {
     let mut world = World::healthy();
     world.endpoints = vec![endpoint("c9", "10.0.0.77"), endpoint("c3", "10.0.0.1"), endpoint("c4", "10.0.0.1")];
     world.handles.remove(&HandleId::new("net.c1"));

@@ -37,7 +37,7 @@ fn leaks(pod: Option<&Pod>) -> Vec<String> {
 }
 
 #[test]
-fn check_of_a_deleted_pod_with_emptied_annotations_finds_no_leak_while_its_status_reports_the_address() {
+fn deleted_pod_with_emptied_annotations_retains_its_reported_address() {
     for emptied in ["cni.projectcalico.org/podIP", "vpc.amazonaws.com/pod-ips"] {
         let going = |phase: &str| {
             pod(|pod| {
@@ -52,7 +52,7 @@ fn check_of_a_deleted_pod_with_emptied_annotations_finds_no_leak_while_its_statu
 }
 
 #[test]
-fn check_of_a_pod_with_noted_addresses_counts_both_its_status_and_its_notes() {
+fn pod_addresses_in_status_or_annotations_are_no_leak() {
     let noted = |status: &str, noted: &str| {
         pod(|pod| {
             pod["metadata"]["annotations"] = json!({"cni.projectcalico.org/podIPs": noted});
@@ -67,7 +67,7 @@ fn check_of_a_pod_with_noted_addresses_counts_both_its_status_and_its_notes() {
 }
 
 #[test]
-fn a_pod_that_has_told_no_address_is_told_of_and_keeps_its_address() {
+fn address_of_a_pod_without_reported_addresses_is_reported_and_retained() {
     let silent = pod(|pod| pod["status"] = json!({"phase": "Pending"}));
     assert_eq!(leaks(Some(&silent)).len(), 1);
     let mut world = World::healthy();
@@ -84,7 +84,7 @@ fn a_pod_that_has_told_no_address_is_told_of_and_keeps_its_address() {
 }
 
 #[test]
-fn check_of_an_address_of_a_stopped_machine_finds_no_leak() {
+fn address_of_a_stopped_vm_is_no_leak() {
     let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };
     world.blocks = vec![Block::new(cidr("10.0.0.0/30"), &Owner::Host("node1".into()), NOW).unwrap()];
     world.allocate("net.vmi.ns.vm", &[("namespace", "ns"), ("pod", "virt-launcher-vm-x"), ("vmi-name", "vm")]);
@@ -94,7 +94,7 @@ fn check_of_an_address_of_a_stopped_machine_finds_no_leak() {
 
 /// Kubelet reports one interface of a pod, so the endpoint has only that interface's address.
 #[test]
-fn check_of_a_second_interface_of_a_container_in_use_finds_no_leak() {
+fn second_interface_of_a_running_container_is_no_leak() {
     let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };
     world.blocks = vec![Block::new(cidr("10.0.0.0/29"), &Owner::Host("node1".into()), NOW).unwrap()];
     world.affinities = vec![affinity("node1", "10.0.0.0/29", AffinityState::Confirmed)];

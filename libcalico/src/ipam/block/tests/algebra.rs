@@ -187,7 +187,7 @@ fn address(ordinal: usize) -> IpAddr {
 
 proptest! {
     #[test]
-    fn every_ordinal_is_free_or_held_once(
+    fn every_ordinal_is_free_or_allocated_once(
         operations in operations(),
         cooldown in prop_oneof![Just(0i64), 1..60i64],
         reserved in prop::collection::vec(0..8u8, 0..3),

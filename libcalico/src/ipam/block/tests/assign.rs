@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_fresh_block_is_handed_out_from_the_start() {
+fn new_block_is_assigned_from_the_start() {
     let mut block = fresh();
     assert_eq!(assign(&mut block, 2, "a"), [ip("10.0.0.0"), ip("10.0.0.1")]);
     assert_eq!(assign(&mut block, 9, "b"), [ip("10.0.0.2"), ip("10.0.0.3")]);
@@ -11,7 +11,7 @@ fn a_fresh_block_is_handed_out_from_the_start() {
 }
 
 #[test]
-fn sequence_entries_carry_the_number_before_the_write() {
+fn sequence_entry_has_the_number_before_the_write() {
     let mut block = fresh();
     let clock = NOW.unix_timestamp_nanos() as u64;
     assert_eq!(block.sequence_number, clock);
@@ -27,7 +27,7 @@ fn sequence_entries_carry_the_number_before_the_write() {
 }
 
 #[test]
-fn a_released_address_is_reused_last() {
+fn released_address_is_reused_last() {
     let mut block = fresh();
     assign(&mut block, 1, "a");
     assign(&mut block, 1, "b");
@@ -37,7 +37,7 @@ fn a_released_address_is_reused_last() {
 }
 
 #[test]
-fn reserved_addresses_stay_where_they_are() {
+fn reserved_addresses_stay_free_in_place() {
     let mut block = fresh();
     let reserved = ["10.0.0.0/32", "10.0.0.2/32"];
     assert_eq!(assign_leaving(&mut block, 9, "a", &reserved), [ip("10.0.0.1"), ip("10.0.0.3")]);
@@ -50,7 +50,7 @@ fn reserved_addresses_stay_where_they_are() {
 }
 
 #[test]
-fn equal_attributes_are_stored_once() {
+fn equal_attributes_of_a_block_are_stored_once() {
     let mut block = fresh();
     assign(&mut block, 1, "a");
     assign(&mut block, 1, "a");
@@ -65,7 +65,7 @@ fn equal_attributes_are_stored_once() {
 }
 
 #[test]
-fn an_asked_for_address_leaves_the_order_of_the_rest() {
+fn requested_address_preserves_the_order_of_the_free_list() {
     let mut block = fresh();
     let request =
         AssignRequest { handle: None, attributes: &BTreeMap::new(), requester: &host("node1"), check_affinity: true };
@@ -83,7 +83,7 @@ fn an_asked_for_address_leaves_the_order_of_the_rest() {
 }
 
 #[test]
-fn a_resting_address_cannot_be_asked_for() {
+fn cooling_address_cannot_be_requested() {
     let mut block = fresh();
     assign(&mut block, 1, "a");
     block.release_by_handle(&HandleId::new("a"), None, 30, NOW).unwrap();
@@ -93,7 +93,7 @@ fn a_resting_address_cannot_be_asked_for() {
 }
 
 #[test]
-fn strict_affinity_admits_the_owner_alone() {
+fn strict_affinity_admits_only_the_block_owner() {
     let attempt = |block: &Block, requester: Owner, check_affinity| {
         let request =
             AssignRequest { handle: None, attributes: &BTreeMap::new(), requester: &requester, check_affinity };
@@ -123,7 +123,7 @@ fn strict_affinity_admits_the_owner_alone() {
 }
 
 #[test]
-fn host_reserved_addresses_are_taken_from_both_ends() {
+fn host_reserved_addresses_are_allocated_at_both_ends() {
     let reserved = HostReserved {
         start: 3,
         end: 1,
@@ -144,7 +144,7 @@ fn host_reserved_addresses_are_taken_from_both_ends() {
 }
 
 #[test]
-fn a_block_that_no_pool_may_ask_for_is_refused() {
+fn block_larger_than_allowed_is_rejected() {
     assert!(Block::new(cidr("10.0.0.0/20"), &host("node1"), NOW).is_ok());
     assert!(Block::new(cidr("fd00::/116"), &host("node1"), NOW).is_ok());
     for huge in ["10.0.0.0/19", "0.0.0.0/0", "::/0"] {

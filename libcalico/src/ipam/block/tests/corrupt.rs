@@ -84,7 +84,7 @@ fn without(list: &[usize], ordinals: &[usize]) -> Vec<usize> {
 
 proptest! {
     #[test]
-    fn del_frees_what_is_the_handles_and_changes_nothing_else(
+    fn release_from_a_corrupt_block_frees_only_the_handles_ordinals(
         holders in prop::collection::vec(0..4usize, 0..CAPACITY),
         resting in prop::option::of(0..4usize),
         damages in damages(),
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn a_repaired_block_is_in_order_and_keeps_what_is_held_or_reported(
+    fn repaired_block_is_consistent_and_retains_owned_or_reported_addresses(
         holders in prop::collection::vec(0..4usize, 0..CAPACITY),
         resting in prop::option::of(0..4usize),
         damages in damages(),
@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_taken_from_a_block_that_contradicts_itself(
+    fn inconsistent_block_assigns_no_address(
         holders in prop::collection::vec(0..4usize, 0..CAPACITY),
         damages in damages(),
     ) {

@@ -3,7 +3,7 @@ use crate::store::{RawEntry, Revision, StoreError, decode_entry};
 
 /// The expected bytes are those that upstream writes to etcd.
 #[test]
-fn the_first_allocation_gives_upstreams_bytes() {
+fn first_allocation_encodes_to_upstreams_bytes() {
     let clock = time::OffsetDateTime::from_unix_timestamp_nanos(1_787_360_523_123_400_000).unwrap();
     let mut block = Block::new(cidr("10.0.0.0/30"), &host("node-a"), clock).unwrap();
     let pairs =
@@ -23,7 +23,7 @@ fn the_first_allocation_gives_upstreams_bytes() {
 
 /// Upstream's allocator gives the same rows.
 #[test]
-fn the_transcript_of_a_block() {
+fn block_operations_match_upstreams_transcript() {
     let mut block = fresh();
     let s = block.sequence_number;
     let row = |block: &Block| {
@@ -59,7 +59,7 @@ fn the_transcript_of_a_block() {
 }
 
 #[test]
-fn what_a_newer_calico_wrote_survives_an_operation() {
+fn unknown_fields_of_a_newer_calico_survive_a_block_operation() {
     let stored = r#"{"cidr":"10.0.0.0/31","affinity":null,"allocations":[0,null],"unallocated":[1],"attributes":[{"handle_id":"a","colour":"red"}],"sequenceNumber":18446744073709551615,"sequenceNumberForAllocation":{"0":9007199254740993},"deleted":false,"future":{"x":1},"hostAffinity":"node1"}"#;
     let mut block = Block::decode(stored.as_bytes()).unwrap();
     assert_eq!(String::from_utf8(block.encode().unwrap()).unwrap(), stored);
@@ -71,7 +71,7 @@ fn what_a_newer_calico_wrote_survives_an_operation() {
 }
 
 #[test]
-fn absent_and_null_lists_are_empty() {
+fn absent_and_null_block_lists_decode_as_empty() {
     for stored in [
         r#"{"cidr":"10.0.0.0/30"}"#,
         r#"{"cidr":"10.0.0.0/30","allocations":null,"unallocated":null,"attributes":null,"sequenceNumberForAllocation":null}"#,
@@ -82,7 +82,7 @@ fn absent_and_null_lists_are_empty() {
 }
 
 #[test]
-fn a_block_under_the_key_of_another_is_corrupt() {
+fn block_under_the_key_of_another_block_is_corrupt() {
     let raw =
         |path: &str| RawEntry { path: path.into(), value: fresh().encode().unwrap(), revision: Revision("1".into()) };
     assert!(decode_entry::<Block>(&raw(&Block::path(&fresh().cidr))).is_ok());

@@ -174,11 +174,11 @@ fn try_for(strategy: impl Strategy<Value = Value>) {
 }
 
 #[test]
-fn nothing_that_decodes_as_a_block_panics() {
+fn no_operation_on_a_decoded_block_panics() {
     try_for(stored_block());
 }
 
 #[test]
-fn no_damage_to_a_healthy_block_panics() {
+fn no_operation_on_a_damaged_block_panics() {
     try_for(damaged_block());
 }

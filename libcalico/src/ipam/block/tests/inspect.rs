@@ -2,7 +2,7 @@ use super::*;
 use crate::ipam::Handle;
 
 #[test]
-fn empty_means_no_address_but_windows_own() {
+fn block_is_empty_without_allocations_except_windows_reserved() {
     let mut block = fresh();
     assert!(block.is_empty());
     block.allocations[0] = Some(0);
@@ -22,7 +22,7 @@ fn empty_means_no_address_but_windows_own() {
 }
 
 #[test]
-fn free_counts_what_is_neither_taken_nor_reserved() {
+fn free_count_excludes_allocated_cooling_and_reserved_addresses() {
     let mut block = fresh();
     assign(&mut block, 1, "a");
     for (reserved, free) in [
@@ -41,7 +41,7 @@ fn free_counts_what_is_neither_taken_nor_reserved() {
 }
 
 #[test]
-fn addresses_are_found_by_handle_and_handles_by_address() {
+fn addresses_are_found_by_handle_and_owners_by_address() {
     let mut block = fresh();
     assign(&mut block, 2, "a");
     assign(&mut block, 1, "b");
@@ -61,7 +61,7 @@ fn addresses_are_found_by_handle_and_handles_by_address() {
 }
 
 #[test]
-fn the_owner_is_what_the_prefix_says() {
+fn owner_is_parsed_from_the_affinity_prefix() {
     for (affinity, owner) in [
         (Some("host:node1"), Some(host("node1"))),
         (Some("virtual:load-balancer"), Some(Owner::Virtual("load-balancer".into()))),
@@ -75,7 +75,7 @@ fn the_owner_is_what_the_prefix_says() {
 }
 
 #[test]
-fn contradictions_are_named_and_stop_every_operation_but_a_release_by_handle() {
+fn inconsistencies_are_named_and_only_release_by_handle_proceeds() {
     type Break = fn(&mut Block);
     let cases: [(Break, &str); 6] = [
         (|b| b.allocations.truncate(3), "it has 3 allocation slots for 4 addresses"),
@@ -110,7 +110,7 @@ fn contradictions_are_named_and_stop_every_operation_but_a_release_by_handle() {
 
 /// An empty block may be deleted, and a new block in its range has every address free.
 #[test]
-fn a_block_that_contradicts_itself_is_never_empty() {
+fn inconsistent_block_is_never_empty() {
     let damages: [fn(&mut Block); 3] =
         [|b| b.allocations.truncate(2), |b| b.unallocated.push(3), |b| b.unallocated.push(9)];
     assert!(fresh().is_empty());

@@ -15,7 +15,7 @@ fn per_handle(pairs: &[(&str, usize)]) -> BTreeMap<HandleId, usize> {
 }
 
 #[test]
-fn an_attribute_lives_as_long_as_an_address_refers_to_it() {
+fn attribute_is_removed_with_its_last_address() {
     let mut block = shared();
     let released = block.release(&[release_request("10.0.0.0")], 0, NOW).unwrap();
     assert_eq!((released.released, released.per_handle), (vec![ip("10.0.0.0")], per_handle(&[("a", 1)])));
@@ -29,7 +29,7 @@ fn an_attribute_lives_as_long_as_an_address_refers_to_it() {
 }
 
 #[test]
-fn addresses_released_together_enter_the_free_list_in_ascending_order() {
+fn released_addresses_enter_the_free_list_in_ascending_order() {
     let mut block = shared();
     let requests = ["10.0.0.2", "10.0.0.0", "10.0.0.2"].map(release_request);
     let released = block.release(&requests, 0, NOW).unwrap();
@@ -38,7 +38,7 @@ fn addresses_released_together_enter_the_free_list_in_ascending_order() {
 }
 
 #[test]
-fn free_resting_and_foreign_addresses_are_unallocated() {
+fn release_of_free_cooling_or_foreign_addresses_reports_unallocated() {
     let mut block = shared();
     block.release(&[release_request("10.0.0.2")], 60, NOW).unwrap();
     let before = block.clone();
@@ -49,7 +49,7 @@ fn free_resting_and_foreign_addresses_are_unallocated() {
 }
 
 #[test]
-fn one_mismatch_refuses_the_whole_list() {
+fn single_mismatch_rejects_the_whole_release() {
     let before = shared();
     let (stored, next) = (before.sequence_of(2).unwrap(), before.sequence_number);
     for (handle, sequence, expected) in [
@@ -77,7 +77,7 @@ fn one_mismatch_refuses_the_whole_list() {
 }
 
 #[test]
-fn the_sequence_number_is_checked_even_of_a_free_address() {
+fn sequence_number_is_checked_even_for_a_free_address() {
     let request = ReleaseRequest { sequence: Some(5), ..release_request("10.0.0.3") };
     assert_eq!(
         shared().release(&[request], 0, NOW).unwrap_err().to_string(),
@@ -86,7 +86,7 @@ fn the_sequence_number_is_checked_even_of_a_free_address() {
 }
 
 #[test]
-fn an_allocation_without_handle_is_released_but_not_counted() {
+fn allocation_without_a_handle_is_released_and_not_counted() {
     let mut block = fresh();
     let request =
         AssignRequest { handle: None, attributes: &attributes("x"), requester: &host("node1"), check_affinity: false };
@@ -101,7 +101,7 @@ fn an_allocation_without_handle_is_released_but_not_counted() {
 }
 
 #[test]
-fn by_handle_everything_of_it_goes() {
+fn release_by_handle_frees_all_addresses_of_the_handle() {
     let mut block = shared();
     let number = block.sequence_number;
     assert_eq!(block.release_by_handle(&HandleId::new("c"), None, 0, NOW), Ok(0));
@@ -112,7 +112,7 @@ fn by_handle_everything_of_it_goes() {
 }
 
 #[test]
-fn by_handle_another_sequence_number_is_skipped() {
+fn release_by_handle_skips_other_sequence_numbers() {
     let mut block = shared();
     assign(&mut block, 1, "a");
     let first = block.sequence_of(0);
@@ -123,7 +123,7 @@ fn by_handle_another_sequence_number_is_skipped() {
 
 /// The values are those of upstream's allocator with a cooldown of 30 s.
 #[test]
-fn with_a_cooldown_addresses_rest_first() {
+fn released_address_cools_down_as_in_upstream() {
     let mut base = fresh();
     let clock = base.sequence_number;
     assign(&mut base, 1, "p0");
@@ -152,7 +152,7 @@ fn with_a_cooldown_addresses_rest_first() {
 }
 
 #[test]
-fn garbage_is_collected_by_age() {
+fn cooled_down_addresses_are_freed_by_age() {
     let resting = |cooldown, later: Duration| {
         let mut block = shared();
         block.release(&[release_request("10.0.0.0")], 3600, NOW - Duration::seconds(100)).unwrap();
@@ -172,7 +172,7 @@ fn garbage_is_collected_by_age() {
 }
 
 #[test]
-fn unreferenced_attributes_are_dropped_and_the_rest_renumbered() {
+fn unreferenced_attributes_are_dropped_and_references_renumbered() {
     let mut block = shared();
     block.attributes.insert(1, Attribute { handle_id: Some("nobody".into()), ..Attribute::default() });
     block.allocations[2] = Some(2);
@@ -186,7 +186,7 @@ fn unreferenced_attributes_are_dropped_and_the_rest_renumbered() {
 }
 
 #[test]
-fn what_is_held_otherwise_keeps_only_itself() {
+fn release_unchanged_skips_only_the_mismatched_addresses() {
     let mut block = shared();
     let stale = ReleaseRequest { sequence: Some(u64::MAX), ..release_request("10.0.0.0") };
     let other = ReleaseRequest { handle: Some(HandleId::new("b")), ..release_request("10.0.0.1") };

@@ -67,7 +67,7 @@ fn address() -> std::net::IpAddr {
 }
 
 #[test]
-fn annotations_of_a_pod_free_no_address_that_its_status_reports() {
+fn annotations_release_no_address_that_the_status_reports() {
     let mut cluster = cluster();
     // The pod may be on another node than the allocation.
     for node in ["n1", "n2"] {
@@ -83,7 +83,7 @@ fn annotations_of_a_pod_free_no_address_that_its_status_reports() {
 }
 
 #[test]
-fn annotations_of_other_addresses_beside_a_filled_status_keep_both() {
+fn annotated_addresses_add_to_the_addresses_in_the_status() {
     let annotations = KEYS.map(|key| (key.to_owned(), "10.0.0.7/32".to_owned()));
     let said = Said {
         node: "n1",
@@ -98,7 +98,7 @@ fn annotations_of_other_addresses_beside_a_filled_status_keep_both() {
 
 /// An emptied annotation of a pod that is being deleted does not free an address that kubelet still reports.
 #[test]
-fn an_emptied_annotation_of_a_deleted_pod_frees_its_address_only_when_kubelet_says_that_it_ended() {
+fn emptied_annotation_releases_the_address_only_after_the_pod_ended() {
     for key in KEYS {
         let mut cluster = cluster();
         let annotations = BTreeMap::from([(key.to_owned(), String::new())]);
@@ -112,7 +112,7 @@ fn an_emptied_annotation_of_a_deleted_pod_frees_its_address_only_when_kubelet_sa
 }
 
 #[test]
-fn a_status_of_other_addresses_alone_frees_the_address() {
+fn status_with_other_addresses_makes_the_address_a_candidate() {
     let mut cluster = cluster();
     let annotations = BTreeMap::from([(KEYS[0].to_owned(), String::new()), (KEYS[1].to_owned(), String::new())]);
     for deleting in [false, true] {
@@ -126,7 +126,7 @@ fn a_status_of_other_addresses_alone_frees_the_address() {
 
 /// A pod has a single row in the index, whatever its annotations contain.
 #[test]
-fn a_pod_with_a_long_list_of_addresses_in_its_annotations_takes_little_room_and_keeps_all() {
+fn long_address_annotation_takes_little_memory_and_retains_all_addresses() {
     let list: Vec<String> = (0..20_000).map(|n: u32| std::net::Ipv4Addr::from(0x0b00_0000 + n).to_string()).collect();
     let annotations = BTreeMap::from([(KEYS[1].to_owned(), list.join(","))]);
     let said = Said { node: "n1", phase: "Running", deleting: false, status: &["10.0.0.0"], annotations };
@@ -141,7 +141,7 @@ fn a_pod_with_a_long_list_of_addresses_in_its_annotations_takes_little_room_and_
 
 /// Kubelet reports one interface of a pod. Multus records the others in an annotation.
 #[test]
-fn annotations_of_a_pod_free_no_address_of_another_interface_of_its_container() {
+fn annotations_release_no_address_of_another_interface() {
     let mut cluster = cluster();
     let attributes =
         [("namespace", "ns"), ("pod", "p"), ("node", "n1")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();

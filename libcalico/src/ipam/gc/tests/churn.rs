@@ -18,7 +18,7 @@ impl Numbers {
 }
 
 #[test]
-fn half_an_hour_of_churn_loses_nothing_and_leaves_nothing() {
+fn half_an_hour_of_churn_releases_no_used_address_and_every_leak() {
     let mut numbers = Numbers(7);
     let mut cluster = Cluster::new(30);
     for n in 0..4 {

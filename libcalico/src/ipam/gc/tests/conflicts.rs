@@ -37,7 +37,7 @@ fn after(cluster: &mut Cluster, time: Duration) -> Vec<(String, IpAddr)> {
 }
 
 #[test]
-fn an_address_that_a_running_pod_reports_and_ipam_has_free_is_in_conflict_after_two_minutes() {
+fn reported_address_that_is_free_in_ipam_conflicts_after_two_minutes() {
     let mut cluster = cluster();
     report(&mut cluster, "lost", &["10.0.0.5"], true);
     assert_eq!(after(&mut cluster, ALMOST), []);
@@ -57,7 +57,7 @@ fn an_address_that_a_running_pod_reports_and_ipam_has_free_is_in_conflict_after_
 }
 
 #[test]
-fn an_address_that_ipam_has_for_another_is_in_conflict() {
+fn reported_address_allocated_to_another_pod_is_in_conflict() {
     let mut cluster = cluster();
     // The address 10.0.0.0 belongs to p.
     report(&mut cluster, "older", &["10.0.0.0"], true);
@@ -66,7 +66,7 @@ fn an_address_that_ipam_has_for_another_is_in_conflict() {
 }
 
 #[test]
-fn a_pod_that_does_not_run_of_its_own_network_or_goes_is_in_no_conflict() {
+fn host_network_terminating_and_foreign_pods_are_in_no_conflict() {
     let mut cluster = cluster();
     report(&mut cluster, "host-network-or-going", &["10.0.0.5"], false);
     // No block contains these addresses, as with another IPAM plugin or a host's address.
@@ -76,7 +76,7 @@ fn a_pod_that_does_not_run_of_its_own_network_or_goes_is_in_no_conflict() {
 }
 
 #[test]
-fn what_was_right_for_a_moment_begins_anew() {
+fn interrupted_conflict_restarts_its_two_minutes() {
     for act in [
         (|c: &mut Cluster| report(c, "lost", &["10.0.0.5"], false)) as fn(&mut Cluster),
         |c| report(c, "lost", &["10.0.0.6"], true),
@@ -137,7 +137,7 @@ fn conflicts_of_a_restored_datastore_are_found_and_end_with_the_repair() {
 }
 
 #[test]
-fn a_block_that_comes_after_its_pods_is_compared_with_them() {
+fn block_added_after_its_pods_is_compared_with_them() {
     let mut cluster = cluster();
     report(&mut cluster, "early", &["10.0.0.17"], true);
     assert_eq!(after(&mut cluster, TWO_MINUTES), []);
@@ -151,7 +151,7 @@ fn a_block_that_comes_after_its_pods_is_compared_with_them() {
 
 /// Both pods of a live migration have the VMI's address.
 #[test]
-fn pods_of_a_virtual_machine_are_in_no_conflict_with_it() {
+fn pods_of_a_vmi_are_in_no_conflict_with_the_vmi() {
     let mut cluster = cluster();
     cluster.machine("vm", true);
     cluster.run_machine("vm", "n1", OwnerSlot::Active);
@@ -177,7 +177,7 @@ fn pods_of_a_virtual_machine_are_in_no_conflict_with_it() {
 }
 
 #[test]
-fn the_last_look_says_for_whom_a_block_has_an_address() {
+fn final_block_read_names_the_rival_of_an_address() {
     let cluster = cluster();
     let block = &cluster.blocks[&"10.0.0.0/29".parse().unwrap()];
     assert_eq!(rival(block, ip("10.0.0.0"), "ns", "p"), None);

@@ -14,7 +14,7 @@ use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
 #[test]
-fn a_gone_nodes_addresses_tunnels_and_affinities_go_at_once_and_in_this_order() {
+fn deleted_node_loses_addresses_then_tunnels_then_affinities() {
     let mut cluster = cluster();
     cluster.tunnel("n1");
     examine(&mut cluster);
@@ -32,7 +32,7 @@ fn a_gone_nodes_addresses_tunnels_and_affinities_go_at_once_and_in_this_order() 
 }
 
 #[test]
-fn a_block_that_a_gone_node_claims_again_between_two_lists_is_released_again() {
+fn block_reclaimed_by_a_deleted_node_between_lists_is_released_again() {
     let mut cluster = Cluster::new(0);
     cluster.claim("10.0.0.8/29", "gone");
     cluster.hear_all();
@@ -47,7 +47,7 @@ fn a_block_that_a_gone_node_claims_again_between_two_lists_is_released_again() {
 }
 
 #[test]
-fn a_gone_node_whose_pods_are_there_is_waited_for() {
+fn deleted_node_with_existing_pods_is_not_released() {
     let mut cluster = cluster();
     cluster.tunnel("n1");
     cluster.index.kubernetes_node_gone("n1");
@@ -66,7 +66,7 @@ fn a_gone_node_whose_pods_are_there_is_waited_for() {
 }
 
 #[test]
-fn a_node_that_is_none_of_kubernetes_keeps_everything() {
+fn node_without_a_kubernetes_node_retains_all_addresses() {
     let mut cluster = cluster();
     cluster.index.kubernetes_node_gone("n1");
     cluster.index.put_calico_node("n1", None);
@@ -77,7 +77,7 @@ fn a_node_that_is_none_of_kubernetes_keeps_everything() {
 
 /// On etcd, the Calico node `calico-1` is the Kubernetes node `n1`.
 #[test]
-fn a_node_may_have_two_names() {
+fn calico_node_with_another_name_follows_its_kubernetes_node() {
     let mut cluster = cluster();
     cluster.index.put_calico_node("calico-1", Some("n1"));
     cluster.claim("10.0.1.0/30", "calico-1");
@@ -94,7 +94,7 @@ fn a_node_may_have_two_names() {
 }
 
 #[test]
-fn an_affinity_without_block_goes_with_its_node() {
+fn affinity_without_a_block_is_released_with_its_node() {
     let mut cluster = cluster();
     cluster.index.affinity_names("n1");
     cluster.index.affinity_names("long-gone");
@@ -110,7 +110,7 @@ fn an_affinity_without_block_goes_with_its_node() {
 }
 
 #[test]
-fn empty_blocks_go_but_each_node_keeps_one_of_each_family() {
+fn empty_blocks_are_released_except_one_per_node_and_family() {
     let mut cluster = cluster();
     for block in ["10.0.1.0/30", "10.0.1.4/30", "fd00::/126", "fd00::4/126"] {
         cluster.claim(block, "n2");
@@ -158,7 +158,7 @@ fn cluster_with_spare() -> Cluster {
 }
 
 #[test]
-fn a_block_that_changes_hands_leaves_nothing_with_its_old_owner() {
+fn block_that_changes_owner_is_no_longer_counted_for_the_old_owner() {
     let mut cluster = cluster();
     cluster.claim("10.0.1.0/30", "n1");
     cluster.hear_all();
@@ -175,7 +175,7 @@ fn a_block_that_changes_hands_leaves_nothing_with_its_old_owner() {
 }
 
 #[test]
-fn resting_addresses_are_asked_for_when_they_have_rested() {
+fn blocks_with_cooled_down_addresses_are_read_after_the_cooldown() {
     let mut cluster = cluster();
     cluster.index.set_settings(Settings { cooldown: 30, ..*cluster.index.settings() });
     cluster.cooldown = 30;
@@ -220,7 +220,7 @@ fn read(cluster: &Cluster, suspect: &SuspectHandle) -> BTreeMap<Cidr, Option<Blo
 }
 
 #[test]
-fn handles_that_disagree_with_the_blocks_are_mended() {
+fn handles_that_disagree_with_the_blocks_are_repaired() {
     let mut cluster = cluster();
     cluster.hear_all();
     let truth = handles(&cluster);
@@ -297,7 +297,7 @@ fn handles_that_disagree_with_the_blocks_are_mended() {
 }
 
 #[test]
-fn a_handle_that_is_written_has_its_time_anew() {
+fn rewritten_orphan_handle_restarts_its_grace_period() {
     let mut cluster = cluster();
     let grace = Duration::from_secs(300);
     let mut stored = handles(&cluster);
@@ -321,7 +321,7 @@ fn a_handle_that_is_written_has_its_time_anew() {
 }
 
 #[test]
-fn claims_of_a_node_that_is_there_are_due_when_they_have_not_moved_for_the_grace_period() {
+fn unfinished_affinities_are_due_when_unchanged_for_the_grace_period() {
     let cluster = cluster();
     let (mut claims, at) = (UnfinishedClaims::default(), Duration::from_secs);
     let entry = |node: &str, cidr: &str, state, revision: &str| {

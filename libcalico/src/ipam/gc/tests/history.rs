@@ -144,7 +144,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_in_use_goes_and_everything_leaked_does(actions in actions(), cooldown in prop_oneof![Just(0), Just(30)]) {
+    fn history_of_events_releases_every_leak_and_no_address_in_use(
+        actions in actions(),
+        cooldown in prop_oneof![Just(0), Just(30)],
+    ) {
         let mut history = History { cluster: Cluster::new(cooldown), pending: None };
         for action in &actions {
             history.act(action);

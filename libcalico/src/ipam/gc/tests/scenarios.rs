@@ -43,7 +43,7 @@ pub(super) fn after_grace(cluster: &mut Cluster) -> usize {
 }
 
 #[test]
-fn a_pods_address_goes_when_its_pod_has_been_gone_for_the_grace_period() {
+fn address_is_released_after_its_pod_is_missing_for_the_grace_period() {
     let mut cluster = cluster();
     assert_eq!(examine(&mut cluster), []);
     cluster.delete("p", false);
@@ -69,7 +69,7 @@ fn a_pods_address_goes_when_its_pod_has_been_gone_for_the_grace_period() {
 }
 
 #[test]
-fn each_evidence_is_named() {
+fn each_leak_reason_is_recognized() {
     for (act, evidence) in [
         ((|c: &mut Cluster| c.delete("p", false)) as fn(&mut Cluster), Evidence::PodGone),
         (|c| c.end("p", Ended::Finished), Evidence::PodFinished),
@@ -97,7 +97,7 @@ fn each_evidence_is_named() {
 }
 
 #[test]
-fn what_somebody_may_have_stays() {
+fn addresses_with_a_possible_owner_are_retained() {
     for act in [
         (|_: &mut Cluster| ()) as fn(&mut Cluster),
         // A pod of the same name exists that has not reported an address yet.
@@ -123,7 +123,7 @@ fn what_somebody_may_have_stays() {
 }
 
 #[test]
-fn the_live_pod_has_the_last_word() {
+fn live_pod_overrides_the_index() {
     let mut cluster = cluster();
     // The index lost the pod, and the API server has it.
     cluster.index.pod_gone("ns", "p");
@@ -136,7 +136,7 @@ fn the_live_pod_has_the_last_word() {
 }
 
 #[test]
-fn an_api_that_does_not_answer_releases_nothing_and_is_asked_less_and_less() {
+fn unreachable_api_releases_no_address_and_is_polled_less_often() {
     let mut cluster = cluster();
     cluster.delete("p", false);
     examine(&mut cluster);
@@ -153,7 +153,7 @@ fn an_api_that_does_not_answer_releases_nothing_and_is_asked_less_and_less() {
 }
 
 #[test]
-fn a_handle_goes_as_a_whole_or_not_at_all() {
+fn addresses_of_a_handle_are_released_together() {
     let mut cluster = cluster();
     cluster.claim("fd00::/126", "n1");
     cluster.schedule("q", "n1");
@@ -172,7 +172,7 @@ fn a_handle_goes_as_a_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_handles_last_look_spares_all_of_it() {
+fn owner_found_for_an_address_spares_its_whole_handle() {
     let mut cluster = cluster();
     cluster.claim("fd00::/126", "n1");
     cluster.schedule("q", "n1");
@@ -189,7 +189,7 @@ fn a_handles_last_look_spares_all_of_it() {
 }
 
 #[test]
-fn without_grace_period_only_machines_and_gone_nodes_lose_addresses() {
+fn without_a_grace_period_only_vmis_and_deleted_nodes_lose_addresses() {
     for (grace, leaks) in [(None, (0, 0)), (Some(Duration::ZERO), (1, 0))] {
         let mut cluster = cluster();
         let settings = Settings { leak_grace: grace, ..*cluster.index.settings() };
@@ -214,7 +214,7 @@ fn without_grace_period_only_machines_and_gone_nodes_lose_addresses() {
 }
 
 #[test]
-fn a_shorter_grace_period_counts_from_when_the_leak_was_seen() {
+fn shortened_grace_period_counts_from_the_first_detection() {
     let mut cluster = cluster();
     cluster.delete("p", false);
     examine(&mut cluster);
@@ -225,7 +225,7 @@ fn a_shorter_grace_period_counts_from_when_the_leak_was_seen() {
 }
 
 #[test]
-fn machines_and_services_are_held_until_they_are_watched() {
+fn vmi_and_service_addresses_are_retained_until_their_kinds_are_watched() {
     let mut cluster = cluster();
     cluster.machine("vm", true);
     cluster.run_machine("vm", "n1", OwnerSlot::Active);
@@ -240,7 +240,7 @@ fn machines_and_services_are_held_until_they_are_watched() {
 }
 
 #[test]
-fn instance_of_a_machine_that_is_gone_holds_its_address() {
+fn vmi_of_a_deleted_vm_retains_its_address() {
     let mut cluster = cluster();
     cluster.machine("vm", true);
     cluster.run_machine("vm", "n1", OwnerSlot::Active);
@@ -252,7 +252,7 @@ fn instance_of_a_machine_that_is_gone_holds_its_address() {
 }
 
 #[test]
-fn launcher_that_is_named_as_owner_holds_the_address_of_a_machine_that_is_gone() {
+fn owning_launcher_retains_the_address_of_a_deleted_vmi() {
     let mut cluster = cluster();
     cluster.machine("vm", true);
     cluster.run_machine("vm", "n1", OwnerSlot::Active);
@@ -279,7 +279,7 @@ fn launcher_that_is_named_as_owner_holds_the_address_of_a_machine_that_is_gone()
 }
 
 #[test]
-fn kubevirt_that_is_not_installed_throughout_the_grace_period_leaves_leaks() {
+fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
     let mut cluster = cluster();
     cluster.machine("vm", true);
     cluster.run_machine("vm", "n1", OwnerSlot::Active);
@@ -312,7 +312,7 @@ fn kubevirt_that_is_not_installed_throughout_the_grace_period_leaves_leaks() {
 
 /// The owner of a VMI's address changes without a new sequence number (KC-422).
 #[test]
-fn a_machines_address_follows_it_from_node_to_node() {
+fn vmi_address_is_counted_on_the_node_of_its_owner() {
     let mut cluster = cluster();
     cluster.machine("vm", true);
     cluster.run_machine("vm", "n1", OwnerSlot::Active);
@@ -334,7 +334,7 @@ fn a_machines_address_follows_it_from_node_to_node() {
 }
 
 #[test]
-fn an_address_that_is_taken_anew_begins_anew() {
+fn reallocated_address_restarts_its_leak_detection() {
     let mut cluster = cluster();
     cluster.delete("p", false);
     examine(&mut cluster);
@@ -360,7 +360,7 @@ fn an_address_that_is_taken_anew_begins_anew() {
 }
 
 #[test]
-fn the_numbers_behind_the_metrics() {
+fn gauges_count_addresses_candidates_and_blocks_by_pool_and_node() {
     let mut cluster = cluster();
     cluster.anonymous("n2");
     cluster.claim("192.168.0.0/30", "n1");
@@ -398,7 +398,7 @@ fn the_numbers_behind_the_metrics() {
 }
 
 #[test]
-fn what_cannot_be_read_is_forgotten_and_what_is_a_tombstone_is_gone() {
+fn unreadable_block_is_dropped_from_the_index_and_a_deleted_block_is_empty() {
     let mut cluster = cluster();
     let mut block = cluster.blocks[&"10.0.0.0/29".parse().unwrap()].clone();
     block.unallocated.push(0);
@@ -416,7 +416,7 @@ fn what_cannot_be_read_is_forgotten_and_what_is_a_tombstone_is_gone() {
 
 /// A change of one pod marks only that pod's addresses, so a busy cluster does not need full scans.
 #[test]
-fn a_pods_change_is_examined_and_nothing_else() {
+fn pod_change_marks_only_that_pods_addresses() {
     let mut cluster = cluster();
     for name in ["a", "b", "c"] {
         cluster.schedule(name, "n1");

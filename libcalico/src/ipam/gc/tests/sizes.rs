@@ -50,7 +50,7 @@ fn large(nodes: usize, blocks: usize, pods: usize, prefix: u8) -> Index {
 }
 
 #[test]
-fn an_address_and_its_pod_take_less_than_250_bytes() {
+fn indexed_address_with_its_pod_takes_less_than_250_bytes() {
     let mut index = large(100, 8, 50, 26);
     index.examine(Duration::ZERO, Scope::Everything);
     let size = index.size();
@@ -61,7 +61,7 @@ fn an_address_and_its_pod_take_less_than_250_bytes() {
 
 /// The index has a tenth of 5,000 nodes, 40,000 blocks and 160,000 pods. The memory use grows in proportion.
 #[test]
-fn a_large_clusters_index_takes_less_than_half_of_100_mib() {
+fn index_of_a_tenth_of_a_large_cluster_takes_a_tenth_of_50_mib() {
     let mut index = large(500, 8, 4, 29);
     index.examine(Duration::ZERO, Scope::Everything);
     index.verify().unwrap();
@@ -72,7 +72,7 @@ fn a_large_clusters_index_takes_less_than_half_of_100_mib() {
 
 /// Deleted objects leave no entries, only the capacity of the tables.
 #[test]
-fn nothing_is_left_of_a_cluster_that_is_gone() {
+fn emptied_cluster_leaves_no_index_entries() {
     let mut index = large(5, 2, 4, 29);
     for feed in [Feed::Blocks, Feed::Pods, Feed::CalicoNodes, Feed::KubernetesNodes, Feed::Pools] {
         index.list_begins(feed);

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_and_parameters() {
+    fn url_is_parsed_into_target_and_parameters() {
         let target =
             |group: &str, namespace, plural, name| Some(Target { group: group.into(), namespace, plural, name });
         for (path, expected) in [

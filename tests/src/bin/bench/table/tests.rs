@@ -48,7 +48,7 @@ fn text(fill: impl FnOnce(&mut Table)) -> String {
 }
 
 #[test]
-fn every_row_has_as_many_cells_as_its_heading() {
+fn every_row_has_as_many_cells_as_the_heading() {
     let all = text(|table| {
         table.api_server(&Ok(measured(7100)));
         table.crowds([measured(1).crowd].iter());
@@ -62,7 +62,7 @@ fn every_row_has_as_many_cells_as_its_heading() {
 }
 
 #[test]
-fn an_add_is_compared_with_one_get_and_its_budget() {
+fn add_row_compares_with_one_get_and_the_budget() {
     // 1 + 8 + 2.
     let within = text(|table| table.api_server(&Ok(measured(11_000))));
     assert!(within.contains("\n| one GET (a block) | 0.50 | 0.40 |  |\n"), "{within}");
@@ -73,19 +73,19 @@ fn an_add_is_compared_with_one_get_and_its_budget() {
 }
 
 #[test]
-fn without_an_api_server_a_line_says_so() {
+fn table_without_an_api_server_gives_the_reason() {
     let table = text(|table| table.api_server(&Err("kube-apiserver is not built".into())));
     assert_eq!(table, "\nKubernetes is left out: kube-apiserver is not built.\n");
 }
 
 #[test]
-fn each_crowd_has_one_row() {
+fn each_crowd_yields_one_row() {
     let table = text(|table| table.crowds([measured(1).crowd].iter()));
     assert!(table.ends_with("|---|---:|---:|---:|\n| kubernetes | 200 | 0.00 | 0.00 |\n"), "{table}");
 }
 
 #[test]
-fn stages_that_one_of_them_lacks_stay_empty() {
+fn cells_of_missing_stages_stay_empty() {
     let details = [details("local", &[("parse", 7), ("ipam", 8)]), details("kubernetes", &[("parse", 1), ("lock", 2)])];
     let table = text(|table| table.stages(details.iter()));
     let rows: Vec<&str> = table.lines().collect();

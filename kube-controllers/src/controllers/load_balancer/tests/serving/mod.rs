@@ -207,7 +207,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn the_live_service_decides_what_is_given_back() {
+async fn live_service_and_not_the_cache_decides_the_release() {
     let scene = Scene::served(wants("10.0.0.5")).await;
     scene.annotate(wants("10.0.0.7"));
     scene.on_event().await;
@@ -218,7 +218,7 @@ async fn the_live_service_decides_what_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_pool_that_cannot_be_read_takes_nothing_away() {
+async fn unreadable_pool_releases_no_service_address() {
     let scene = Scene::served(wants("10.0.0.5")).await;
     let no_range = json!({"metadata": {"name": "p"}, "spec": {"cidr": "x", "allowedUses": ["LoadBalancer"]}});
     for bytes in [b"\"no pool\"".to_vec(), no_range.to_string().into_bytes()] {
@@ -236,7 +236,7 @@ async fn a_pool_that_cannot_be_read_takes_nothing_away() {
 }
 
 #[tokio::test]
-async fn word_of_assign_ips_that_is_not_known_gives_and_takes_no_address() {
+async fn unknown_assign_ips_value_neither_assigns_nor_releases() {
     let assigning = |word: &str| {
         let spec = json!({"controllers": {"loadBalancer": {"assignIPs": word}}});
         watch::channel(Arc::new(configured(spec))).1
@@ -252,7 +252,7 @@ async fn word_of_assign_ips_that_is_not_known_gives_and_takes_no_address() {
 }
 
 #[tokio::test]
-async fn without_pools_addresses_go() {
+async fn service_addresses_are_released_when_no_pool_exists() {
     let scene = Scene::served(wants("10.0.0.5")).await;
     let pool = ObjectKey::global("p");
     let kept = scene.calico.get::<IpPool>(&pool).await.unwrap().value;

@@ -60,7 +60,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn dual_stack_service_with_the_list_of_one_family_settles() {
+async fn dual_stack_service_with_pools_of_a_single_family_gets_both_families() {
     for (pools, v4, v6) in [
         (json!({IPV4_POOLS: r#"["manual"]"#}), "10.9.0.", "fd00::"),
         (json!({IPV6_POOLS: r#"["v6"]"#}), "10.0.0.", "fd00::"),
@@ -76,7 +76,7 @@ async fn dual_stack_service_with_the_list_of_one_family_settles() {
 }
 
 #[tokio::test]
-async fn list_of_the_other_family_takes_no_address() {
+async fn pool_list_of_the_other_family_releases_no_address() {
     let scene = Scene::new(stored_service(json!({IPV6_POOLS: r#"["v6"]"#})), &three_pools()).await;
     assert_eq!(scene.settle().await, 1);
     assert!(scene.shown()[0].starts_with("10.0.0."), "{:?}", scene.shown());
@@ -98,7 +98,7 @@ async fn changed_load_balancer_ip_replaces_the_address() {
 }
 
 #[tokio::test]
-async fn removed_load_balancer_ip_leaves_the_address() {
+async fn removed_load_balancer_ip_retains_the_address() {
     let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
     scene.spec("loadBalancerIP", json!("10.0.0.5"));
     scene.settle().await;
@@ -108,7 +108,7 @@ async fn removed_load_balancer_ip_leaves_the_address() {
 }
 
 #[tokio::test]
-async fn published_address_stays_until_its_successor_can_be_had() {
+async fn published_address_stays_while_the_requested_address_is_unavailable() {
     for asked in [json!({}), wants("10.0.0.5")] {
         let scene = Scene::new(stored_service(asked), &three_pools()).await;
         scene.spec("loadBalancerIP", json!("10.0.0.5"));
@@ -124,7 +124,7 @@ async fn published_address_stays_until_its_successor_can_be_had() {
 }
 
 #[tokio::test]
-async fn successor_is_published_before_the_address_goes() {
+async fn new_address_is_published_before_the_old_address_is_released() {
     let scene = Scene::served(wants("10.0.0.5")).await;
     scene.annotate(wants("10.0.0.7"));
     scene.settle().await;
@@ -137,7 +137,7 @@ async fn successor_is_published_before_the_address_goes() {
 }
 
 #[tokio::test]
-async fn surplus_addresses_go_but_not_the_one_asked_for_the_published_or_the_oldest() {
+async fn surplus_release_retains_the_requested_published_or_oldest_address() {
     for (asked, published, kept) in [
         (Value::Null, &[][..], "10.0.0.9"),
         (Value::Null, &["10.0.0.3"], "10.0.0.3"),
@@ -157,7 +157,7 @@ async fn surplus_addresses_go_but_not_the_one_asked_for_the_published_or_the_old
 
 /// Both find that the Service has no address, and both assign one.
 #[tokio::test]
-async fn two_writers_that_race_leave_one_address() {
+async fn racing_writers_end_with_a_single_service_address() {
     let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
     let second = reconciler(&scene.server, &scene.calico);
     scene.tell(&second).await;
@@ -176,7 +176,7 @@ async fn two_writers_that_race_leave_one_address() {
 
 /// Another writer has assigned the address that the Service requests now, and the status needs no write.
 #[tokio::test]
-async fn address_of_another_writer_stays_where_the_service_changed_after_it_was_read() {
+async fn foreign_address_is_retained_when_the_service_changed_after_the_read() {
     let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
     scene.assign(&["10.0.0.5", "10.0.0.9"]).await;
     scene.publish(&["10.0.0.5"]);
@@ -189,7 +189,7 @@ async fn address_of_another_writer_stays_where_the_service_changed_after_it_was_
 }
 
 #[tokio::test]
-async fn address_stays_where_the_service_is_managed_again_after_it_was_read() {
+async fn address_is_retained_when_the_service_is_managed_again_after_the_read() {
     let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
     scene.assign(&["10.0.0.5"]).await;
     scene.spec("loadBalancerClass", json!("other"));

@@ -38,7 +38,7 @@ pub enum DataplaneError {
     HostInterfaceTaken(Box<Holder>),
     /// Other ADDs held the lock of the interfaces for too long.
     #[error("cannot replace host interface {ifname} while other ADDs make theirs: {source}")]
-    Making {
+    LockBusy {
         /// The interface.
         ifname: String,
         /// The failure to take the lock.

@@ -31,7 +31,7 @@ pub(super) fn share() -> Option<HostLock> {
 pub(super) fn acquire(ifname: &str) -> Result<Option<HostLock>, DataplaneError> {
     match HostLock::acquire_within(Path::new(LOCK), LONGEST_WAIT) {
         Ok(lock) => Ok(Some(lock)),
-        Err(source @ LockError::Busy { .. }) => Err(DataplaneError::Making { ifname: ifname.to_owned(), source }),
+        Err(source @ LockError::Busy { .. }) => Err(DataplaneError::LockBusy { ifname: ifname.to_owned(), source }),
         Err(error) => {
             tracing::warn!(%error, interface = ifname, "taking the interface away without the lock");
             Ok(None)

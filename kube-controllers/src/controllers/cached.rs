@@ -41,7 +41,7 @@ pub trait CachedReconcile: Reconcile {
     const CONTROLLER: Option<ControllerName>;
 
     /// Subscribes the cache to watches.
-    fn subscribe(controller: &CachedController<Self>, context: &Context, watches: &mut Watches);
+    fn subscribe(controller: &CachedController<Self>, watches: &mut Watches);
     /// Creates the reconciler, which reads the cache of `controller`.
     fn new(context: &Context, controller: &CachedController<Self>) -> Self;
     /// Returns the keys to add to the queue every five minutes and after each change of the settings.
@@ -93,9 +93,9 @@ impl<R: CachedReconcile> CachedController<R> {
 impl<R: CachedReconcile> Controller for CachedController<R> {
     const NAME: &'static str = R::NAME;
 
-    fn new(context: &Context, watches: &mut Watches) -> Self {
+    fn new(_: &Context, watches: &mut Watches) -> Self {
         let controller = CachedController::unsubscribed();
-        R::subscribe(&controller, context, watches);
+        R::subscribe(&controller, watches);
         controller
     }
 

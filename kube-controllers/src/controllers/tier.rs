@@ -45,7 +45,7 @@ impl CachedReconcile for TierReconciler {
     type Cache = Cache<ObjectKey, Entry<Tier>>;
     const CONTROLLER: Option<ControllerName> = None;
 
-    fn subscribe(controller: &Tiers, _: &Context, watches: &mut Watches) {
+    fn subscribe(controller: &Tiers, watches: &mut Watches) {
         controller.subscribe(&mut watches.tiers, |tiers, event| tiers.apply(event, |entry| Some(entry.clone())));
     }
 

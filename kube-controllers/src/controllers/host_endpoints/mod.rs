@@ -54,7 +54,7 @@ impl CachedReconcile for HostEndpointReconciler {
     type Cache = HostEndpointCache;
     const CONTROLLER: Option<ControllerName> = Some(ControllerName::Node);
 
-    fn subscribe(controller: &HostEndpoints, _: &Context, watches: &mut Watches) {
+    fn subscribe(controller: &HostEndpoints, watches: &mut Watches) {
         controller.subscribe(&mut watches.calico_nodes, HostEndpointCache::apply_node);
         controller.subscribe(&mut watches.host_endpoints, HostEndpointCache::apply_endpoint);
     }

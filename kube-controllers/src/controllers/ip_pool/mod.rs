@@ -52,7 +52,7 @@ impl CachedReconcile for IpPoolReconciler {
     type Cache = PoolCache;
     const CONTROLLER: Option<ControllerName> = None;
 
-    fn subscribe(controller: &IpPools, _: &Context, watches: &mut Watches) {
+    fn subscribe(controller: &IpPools, watches: &mut Watches) {
         controller.subscribe(&mut watches.ip_pools, apply_pool);
         let (queue, pools) = (controller.queue.clone(), controller.cache.clone());
         watches.blocks.subscribe(move |event: &Event<'_, Entry<Block>>| {

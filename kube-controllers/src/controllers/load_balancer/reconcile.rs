@@ -53,7 +53,7 @@ impl CachedReconcile for ServiceReconciler {
     type Cache = ServiceCache;
     const CONTROLLER: Option<ControllerName> = None;
 
-    fn subscribe(controller: &CachedController<Self>, _: &Context, watches: &mut Watches) {
+    fn subscribe(controller: &CachedController<Self>, watches: &mut Watches) {
         controller.subscribe(&mut watches.services, ServiceCache::apply_service);
         controller.subscribe(&mut watches.ip_pools, ServiceCache::apply_pool);
         controller.subscribe(&mut watches.blocks, ServiceCache::apply_block);

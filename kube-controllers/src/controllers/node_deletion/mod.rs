@@ -49,7 +49,7 @@ impl CachedReconcile for DeletedNodeReconciler {
     type Cache = NodeNameCache;
     const CONTROLLER: Option<ControllerName> = Some(ControllerName::Node);
 
-    fn subscribe(controller: &NodeDeletion, _: &Context, watches: &mut Watches) {
+    fn subscribe(controller: &NodeDeletion, watches: &mut Watches) {
         controller.subscribe(&mut watches.nodes, NodeNameCache::apply_kubernetes_node);
         controller.subscribe(&mut watches.calico_nodes, NodeNameCache::apply_calico_node);
     }

@@ -33,7 +33,7 @@ impl CachedReconcile for NodeLabelReconciler {
     type Cache = NodeLabelCache;
     const CONTROLLER: Option<ControllerName> = Some(ControllerName::Node);
 
-    fn subscribe(controller: &NodeLabels, _: &Context, watches: &mut Watches) {
+    fn subscribe(controller: &NodeLabels, watches: &mut Watches) {
         controller.subscribe(&mut watches.nodes, NodeLabelCache::apply_kubernetes_node);
         controller.subscribe(&mut watches.calico_nodes, NodeLabelCache::apply_calico_node);
     }

@@ -35,7 +35,7 @@ impl<M: SyncedKind> CachedReconcile for Reconciler<M> {
     type Cache = SourceCache<M>;
     const CONTROLLER: Option<ControllerName> = Some(M::CONTROLLER);
 
-    fn subscribe(controller: &CachedController<Self>, _: &Context, watches: &mut Watches) {
+    fn subscribe(controller: &CachedController<Self>, watches: &mut Watches) {
         controller.subscribe(M::watch(watches), SourceCache::apply);
     }
 

@@ -55,7 +55,7 @@ impl CachedReconcile for PodEndpoints {
     type Cache = Workloads;
     const CONTROLLER: Option<ControllerName> = Some(ControllerName::WorkloadEndpoint);
 
-    fn subscribe(controller: &WorkloadEndpoints, _: &Context, watches: &mut Watches) {
+    fn subscribe(controller: &WorkloadEndpoints, watches: &mut Watches) {
         watches.options.pod_labels = true;
         controller.subscribe(&mut watches.pods, Workloads::apply_pod);
         controller.subscribe(&mut watches.workload_endpoints, Workloads::apply_endpoint);

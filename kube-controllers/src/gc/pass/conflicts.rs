@@ -41,9 +41,9 @@ impl GcPass {
                 let Conflict { namespace, name, address, block } = &conflict;
                 tracing::warn!(%address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = %rival,
                     "a running pod uses an address that IPAM does not have for it: two pods may get it");
-                index.conflict_told(&conflict);
+                index.conflict_reported(&conflict);
             }
-            Sight::Present(_) | Sight::Unknown => index.conflict_untold(&conflict, now),
+            Sight::Present(_) | Sight::Unknown => index.conflict_postponed(&conflict, now),
         }
     }
 

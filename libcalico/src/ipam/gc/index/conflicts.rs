@@ -126,14 +126,14 @@ impl Index {
     }
 
     /// Marks a conflict as reported to operators.
-    pub fn conflict_told(&mut self, conflict: &Conflict) {
+    pub fn conflict_reported(&mut self, conflict: &Conflict) {
         if let Some(key) = self.conflict_key(conflict) {
             self.conflicts.reported.insert(key);
         }
     }
 
     /// Postpones a conflict that could not be reported. The pause grows with each failure.
-    pub fn conflict_untold(&mut self, conflict: &Conflict, now: Duration) {
+    pub fn conflict_postponed(&mut self, conflict: &Conflict, now: Duration) {
         if let Some(key) = self.conflict_key(conflict) {
             self.conflicts.watched.failed(&key, now);
         }

@@ -47,11 +47,11 @@ fn reported_address_that_is_free_in_ipam_conflicts_after_two_minutes() {
     assert_eq!(cluster.index.conflicting(cluster.now), (1, 0));
     let conflict = cluster.index.conflicts(cluster.now).remove(0);
     assert_eq!((conflict.namespace.as_str(), conflict.block.to_string().as_str()), ("ns", "10.0.0.0/29"));
-    cluster.index.conflict_untold(&conflict, cluster.now);
+    cluster.index.conflict_postponed(&conflict, cluster.now);
     assert_eq!(lasting(&mut cluster), [], "not at once again");
     assert_eq!(cluster.index.next_deadline(cluster.now), Some(cluster.now + Duration::from_secs(1)));
     assert_eq!(after(&mut cluster, Duration::from_secs(1)).len(), 1);
-    cluster.index.conflict_told(&conflict);
+    cluster.index.conflict_reported(&conflict);
     assert_eq!(after(&mut cluster, TWO_MINUTES), [], "told once");
     assert_eq!(cluster.index.conflicting(cluster.now), (1, 0), "counted still");
 }

@@ -33,6 +33,8 @@ stage format cargo fmt --all --check
 stage clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
 stage alone alone
 stage unit cargo test --quiet --workspace --exclude integration-tests --lib
+# A key of the configuration without an entry in the schema is found here.
+stage keys cargo test --quiet -p netconf --tests
 stage rules cargo test --quiet -p integration-tests --test sources --test dependencies
 [ ${#failed[@]} = 0 ] || {
     echo "failed: ${failed[*]}"

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 /// Delay after which the next address is tried too, as RFC 8305 recommends.
 const HEAD_START: Duration = Duration::from_millis(250);
-/// Time within which an attempt has started at every address, regardless of their number.
+/// Time within which the attempts at all addresses start, however many addresses there are.
 const ALL_BEGUN: Duration = Duration::from_secs(2);
 
 /// Connects to the host and port of `server`.

@@ -54,8 +54,8 @@ pub(crate) fn pooled(pools: &[IpPool], addresses: &[IpAddr]) -> BTreeSet<Cidr> {
 }
 
 /// Returns the block of each of `addresses`, by the names of all blocks. Sends no request if `addresses` is empty. The
-/// block sizes of pools do not suffice for an address outside all pools. Neither do they for a pool that was recreated
-/// with another block size while the block was in use.
+/// block size of a pool does not locate the block of an address outside all pools, or in a pool that was recreated with
+/// another block size while the block was in use.
 pub(crate) async fn names_with<S: Store>(
     store: &S,
     addresses: &BTreeSet<IpAddr>,

@@ -28,7 +28,7 @@ pub(super) enum Failure {
         /// The endpoint that was written, which lists the address; `None` if none was written.
         written: Option<Box<WorkloadEndpoint>>,
     },
-    /// Any other failure. The endpoint was not written, and the addresses are released.
+    /// Any other failure. The finished steps are undone, or the error says that the DEL releases the addresses.
     Other(CniError),
 }
 

@@ -1,8 +1,8 @@
 //! ADD: connects a container to the network.
 //!
 //! An ADD reads the objects that it needs, assigns addresses, creates the interface and writes the endpoint. After a
-//! failure the completed steps are undone in the reverse order, and the error names the failed step and the outcome of
-//! the rollback.
+//! failure the completed steps are undone in the reverse order, as far as their outcomes are known and the datastore is
+//! reachable. The error names the failed step and the outcome of the rollback.
 //!
 //! `validate` rejects an invalid call, `busy_address` and `attach_and_record` create the interface and write the
 //! endpoint or undo both, and `rejoin` serves a container that has an endpoint already. `readiness` waits for the gates

@@ -71,7 +71,8 @@ pub(super) struct PresentFile {
 }
 
 impl Present {
-    /// Examines a path and follows symbolic links. Returns `None` if the path does not exist.
+    /// Examines a path and follows symbolic links. Returns `None` if the path cannot be examined, for
+    /// example because it does not exist.
     pub(super) fn look(path: &Path, is_ours: impl FnOnce(&str) -> bool) -> Option<Present> {
         let metadata = fs::metadata(path).ok()?;
         if !metadata.is_file() {

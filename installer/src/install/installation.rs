@@ -182,7 +182,7 @@ impl Installation<'_> {
         State {
             version: ipam_plugin::process::build_version().to_owned(),
             net_dir: self.settings.net_dir.clone(),
-            // An earlier uninstallation recorded these. This run reverses it.
+            // An uninstallation records the interfaces that it deleted. An installation empties the list.
             torn_down: BTreeSet::new(),
             ..state
         }

@@ -1,7 +1,8 @@
 //! [`FamilyPlanner`]: plans the next step for one family of a request, as a function of the snapshot and without I/O.
 //!
-//! The order is upstream's (IPAM-110): first the node's own blocks in list order ([`existing_block`]), then another
-//! block of the chosen pools ([`new_block`]), then other nodes' blocks ([`existing_block`]). [`search`] uses the notes
+//! The order is upstream's (IPAM-110): first the node's own blocks in the textual order of the paths of their
+//! affinities ([`existing_block`]), then another block of the chosen pools ([`new_block`]), then other nodes' blocks
+//! ([`existing_block`]). [`search`] uses the notes
 //! of earlier searches, and says why pools gave no more addresses.
 
 mod existing_block;

@@ -32,9 +32,9 @@ const WAY_OUT: &str =
 
 /// Creates the interface and writes the endpoint with the addresses of `assigned`. If the host has a route to an
 /// address that `calico-ipam` chose, another address replaces the busy one. Busy addresses are released after the
-/// endpoint lists the final addresses. Returns the interface, its endpoint, and the result of IPAM. A failure undoes the
-/// finished steps. If the outcome of a step is unknown, or the datastore is unreachable, the addresses stay allocated
-/// until the DEL, and the error says so.
+/// endpoint lists the final addresses. Returns the interface, its endpoint, and the result of IPAM. A failure undoes
+/// the finished steps. If the outcome of a step is unknown, or the datastore is unreachable, the addresses stay
+/// allocated until the DEL, and the error says so.
 pub(super) async fn attach(
     attachment: &Attachment<'_>,
     timings: &mut Timings,

@@ -74,9 +74,9 @@ impl ObjectRevision {
     }
 }
 
-/// Converts the uid of a custom resource to the v3 uid, or back: the function is its own inverse. Reverses the bits of each
-/// byte, except the bytes with the version and the variant, so that the result is a UUID of the same kind. Returns `None`
-/// for a text that is not a UUID.
+/// Converts the uid of a custom resource to the v3 uid, or back: the function is its own inverse. Reverses the bits of
+/// each byte, except the bytes with the version and the variant, so that the result is a UUID of the same kind. Returns
+/// `None` for a text that is not a UUID.
 pub fn reverse_uid(uid: &str) -> Option<String> {
     let given = Uuid::try_parse(uid).ok()?.into_bytes();
     let mut reversed = given.map(u8::reverse_bits);

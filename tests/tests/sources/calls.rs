@@ -1,5 +1,5 @@
-//! The lists of calls in docs/architecture.md are true: each function exists, an earlier function of the list can call it,
-//! and no list grows beyond the number of files that a reader can follow. All pages name files that exist.
+//! The lists of calls in docs/architecture.md are true: each function exists, an earlier function of the list can call
+//! it, and no list grows beyond the number of files that a reader can follow. All pages name files that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,8 +29,8 @@ fn calls(heading: &str) -> Result<Vec<CallLine>> {
         .collect())
 }
 
-/// Returns true if code of the file `from` can call code of `to`: it imports the file or the `mod.rs` that passes the call
-/// on, `to` is a part of its module, or it names the crate of `to`.
+/// Returns true if code of the file `from` can call code of `to`: it imports the file or the `mod.rs` that passes the
+/// call on, `to` is a part of its module, or it names the crate of `to`.
 fn reaches(arrows: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) -> Result<bool> {
     let crate_of = |file: &str| file.split('/').next().unwrap_or_default().to_owned();
     let passes_on = |target: &String| target.strip_suffix("mod.rs").is_some_and(|folder| to.starts_with(folder));
@@ -108,7 +108,8 @@ fn pages_name_files_and_folders_that_exist() -> Result<()> {
     let pages = pages.collect::<Result<Vec<_>, _>>()?;
     let pages = pages.into_iter().filter(|page| page.extension().is_some_and(|extension| extension == "md"));
     let mut missing = Vec::new();
-    for page in pages.chain(["CONTRIBUTING.md", "README.md", "SECURITY.md"].map(|page| workspace().unwrap().join(page))) {
+    for page in pages.chain(["CONTRIBUTING.md", "README.md", "SECURITY.md"].map(|page| workspace().unwrap().join(page)))
+    {
         for found in path.captures_iter(&fs::read_to_string(&page)?) {
             if !workspace()?.join(&found[1]).exists() {
                 missing.push(format!("{}: {}", page.display(), &found[1]));

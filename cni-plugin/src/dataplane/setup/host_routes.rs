@@ -37,8 +37,8 @@ pub(super) fn bring_up_with_routes(
     if plan.refuses_addresses_of_pods {
         plan.hosts().try_for_each(|address| routes.refuse_address_of_pod(address))?;
     }
-    // The kernel rejects a second route only if the metric is the same. Felix adds routes to pods with another metric, so
-    // the routes are looked up before the new ones are added.
+    // The kernel rejects a second route only if the metric is the same. Felix adds routes to pods with another metric,
+    // so the routes are looked up before the new ones are added.
     for route in &pair.routes_before {
         // The address is the host's own. Its route is in the local table, which takes precedence over the main table.
         if route.kind == RouteType::Local {

@@ -20,6 +20,7 @@ use time::{Duration, OffsetDateTime};
 
 pub use self::addresses::pod_keeper;
 pub use self::finding::{Finding, HeldAddress};
+#[cfg(feature = "gc")]
 pub(super) use self::handles::miscounted;
 pub use self::handles::{HandleRepair, SuspectHandle, repair};
 use super::{Block, BlockAffinity, Handle, Sight};

@@ -107,8 +107,8 @@ pub struct HolderFacts<'a> {
     pub service: Sight<()>,
     /// The Calico node of the tunnel.
     pub tunnel_node: Sight<()>,
-    /// The user of the address of an allocation that names no owner. `Unknown` in garbage collection, which never releases
-    /// such an address; `calico-ipam check` reads the endpoints.
+    /// The user of the address of an allocation that names no owner. `Unknown` in garbage collection, which never
+    /// releases such an address; `calico-ipam check` reads the endpoints.
     pub unnamed: Sight<()>,
     /// The Kubernetes node on which the address was allocated, if it is known.
     pub node: Option<&'a str>,

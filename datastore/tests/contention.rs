@@ -58,7 +58,7 @@ fn worker_increments_the_counter() {
 fn increments_are_not_lost(fixture: &Fixture) {
     let (key, zero) = pool("counter", "0");
     block_on(fixture.open().create(&key, &zero)).unwrap();
-    let workers: Vec<Child> = (0..PROCESSES).map(|_| start("worker_increments", &fixture.config)).collect();
+    let workers: Vec<Child> = (0..PROCESSES).map(|_| start("worker_increments_the_counter", &fixture.config)).collect();
     for mut worker in workers {
         assert!(worker.wait().unwrap().success());
     }
@@ -91,7 +91,7 @@ fn worker_opens_an_initialized_datastore() {
 fn concurrent_first_opens_initialize_the_datastore_once() {
     for _ in 0..10 {
         let fixture = Fixture::local();
-        let workers: Vec<Child> = (0..PROCESSES).map(|_| start("worker_first_use", &fixture.config)).collect();
+        let workers: Vec<Child> = (0..PROCESSES).map(|_| start("worker_opens_an_initialized_datastore", &fixture.config)).collect();
         for mut worker in workers {
             assert!(worker.wait().unwrap().success());
         }
@@ -132,7 +132,7 @@ fn killed_writer_leaves_complete_transactions_only() {
     block_on(fixture.open().write(&pair)).unwrap();
     let mut seen = std::collections::HashSet::new();
     for round in 0..40_u64 {
-        let mut worker = start("worker_pairs", &fixture.config);
+        let mut worker = start("worker_writes_pairs_until_killed", &fixture.config);
         // The delay differs in each round, from the start of the process to deep in its loop.
         sleep(Duration::from_micros(3_000 + round * 1_370));
         worker.kill().unwrap();

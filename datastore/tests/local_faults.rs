@@ -50,7 +50,7 @@ fn directory() -> PathBuf {
 
 #[test]
 fn full_disk_is_reported_and_corrupts_no_data() {
-    on_tmpfs("worker_full_disk", "512k");
+    on_tmpfs("worker_fills_the_disk_and_loses_no_committed_write", "512k");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn worker_fills_the_disk_and_loses_no_committed_write() {
 
 #[test]
 fn missing_space_for_a_new_file_is_reported() {
-    on_tmpfs("worker_no_room", "16k");
+    on_tmpfs("worker_without_space_for_a_new_file_gets_disk_full", "16k");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn worker_without_space_for_a_new_file_gets_disk_full() {
 
 #[test]
 fn read_only_directory_is_reported() {
-    on_tmpfs("worker_read_only", "1m");
+    on_tmpfs("worker_on_a_read_only_directory_can_only_read", "1m");
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn add_route(route: &Route, link: &Link, link_local: Ipv6Addr) -> Request {
 /// Returns the error of a failed setup after the attempt to delete its pair. A pair that still exists answers for its
 /// addresses, so the error has to state it.
 fn after_undo(ifname: &str, error: DataplaneError, deleted: Result<(), NetlinkError>) -> DataplaneError {
-    match deleted {
+    match link::gone_is_fine(deleted) {
         Ok(()) => error,
         Err(left) => DataplaneError::LeftBehind { ifname: ifname.to_owned(), failure: Box::new(error), left },
     }

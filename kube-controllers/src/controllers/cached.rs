@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::context::Context;
 use crate::runtime::{self, Controller, Queue, Reconcile};
-use crate::settings::ControllerName;
+use crate::settings::{ControllerName, Mode};
 use crate::watched::Watched;
 use crate::watches::{Event, Subscribers, Watches};
 
@@ -39,6 +39,8 @@ pub trait CachedReconcile: Reconcile {
     type Cache: Default + Send + 'static;
     /// The controller's name in the settings, by which its number of workers is set. `None` means one worker.
     const CONTROLLER: Option<ControllerName>;
+    /// The reason why the controller does nothing if Calico's data is in Kubernetes; `None` if it works there too.
+    const NOT_NEEDED_IN_KUBERNETES: Option<&'static str> = None;
 
     /// Subscribes the cache to watches.
     fn subscribe(controller: &CachedController<Self>, watches: &mut Watches);
@@ -93,13 +95,19 @@ impl<R: CachedReconcile> CachedController<R> {
 impl<R: CachedReconcile> Controller for CachedController<R> {
     const NAME: &'static str = R::NAME;
 
-    fn new(_: &Context, watches: &mut Watches) -> Self {
+    fn new(context: &Context, watches: &mut Watches) -> Self {
         let controller = CachedController::unsubscribed();
-        R::subscribe(&controller, watches);
+        if context.mode == Mode::Etcd || R::NOT_NEEDED_IN_KUBERNETES.is_none() {
+            R::subscribe(&controller, watches);
+        }
         controller
     }
 
     async fn run(self, context: Context) {
+        if let Some(reason) = R::NOT_NEEDED_IN_KUBERNETES.filter(|_| context.mode != Mode::Etcd) {
+            tracing::warn!(controller = R::NAME, "not needed: with Calico's data in Kubernetes {reason}");
+            return;
+        }
         let reconciler = Arc::new(R::new(&context, &self));
         let workers = R::CONTROLLER.map_or(1, |name| context.settings.borrow().workers_of(name));
         let work = runtime::run(reconciler, self.queue.clone(), workers, context.clone());

@@ -34,6 +34,7 @@ struct Stored<S: Spec> {
 impl<M: SyncedKind> CachedReconcile for Reconciler<M> {
     type Cache = SourceCache<M>;
     const CONTROLLER: Option<ControllerName> = Some(M::CONTROLLER);
+    const NOT_NEEDED_IN_KUBERNETES: Option<&'static str> = Some("there is nothing to mirror");
 
     fn subscribe(controller: &CachedController<Self>, watches: &mut Watches) {
         controller.subscribe(M::watch(watches), SourceCache::apply);

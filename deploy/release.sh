@@ -33,7 +33,7 @@ fail() {
 }
 
 if [ -e "$out" ] && [ -n "$(find "$out" -maxdepth 0 '(' ! -type d -o ! -empty ')')" ] && [ ! -f "$out/SHA256SUMS" ]; then
-    fail "$out exists without SHA256SUMS, so it is not a release and is not replaced; move it, or set another --out"
+    fail "$out exists and has no SHA256SUMS, so it is not a release and is not replaced; move it, or set another --out"
 fi
 
 changes=$(git status --porcelain)

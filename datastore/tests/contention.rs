@@ -91,7 +91,8 @@ fn worker_opens_an_initialized_datastore() {
 fn concurrent_first_opens_initialize_the_datastore_once() {
     for _ in 0..10 {
         let fixture = Fixture::local();
-        let workers: Vec<Child> = (0..PROCESSES).map(|_| start("worker_opens_an_initialized_datastore", &fixture.config)).collect();
+        let workers: Vec<Child> =
+            (0..PROCESSES).map(|_| start("worker_opens_an_initialized_datastore", &fixture.config)).collect();
         for mut worker in workers {
             assert!(worker.wait().unwrap().success());
         }

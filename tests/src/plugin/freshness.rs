@@ -45,6 +45,10 @@ pub(super) fn require_fresh(workspace: &Path, programs: &[PathBuf]) -> Result<()
 /// Visits a file, or the Rust sources and manifests below a directory, and keeps the newest in `newest`.
 fn visit(path: &Path, newest: &mut (SystemTime, PathBuf)) -> Result<()> {
     if path.is_dir() {
+        // Tests and benchmarks are no part of the programs.
+        if ["tests", "benches"].iter().any(|folder| path.ends_with(folder)) {
+            return Ok(());
+        }
         for entry in fs::read_dir(path).with_context(|| format!("cannot list {}", path.display()))? {
             visit(&entry?.path(), newest)?;
         }

@@ -1,0 +1,184 @@
+//! Selects the block to claim or to borrow from. The functions are pure. Their results can be outdated by a write of
+//! another node; the compare-and-swap of the following write detects that.
+//!
+//! [`BlockWalk`] is the order in which a node considers the blocks of a pool. The walk starts at an index derived from
+//! the owner's name and visits every block of the pool once. A node and upstream's allocator on the same node therefore
+//! try the same blocks in the same order, and different nodes start at distant blocks (IPAM-119).
+
+use std::collections::BTreeSet;
+use std::iter::FusedIterator;
+
+use time::OffsetDateTime;
+
+use super::Owner;
+use super::gorand::GoRand;
+use super::pool::Pool;
+use super::reservation::Reservations;
+use super::survey::Room;
+use crate::net::Cidr;
+
+/// The way to obtain another block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UsableBlock {
+    /// No block exists in the range: claim it.
+    Claim(Cidr),
+    /// The block already belongs to the owner and has room, although no affinity names it.
+    Use(Cidr),
+    /// No range is left to claim. These empty blocks may be reclaimed from their owners, in this order. If the list is
+    /// empty, no block is available.
+    Reclaim(Vec<Cidr>),
+}
+
+/// Returns the room in the block with a range: `None` if there is no block, `Some(None)` if the block must not be
+/// used.
+pub type RoomOf<'a> = &'a dyn Fn(&Cidr) -> Option<Option<Room>>;
+
+/// Returns the next block for `owner`, in the order of the pools and of the walk over each pool. `ranges` are the
+/// ranges of all existing blocks.
+///
+/// A range that overlaps a block of another size is not claimed, because both blocks could assign the same address.
+/// Such blocks remain when a pool is deleted and created again with another block size.
+pub fn usable_block(
+    pools: &[Pool],
+    blocks: RoomOf<'_>,
+    ranges: &BTreeSet<Cidr>,
+    reservations: &Reservations,
+    owner: &Owner,
+    now: OffsetDateTime,
+) -> UsableBlock {
+    let mut reclaimable = Vec::new();
+    for pool in pools {
+        let in_pool = ranges.iter().filter(|range| range.overlaps(&pool.cidr));
+        let misfits: Vec<&Cidr> = in_pool.filter(|range| range.prefix() != pool.block_prefix).collect();
+        let mut walk = BlockWalk::new(pool.cidr, pool.block_prefix, owner.name(), now);
+        while let Some(cidr) = walk.next() {
+            if let Some(range) = reservations.covering(&cidr) {
+                walk.skip_past(&range);
+                continue;
+            }
+            if reservations.covers(&cidr) {
+                continue;
+            }
+            let Some(block) = blocks(&cidr) else {
+                if misfits.iter().any(|range| range.overlaps(&cidr)) {
+                    continue;
+                }
+                return UsableBlock::Claim(cidr);
+            };
+            let Some(room) = block.filter(|room| room.has_free) else { continue };
+            if room.is_own {
+                return UsableBlock::Use(cidr);
+            }
+            if room.may_be_reclaimed {
+                reclaimable.push(cidr);
+            }
+        }
+    }
+    UsableBlock::Reclaim(reclaimable)
+}
+
+/// Returns the blocks among `with_room` that `owner` may borrow from, in the order of the pools and of the walk over
+/// each pool. Ranges without a block have no address to borrow, so the function does not walk the whole pool.
+pub fn borrow_order(pools: &[Pool], with_room: &[Cidr], owner: &Owner, now: OffsetDateTime) -> Vec<Cidr> {
+    let mut order = Vec::new();
+    for pool in pools {
+        let walk = BlockWalk::new(pool.cidr, pool.block_prefix, owner.name(), now);
+        let mut in_pool: Vec<(u128, Cidr)> =
+            with_room.iter().filter_map(|cidr| Some((walk.position(cidr)?, *cidr))).collect();
+        in_pool.sort_unstable();
+        order.extend(in_pool.into_iter().map(|(_, cidr)| cidr));
+    }
+    order
+}
+
+/// The blocks of a pool in the order in which an owner considers them. The iterator is lazy, because a pool can have
+/// 2^64 blocks.
+#[derive(Debug, Clone)]
+pub struct BlockWalk {
+    pool: Cidr,
+    block_prefix: u8,
+    start: u128,
+    blocks: u128,
+    /// The number of steps taken so far.
+    taken: u128,
+}
+
+impl BlockWalk {
+    /// Creates the walk of the owner named `owner` over `pool` in blocks with a prefix length of `block_prefix`. If
+    /// blocks have a single address, the start is derived from the clock instead. The walk is empty if a block does
+    /// not fit into the pool.
+    pub fn new(pool: Cidr, block_prefix: u8, owner: &str, now: OffsetDateTime) -> Self {
+        let bits = pool.version().bits();
+        let fits = pool.prefix() <= block_prefix && block_prefix <= bits;
+        let blocks = if fits { power_of_two(block_prefix - pool.prefix()) } else { 0 };
+        let seed = if block_prefix == bits {
+            // The truncation keeps the low bits, which are the ones that change between two calls.
+            now.unix_timestamp_nanos() as i64
+        } else {
+            i64::from(fnv1(owner.as_bytes()))
+        };
+        BlockWalk { pool, block_prefix, start: GoRand::new(seed).below(blocks), blocks, taken: 0 }
+    }
+
+    /// Returns the number of blocks in the pool.
+    pub fn blocks(&self) -> u128 {
+        self.blocks
+    }
+
+    /// Returns the number of steps from the start of the walk to `block`; `None` if `block` is not a block of this
+    /// pool.
+    pub fn position(&self, block: &Cidr) -> Option<u128> {
+        if block.prefix() != self.block_prefix || !self.pool.covers(block) {
+            return None;
+        }
+        let index = self.pool.offset_of(block.network())? / block.size();
+        Some(if index >= self.start { index - self.start } else { self.blocks - self.start + index })
+    }
+
+    /// Skips the rest of `range`, which contains the walk's present block. The next block is the first one after the
+    /// range. Without this, a walk over an IPv6 pool with a large reserved range would practically never end.
+    pub fn skip_past(&mut self, range: &Cidr) {
+        let Some(current) = self.taken.checked_sub(1) else { return };
+        if range.covers(&self.pool) {
+            self.taken = self.blocks;
+            return;
+        }
+        // Ranges and pools are aligned, so a range ends at a multiple of its length.
+        let per_range = power_of_two(self.block_prefix.saturating_sub(range.prefix()));
+        let rest_of_range = per_range - self.index_at(current) % per_range;
+        self.taken = current.saturating_add(rest_of_range).min(self.blocks);
+    }
+
+    fn index_at(&self, step: u128) -> u128 {
+        let to_the_end = self.blocks - self.start;
+        if step < to_the_end { self.start + step } else { step - to_the_end }
+    }
+}
+
+impl Iterator for BlockWalk {
+    type Item = Cidr;
+
+    fn next(&mut self) -> Option<Cidr> {
+        if self.taken >= self.blocks {
+            return None;
+        }
+        let index = self.index_at(self.taken);
+        self.taken += 1;
+        let shift = self.pool.version().bits() - self.block_prefix;
+        Cidr::new(self.pool.nth(index << shift)?, self.block_prefix)
+    }
+}
+
+impl FusedIterator for BlockWalk {}
+
+fn power_of_two(exponent: u8) -> u128 {
+    1u128.checked_shl(u32::from(exponent)).unwrap_or(u128::MAX)
+}
+
+/// Returns the 32-bit FNV-1 hash, not FNV-1a.
+fn fnv1(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash: u32, &byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte))
+}
+
+#[cfg(test)]
+mod tests;

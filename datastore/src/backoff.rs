@@ -3,18 +3,19 @@
 
 use std::time::Duration;
 
-/// Pauses that double up to a limit.
+use libcalico::backoff::{self, Jitter};
+
+/// Pauses that double up to a limit, and the number of failures so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Backoff {
-    first: Duration,
-    longest: Duration,
-    pause: Duration,
+    pauses: backoff::Backoff,
+    failures: u32,
 }
 
 impl Backoff {
     /// Creates pauses that begin with `first` and are never longer than `longest`.
     pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
-        Backoff { first, longest, pause: first }
+        Backoff { pauses: backoff::Backoff { first, longest, jitter: Jitter::None }, failures: 0 }
     }
 
     /// Returns the pause after one more failure.
@@ -24,14 +25,13 @@ impl Backoff {
 
     /// Returns the pause after one more failure of a server that asks for a pause of `advice`.
     pub(crate) fn next_advised(&mut self, advice: Option<Duration>) -> RetryPause {
-        let pause = RetryPause::new(self.pause, advice);
-        self.pause = (self.pause * 2).min(self.longest);
-        pause
+        self.failures = self.failures.saturating_add(1);
+        RetryPause::new(self.pauses.pause(self.failures, 0.0), advice)
     }
 
     /// Starts again with the shortest pause after a success.
     pub(crate) fn reset(&mut self) {
-        self.pause = self.first;
+        self.failures = 0;
     }
 }
 

@@ -1,7 +1,8 @@
 //! The time that an operation may take, and the pauses between its attempts. Upstream retries without a pause.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
+
+use libcalico::backoff::{Backoff, Jitter};
 
 use crate::clock::Clock;
 
@@ -13,6 +14,7 @@ pub const UNDO: Duration = Duration::from_secs(30);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+const PAUSES: Backoff = Backoff { first: FIRST_PAUSE, longest: LONGEST_PAUSE, jitter: Jitter::Full };
 
 /// The remaining time of an operation, and the number of its pauses.
 #[derive(Debug)]
@@ -20,13 +22,12 @@ pub struct Retry<'a, C> {
     clock: &'a C,
     ends: Duration,
     pauses: u32,
-    random: RandomState,
 }
 
 impl<'a, C: Clock> Retry<'a, C> {
     /// Creates a retry of `length` from now on.
     pub fn new(clock: &'a C, length: Duration) -> Self {
-        Retry { clock, ends: clock.elapsed() + length, pauses: 0, random: RandomState::new() }
+        Retry { clock, ends: clock.elapsed() + length, pauses: 0 }
     }
 
     /// Pauses before another attempt, for a random part of 5 ms that doubles up to 200 ms. Returns `false` if the time
@@ -41,11 +42,8 @@ impl<'a, C: Clock> Retry<'a, C> {
     }
 
     fn next_pause(&mut self) -> Duration {
-        let bound = FIRST_PAUSE.saturating_mul(1 << self.pauses.min(10)).min(LONGEST_PAUSE);
-        let random = self.random.hash_one(self.pauses);
         self.pauses += 1;
-        // The top 32 bits of the random number, as a fraction of one.
-        bound.mul_f64((random >> 32) as f64 / f64::from(u32::MAX))
+        PAUSES.pause(self.pauses, fastrand::f64())
     }
 }
 

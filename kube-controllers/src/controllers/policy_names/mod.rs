@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use libcalico::api::{Object, ObjectKey, PolicyKind, PolicySpec};
+use libcalico::backoff::{Backoff, Jitter};
 use libcalico::store::{Store, StoreError};
 
 use self::misnamed::{DuplicatePolicy, MisnamedPolicies, StoredPolicy, is_misnamed};
@@ -29,6 +30,7 @@ const PERIOD: Duration = Duration::from_secs(300);
 /// First and longest delay between two checks of the roll-out while policies wait for it. The delay doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(80);
+const PAUSES: Backoff = Backoff { first: FIRST_PAUSE, longest: LONGEST_PAUSE, jitter: Jitter::None };
 
 /// The controller.
 pub struct PolicyNames {
@@ -113,7 +115,7 @@ impl PolicyNameReconciler {
                 if waits == 0 {
                     tracing::info!(controller = Self::NAME, "policies keep their names for now: {blocker}");
                 }
-                Ok(Some(NextReconcile::After((FIRST_PAUSE * 2u32.pow(waits.min(4))).min(LONGEST_PAUSE))))
+                Ok(Some(NextReconcile::After(PAUSES.pause(waits.saturating_add(1), 0.0))))
             }
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
+use libcalico::backoff;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -30,6 +31,8 @@ const FIRST_DELAY: Duration = Duration::from_millis(5);
 /// Longest delay. client-go waits up to 1000 s, which would delay keys long after an outage of some minutes has ended.
 /// An attempt every half a minute costs little.
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
+const DELAYS: backoff::Backoff =
+    backoff::Backoff { first: FIRST_DELAY, longest: LONGEST_DELAY, jitter: backoff::Jitter::Half };
 
 /// Processes `queue` with `workers` tasks, at least one, while this replica is the leader, until `context.stop`.
 ///
@@ -184,8 +187,7 @@ impl<K: Clone + Eq + Hash> Backoff<K> {
     fn failed(&mut self, key: &K, random: f64) -> Failed {
         let times = self.failures.entry(key.clone()).or_insert(0);
         *times = times.saturating_add(1);
-        let longest = FIRST_DELAY.saturating_mul(1u32.checked_shl(*times - 1).unwrap_or(u32::MAX)).min(LONGEST_DELAY);
-        Failed { times: *times, delay: longest.mul_f64((1.0 + random.clamp(0.0, 1.0)) / 2.0) }
+        Failed { times: *times, delay: DELAYS.pause(*times, random) }
     }
 
     /// Resets the key: it succeeded or is not retried.

@@ -62,6 +62,11 @@ impl<R: CachedReconcile> CachedController<R> {
         CachedController { queue: Queue::default(), cache: SharedCache::default() }
     }
 
+    /// Returns the reason why the controller does nothing with this datastore, if it does nothing.
+    fn reason_to_be_idle(context: &Context) -> Option<&'static str> {
+        R::NOT_NEEDED_IN_KUBERNETES.filter(|_| context.mode != Mode::Etcd)
+    }
+
     /// Passes the events of a watch to `apply`, and adds the keys that it returns to the queue.
     pub(super) fn subscribe<T: Watched>(
         &self,
@@ -97,14 +102,14 @@ impl<R: CachedReconcile> Controller for CachedController<R> {
 
     fn new(context: &Context, watches: &mut Watches) -> Self {
         let controller = CachedController::unsubscribed();
-        if context.mode == Mode::Etcd || R::NOT_NEEDED_IN_KUBERNETES.is_none() {
+        if Self::reason_to_be_idle(context).is_none() {
             R::subscribe(&controller, watches);
         }
         controller
     }
 
     async fn run(self, context: Context) {
-        if let Some(reason) = R::NOT_NEEDED_IN_KUBERNETES.filter(|_| context.mode != Mode::Etcd) {
+        if let Some(reason) = Self::reason_to_be_idle(&context) {
             tracing::warn!(controller = R::NAME, "not needed: with Calico's data in Kubernetes {reason}");
             return;
         }

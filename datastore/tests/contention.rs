@@ -18,13 +18,20 @@ const INCREMENTS: usize = 200;
 /// Starts one of the `#[ignore]`d tests below as a separate process, on this fixture's datastore.
 fn start(worker: &str, config: &DatastoreConfig) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", worker, "--ignored", "--nocapture"]).stdout(Stdio::null()).stderr(Stdio::inherit());
+    command.args(["--exact", worker, "--ignored", "--nocapture"]).stdout(Stdio::piped()).stderr(Stdio::inherit());
     match config {
         DatastoreConfig::Etcd(etcd) => command.env("CALICO_ETCD_ENDPOINTS", etcd.endpoints.join(",")),
         DatastoreConfig::Local(local) => command.env("CALICO_DATASTORE_PATH", &local.path),
         DatastoreConfig::Kubernetes(_) => unreachable!("no fixture of this file"),
     };
     command.spawn().unwrap()
+}
+
+/// Waits for a worker. A worker whose name no test has would succeed without doing anything.
+fn finish(worker: Child) {
+    let output = worker.wait_with_output().unwrap();
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && report.contains("1 passed"), "{report}");
 }
 
 fn open_from_environment() -> Datastore {
@@ -59,9 +66,7 @@ fn increments_are_not_lost(fixture: &Fixture) {
     let (key, zero) = pool("counter", "0");
     block_on(fixture.open().create(&key, &zero)).unwrap();
     let workers: Vec<Child> = (0..PROCESSES).map(|_| start("worker_increments_the_counter", &fixture.config)).collect();
-    for mut worker in workers {
-        assert!(worker.wait().unwrap().success());
-    }
+    workers.into_iter().for_each(finish);
     let end = block_on(fixture.open().get::<IpPool>(&key)).unwrap();
     assert_eq!(marker(&end.value), (PROCESSES * INCREMENTS).to_string());
 }
@@ -93,9 +98,7 @@ fn concurrent_first_opens_initialize_the_datastore_once() {
         let fixture = Fixture::local();
         let workers: Vec<Child> =
             (0..PROCESSES).map(|_| start("worker_opens_an_initialized_datastore", &fixture.config)).collect();
-        for mut worker in workers {
-            assert!(worker.wait().unwrap().success());
-        }
+        workers.into_iter().for_each(finish);
         let tiers = block_on(fixture.open().scan("/calico/")).unwrap();
         assert!(tiers.iter().all(|pair| pair.revision.0 == "1"), "filled once: {tiers:?}");
     }

@@ -9,10 +9,10 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::command::run;
+use crate::command::{built_programs, run};
 use crate::golden::compare::differences;
 use crate::golden::marks::Bindings;
-use crate::kubernetes::{cache, program};
+use crate::kubernetes::program;
 
 /// Objects by their identity, such as `Deployment.apps kube-system/calico-kube-controllers`.
 pub type Objects = BTreeMap<String, Value>;
@@ -37,7 +37,7 @@ pub fn kubeconform() -> Result<PathBuf> {
 }
 
 fn built(program: &str) -> Result<PathBuf> {
-    let path = cache()?.join("calico-tests/bin").join(program);
+    let path = built_programs()?.join("bin").join(program);
     ensure!(path.is_file(), "{program} is not built (tests/install-go-tools.sh {program})");
     Ok(path)
 }

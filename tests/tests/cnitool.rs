@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use integration_tests::cluster::Cluster;
-use integration_tests::command::{present, run};
+use integration_tests::command::{built_programs, present, run};
 use integration_tests::content::Content;
 use integration_tests::kernel;
 use integration_tests::on_each_datastore;
@@ -20,9 +20,7 @@ fn cnitool() -> Option<PathBuf> {
     if present("cnitool") {
         return Some("cnitool".into());
     }
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))?;
-    Some(cache.join("calico-tests/bin/cnitool")).filter(|path| path.is_file())
+    Some(built_programs().ok()?.join("bin/cnitool")).filter(|path| path.is_file())
 }
 
 fn every_command_of_cnitool_works_on_a_configuration_list(cluster: &Cluster<'_>) {

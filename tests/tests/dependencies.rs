@@ -1,11 +1,12 @@
 //! Checks that the dependency tree follows the rules of `deny.toml`, and that each crate and each program contains only
 //! the crates that it may contain.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
+use integration_tests::command::built_programs;
 use integration_tests::skip::skipped;
 
 /// The address of RustSec's database in cargo-deny's default configuration.
@@ -24,13 +25,9 @@ fn cargo(args: &[&str]) -> Result<String> {
 /// Returns the cargo-deny that `tests/install-cargo-deny.sh` installed, or `None` after marking the
 /// test as skipped.
 fn cargo_deny() -> Result<Option<PathBuf>> {
-    let cache = match env::var_os("XDG_CACHE_HOME") {
-        Some(cache) => PathBuf::from(cache),
-        None => Path::new(&env::var_os("HOME").context("HOME is not set")?).join(".cache"),
-    };
     let script = fs::read_to_string(workspace().join("tests/install-cargo-deny.sh"))?;
     let version = script.lines().find_map(|line| line.strip_prefix("VERSION=")).context("the script has no version")?;
-    let program = cache.join(format!("calico-tests/cargo-deny-{version}/bin/cargo-deny"));
+    let program = built_programs()?.join(format!("cargo-deny-{version}/bin/cargo-deny"));
     if !program.is_file() {
         skipped("there is no cargo-deny: run tests/install-cargo-deny.sh");
         return Ok(None);

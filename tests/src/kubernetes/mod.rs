@@ -40,7 +40,6 @@ pub use audit::{Audit, Request, rounds, waves};
 pub use client::{Answer, Client};
 pub use identity::Identity;
 pub use objects::Objects;
-pub(crate) use programs::cache;
 pub use programs::program;
 pub use role::{Permission, Role};
 pub use service_account::{Access, ServiceAccount};

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::command::built_programs;
+
 /// The go.mod with the Kubernetes version that tests/install-go-tools.sh builds.
 const GO_MOD: &str = include_str!("../../kubernetes/go.mod");
 
@@ -15,7 +17,7 @@ pub fn program(name: &str) -> Result<PathBuf> {
         ensure!(path.is_file(), "KUBEBUILDER_ASSETS has no {name}");
         return Ok(path);
     }
-    let path = cache()?.join(format!("calico-tests/kubernetes-{}", version()?)).join(name);
+    let path = built_programs()?.join(format!("kubernetes-{}", version()?)).join(name);
     ensure!(path.is_file(), "{name} is not built (tests/install-go-tools.sh {name})");
     Ok(path)
 }
@@ -24,13 +26,6 @@ pub fn program(name: &str) -> Result<PathBuf> {
 fn version() -> Result<&'static str> {
     let requirement = GO_MOD.lines().find_map(|line| line.strip_prefix("\tk8s.io/kubernetes "));
     requirement.and_then(|line| line.split(' ').next()).context("go.mod does not require k8s.io/kubernetes")
-}
-
-/// Returns the user's cache directory.
-pub(crate) fn cache() -> Result<PathBuf> {
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-    cache.context("neither XDG_CACHE_HOME nor HOME is set")
 }
 
 #[cfg(test)]

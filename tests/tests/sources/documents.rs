@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail, ensure};
+use regex::Regex;
 
 use crate::{all_files, workspace};
 
@@ -97,4 +98,44 @@ fn joined(source: &str) -> String {
 /// Returns the texts between backticks.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
+}
+
+/// Checks each "`file`: `function`, `function`" of the page.
+#[test]
+fn architecture_page_names_functions_of_the_files_beside_them() -> Result<()> {
+    let page = fs::read_to_string(workspace()?.join("docs/architecture.md"))?;
+    let pair = Regex::new(r"`([\w/-]+\.rs)`: ((?:`[\w:]+`(?:, )?)+)")?;
+    let name = Regex::new(r"(\w+)`")?;
+    let mut checked = 0;
+    for found in pair.captures_iter(&page) {
+        let text = fs::read_to_string(workspace()?.join(&found[1])).with_context(|| found[1].to_owned())?;
+        for function in name.captures_iter(&found[2]) {
+            let is_there = Regex::new(&format!(r"\bfn {}\b", &function[1]))?.is_match(&text);
+            ensure!(is_there, "{} has no function {}", &found[1], &function[1]);
+            checked += 1;
+        }
+    }
+    ensure!(checked > 40, "{checked} functions");
+    Ok(())
+}
+
+#[test]
+fn pages_name_files_and_folders_that_exist() -> Result<()> {
+    let path = Regex::new(
+        r"`((?:netconf|libcalico|datastore|ipam-plugin|installer|cni-plugin|kube-controllers|tests)/[\w./-]+)`",
+    )?;
+    let pages = fs::read_dir(workspace()?.join("docs"))?.map(|entry| entry.map(|entry| entry.path()));
+    let pages = pages.collect::<Result<Vec<_>, _>>()?;
+    let pages = pages.into_iter().filter(|page| page.extension().is_some_and(|extension| extension == "md"));
+    let mut missing = Vec::new();
+    for page in pages.chain(["CONTRIBUTING.md", "README.md", "SECURITY.md"].map(|page| workspace().unwrap().join(page)))
+    {
+        for found in path.captures_iter(&fs::read_to_string(&page)?) {
+            if !workspace()?.join(&found[1]).exists() {
+                missing.push(format!("{}: {}", page.display(), &found[1]));
+            }
+        }
+    }
+    ensure!(missing.is_empty(), "{missing:#?}");
+    Ok(())
 }

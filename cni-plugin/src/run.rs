@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use datastore::Datastore;
-use ipam_plugin::{datastore_settings, process};
+use ipam_plugin::datastore_settings;
+use node_process::process;
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::Store;
 use netconf::invocation::{Invocation, Plugin};

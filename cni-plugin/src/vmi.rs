@@ -1,7 +1,7 @@
 //! Pods of deferred DELs with a VMI of KubeVirt: removes the pod from the owners of the VMI's addresses.
 
 use datastore::Datastore;
-use ipam_plugin::clock::SystemClock;
+use os::clock::SystemClock;
 use ipam_plugin::cni::cni_error;
 use ipam_plugin::error::VmiError;
 use ipam_plugin::exhausted::Releasing;

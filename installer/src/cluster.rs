@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use datastore::bootstrap::{FirstPoolError, ensure_first_pool, ensure_node};
 use datastore::{Datastore, Kubernetes, KubernetesConfig};
-use ipam_plugin::{node_name, process};
+use node_process::{node_name, process};
 use libcalico::api::{IpPool, Node, NodeSpec, OrchRef};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::store::StoreError;

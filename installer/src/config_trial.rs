@@ -5,16 +5,17 @@
 //! container ends.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use os::child;
 use serde_json::{Map, Value};
 
-use crate::child_process::{self, Answer};
 use crate::layout::CALICO;
 use crate::node_conf::{self, NodeConfError};
 use crate::template::kind;
+use crate::version_run::BUSY;
 
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -83,12 +84,15 @@ fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Resul
 
 /// Runs the plugin once and returns its error text, which is empty on success. The plugin is killed at `until`.
 fn run_plugin(plugin: &Path, input: &str, until: Instant) -> std::io::Result<String> {
-    let answer = child_process::run(Command::new(plugin).arg("-t").env_clear(), input.as_bytes(), until)?;
-    Ok(answer.map_or_else(|| "the plugin did not answer".to_owned(), |answer| error_text(&answer)))
+    let mut command = Command::new(plugin);
+    command.arg("-t").env_clear().stderr(Stdio::null());
+    let limit = until.saturating_duration_since(Instant::now());
+    let output = child::run(&mut command, input.as_bytes(), limit, BUSY)?;
+    Ok(output.map_or_else(|| "the plugin did not answer".to_owned(), |output| error_text(&output)))
 }
 
 /// Returns the text of a CNI error.
-fn error_text(Answer { status, stdout }: &Answer) -> String {
+fn error_text(Output { status, stdout, .. }: &Output) -> String {
     if status.success() {
         return String::new();
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::regular_file;
+use os::atomic_file::regular_file;
 
 /// Size of one read.
 const CHUNK: usize = 64 * 1024;

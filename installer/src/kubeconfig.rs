@@ -6,11 +6,11 @@ use std::fs;
 use std::path::Path;
 
 use data_encoding::BASE64;
-use ipam_plugin::process;
+use node_process::process;
 use time::OffsetDateTime;
 
-use crate::atomic_file::{self, AtomicFileError, Change};
-use crate::regular_file;
+use os::atomic_file::{self, AtomicFileError, Change};
+use os::atomic_file::regular_file;
 use crate::service_account::ServiceAccount;
 use crate::token::{Claims, IssuedToken, TokenCheck, TokenError, TokenRequest, check_token};
 

@@ -7,12 +7,11 @@
 //! ```
 //!
 //! The configuration comes last, because the runtime reports the node's network as ready as soon as it exists (INST-7).
-//! Every file is replaced by one rename ([`atomic_file`]), so an interrupted run leaves the previous files. Read
+//! Every file is replaced by one rename ([`os::atomic_file`]), so an interrupted run leaves the previous files. Read
 //! [`install`] first, then the modules in the order of the diagram, then [`agent`].
 
 pub mod agent;
 pub mod binaries;
-mod child_process;
 pub mod cluster;
 pub mod command_line;
 pub mod config_trial;
@@ -36,6 +35,4 @@ pub mod template;
 pub mod tls_assets;
 pub mod token;
 pub mod uninstall;
-
-pub use ipam_plugin::atomic_file;
-use ipam_plugin::atomic_file::regular_file;
+mod version_run;

@@ -10,7 +10,7 @@ use libcalico::api::IpPoolSpec;
 use libcalico::net::IpVersion;
 use netconf::NetConf;
 
-use crate::atomic_file::{self, AtomicFileError};
+use os::atomic_file::{self, AtomicFileError};
 use crate::digest;
 use crate::host_network::{self, HostNetwork, Interface};
 use crate::layout::{CALICO, Layout, Place};

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use datastore::config::ConfigError;
 use datastore::{Datastore, DatastoreConfig};
-use ipam_plugin::{datastore_settings, lock, process};
+use ipam_plugin::{datastore_settings, lock};
+use node_process::process;
 use libcalico::api::{IpPool, IpPoolSpec, ObjectSelect};
 use libcalico::store::{Store, StoreError};
 use netconf::conf::DatastoreConf;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use crate::atomic_file::{self, AtomicFileError};
+use os::atomic_file::{self, AtomicFileError};
 use crate::layout::Layout;
 use crate::settings::Settings;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use datastore::KubernetesConfig;
 use datastore::config::Overrides;
 
-use crate::atomic_file::AtomicFileError;
+use os::atomic_file::AtomicFileError;
 use crate::layout::Layout;
 
 /// Reasons for an unusable service account. Upstream also ends with an error then.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::atomic_file::{self, AtomicFileError};
+use os::atomic_file::{self, AtomicFileError};
 use crate::layout::{Layout, Place};
 use crate::plugin_chain::Rendering;
 

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::atomic_file::{self, AtomicFileError};
+use os::atomic_file::{self, AtomicFileError};
 use crate::template::Tls;
 
 /// The directory beside the configuration.

@@ -16,36 +16,44 @@
 
 pub mod affinity;
 pub mod alloc;
-pub mod atomic_file;
 mod block_writes;
+#[cfg(feature = "plugin")]
 pub mod busy;
+#[cfg(feature = "plugin")]
 pub mod busy_server;
+#[cfg(feature = "plugin")]
 pub mod cli;
-pub mod clock;
+#[cfg(feature = "plugin")]
 pub mod cni;
+#[cfg(feature = "plugin")]
 pub mod datastore_settings;
 pub mod error;
 pub mod exhausted;
 mod handle_refs;
 mod hint_file;
+#[cfg(feature = "plugin")]
 pub mod host_link;
+#[cfg(feature = "plugin")]
 pub mod journal;
+#[cfg(feature = "plugin")]
 pub mod kubernetes_api;
 pub mod lock;
-pub mod logging;
 pub mod node_cleanup;
-pub mod node_name;
+#[cfg(feature = "plugin")]
 pub mod own_node;
+#[cfg(feature = "plugin")]
 mod pod_lookup;
-pub mod process;
-#[cfg(test)]
+#[cfg(all(test, feature = "plugin"))]
 mod races;
 mod reads;
 pub mod release;
 pub mod retry;
+#[cfg(feature = "plugin")]
 pub mod run;
-#[cfg(test)]
+#[cfg(all(test, feature = "plugin"))]
 mod testing;
+#[cfg(feature = "plugin")]
 mod upgrade;
+#[cfg(feature = "plugin")]
 pub mod vmi;
 pub mod write_gate;

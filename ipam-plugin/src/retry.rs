@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use libcalico::backoff::{Backoff, Jitter};
 
-use crate::clock::Clock;
+use os::clock::Clock;
 
 /// Maximum duration of an allocation or release: not less than an ADD waits for a busy API server. Upstream allows
 /// 90 s.

@@ -15,15 +15,17 @@ use tokio::time::Instant;
 
 use crate::alloc::inputs::AllocationInputs;
 use crate::cli;
-use crate::clock::SystemClock;
+use os::clock::SystemClock;
 use crate::cni::{self, IpamRequest};
 use crate::error::cni_error;
 use crate::host_link::HostLinks;
 use crate::kubernetes_api::KubernetesApi;
 use crate::pod_lookup::PodQueries;
-use crate::process::is_path_to_own_netns;
+use node_process::process::is_path_to_own_netns;
 use crate::release::ReleaseInputs;
-use crate::{busy_server, datastore_settings, node_name, own_node, process, upgrade};
+use node_process::{node_name, process};
+
+use crate::{busy_server, datastore_settings, own_node, upgrade};
 
 /// First part of the source in each log line.
 const COMPONENT: &str = "ipam";

@@ -217,7 +217,7 @@ fn flags_version_and_upgrade_are_handled_by_the_binary() {
     };
     for flag in ["-v", "--v", "-v=true"] {
         let output = run(&[flag], &[("CNI_COMMAND", "ADD")]);
-        assert_eq!(text(&output.stdout), format!("{}\n", ipam_plugin::process::build_version()));
+        assert_eq!(text(&output.stdout), format!("{}\n", node_process::process::build_version()));
     }
     assert_eq!(run(&["-nonsense"], &[("CNI_COMMAND", "ADD")]).status.code(), Some(2));
     let version = run(&[], &[("CNI_COMMAND", "VERSION")]);

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, FromArgMatches, Parser};
-use ipam_plugin::process::variables_help;
+use node_process::process::variables_help;
 
 use crate::settings::variables::{CONTROLLERS, DATASTORE};
 

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
-use ipam_plugin::logging::printable;
+use node_process::logging::printable;
 use serde::Serialize;
 use serde_json::{Value, json};
 use time::OffsetDateTime;

@@ -150,3 +150,12 @@ fn plugin_does_not_depend_on_crates_of_the_controllers() -> Result<()> {
     }
     Ok(())
 }
+
+/// Files and processes of any node; a type of Calico or CNI in there would be in the wrong place.
+#[test]
+fn os_depends_on_no_crate_of_the_workspace() -> Result<()> {
+    let tree = cargo(&["tree", "--package", "os", "--edges=normal", "--prefix=none", "--format={p}"])?;
+    let ours: Vec<&str> = tree.lines().filter(|line| line.contains("(/")).collect();
+    ensure!(ours.len() == 1, "{ours:?}");
+    Ok(())
+}

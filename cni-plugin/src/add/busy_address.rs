@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use datastore::Datastore;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::busy;
-use ipam_plugin::clock::{Clock, SystemClock};
+use os::clock::{Clock, SystemClock};
 use ipam_plugin::cni::{self, IpamRequest};
 use ipam_plugin::release::release_addresses;
 use libcalico::api::{Profile, WorkloadEndpoint};

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use ipam_plugin::process::is_own_netns;
+use node_process::process::is_own_netns;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::{NSFS_MAGIC, statfs};

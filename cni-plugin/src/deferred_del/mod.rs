@@ -11,7 +11,7 @@ use ipam_plugin::busy_server;
 use ipam_plugin::cni::cni_error;
 use ipam_plugin::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
-use ipam_plugin::logging::Subject;
+use node_process::logging::Subject;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::store::Store;
 use libcalico::workload::EndpointFacts;

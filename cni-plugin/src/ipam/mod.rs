@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 use datastore::Datastore;
 use ipam_plugin::alloc::inputs::AllocationInputs;
-use ipam_plugin::clock::SystemClock;
+use os::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamRequest};
 use ipam_plugin::lock::HostLock;
 use ipam_plugin::release::release_addresses;

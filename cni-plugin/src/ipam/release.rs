@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use datastore::Datastore;
-use ipam_plugin::clock::SystemClock;
+use os::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamRequest, LeakedAddresses};
 use ipam_plugin::error::IpamError;
 use ipam_plugin::exhausted::Releasing;

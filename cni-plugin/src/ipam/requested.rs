@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use datastore::Datastore;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::predecessor::Predecessor;
-use ipam_plugin::clock::SystemClock;
+use os::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamRequest};
 use ipam_plugin::exhausted::Releasing;
 use libcalico::api::WorkloadEndpoint;

@@ -3,7 +3,7 @@
 use futures::future::join;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::prefetch::{self, Prefetch};
-use ipam_plugin::clock::SystemClock;
+use os::clock::SystemClock;
 use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::release::ReleaseInputs;
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};

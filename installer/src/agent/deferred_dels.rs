@@ -12,7 +12,9 @@ use netconf::list::calico_plugin;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::layout::Layout;
-use crate::{node_conf, regular_file};
+use os::atomic_file::regular_file;
+
+use crate::node_conf;
 
 /// Pause between two passes over the journal.
 const PAUSE: Duration = Duration::from_secs(60);

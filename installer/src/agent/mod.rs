@@ -31,7 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use crate::kubeconfig;
-use crate::regular_file;
+use os::atomic_file::regular_file;
 use crate::service_account::ServiceAccount;
 use crate::token::{IssuedToken, TokenCheck, TokenRequest, check_token};
 use projected_token::ProjectedToken;

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use ipam_plugin::process::{Variable, variable};
+use node_process::process::{Variable, variable};
 use libcalico::api::GoDuration;
 
 use super::refresh_schedule::RefreshPace;

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{AccessFlags, access};
 
 use self::plan::{Plan, Present, ProgramAction, ProgramTask, SourceProgram};
-use crate::atomic_file::{self, AtomicFileError, Draft};
-use crate::child_process::{RunError, run_once};
+use os::atomic_file::{self, AtomicFileError, Draft};
+use crate::version_run::{RunError, run_once};
 use crate::digest;
 use crate::layout::{CALICO, CALICO_IPAM, Layout, Place};
 use crate::settings::{Settings, Update};

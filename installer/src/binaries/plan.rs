@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::BinariesError;
-use crate::atomic_file::{self, AtomicFileError};
+use os::atomic_file::{self, AtomicFileError};
 use crate::digest;
 use crate::layout::{CALICO, CALICO_IPAM, Layout, Place};
 use crate::settings::{ExtraPlugins, Settings, Update};

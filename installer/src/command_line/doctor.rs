@@ -3,7 +3,7 @@
 use std::env;
 use std::process::ExitCode;
 
-use ipam_plugin::process;
+use node_process::process;
 
 use super::arguments::{OptionSpec, exit_with, print, run_with};
 use crate::doctor::{self, Format};

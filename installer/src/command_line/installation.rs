@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ipam_plugin::logging::{self, Subject};
-use ipam_plugin::process::{self, variables_help};
+use node_process::logging::{self, Subject};
+use node_process::process::{self, variables_help};
 use netconf::conf::DatastoreType;
 use netconf::conf::LogConf;
 
@@ -181,7 +181,7 @@ fn refresh_token_help() -> String {
 
 #[cfg(test)]
 mod tests {
-    use ipam_plugin::process::Variable;
+    use node_process::process::Variable;
 
     use super::*;
 

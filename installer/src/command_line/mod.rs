@@ -10,7 +10,7 @@ mod uninstall;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use ipam_plugin::process::build_version;
+use node_process::process::build_version;
 
 use self::arguments::print;
 pub use self::doctor::doctor;

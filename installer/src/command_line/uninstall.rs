@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use ipam_plugin::logging::{self, Subject};
-use ipam_plugin::process;
+use node_process::logging::{self, Subject};
+use node_process::process;
 use netconf::conf::LogConf;
 
 use super::arguments::{OptionSpec, exit_with, print, run_with};

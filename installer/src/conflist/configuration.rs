@@ -8,14 +8,16 @@ use serde_json::{Map, Value};
 
 use super::files::Target;
 use super::is_ours_in;
-use crate::atomic_file::AtomicFileError;
+use os::atomic_file::AtomicFileError;
 use crate::layout::{Layout, Place};
 use crate::node_conf::{self, NodeConfError};
 use crate::plugin_chain::{Chain, Rendered, Rendering, chain_of};
 use crate::settings::{Settings, Template};
 use crate::state::State;
 use crate::template::{self, TOKEN, TemplateError, Values};
-use crate::{digest, regular_file};
+use os::atomic_file::regular_file;
+
+use crate::digest;
 
 /// Reasons for a missing configuration.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{is_calicos, is_ours_in, is_read};
 use crate::layout::Place;
 use crate::plugin_chain::{Chain, chain_of};
-use crate::regular_file;
+use os::atomic_file::regular_file;
 use crate::settings::Settings;
 use crate::state::{Installed, State};
 

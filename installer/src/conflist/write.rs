@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use super::configuration::Conflist;
 use super::files::{Former, Target};
 use super::{is_read, is_wholly_ours};
-use crate::atomic_file::{self, AtomicFileError, Change, draft_name};
+use os::atomic_file::{self, AtomicFileError, Change, draft_name};
 use crate::layout::Place;
 use crate::plugin_chain::{Chain, Merged, Rendering, chain_of};
-use crate::regular_file;
+use os::atomic_file::regular_file;
 use crate::state::{Installed, State};
 
 /// The result of writing a configuration.

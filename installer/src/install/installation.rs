@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use netconf::NetConf;
 
 use super::InstallError;
-use crate::atomic_file::{self, AtomicFileError, Change};
+use os::atomic_file::{self, AtomicFileError, Change};
 use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, ConfigTrial};
@@ -180,7 +180,7 @@ impl Installation<'_> {
             State::default()
         });
         State {
-            version: ipam_plugin::process::build_version().to_owned(),
+            version: node_process::process::build_version().to_owned(),
             net_dir: self.settings.net_dir.clone(),
             // An uninstallation records the interfaces that it deleted. An installation empties the list.
             torn_down: BTreeSet::new(),

@@ -8,7 +8,7 @@
 mod installation;
 mod reconcile;
 
-use crate::atomic_file::AtomicFileError;
+use os::atomic_file::AtomicFileError;
 use crate::binaries::BinariesError;
 use crate::cluster::ClusterError;
 use crate::conflist::ConflistError;

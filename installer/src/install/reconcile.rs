@@ -201,7 +201,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::atomic_file::AtomicFileError;
+    use os::atomic_file::AtomicFileError;
 
     #[test]
     fn configuration_changed_each_time_is_restored_less_often() {

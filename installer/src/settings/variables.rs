@@ -1,7 +1,7 @@
 //! The environment variables of `calico install`, for `--help` and the README.
 
-pub use ipam_plugin::process::Variable;
-use ipam_plugin::process::variable;
+pub use node_process::process::Variable;
+use node_process::process::variable;
 
 /// The variables in groups with a title.
 pub const GROUPS: [(&str, &[Variable]); 4] =

@@ -6,12 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipam_plugin::affinity::remove_host;
-use ipam_plugin::clock::SystemClock;
+use os::clock::SystemClock;
 use ipam_plugin::cni::LeakedAddresses;
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use ipam_plugin::lock::HostLock;
 use ipam_plugin::release::NoListings;
-use ipam_plugin::{cni, node_name};
+use ipam_plugin::cni;
+use node_process::node_name;
 use libcalico::ipam::{Block, HandleId};
 use libcalico::store::{Entry, Store};
 use netconf::NetConf;
@@ -25,7 +26,9 @@ use super::report::UninstallReport;
 use super::{ConfError, ReleaseError};
 use crate::host_network::HostNetwork;
 use crate::layout::Layout;
-use crate::{node_conf, regular_file};
+use os::atomic_file::regular_file;
+
+use crate::node_conf;
 
 /// The name of the step in the report.
 pub(super) const WHAT: &str = "addresses and blocks of this node";

@@ -9,7 +9,8 @@ use super::report::UninstallReport;
 use crate::conflist;
 use crate::plugin_chain::{self, Entry, PlaceFor, chain_of};
 use crate::state::{Installed, State};
-use crate::{atomic_file, regular_file};
+use os::atomic_file::{self, regular_file};
+
 
 /// The configurations to remove, and their successor.
 #[derive(Debug)]

@@ -12,7 +12,9 @@ use super::report::UninstallReport;
 use crate::layout::{Layout, Place};
 use crate::plugin_chain::chain_of;
 use crate::state::{Installed, State};
-use crate::{conflist, digest, kubeconfig, regular_file, template, tls_assets};
+use os::atomic_file::regular_file;
+
+use crate::{conflist, digest, kubeconfig, template, tls_assets};
 
 /// The extension of a configuration during its removal. Runtimes ignore it (INST-159).
 const RETIRED: &str = "removed";

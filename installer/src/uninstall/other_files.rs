@@ -16,7 +16,9 @@ use super::report::UninstallReport;
 use crate::conflist::is_backup;
 use crate::layout::{JOURNAL, Layout, Place};
 use crate::state::{self, State};
-use crate::{atomic_file, nodename};
+use os::atomic_file;
+
+use crate::nodename;
 
 /// Removes the cached API group of the cluster, and the journal if it is empty. Both stay if a program of the plugin
 /// stays. `state` contains the records that remain after the programs were removed.

@@ -10,7 +10,7 @@ use super::plan::{Options, RemovalTask, Verdict, plan};
 use super::preconditions::Blocker;
 use super::report::UninstallReport;
 use super::{ConfError, address_users, addresses, files, other_files, preconditions};
-use crate::atomic_file;
+use os::atomic_file;
 use crate::host_network::HostNetwork;
 use crate::layout::{Layout, NET_DIR};
 use crate::state::{self, State, StateError};

@@ -15,7 +15,7 @@ use crate::alloc::assignment::{
 use crate::alloc::inputs::BlockCounts;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::Snapshot;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::handle_refs::decrement;
 use crate::release::{ReleasedBatch, release_from_blocks};
 

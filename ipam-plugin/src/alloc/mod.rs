@@ -34,7 +34,7 @@ use crate::alloc::repair::AffinityRepair;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::reserved_handle::release_counts;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::{Exhaustion, IpamError};
 use crate::retry::{OPERATION, Retry};
 

@@ -7,7 +7,7 @@ use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::Store;
 
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::IpamError;
 use crate::reads::{all_pools, names_with, pooled};
 use crate::release::release_from_blocks;

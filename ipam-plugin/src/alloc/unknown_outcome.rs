@@ -11,7 +11,7 @@ use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write, Wri
 use crate::alloc::assignment::{BlockAssignment, consume_reserved};
 use crate::alloc::commit::{Commit, UnknownWrite};
 use crate::block_writes::create_first;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::handle_refs::decrement;
 use crate::retry::{Retry, UNDO};
 

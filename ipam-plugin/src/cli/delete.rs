@@ -16,7 +16,7 @@ use super::kind::ResourceKind;
 use super::settings;
 use super::store_object::until_won;
 use crate::affinity::release_pool_affinities;
-use crate::clock::SystemClock;
+use os::clock::SystemClock;
 use crate::node_cleanup::{NodeCleanupError, delete_node, endpoints_of_node};
 
 /// Time for allocations in progress after the pool was disabled, as in upstream.

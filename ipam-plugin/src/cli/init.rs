@@ -12,7 +12,7 @@ use super::apply::Row;
 use super::error::CliError;
 use super::store_object::{Applied, until_won};
 use super::{apply, documents};
-use crate::node_name;
+use node_process::node_name;
 use crate::reads::find;
 
 /// Prepare an empty datastore: cluster information, tiers, this node, pools

@@ -47,7 +47,7 @@ use self::documents::{Format, Terminal};
 use self::error::CliError;
 use crate::host_link::HostLinks;
 use crate::journal::name_of;
-use crate::process;
+use node_process::process;
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -21,9 +21,9 @@ use super::{Arguments, execute};
 use crate::alloc::assign;
 use crate::alloc::inputs::{AllocationInputs, InputsQuery};
 use crate::alloc::request::{AssignRequest, workload_attributes};
-use crate::clock::SystemClock;
+use os::clock::SystemClock;
 use crate::host_link::NoHostLinks;
-use crate::process::block_on;
+use node_process::process::block_on;
 
 /// A new datastore in a directory that is removed with it.
 pub(super) struct Shell {

@@ -16,7 +16,7 @@ use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::one_address::assign_address;
 use crate::alloc::prefetch;
 use crate::alloc::{Assignment, assign};
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::{IpamError, VmiError, cni_error};
 use crate::lock::HostLock;
 use crate::vmi::{self, AdoptedAddresses};

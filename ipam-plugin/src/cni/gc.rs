@@ -7,7 +7,7 @@ use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store};
 
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::IpamError;
 use crate::lock::ReleaseLock;
 use crate::release::{Leaving, Listings, NoListings, ReleaseInputs, release_addresses, release_unlisted};

@@ -12,7 +12,7 @@ use netconf::{CniError, Code, Command, Version};
 use super::{IpamRequest, add, check, del, differences, gc, status};
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::request::AssignRequest;
-use crate::clock::SystemClock;
+use os::clock::SystemClock;
 use crate::release::ReleaseInputs;
 use crate::testing::{Cluster, Fault, assert_consistent, call, cidr, held};
 

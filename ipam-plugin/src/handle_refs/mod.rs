@@ -4,7 +4,7 @@ use libcalico::ipam::{Handle, HandleId};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError, Write};
 
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::reads::find;
 use crate::retry::{Retry, UNDO};
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::pending_del::{DatastoreIdentity, PendingDel};
-use crate::atomic_file::{self, AtomicFileError};
+use os::atomic_file::{self, AtomicFileError};
 use crate::lock::LockError;
 
 /// The extensions of entries: of an attachment's first entry, and of its others. Earlier releases support one entry per

@@ -18,7 +18,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::atomic_file::{self, is_draft};
+use os::atomic_file::{self, is_draft};
 use crate::lock::{HostLock, LONGEST_WAIT, LockError};
 
 /// The directory of entries. Tests use another one.

@@ -8,7 +8,7 @@ use libcalico::ipam::{Allocation, Attribute, Block, Claim, HandleId, OldHandle, 
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::IpamError;
 use crate::reads::names_with;
 use crate::release::{ReleaseInputs, release, release_from_blocks};

@@ -18,7 +18,7 @@ use libcalico::store::{Entry, Kind, RawEntry, ReadBatch, Store, StoreError, Writ
 use serde_json::Value;
 
 use crate::affinity::remove_host;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::IpamError;
 
 /// The objects deleted with a node.

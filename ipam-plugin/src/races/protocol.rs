@@ -5,7 +5,7 @@ use libcalico::net::Cidr;
 use libcalico::store::{Kind, Store};
 
 use crate::affinity::release_host_affinities;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
 use crate::write_gate::OpenGate;
 

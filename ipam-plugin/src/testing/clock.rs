@@ -7,7 +7,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::macros::datetime;
 
-use crate::clock::Clock;
+use os::clock::Clock;
 
 /// A clock that starts at 2026-08-22 01:02:03.1234 UTC.
 #[derive(Debug, Default)]

@@ -76,7 +76,7 @@ impl Cluster {
 
     /// Returns a request of `node` for one IPv4 address under `handle`.
     pub(crate) fn request(&self, node: &str, handle: &str) -> AssignRequest {
-        use crate::clock::Clock;
+        use os::clock::Clock;
         let mut request = AssignRequest::workload(HandleId::new(handle), node);
         request.attributes = workload_attributes(node, None, self.clock.now());
         request

@@ -15,7 +15,7 @@ use libcalico::store::{Store, StoreError};
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::one_address::assign_address;
 use crate::alloc::request::AssignRequest;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::IpamError;
 use crate::lock::LockError;
 

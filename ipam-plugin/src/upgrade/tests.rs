@@ -7,7 +7,7 @@ use libcalico::store::Kind;
 use serde_json::json;
 
 use super::{Places, migrate};
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
 
 struct Lab {

@@ -5,7 +5,7 @@ pub mod captured;
 use std::any::Any;
 use std::io;
 
-use ipam_plugin::logging::line::{Fields, LineFormat};
+use node_process::logging::line::{Fields, LineFormat};
 use tracing::Subscriber;
 use tracing_subscriber::Registry;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -20,7 +20,8 @@ const COMPONENT: &str = "kube-controllers";
 
 /// The crates that log at the configured severity. Other libraries log at `error`, because their debug events contain
 /// request headers, and so tokens.
-const OWN_CRATES: [&str; 4] = ["kube_controllers", "ipam_plugin", "datastore", "libcalico"];
+const OWN_CRATES: [&str; 6] =
+    ["kube_controllers", "ipam_plugin", "datastore", "node_process", "os", "libcalico"];
 
 /// Handle that changes the severity. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! The environment variables that the process reads, for `--help` and the README.
 
-pub use ipam_plugin::process::Variable;
-use ipam_plugin::process::variable;
+pub use node_process::process::Variable;
+use node_process::process::variable;
 
 pub(super) const LOG_LEVEL: &str = "LOG_LEVEL";
 pub(super) const ENABLED_CONTROLLERS: &str = "ENABLED_CONTROLLERS";

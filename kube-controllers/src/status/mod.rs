@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ipam_plugin::logging::printable;
+use node_process::logging::printable;
 use nix::time::{ClockId, clock_gettime};
 use tokio_util::sync::CancellationToken;
 

@@ -7,9 +7,11 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, ensure};
 
 /// The crates of the programs, and the files at the root of the workspace that decide how the crates are built.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 12] = [
     "netconf",
     "libcalico",
+    "os",
+    "node-process",
     "datastore",
     "ipam-plugin",
     "installer",

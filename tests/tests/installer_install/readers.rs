@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use installer::atomic_file;
+use os::atomic_file;
 use integration_tests::installation::{BIN, Container, NET, OWN_BIN};
 use integration_tests::namespaces::isolated;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};

@@ -122,7 +122,7 @@ fn architecture_page_names_functions_of_the_files_beside_them() -> Result<()> {
 #[test]
 fn pages_name_files_and_folders_that_exist() -> Result<()> {
     let path = Regex::new(
-        r"`((?:netconf|libcalico|datastore|ipam-plugin|installer|cni-plugin|kube-controllers|tests)/[\w./-]+)`",
+        r"`((?:netconf|libcalico|os|node-process|datastore|ipam-plugin|installer|cni-plugin|kube-controllers|tests)/[\w./-]+)`",
     )?;
     let pages = fs::read_dir(workspace()?.join("docs"))?.map(|entry| entry.map(|entry| entry.path()));
     let pages = pages.collect::<Result<Vec<_>, _>>()?;

@@ -11,8 +11,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-const CRATES: [&str; 8] =
-    ["netconf", "libcalico", "datastore", "ipam-plugin", "installer", "cni-plugin", "kube-controllers", "tests"];
+const CRATES: [&str; 10] = [
+    "netconf",
+    "libcalico",
+    "os",
+    "node-process",
+    "datastore",
+    "ipam-plugin",
+    "installer",
+    "cni-plugin",
+    "kube-controllers",
+    "tests",
+];
 
 /// Returns true for files that cargo finds by itself: `src/lib.rs`, `src/bin/*.rs`, `tests/*.rs`, …
 fn is_root(file: &Path) -> bool {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::*;
-use crate::atomic_file::Change;
+use os::atomic_file::Change;
 use crate::digest;
 use crate::layout::{Layout, Place};
 use crate::plugin_chain::{Chain, Rendering, chain_of};

@@ -4,20 +4,22 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use netconf::NetConf;
+use os::atomic_file::regular_file;
+use os::child;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::child_process::{self, Answer};
 use crate::doctor::snapshot::{
     Content, Observed, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig, TlsFile, Unobserved,
 };
 use crate::layout::{CALICO, CALICO_IPAM, Layout, Place};
 use crate::state::State;
-use crate::{conflist, digest, node_conf, regular_file, template};
+use crate::version_run::BUSY;
+use crate::{conflist, digest, node_conf, template};
 
 /// The relevant configurations.
 #[derive(Default)]
@@ -207,7 +209,7 @@ impl VersionProbe<'_> {
 
     fn versions(&self, path: &Path, cni_version: &str) -> Observed<Vec<String>> {
         let input = format!("{{\"cniVersion\":\"{cni_version}\"}}");
-        let Answer { status, stdout } = self.ask(Command::new(path).env("CNI_COMMAND", "VERSION"), &input)?;
+        let Output { status, stdout, .. } = self.ask(Command::new(path).env("CNI_COMMAND", "VERSION"), &input)?;
         let answer: Result<Versions, _> = serde_json::from_slice(&stdout);
         answer
             .map(|versions| versions.supported_versions)
@@ -221,8 +223,8 @@ impl VersionProbe<'_> {
         Some(said.trim().to_owned()).filter(|said| !said.is_empty() && !said.contains(char::is_whitespace))
     }
 
-    fn ask(&self, command: &mut Command, input: &str) -> Observed<Answer> {
-        let answer = child_process::run(command, input.as_bytes(), Instant::now() + self.deadline);
+    fn ask(&self, command: &mut Command, input: &str) -> Observed<Output> {
+        let answer = child::run(command.stderr(Stdio::null()), input.as_bytes(), self.deadline, BUSY);
         let answer = answer.map_err(|error| Unobserved::new(format!("cannot be run: {error}")))?;
         answer.ok_or_else(|| Unobserved::new(format!("does not answer within {:?}", self.deadline)))
     }

@@ -10,7 +10,8 @@ mod permissions;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use ipam_plugin::{busy, node_name, process};
+use ipam_plugin::busy;
+use node_process::{node_name, process};
 use netconf::NetConf;
 use time::OffsetDateTime;
 
@@ -76,7 +77,7 @@ fn read_token_file(conf: &NetConf) -> Option<TokenFile> {
     let path = conf.kubernetes.kubeconfig.split(':').find(|path| !path.is_empty())?;
     let read = || -> std::io::Result<File> {
         let mode = fs::metadata(path)?.permissions().mode() & 0o7777;
-        let text = crate::regular_file::text(path.as_ref())?;
+        let text = os::atomic_file::regular_file::text(path.as_ref())?;
         let claims = kubeconfig::token(&text).and_then(|token| Claims::decode(token).ok());
         Ok(File { mode, trusts_anybody: kubeconfig::trusts_anybody(&text), claims })
     };

@@ -8,7 +8,7 @@ use libcalico::selector::Selector;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, WriteModel};
 
 use crate::affinity::repair::release_affinity;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::IpamError;
 use crate::retry::{OPERATION, Retry};
 use crate::write_gate::{GatedStore, WriteGate};

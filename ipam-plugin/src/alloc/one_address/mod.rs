@@ -18,7 +18,7 @@ use crate::alloc::request::AssignRequest;
 use crate::alloc::reserved_handle::release_counts;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_refs::decrement;
 use crate::retry::{OPERATION, Retry};

@@ -5,7 +5,7 @@ use libcalico::ipam::{AffinityState, Block, BlockAffinity, BlockWalk, Owner};
 use libcalico::store::Kind;
 
 use crate::alloc::request::Namespace;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr};
 
 #[tokio::test]

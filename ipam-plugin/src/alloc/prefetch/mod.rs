@@ -21,7 +21,7 @@ use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError, WriteMod
 use crate::alloc::block_hints::BlockHints;
 use crate::alloc::inputs::{AllocationInputs, BlockCounts, InputsQuery, StoredHandle};
 use crate::alloc::reserved_handle;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::lock::HostLock;
 
 /// Kubernetes name prefix of the pods in which VMIs run. The handle of their addresses is known only after the pod was

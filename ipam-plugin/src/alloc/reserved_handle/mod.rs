@@ -13,7 +13,7 @@ use libcalico::store::{Entry, GetTicket, ReadBatch, Store, StoreError};
 
 use crate::alloc::inputs::{BlockCounts, StoredHandle};
 use crate::alloc::snapshot::{MissingReads, Snapshot};
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::handle_refs::decrement;
 
 /// Creates the handle with the counts in `reserved`, without reading it first, since it rarely exists. Reads it if it

@@ -10,7 +10,7 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
 use crate::cli::error::CliError;
-use crate::clock::SystemClock;
+use os::clock::SystemClock;
 use crate::error::IpamError;
 use crate::exhausted::Releasing;
 use crate::release::handle_repair::repair_unwatched_handles;

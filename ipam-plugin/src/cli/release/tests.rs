@@ -10,7 +10,7 @@ use super::step::{ChangeOutcome, ReleaseChange, ReleaseStep, StepVerdict, execut
 use crate::cli::check::Report;
 use crate::cli::cluster_read::ClusterRead;
 use crate::cli::testing::Shell;
-use crate::process::block_on;
+use node_process::process::block_on;
 
 /// Writes a report of the present inconsistencies and returns its path.
 fn report(shell: &Shell) -> String {

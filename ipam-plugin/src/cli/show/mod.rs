@@ -238,7 +238,7 @@ mod tests {
 
     use super::{Quantity, bar, percent};
     use crate::cli::testing::Shell;
-    use crate::process::block_on;
+    use node_process::process::block_on;
 
     #[test]
     fn show_prints_pools_and_blocks_as_tables_and_json() {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::logging::rotated_path;
+use node_process::logging::rotated_path;
 
 /// Maximum number of rotated files that a configuration can set.
 const MOST_FILES: usize = 999;

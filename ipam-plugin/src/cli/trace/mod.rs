@@ -18,7 +18,7 @@ use super::connection::{ConnectionArgs, describe, is_new_file};
 use super::documents::{self, Format};
 use super::error::CliError;
 use crate::host_link::{HostLinks, NoHostLinks};
-use crate::{node_name, process};
+use node_process::{node_name, process};
 
 /// Path at which the installer writes the configuration, which names datastore, node and log file.
 const CONFIGURATION: &str = "/etc/cni/net.d/10-calico.conflist";

@@ -8,7 +8,7 @@ use crate::cli::documents::Terminal;
 use crate::cli::testing::Shell;
 use crate::cli::{Arguments, Command};
 use crate::host_link::{HostLink, HostLinkError};
-use crate::process::block_on;
+use node_process::process::block_on;
 
 /// A kernel with one interface, or an error.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use netconf::CniError;
 
 use super::call::IpamRequest;
 use crate::alloc::assignment::comma_separated;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::{IpamError, cni_error};
 use crate::lock::ReleaseLock;
 use crate::release::{

@@ -10,7 +10,7 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
 use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_refs;
 use crate::reads::{Found, find_each, names_with};

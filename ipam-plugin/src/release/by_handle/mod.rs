@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use super::{Leaving, Listings, NoListings, missing_blocks};
 use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_refs;
 use crate::lock::ReleaseLock;

@@ -9,7 +9,7 @@ use libcalico::store::{Entry, Revision, Store, StoreError};
 
 use super::{ReleasedBatch, Requests};
 use crate::block_writes::write_released;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::IpamError;
 use crate::reads::find_each;
 use crate::retry::{OPERATION, Retry};

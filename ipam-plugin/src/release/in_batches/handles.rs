@@ -6,7 +6,7 @@ use libcalico::ipam::{Handle, HandleId};
 use libcalico::store::{Entry, Store, StoreError, Write, WriteModel};
 
 use super::{HandleCounts, ReleasedBatch};
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::handle_refs;
 use crate::reads::find_each;
 use crate::retry::{Retry, UNDO};

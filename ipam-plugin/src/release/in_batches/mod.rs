@@ -13,7 +13,7 @@ use libcalico::store::Store;
 use self::blocks::release_from;
 use self::handles::decrement_handles;
 use crate::affinity::release_if_deselected;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::IpamError;
 use crate::reads::find;
 use crate::write_gate::{GatedStore, OpenGate, WriteGate};

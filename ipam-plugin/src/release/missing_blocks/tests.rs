@@ -1,7 +1,7 @@
 use libcalico::ipam::{AffinityState, Block, BlockAffinity, Handle, HandleId};
 use libcalico::store::{Store, StoreError, Write, WriteOp};
 
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::cni;
 use crate::error::IpamError;
 use crate::release::{ReleaseInputs, ReleasedHandles, release};

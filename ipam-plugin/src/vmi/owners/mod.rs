@@ -10,7 +10,7 @@ use libcalico::store::{Entry, Store, Write};
 
 use crate::alloc::assignment::comma_separated;
 use crate::alloc::inputs::StoredHandle;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::error::IpamError;
 use crate::lock::ReleaseLock;
 use crate::reads::{find, read_blocks};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use ipam_plugin::affinity::{release_empty_affinities, release_pool_affinities};
-use ipam_plugin::clock::SystemClock;
+use os::clock::SystemClock;
 use libcalico::api::{IpPool, IpPoolSpec, ObjectKey};
 use libcalico::ipam::LOAD_BALANCER_HOST;
 use libcalico::ipam::{Block, Owner};

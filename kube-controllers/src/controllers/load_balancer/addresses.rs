@@ -9,7 +9,7 @@ use ipam_plugin::alloc::assign;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::one_address::assign_address;
 use ipam_plugin::alloc::request::{AssignRequest, Namespace, go_time};
-use ipam_plugin::clock::SystemClock;
+use os::clock::SystemClock;
 use ipam_plugin::error::IpamError;
 use ipam_plugin::release::release_addresses;
 use ipam_plugin::release::{ReleaseInputs, release};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::Datastore;
-use ipam_plugin::clock::SystemClock;
+use os::clock::SystemClock;
 use ipam_plugin::node_cleanup::{NodeCleanupError, delete_node, endpoint_keys, read_endpoints};
 use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::NODES;

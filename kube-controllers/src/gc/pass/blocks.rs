@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream;
 use ipam_plugin::affinity::{release_empty_block, release_host_affinities};
-use ipam_plugin::clock::SystemClock;
+use os::clock::SystemClock;
 use ipam_plugin::error::IpamError;
 use ipam_plugin::release::release_batch;
 use libcalico::ipam::gc::{GoneNode, Settings, Surrender};

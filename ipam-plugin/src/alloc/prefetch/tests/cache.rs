@@ -5,7 +5,7 @@ use libcalico::ipam::{AffinitySelect, AffinityState, Block, BlockAffinity, Owner
 use super::{Node, with_room};
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::one_address::assign_address;
-use crate::clock::Clock;
+use os::clock::Clock;
 use crate::cni;
 use crate::release::ReleaseInputs;
 use crate::testing::cidr;

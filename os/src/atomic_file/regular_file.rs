@@ -6,10 +6,12 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use netconf::MAX_INPUT;
 use rustix::fs::OFlags;
 
 use super::draft::AtomicFileError;
+
+/// Largest size in bytes of a file that is read or written. Plugins accept no larger input.
+pub const MAX_SIZE: usize = 1 << 20;
 
 /// Opens a regular file, following links, without blocking: opening a FIFO without a writer would block forever.
 ///
@@ -19,7 +21,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     opened(path).map(|(file, _)| file)
 }
 
-/// Reads a regular file of at most [`MAX_INPUT`] bytes, following links. Plugins accept no larger input.
+/// Reads a regular file of at most [`MAX_SIZE`] bytes, following links.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, is not a regular file, or is larger.
@@ -37,7 +39,7 @@ pub fn text(path: &Path) -> io::Result<String> {
 
 /// Returns the error for a configuration larger than plugins accept.
 pub(super) fn too_large() -> io::Error {
-    let words = format!("it has more than the {MAX_INPUT} bytes that a plugin is given; remove what no plugin needs");
+    let words = format!("it has more than the {MAX_SIZE} bytes that a plugin is given; remove what no plugin needs");
     io::Error::new(ErrorKind::FileTooLarge, words)
 }
 
@@ -45,8 +47,8 @@ pub(super) fn too_large() -> io::Error {
 pub(super) fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let (file, metadata) = opened(path)?;
     let mut contents = Vec::new();
-    file.take(MAX_INPUT as u64 + 1).read_to_end(&mut contents)?;
-    if contents.len() > MAX_INPUT {
+    file.take(MAX_SIZE as u64 + 1).read_to_end(&mut contents)?;
+    if contents.len() > MAX_SIZE {
         return Err(too_large());
     }
     Ok((contents, metadata))
@@ -80,7 +82,7 @@ impl ReadFile {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, is not a regular file, or has more than
-    /// [`MAX_INPUT`] bytes.
+    /// [`MAX_SIZE`] bytes.
     pub fn read(path: &Path) -> Result<Option<ReadFile>, AtomicFileError> {
         let failed = |source| AtomicFileError { action: "read", path: path.into(), source };
         let is_link = match fs::symlink_metadata(path) {
@@ -139,7 +141,7 @@ mod tests {
     fn oversized_file_is_rejected_and_invalid_utf8_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
-        fs::write(&file, vec![b' '; MAX_INPUT + 1]).unwrap();
+        fs::write(&file, vec![b' '; MAX_SIZE + 1]).unwrap();
         assert_eq!(contents(&file).unwrap_err().kind(), ErrorKind::FileTooLarge);
         fs::write(&file, b"\xff").unwrap();
         assert_eq!(text(&file).unwrap(), "\u{fffd}");
@@ -156,9 +158,9 @@ mod tests {
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(refusal(&link).contains("no regular file"));
         fs::remove_file(&path).unwrap();
-        fs::write(&path, vec![b' '; MAX_INPUT + 1]).unwrap();
+        fs::write(&path, vec![b' '; MAX_SIZE + 1]).unwrap();
         assert!(refusal(&path).contains("more than the 1048576 bytes"), "{}", refusal(&path));
-        fs::write(&path, vec![b' '; MAX_INPUT]).unwrap();
-        assert_eq!(ReadFile::read(&path).unwrap().unwrap().contents.len(), MAX_INPUT);
+        fs::write(&path, vec![b' '; MAX_SIZE]).unwrap();
+        assert_eq!(ReadFile::read(&path).unwrap().unwrap().contents.len(), MAX_SIZE);
     }
 }

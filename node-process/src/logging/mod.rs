@@ -10,7 +10,7 @@ mod subject;
 
 pub use netconf::printable;
 
-pub(crate) use self::file::rotated_path;
+pub use self::file::rotated_path;
 pub use self::subject::Subject;
 
 use std::io::{self, Write};
@@ -29,7 +29,8 @@ use self::line::LineFormat;
 
 /// The crates whose events are logged at the configured level. Other libraries log errors only: their debug events
 /// contain request headers, and with them tokens.
-const OWN_CRATES: [&str; 6] = ["cni_plugin", "ipam_plugin", "installer", "datastore", "libcalico", "netconf"];
+const OWN_CRATES: [&str; 8] =
+    ["cni_plugin", "ipam_plugin", "installer", "datastore", "node_process", "os", "libcalico", "netconf"];
 
 /// Starts logging for this process by the settings of the network configuration. Later calls have no effect.
 /// `component` is the first part of the source in each line: `cni-plugin` or `ipam`. Each line ends with the fields of

@@ -5,11 +5,9 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use netconf::MAX_INPUT;
 
 use super::draft::{AtomicFileError, Change, Draft};
-use super::regular_file::ReadFile;
-use super::regular_file::too_large;
+use super::regular_file::{MAX_SIZE, ReadFile, too_large};
 
 /// Maximum number of times that another program writes between a read and a write here.
 const RACES: u32 = 20;
@@ -76,7 +74,7 @@ pub fn amend(
         if writes == WRITES {
             return Err(contested("another program undoes each write of it"));
         }
-        if contents.len() > MAX_INPUT {
+        if contents.len() > MAX_SIZE {
             return Err(AtomicFileError { action: "write", path: path.into(), source: too_large() });
         }
         let mut draft = Draft::beside(path)?;

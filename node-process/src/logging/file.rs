@@ -123,7 +123,8 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-pub(crate) fn rotated_path(path: &Path, number: usize) -> PathBuf {
+/// Returns the path of the rotated file with this number.
+pub fn rotated_path(path: &Path, number: usize) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{number}"));
     PathBuf::from(name)

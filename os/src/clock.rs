@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 /// The time of one operation.
 pub trait Clock: Send + Sync {
-    /// Returns the time of day, which blocks store and start their sequence numbers from (IPAM-67).
+    /// Returns the time of day.
     fn now(&self) -> OffsetDateTime;
 
     /// Returns the time since the operation began. Unlike [`Clock::now`], it never jumps.

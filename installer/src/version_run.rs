@@ -1,0 +1,103 @@
+//! Runs `calico -v` once, to find out if the node's kernel can run the plugin.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::statvfs::{FsFlags, statvfs};
+use os::child::{self, BusyRetry};
+
+/// A fork in another thread inherits the open descriptor of a program that was just written, until its exec.
+pub(crate) const BUSY: BusyRetry = BusyRetry { attempts: 20, pause: Duration::from_millis(25) };
+
+/// Reasons for a failed test run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The file system is mounted with `noexec`.
+    #[error(
+        "{} is on a file system that is mounted noexec: no plugin can be run from there; remount it with exec, or have \
+         the runtime use another plugin directory", .0.display()
+    )]
+    NoExec(PathBuf),
+    /// The program was built for another processor.
+    #[error("{} is built for {}, and this kernel does not run that; use the image for this \
+        machine", .0.display(), std::env::consts::ARCH)]
+    OtherMachine(PathBuf),
+    /// The kernel rejects the program for another reason.
+    #[error("{} does not run: {source}", .path.display())]
+    Refused {
+        /// The path of the program.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The program ran and failed.
+    #[error("{} -v ended with {status}: {stderr}", .path.display())]
+    Failed {
+        /// The path of the program.
+        path: PathBuf,
+        /// The exit status.
+        status: ExitStatus,
+        /// The program's stderr.
+        stderr: String,
+    },
+}
+
+/// Runs `program -v` and returns the version that it prints.
+///
+/// # Errors
+/// Returns an error if the program cannot be run or fails.
+pub(crate) fn run_once(program: &Path) -> Result<String, RunError> {
+    let mut command = Command::new(program);
+    command.arg("-v").env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ran = child::spawn(&mut command, BUSY).and_then(Child::wait_with_output);
+    let output = ran.map_err(|source| explain(program, source))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(RunError::Failed { path: program.into(), status: output.status, stderr });
+    }
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    tracing::info!("CNI plugin version: {version}");
+    Ok(version)
+}
+
+fn explain(program: &Path, source: io::Error) -> RunError {
+    let path = program.to_owned();
+    let flags = statvfs(program).map(|file_system| file_system.flags());
+    match source.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EACCES) if flags.is_ok_and(|flags| flags.contains(FsFlags::ST_NOEXEC)) => RunError::NoExec(path),
+        Some(Errno::ENOEXEC) => RunError::OtherMachine(path),
+        _ => RunError::Refused { path, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn run(text: &str, mode: u32) -> Result<String, RunError> {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("calico");
+        fs::write(&program, text).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+        run_once(&program)
+    }
+
+    #[test]
+    fn version_of_a_running_program_is_returned() {
+        assert_eq!(run("#!/bin/sh\n[ \"$*\" = -v ] && echo v1.2.3\n", 0o755).unwrap(), "v1.2.3");
+    }
+
+    #[test]
+    fn run_failures_are_distinguished_by_cause() {
+        assert!(matches!(run("\u{1}\u{2}", 0o755), Err(RunError::OtherMachine { .. })));
+        assert!(matches!(run("#!/bin/sh\n", 0o644), Err(RunError::Refused { .. })));
+        let failed = run("#!/bin/sh\necho broken >&2; exit 4\n", 0o755).unwrap_err().to_string();
+        assert!(failed.ends_with("exit status: 4: broken"), "{failed}");
+    }
+}

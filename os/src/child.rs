@@ -1,0 +1,173 @@
+//! Runs a program as a child process with input, output and a time limit.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Maximum interval between two checks whether a process that closed its streams has exited.
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// Repeated starts of a program while the kernel refuses to run its file, because some process has the file open for
+/// writing: an installer that writes the file, or a child of this process that inherited the descriptor and did not exec
+/// yet.
+#[derive(Debug, Clone, Copy)]
+pub struct BusyRetry {
+    /// Maximum number of starts.
+    pub attempts: u32,
+    /// Pause after each refused start.
+    pub pause: Duration,
+}
+
+/// Receives the content of one stream of the process when the stream is closed.
+type Content = Receiver<io::Result<Vec<u8>>>;
+
+/// Starts `command`, repeatedly while its file is open for writing.
+///
+/// # Errors
+/// Returns an error if the program cannot be started.
+pub fn spawn(command: &mut Command, busy: BusyRetry) -> io::Result<Child> {
+    for _ in 0..busy.attempts {
+        match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => thread::sleep(busy.pause),
+            started => return started,
+        }
+    }
+    Err(ErrorKind::ExecutableFileBusy.into())
+}
+
+/// Runs `command` with `input` on stdin, and returns its exit status, its stdout and, if the command pipes it, its
+/// stderr. Kills a process that has not exited or not closed its output `limit` after its start, and returns `None`.
+///
+/// All pipes are served at the same time: a full pipe would block the process, and with it the other pipes.
+///
+/// # Errors
+/// Returns an error if the program cannot be started, or its output cannot be read.
+pub fn run(command: &mut Command, input: &[u8], limit: Duration, busy: BusyRetry) -> io::Result<Option<Output>> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = spawn(command, busy)?;
+    let outcome = converse(&mut child, input, Instant::now() + limit);
+    if !matches!(outcome, Ok(Some(_))) {
+        let _ = child.kill();
+        // A long-running caller has to reap the process, and no caller waits for a process that the kernel cannot end
+        // now. Without a thread the process is reaped when this process exits.
+        let _ = thread::Builder::new().name("child-exit".into()).spawn(move || child.wait());
+    }
+    outcome
+}
+
+/// Writes the input and collects the output and the exit status until the time limit. The threads continue after the
+/// limit: a grandchild may keep the pipes open indefinitely.
+fn converse(child: &mut Child, input: &[u8], until: Instant) -> io::Result<Option<Output>> {
+    let (pipe, input) = (child.stdin.take(), input.to_vec());
+    // Ignores a broken pipe: a program that fails early may close its stdin, and its output states the reason.
+    let writer = move || pipe.map(|mut pipe| pipe.write_all(&input));
+    thread::Builder::new().name("child-stdin".into()).spawn(writer)?;
+    let (stdout, stderr) = (read_in_thread(child.stdout.take())?, read_in_thread(child.stderr.take())?);
+    let Some(stdout) = content(&stdout, until)? else { return Ok(None) };
+    let Some(stderr) = content(&stderr, until)? else { return Ok(None) };
+    Ok(exit_status(child, until)?.map(|status| Output { status, stdout, stderr }))
+}
+
+fn read_in_thread(pipe: Option<impl Read + Send + 'static>) -> io::Result<Content> {
+    let (sender, content) = channel();
+    let reader = move || {
+        let mut bytes = Vec::new();
+        let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
+        // The receiver no longer exists if the time limit has passed.
+        let _ = sender.send(read.map(|_| bytes));
+    };
+    thread::Builder::new().name("child-output".into()).spawn(reader)?;
+    Ok(content)
+}
+
+fn content(stream: &Content, until: Instant) -> io::Result<Option<Vec<u8>>> {
+    match stream.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        Ok(bytes) => bytes.map(Some),
+        Err(RecvTimeoutError::Timeout) => Ok(None),
+        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that reads its output ended")),
+    }
+}
+
+/// Waits for the process to exit. The exit usually closes the streams, so this takes microseconds unless the process
+/// closed them itself.
+fn exit_status(child: &mut Child, until: Instant) -> io::Result<Option<ExitStatus>> {
+    let mut pause = Duration::from_micros(50);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= until {
+            return Ok(None);
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Longer than any machine needs to start a shell.
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(300);
+    const ONCE: BusyRetry = BusyRetry { attempts: 1, pause: Duration::ZERO };
+
+    fn shell(script: &str, input: &[u8], limit: Duration) -> Option<Output> {
+        run(Command::new("sh").args(["-c", script]).stderr(Stdio::piped()), input, limit, ONCE).unwrap()
+    }
+
+    #[test]
+    fn run_of_a_program_returns_status_and_both_outputs() {
+        let output = shell("cat; echo words >&2; exit 3", b"input", LONG).unwrap();
+        assert_eq!((output.status.code(), &output.stdout[..], &output.stderr[..]), (Some(3), &b"input"[..], &b"words\n"[..]));
+    }
+
+    /// Sends more bytes than the capacity of a pipe in every direction, in the order that blocks most easily.
+    #[test]
+    fn full_pipes_in_all_directions_do_not_block() {
+        let script = "yes | head -c 1000000 >&2; yes | head -c 1000000; cat >/dev/null";
+        let output = shell(script, &vec![b' '; 1 << 20], LONG).unwrap();
+        assert_eq!((output.stdout.len(), output.stderr.len()), (1_000_000, 1_000_000));
+    }
+
+    #[test]
+    fn hanging_program_is_killed_and_reaped() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        assert!(shell(&format!("echo $$ >{}; exec sleep 1000", file.display()), b"", SHORT).is_none());
+        let process = format!("/proc/{}", fs::read_to_string(file).unwrap().trim());
+        let given_up = Instant::now() + LONG;
+        while fs::exists(&process).unwrap() {
+            assert!(Instant::now() < given_up, "{process} still exists");
+            thread::sleep(LONGEST_PAUSE);
+        }
+    }
+
+    #[test]
+    fn grandchild_with_the_open_output_is_not_awaited() {
+        // The loop ends when the directory is removed.
+        let mark = tempfile::tempdir().unwrap();
+        let script = format!("while [ -e {} ]; do sleep 0.1; done & exit 0", mark.path().display());
+        assert!(shell(&script, b"", SHORT).is_none());
+    }
+
+    #[test]
+    fn file_open_for_writing_is_started_again_until_the_last_attempt() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("program");
+        fs::copy("/bin/true", &program).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let writer = fs::File::options().append(true).open(&program).unwrap();
+        let error = spawn(&mut Command::new(&program), BusyRetry { attempts: 3, pause: Duration::ZERO }).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ExecutableFileBusy);
+        drop(writer);
+        let often = BusyRetry { attempts: 1000, pause: Duration::from_millis(10) };
+        assert!(spawn(&mut Command::new(&program), often).unwrap().wait().unwrap().success());
+    }
+}

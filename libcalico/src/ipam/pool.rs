@@ -106,7 +106,7 @@ fn not_allocatable(object: &IpPool) -> Option<String> {
 #[serde(tag = "reason", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Refusal {
     /// The pool's CIDR is invalid.
-    #[error("its cidr `{cidr}` is no CIDR")]
+    #[error("its cidr `{cidr}` is invalid")]
     InvalidCidr {
         /// The stored text.
         cidr: String,
@@ -188,10 +188,10 @@ pub enum Refusal {
     #[error("strict affinity: the node's blocks are full, and those of other nodes may not be used")]
     StrictAffinity,
     /// Nodes do not claim blocks automatically. In this mode a node does not borrow addresses, either (IPAM-105).
-    #[error("autoAllocateBlocks is off: the node's blocks are full, and it may not claim more")]
+    #[error("autoAllocateBlocks is false: the node's blocks are full, and the node may not claim more")]
     AutoAllocateOff,
     /// IPReservations cover the whole pool.
-    #[error("all of it is reserved by IPReservations")]
+    #[error("IPReservations cover the whole pool")]
     Reserved,
 }
 

@@ -22,7 +22,7 @@ fn alone(block: &Block, pools: &[Cidr]) -> Vec<Finding> {
     if let Err(problem) = block.verify() {
         findings.push(Finding::CorruptBlock { block: block.cidr, problem: problem.to_string() });
     } else if let Some(ordinal) = block.lost_ordinal() {
-        let problem = format!("block {} lost ordinal {ordinal}: it is neither allocated nor free", block.cidr);
+        let problem = format!("block {} is corrupt: ordinal {ordinal} is neither allocated nor free", block.cidr);
         findings.push(Finding::CorruptBlock { block: block.cidr, problem });
     }
     if !pools.iter().any(|pool| pool.covers(&block.cidr)) {

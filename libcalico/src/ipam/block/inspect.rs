@@ -26,7 +26,7 @@ pub enum CorruptBlock {
         capacity: u128,
     },
     /// An allocation refers to a missing attribute.
-    #[error("block {cidr} is corrupt: ordinal {ordinal} refers to attribute {index}, of {attributes}")]
+    #[error("block {cidr} is corrupt: ordinal {ordinal} refers to attribute {index} of only {attributes}")]
     Attribute {
         /// The block.
         cidr: String,
@@ -48,7 +48,7 @@ pub enum CorruptBlock {
         problem: &'static str,
     },
     /// A release time is not an RFC 3339 time.
-    #[error("block {cidr} is corrupt: attribute {index} was released at `{text}`, which is no time")]
+    #[error("block {cidr} is corrupt: the release time `{text}` of attribute {index} is invalid")]
     ReleaseTime {
         /// The block.
         cidr: String,

@@ -168,7 +168,7 @@ mod tests {
         assert!(block.clear_owner(&machine, SOURCE[0], SOURCE[1]));
         assert_eq!(owners(&block, &machine), [none.clone(), owner(TARGET)]);
         assert!(block.has_owner(&machine));
-        assert!(!block.clear_owner(&machine, SOURCE[0], SOURCE[1]), "it is gone already");
+        assert!(!block.clear_owner(&machine, SOURCE[0], SOURCE[1]), "the owner is already removed");
         assert!(block.clear_owner(&machine, TARGET[0], TARGET[1]));
         assert_eq!(owners(&block, &machine), [none.clone(), none]);
         assert!(!block.has_owner(&machine));

@@ -35,7 +35,7 @@ pub enum Rival {
     #[error("free")]
     Free,
     /// The address belongs to the owner described here.
-    #[error("for {0}")]
+    #[error("allocated to {0}")]
     Another(String),
 }
 
@@ -58,7 +58,7 @@ pub fn rival(block: &Block, address: IpAddr, namespace: &str, name: &str) -> Opt
         Claim::Service { namespace, name } => format!("service {namespace}/{name}"),
         Claim::Tunnel => "the tunnel of a node".into(),
         Claim::HostReserved => "the host".into(),
-        Claim::Foreign => "another use".into(),
+        Claim::Foreign => "an owner of an unknown type".into(),
     };
     Some(Rival::Another(whom))
 }

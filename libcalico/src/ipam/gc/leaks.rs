@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(leaks.leaked(1, AT(16), GONE, grace), LeakTransition::Unchanged);
         assert_eq!(leaks.clear(1), LeakTransition::Cleared);
         assert_eq!((leaks.is_confirmed(1), leaks.clear(1)), (false, LeakTransition::Unchanged));
-        assert_eq!(leaks.leaked(1, AT(20), GONE, grace), LeakTransition::Became, "its time begins anew");
+        assert_eq!(leaks.leaked(1, AT(20), GONE, grace), LeakTransition::Became, "the grace period starts again");
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!((leaks.is_confirmed(1), leaks.due(AT(10))), (false, vec![1]));
         assert_eq!(leaks.leaked(1, AT(10), GONE, Grace::After(AT(10))), LeakTransition::Confirmed);
         leaks.leaked(1, AT(11), GONE, Grace::AtOnce);
-        assert!(!leaks.get(1).unwrap().by_node, "it had its grace");
+        assert!(!leaks.get(1).unwrap().by_node, "the grace period has elapsed");
     }
 
     #[test]

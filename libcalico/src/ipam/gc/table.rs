@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(names.find("a"), Some(a));
         names.give_back(a);
         assert_eq!((names.find("a"), names.len()), (None, 1));
-        assert_eq!(names.take("c"), a, "the room is used again");
+        assert_eq!(names.take("c"), a, "the slot is reused");
         assert_eq!((names.find("c"), names.find("b")), (Some(a), Some(b)));
     }
 

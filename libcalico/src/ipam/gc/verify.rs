@@ -85,33 +85,33 @@ impl Index {
         let (mut of_handles, mut of_subjects, mut of_blocks) = (0, 0, 0);
         for (handle, row) in self.handles.iter() {
             let rows = self.rows_of(handle);
-            ensure(!rows.is_empty() && rows[0] == row.tracked, || format!("handle {handle} holds nothing"))?;
+            ensure(!rows.is_empty() && rows[0] == row.tracked, || format!("handle {handle} has no address"))?;
             of_handles += rows.len();
             for row in rows {
                 ensure(self.tracked.get(row).is_some_and(|t| t.handle == handle), || {
-                    format!("{row} is not {handle}'s")
+                    format!("address {row} is not in the list of handle {handle}")
                 })?;
             }
         }
         for (subject, row) in self.subjects.iter() {
             let mut at = row.tracked;
             while let Some(tracked) = self.tracked.get(at) {
-                ensure(tracked.subject == subject, || format!("{at} is not for {}", row.name))?;
+                ensure(tracked.subject == subject, || format!("address {at} has another owner than {}", row.name))?;
                 of_subjects += 1;
                 at = tracked.subject_next;
             }
             let used = row.tracked != NONE || row.state != SubjectState::Absent;
-            ensure(used, || format!("{} is kept for nothing", row.name))?;
+            ensure(used, || format!("owner {} is unused", row.name))?;
         }
         for (block, row) in self.blocks.iter() {
             of_blocks += row.tracked.len();
             let ordinals: Vec<u16> = row.tracked.iter().filter_map(|&at| Some(self.tracked.get(at)?.ordinal)).collect();
             ensure(ordinals.len() == row.tracked.len() && ordinals.is_sorted_by(|a, b| a < b), || {
-                format!("{} lists {ordinals:?}", row.cidr)
+                format!("the ordinals of block {} are unsorted: {ordinals:?}", row.cidr)
             })?;
             for &at in &row.tracked {
                 ensure(self.tracked.get(at).is_some_and(|t| t.block == block), || {
-                    format!("{at} is not in {}", row.cidr)
+                    format!("address {at} is in another block than {}", row.cidr)
                 })?;
             }
         }
@@ -121,12 +121,14 @@ impl Index {
         })?;
         for (at, tracked) in self.tracked.iter() {
             let filed = self.nodes.get(tracked.node).map(|node| node.tracked.get(tracked.in_node as usize));
-            ensure(filed.is_none_or(|filed| filed == Some(&at)), || format!("{at} is misfiled"))?;
+            ensure(filed.is_none_or(|filed| filed == Some(&at)), || {
+                format!("address {at} is not in the list of its node")
+            })?;
             let of_block = self.blocks.get(tracked.block).map_or(NONE, |block| block.owner);
             let right = tracked.is(Tracked::NAMES_NODE) || tracked.node == of_block;
-            ensure(right, || format!("{at} names no node and is not under its block's"))?;
+            ensure(right, || format!("address {at} names no node and is not in the list of the block's node"))?;
             let queued = !tracked.is(Tracked::DIRTY) || self.dirty.contains(&at);
-            ensure(queued, || format!("{at} is never examined"))?;
+            ensure(queued, || format!("address {at} is never examined"))?;
         }
         Ok(())
     }
@@ -134,20 +136,24 @@ impl Index {
     fn verify_blocks(&self) -> Result<(), String> {
         let filed: usize = self.nodes.iter().map(|(_, node)| node.tracked.len()).sum();
         let under = self.tracked.iter().filter(|(_, tracked)| tracked.node != NONE).count();
-        ensure(filed == under, || format!("{filed} filed, {under} under nodes"))?;
+        ensure(filed == under, || format!("the nodes list {filed} addresses, {under} have a node"))?;
         let listed: usize = self.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
         let owned = self.blocks.iter().filter(|(_, block)| block.owner != NONE).count();
-        ensure(listed == owned, || format!("nodes list {listed} blocks, {owned} are owned"))?;
+        ensure(listed == owned, || format!("the nodes list {listed} blocks, {owned} have an owner"))?;
         for (row, block) in self.blocks.iter() {
             let listed = self.nodes.get(block.owner).map(|node| node.blocks.get(block.in_node as usize));
-            ensure(listed.is_none_or(|listed| listed == Some(&row)), || format!("{} is misfiled", block.cidr))?;
-            ensure(self.pool_of(&block.cidr) == block.pool, || format!("{} is in the wrong pool", block.cidr))?;
+            ensure(listed.is_none_or(|listed| listed == Some(&row)), || {
+                format!("block {} is not in the list of its node", block.cidr)
+            })?;
+            ensure(self.pool_of(&block.cidr) == block.pool, || format!("block {} is in the wrong pool", block.cidr))?;
             ensure(block.cold == NEVER || self.balance.is_cold(row, block.cold), || {
-                format!("{} is not cold", block.cidr)
+                format!("block {} is not among the cooling blocks", block.cidr)
             })?;
         }
         self.conflicts.verify(self.blocks.len(), |row| self.subjects.get(row).is_some())?;
-        ensure(self.owners.keys().all(|row| self.tracked.get(*row).is_some()), || "owners of nothing".into())?;
+        ensure(self.owners.keys().all(|row| self.tracked.get(*row).is_some()), || {
+            "owners of an address that does not exist".into()
+        })?;
         self.balance.verify(|row| self.blocks.get(row).is_some(), |row| self.nodes.get(row).is_some())
     }
 
@@ -160,11 +166,13 @@ impl Index {
         }
         for (row, node) in self.nodes.iter() {
             let pods = references.get(&row).copied().unwrap_or_default();
-            ensure(node.references == pods, || format!("{} has {pods} pods, not {}", node.name, node.references))?;
+            ensure(node.references == pods, || format!("node {} has {pods} pods, not {}", node.name, node.references))?;
             let names: BTreeSet<Row> = node.calico_names.iter().copied().collect();
             let truth = self.nodes.iter().filter(|(_, other)| other.calico == CalicoNode::Kubernetes(row));
             let truth: BTreeSet<Row> = truth.map(|(row, _)| row).collect();
-            ensure(names == truth && names.len() == node.calico_names.len(), || format!("names of {}", node.name))?;
+            ensure(names == truth && names.len() == node.calico_names.len(), || {
+                format!("the Calico names of node {} are wrong", node.name)
+            })?;
             let used = pods > 0
                 || node.kubernetes
                 || node.calico != CalicoNode::Absent
@@ -173,7 +181,7 @@ impl Index {
                 || !node.blocks.is_empty()
                 || node.dirty
                 || self.balance.is_departing(row);
-            ensure(used, || format!("node {} is kept for nothing", node.name))?;
+            ensure(used, || format!("node {} is unused", node.name))?;
             ensure(node.dirty == self.dirty_nodes.contains(&row), || format!("node {} is never examined", node.name))?;
         }
         Ok(())
@@ -189,15 +197,17 @@ impl Index {
                 CompactHandle::Other(_) => None,
             })
             .collect();
-        ensure(namespaces.len() == self.namespaces.len(), || "namespaces are kept for nothing".into())?;
-        ensure(networks.len() == self.networks.len(), || "networks are kept for nothing".into())
+        ensure(namespaces.len() == self.namespaces.len(), || "a namespace is unused".into())?;
+        ensure(networks.len() == self.networks.len(), || "a network is unused".into())
     }
 
     fn verify_leaks(&self) -> Result<(), String> {
         for row in self.leaks.rows() {
-            ensure(self.tracked.get(row).is_some(), || format!("{row} leaks and is not tracked"))?;
+            ensure(self.tracked.get(row).is_some(), || format!("the leak {row} is not tracked"))?;
             let confirmed = self.leaks.get(row).is_some_and(|leak| leak.stage == Stage::Confirmed);
-            ensure(confirmed == self.leaks.is_confirmed(row), || format!("{row} is half confirmed"))?;
+            ensure(confirmed == self.leaks.is_confirmed(row), || {
+                format!("the two records of the confirmation of leak {row} disagree")
+            })?;
         }
         Ok(())
     }
@@ -210,7 +220,7 @@ impl Index {
             .filter(|place| kept.get(place) != counted.get(place))
             .map(|place| (place, (kept.get(place), counted.get(place))))
             .collect();
-        ensure(differences.is_empty(), || format!("counted wrongly (kept, true): {differences:?}"))
+        ensure(differences.is_empty(), || format!("wrong counts (stored, recounted): {differences:?}"))
     }
 
     fn recount(&self) -> CountsByPlace {
@@ -243,7 +253,7 @@ impl Balance {
         let mut blocks = self.due.iter().map(|(_, row)| row).chain(self.cold.iter().map(|(_, row)| row));
         let mut nodes = self.unbalanced.iter().chain(self.departing.keys());
         if !blocks.all(|row| block(*row)) || !nodes.all(|row| node(*row)) || self.empty.len() != self.due.len() {
-            return Err(format!("of what is gone something is left: {self:?}"));
+            return Err(format!("an entry of a removed block or node remains: {self:?}"));
         }
         Ok(())
     }
@@ -261,7 +271,7 @@ impl Conflicts {
         let known = self.watched.keys().all(|(row, _)| pod(*row)) && self.reported.iter().all(|(row, _)| pod(*row));
         match counted == blocks && known {
             true => Ok(()),
-            false => Err(format!("{blocks} blocks, and of what is gone something is left: {self:?}")),
+            false => Err(format!("{blocks} blocks, and an entry of a removed pod remains: {self:?}")),
         }
     }
 

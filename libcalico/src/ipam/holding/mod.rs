@@ -127,37 +127,37 @@ pub enum Holding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Keeper {
     /// The host reserves the address.
-    #[error("the host keeps it for itself")]
+    #[error("the host reserves the address")]
     Host,
     /// The tunnel's node exists.
-    #[error("its tunnel's node is there")]
+    #[error("the node of its tunnel exists")]
     Tunnel,
     /// The Service exists.
-    #[error("its service is there")]
+    #[error("its service exists")]
     Service,
     /// The VMI or its VirtualMachine exists.
-    #[error("its virtual machine is there")]
+    #[error("its virtual machine exists")]
     Machine,
     /// The pod has the address.
-    #[error("its pod has it")]
+    #[error("its pod has the address")]
     Pod,
     /// The pod has not reported an address yet, or none that is readable.
-    #[error("its pod has told no address yet")]
+    #[error("its pod has reported no address yet")]
     SilentPod,
     /// An endpoint has the address, although the allocation names no owner.
-    #[error("an endpoint has it")]
+    #[error("an endpoint has the address")]
     Endpoint,
     /// The allocation's owner is of a kind that cannot be looked up.
-    #[error("nobody knows whose it is")]
+    #[error("its owner is unknown")]
     UnknownOwner,
     /// The node is not a Kubernetes node.
-    #[error("its node is none of Kubernetes")]
+    #[error("its node is not a Kubernetes node")]
     ForeignNode,
     /// The node exists again.
-    #[error("its node is there")]
+    #[error("its node exists")]
     Node,
     /// The owner could not be looked up.
-    #[error("its holder could not be looked at")]
+    #[error("its owner cannot be looked up")]
     Unseen,
 }
 
@@ -192,7 +192,7 @@ pub enum Evidence {
     #[error("its node is gone")]
     NodeGone,
     /// No endpoint has the address.
-    #[error("no endpoint has it")]
+    #[error("no endpoint has the address")]
     NoEndpoint,
 }
 

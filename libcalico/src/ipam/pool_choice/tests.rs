@@ -94,7 +94,7 @@ fn rejected_pool_is_reported_with_the_reason() {
             },
             "pool p (10.0.0.0/16): its status is not Allocatable: overlaps pool q",
         ),
-        ("ten", |_| {}, "pool p: its cidr `ten` is no CIDR"),
+        ("ten", |_| {}, "pool p: its cidr `ten` is invalid"),
         ("fd00::/64", |_| {}, "pool p (fd00::/64): it is an IPv6 pool"),
         ("10.0.0.0/16", |p| p.spec.block_size = Some(19), "pool p (10.0.0.0/16): its blockSize 19 is outside 20..32"),
         ("10.0.0.0/16", |p| p.spec.block_size = Some(33), "pool p (10.0.0.0/16): its blockSize 33 is outside 20..32"),

@@ -160,7 +160,7 @@ fn addresses_that_never_have_an_endpoint_are_not_reported() {
     world.blocks[0].release_by_handle(&HandleId::new("net.c2"), None, 60, NOW).unwrap();
     world.handles.remove(&HandleId::new("net.c2"));
     world.endpoints.remove(1);
-    assert_eq!(world.words(), NOTHING, "a resting address");
+    assert_eq!(world.words(), NOTHING, "a cooling address");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn endpoint_with_a_free_or_foreign_address_is_reported() {
     world.endpoints[1].container_id = Some("c3".into());
     assert_eq!(
         world.words(),
-        ["address of another: 10.0.0.1 (handle net.c2) is on endpoint default/c2 of container c3"]
+        ["address of another container: 10.0.0.1 (handle net.c2) is on endpoint default/c2 of container c3"]
     );
     world.endpoints[1].container_id = None;
     assert_eq!(world.words(), NOTHING);
@@ -244,13 +244,13 @@ fn doubly_allocated_address_is_reported() {
 fn handles_that_disagree_with_blocks_are_reported() {
     let mut world = World::healthy();
     world.handles.entry(HandleId::new("net.gone")).or_default().increment(cidr("10.0.0.0/30"), 2);
-    assert_eq!(world.words(), ["orphan handle: net.gone counts 2 addresses, no block names it"]);
+    assert_eq!(world.words(), ["orphan handle: net.gone counts 2 addresses, but no block names the handle"]);
     let Finding::OrphanHandle { revision, .. } = &world.findings()[0] else { panic!() };
     assert_eq!(revision, "7");
 
     let mut world = World::healthy();
     world.handles.remove(&HandleId::new("net.c1"));
-    assert_eq!(world.words(), ["missing handle: 10.0.0.0 (handle net.c1) is held by a handle that is not there"]);
+    assert_eq!(world.words(), ["missing handle: the handle of 10.0.0.0 (handle net.c1) does not exist"]);
 
     let mut world = World::healthy();
     let handle = world.handles.get_mut(&HandleId::new("net.c1")).unwrap();
@@ -259,8 +259,8 @@ fn handles_that_disagree_with_blocks_are_reported() {
     assert_eq!(
         world.words(),
         [
-            "count mismatch: handle net.c1 counts 2 addresses in 10.0.0.0/30, it holds 1",
-            "count mismatch: handle net.c1 counts 1 addresses in 10.0.0.4/30, it holds 0",
+            "count mismatch: handle net.c1 counts 2 addresses in 10.0.0.0/30, but has 1",
+            "count mismatch: handle net.c1 counts 1 addresses in 10.0.0.4/30, but has 0",
         ]
     );
 
@@ -273,7 +273,7 @@ fn handles_that_disagree_with_blocks_are_reported() {
         );
         assert_eq!(
             world.words(),
-            [format!("count mismatch: handle net.c1 counts {count} addresses in 10.0.0.0/30, it holds 1")]
+            [format!("count mismatch: handle net.c1 counts {count} addresses in 10.0.0.0/30, but has 1")]
         );
     }
 }
@@ -306,7 +306,7 @@ fn inconsistent_blocks_are_reported() {
     assert_eq!(world.words(), ["corrupt block: block 10.0.0.0/30 is corrupt: ordinal 0 in its free list is allocated"]);
     let mut world = World::healthy();
     world.blocks[0].unallocated.pop();
-    assert_eq!(world.words(), ["corrupt block: block 10.0.0.0/30 lost ordinal 3: it is neither allocated nor free"]);
+    assert_eq!(world.words(), ["corrupt block: block 10.0.0.0/30 is corrupt: ordinal 3 is neither allocated nor free"]);
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn affinities_that_disagree_with_blocks_are_reported() {
         (vec![], vec!["block without affinity: 10.0.0.0/30 of host:node1"]),
         (
             vec![affinity("node1", "10.0.0.0/30", AffinityState::PendingDeletion)],
-            vec!["block without affinity: 10.0.0.0/30 of host:node1, whose claim is only pendingDeletion"],
+            vec!["block without affinity: 10.0.0.0/30 of host:node1, whose affinity is only pendingDeletion"],
         ),
         // Data of old releases.
         (vec![affinity("node1", "10.0.0.0/30", AffinityState::Unset)], vec![]),
@@ -326,8 +326,8 @@ fn affinities_that_disagree_with_blocks_are_reported() {
                 affinity("node2", "10.0.0.4/30", AffinityState::Confirmed),
             ],
             vec![
-                "affinity without block: host:node2 claims 10.0.0.0/30 of host:node1",
-                "affinity without block: host:node2 claims 10.0.0.4/30, which is not there or nobody's",
+                "affinity without block: host:node2 has an affinity to 10.0.0.0/30 of host:node1",
+                "affinity without block: host:node2 has an affinity to 10.0.0.4/30, which is missing or has no owner",
             ],
         ),
     ] {
@@ -337,7 +337,7 @@ fn affinities_that_disagree_with_blocks_are_reported() {
     let mut world = World::healthy();
     world.blocks[0].clear_affinity();
     world.affinities.clear();
-    assert_eq!(world.words(), NOTHING, "nobody's block needs no claim");
+    assert_eq!(world.words(), NOTHING, "a block without owner needs no affinity");
 }
 
 #[test]
@@ -353,7 +353,9 @@ fn unfinished_affinity_without_addresses_is_only_noted() {
             world.add_block("10.0.0.8/30");
             world.affinities.retain(|(key, _)| key.cidr != cidr(range) || node == "node2");
             world.affinities.push(affinity(node, range, state));
-            let said = format!("unfinished claim: host:{node} to {range} is {word}; its next ADD finishes or drops it");
+            let said = format!(
+                "unfinished affinity: host:{node} to {range} is {word}; the node's next ADD completes or deletes it"
+            );
             assert_eq!(world.words(), [said], "{what}");
             assert!(world.findings()[0].is_note(), "{what}");
         }

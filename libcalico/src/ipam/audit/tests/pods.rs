@@ -61,7 +61,7 @@ fn pod_addresses_in_status_or_annotations_are_no_leak() {
     };
     assert_eq!(leaks(Some(&noted("10.0.0.0", "10.0.0.3/32"))), NOTHING);
     assert_eq!(leaks(Some(&noted("10.0.0.0", "garbage"))), NOTHING);
-    assert_eq!(leaks(Some(&noted("10.0.0.3", "10.0.0.0/32"))), NOTHING, "kubelet lags");
+    assert_eq!(leaks(Some(&noted("10.0.0.3", "10.0.0.0/32"))), NOTHING, "the status is older than the annotation");
     assert_eq!(leaks(Some(&noted("10.0.0.3", ""))).len(), 1);
     assert_eq!(leaks(None).len(), 1);
 }
@@ -78,8 +78,8 @@ fn address_of_a_pod_without_reported_addresses_is_reported_and_retained() {
         pod_keeper(&held, &pods)
     };
     assert_eq!(keeper(Some(Sight::Present(silent))), Some(Keeper::SilentPod));
-    assert_eq!(keeper(Some(Sight::Unknown)), Some(Keeper::Unseen), "a pod that cannot be read is no absent one");
-    assert_eq!(keeper(Some(Sight::Present(pod(|_| {})))), None, "it has another address");
+    assert_eq!(keeper(Some(Sight::Unknown)), Some(Keeper::Unseen), "an unreadable pod counts as existing");
+    assert_eq!(keeper(Some(Sight::Present(pod(|_| {})))), None, "the pod has another address");
     assert_eq!(keeper(None), None);
 }
 

@@ -113,7 +113,7 @@ proptest! {
             numbers
         };
         prop_assert_eq!(kept(&after), kept(&before));
-        prop_assert!(before.verify().is_err() || after.verify().is_ok(), "a healthy block stays so");
+        prop_assert!(before.verify().is_err() || after.verify().is_ok(), "a consistent block stays consistent");
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn operate(block: &Block) {
             // A time before the year 0 cannot be stored.
             let is_storable = now.year() >= 0;
             let as_before = changed.verify().is_ok() == healthy;
-            assert!(as_before || !is_storable, "operations neither mend nor break a block");
+            assert!(as_before || !is_storable, "no operation changes the validity of a block");
             changed.release_from_corrupt(&handle, cooldown, now);
             assert!(!healthy || !is_storable || changed.verify().is_ok(), "a release breaks no block");
             if let Some(repaired) = block.repaired(now, |_| None) {

@@ -11,10 +11,10 @@ use crate::net::Cidr;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnreadableBlock {
     /// The block is corrupt.
-    #[error("nothing is collected from it: {0}")]
+    #[error("no address of the block is collected: {0}")]
     Corrupt(#[from] CorruptBlock),
     /// The block is larger than any valid block.
-    #[error("nothing is collected from block {0}: it has more than 65536 addresses")]
+    #[error("no address of block {0} is collected: the block has more than 65536 addresses")]
     TooLarge(Cidr),
 }
 

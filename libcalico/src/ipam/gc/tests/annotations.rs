@@ -136,7 +136,7 @@ fn long_address_annotation_takes_little_memory_and_retains_all_addresses() {
     let more = cluster.index.size().bytes - before;
     assert!(more < 10_000, "{more} bytes");
     let has = ["10.0.0.0", "10.0.0.6"].map(|ip| said.facts().sight(ip.parse().unwrap()).has);
-    assert_eq!(has, [Some(true), None], "what is not read may hold any address");
+    assert_eq!(has, [Some(true), None], "an unread annotation may contain any address");
 }
 
 /// Kubelet reports one interface of a pod. Multus records the others in an annotation.

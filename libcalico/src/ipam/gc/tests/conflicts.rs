@@ -48,12 +48,12 @@ fn reported_address_that_is_free_in_ipam_conflicts_after_two_minutes() {
     let conflict = cluster.index.conflicts(cluster.now).remove(0);
     assert_eq!((conflict.namespace.as_str(), conflict.block.to_string().as_str()), ("ns", "10.0.0.0/29"));
     cluster.index.conflict_postponed(&conflict, cluster.now);
-    assert_eq!(lasting(&mut cluster), [], "not at once again");
+    assert_eq!(lasting(&mut cluster), [], "a postponed conflict is not returned");
     assert_eq!(cluster.index.next_deadline(cluster.now), Some(cluster.now + Duration::from_secs(1)));
     assert_eq!(after(&mut cluster, Duration::from_secs(1)).len(), 1);
     cluster.index.conflict_reported(&conflict);
-    assert_eq!(after(&mut cluster, TWO_MINUTES), [], "told once");
-    assert_eq!(cluster.index.conflicting(cluster.now), (1, 0), "counted still");
+    assert_eq!(after(&mut cluster, TWO_MINUTES), [], "a conflict is returned once");
+    assert_eq!(cluster.index.conflicting(cluster.now), (1, 0), "a reported conflict still counts");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn block_added_after_its_pods_is_compared_with_them() {
     assert_eq!(after(&mut cluster, ALMOST), []);
     assert_eq!(after(&mut cluster, Duration::from_nanos(1)).len(), 1);
     cluster.disclaim("10.0.0.16/29");
-    assert_eq!(lasting(&mut cluster), [], "it lies in no block");
+    assert_eq!(lasting(&mut cluster), [], "no block contains the address");
 }
 
 /// Both pods of a live migration have the VMI's address.
@@ -182,5 +182,5 @@ fn final_block_read_names_the_rival_of_an_address() {
     let block = &cluster.blocks[&"10.0.0.0/29".parse().unwrap()];
     assert_eq!(rival(block, ip("10.0.0.0"), "ns", "p"), None);
     assert_eq!(rival(block, ip("10.0.0.3"), "ns", "p"), Some(Rival::Free));
-    assert_eq!(rival(block, ip("10.0.0.0"), "ns", "q").unwrap().to_string(), "for pod ns/p");
+    assert_eq!(rival(block, ip("10.0.0.0"), "ns", "q").unwrap().to_string(), "allocated to pod ns/p");
 }

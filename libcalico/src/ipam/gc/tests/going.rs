@@ -21,14 +21,14 @@ fn deleted_node_loses_addresses_then_tunnels_then_affinities() {
     cluster.node("n1", false);
     let kinds = examine(&mut cluster);
     assert_eq!(kinds, [ChangeKind::Confirmed(Evidence::PodGone), ChangeKind::Confirmed(Evidence::NodeGone)]);
-    assert_eq!(cluster.index.nodes_to_release(cluster.now), [], "addresses first");
+    assert_eq!(cluster.index.nodes_to_release(cluster.now), [], "the addresses are released first");
     assert_eq!(cluster.pass(), 2);
     cluster.hear_all();
     assert!(!cluster.blocks.contains_key(&"10.0.0.0/29".parse().unwrap()), "the same pass released its blocks");
     cluster.check();
     let size = cluster.index.size();
     assert_eq!((size.nodes, size.addresses, size.blocks), (1, 0, 1));
-    assert_eq!(cluster.index.reclaimed().count(), 0, "its counters go with it");
+    assert_eq!(cluster.index.reclaimed().count(), 0, "the node's counters are removed");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn deleted_node_with_existing_pods_is_not_released() {
     cluster.index.put_calico_node("n1", Some("n1"));
     gone = cluster.judge(|_| false);
     assert!(gone.blocks.is_empty());
-    assert_eq!(cluster.index.leaks(), (1, 0), "with the node back its grace period begins");
+    assert_eq!(cluster.index.leaks(), (1, 0), "the grace period begins when the node exists again");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
     let went = cluster.index.surrender(due);
     let v6 = went.iter().filter(|went| went.block.version() == crate::net::IpVersion::V6).count();
     assert_eq!((went.len(), v6), (3, 1));
-    assert_eq!(cluster.index.surrender(due), [], "not asked for twice");
+    assert_eq!(cluster.index.surrender(due), [], "a block is not returned twice");
     went.iter().for_each(|went| cluster.index.block_gone(&went.block));
     assert_eq!(cluster.index.surrender(due + GRACE), []);
     cluster.check();
@@ -181,13 +181,13 @@ fn blocks_with_cooled_down_addresses_are_read_after_the_cooldown() {
     cluster.cooldown = 30;
     cluster.delete("p", true);
     cluster.hear_all();
-    assert_eq!(cluster.index.size().addresses, 0, "a resting address is nobody's");
+    assert_eq!(cluster.index.size().addresses, 0, "a cooling address has no owner");
     assert_eq!(cluster.index.next_cold(cluster.wall()), Some(Duration::from_secs(31)));
     let at = |seconds: u64| (cluster.wall() + Duration::from_secs(seconds), cluster.now + Duration::from_secs(seconds));
     let (early, late, again) = (at(30), at(31), at(62));
     assert!(cluster.index.cold_blocks(early.0, early.1).is_empty());
     assert_eq!(cluster.index.cold_blocks(late.0, late.1).len(), 1);
-    assert!(cluster.index.cold_blocks(late.0, late.1).is_empty(), "not asked for twice");
+    assert!(cluster.index.cold_blocks(late.0, late.1).is_empty(), "a block is not returned twice");
     assert_eq!(cluster.index.cold_blocks(again.0, again.1).len(), 1);
     cluster.now += Duration::from_secs(100);
     cluster.tidy();
@@ -355,8 +355,8 @@ fn unfinished_affinities_are_due_when_unchanged_for_the_grace_period() {
     };
     assert_eq!(due(&claims, 299, 1), [""; 0], "five minutes at least");
     let of_n1 = ["host:n1 10.0.0.8/29 1", "host:n1 10.0.0.16/29 1"];
-    assert_eq!(due(&claims, 300, 1), of_n1, "one of another node, and one of no block");
-    assert_eq!(claims.next_deadline(at(300), at(1)), Some(at(500)), "what moved begins anew");
+    assert_eq!(due(&claims, 300, 1), of_n1, "an affinity of another node, and one without block");
+    assert_eq!(claims.next_deadline(at(300), at(1)), Some(at(500)), "a changed affinity starts anew");
     assert_eq!(due(&claims, 500, 1).len(), 4);
     assert_eq!(due(&claims, 899, 900), [""; 0]);
     let key = claims.due(at(500), at(1)).remove(0).0;

@@ -50,7 +50,7 @@ fn address_is_released_after_its_pod_is_missing_for_the_grace_period() {
     assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(Evidence::PodGone)]);
     assert_eq!(cluster.index.leaks(), (1, 0));
     let due = cluster.index.next_deadline(cluster.now).unwrap();
-    assert_eq!(due, cluster.now + GRACE, "to be examined exactly then");
+    assert_eq!(due, cluster.now + GRACE, "the examination is due at the end of the grace period");
     cluster.now = due - Duration::from_nanos(1);
     assert_eq!(examine(&mut cluster), []);
     cluster.now = due;
@@ -132,7 +132,7 @@ fn live_pod_overrides_the_index() {
     let plan = cluster.judge(|_| false);
     assert!(plan.blocks.is_empty());
     assert_eq!(plan.kept.iter().map(|(_, keeper)| *keeper).collect::<Vec<_>>(), [Keeper::Pod]);
-    assert_eq!(cluster.index.leaks(), (0, 0), "and it is no leak");
+    assert_eq!(cluster.index.leaks(), (0, 0), "the address is no leak");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn unreachable_api_releases_no_address_and_is_polled_less_often() {
     for wait in [1, 2, 4] {
         let plan = cluster.judge(|_| true);
         assert_eq!(plan.kept.len(), 1);
-        assert_eq!(cluster.index.suspects(cluster.now, 10), [], "left alone");
+        assert_eq!(cluster.index.suspects(cluster.now, 10), [], "no suspect is returned");
         let again = cluster.index.next_deadline(cluster.now).unwrap();
         assert_eq!(again, cluster.now + Duration::from_secs(wait));
         cluster.now = again;
@@ -166,7 +166,7 @@ fn addresses_of_a_handle_are_released_together() {
     cluster.now += GRACE;
     assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(Evidence::OtherAddresses)]);
     assert_eq!(cluster.index.suspects(cluster.now, 10), []);
-    assert_eq!(cluster.index.next_deadline(cluster.now), None, "nothing to do until something changes");
+    assert_eq!(cluster.index.next_deadline(cluster.now), None, "no deadline without a change");
     cluster.delete("q", false);
     assert_eq!(after_grace(&mut cluster), 2);
 }
@@ -182,7 +182,7 @@ fn owner_found_for_an_address_spares_its_whole_handle() {
     cluster.now += GRACE;
     examine(&mut cluster);
     let suspects = cluster.index.suspects(cluster.now, 1);
-    assert_eq!(suspects.len(), 2, "a limit does not part a handle");
+    assert_eq!(suspects.len(), 2, "a limit does not split a handle");
     let decisions = [Decision::Release(Evidence::PodGone), Decision::Keep(Keeper::Pod)];
     let plan = plan(suspects.into_iter().zip(decisions));
     assert_eq!((plan.blocks.len(), plan.spared.len(), plan.kept.len()), (0, 1, 1));
@@ -321,7 +321,7 @@ fn vmi_address_is_counted_on_the_node_of_its_owner() {
     let on = |cluster: &Cluster, node: &str| {
         cluster.index.samples().filter(|s| s.node == Some(node)).map(|sample| sample.in_use).sum::<i64>()
     };
-    assert_eq!((on(&cluster, "n1"), on(&cluster, "n2")), (1, 1), "the pod's, and the machine's");
+    assert_eq!((on(&cluster, "n1"), on(&cluster, "n2")), (1, 1), "one address of the pod, one of the VMI");
     cluster.machine("vm", false);
     examine(&mut cluster);
     cluster.now += GRACE;
@@ -427,7 +427,7 @@ fn pod_change_marks_only_that_pods_addresses() {
     assert!(!cluster.index.has_changed());
     let facts = cluster.pods["a"].clone();
     cluster.index.put_pod("ns", "a", &facts.facts());
-    assert!(!cluster.index.has_changed(), "nothing new is nothing");
+    assert!(!cluster.index.has_changed(), "an unchanged object marks no address");
     cluster.index.pod_gone("ns", "a");
     assert_eq!(cluster.index.dirty_addresses(), 1);
 }

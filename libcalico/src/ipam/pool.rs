@@ -93,12 +93,13 @@ fn pool_of(object: &IpPool, cidr: Cidr) -> Pool {
 
 fn not_allocatable(object: &IpPool) -> Option<String> {
     let conditions = object.status.as_ref()?.get("conditions")?.as_array()?;
-    let says = |condition: &serde_json::Value, key: &str, value: &str| {
-        condition.get(key).and_then(|found| found.as_str()) == Some(value)
+    let has_value = |condition: &serde_json::Value, key: &str, value: &str| {
+        condition.get(key).and_then(|value| value.as_str()) == Some(value)
     };
-    let condition = conditions.iter().find(|c| says(c, "type", "Allocatable") && says(c, "status", "False"))?;
-    let words = ["message", "reason"].iter().filter_map(|key| condition.get(key)?.as_str());
-    Some(words.filter(|text| !text.is_empty()).map(str::to_owned).next().unwrap_or_default())
+    let condition =
+        conditions.iter().find(|c| has_value(c, "type", "Allocatable") && has_value(c, "status", "False"))?;
+    let texts = ["message", "reason"].iter().filter_map(|key| condition.get(key)?.as_str());
+    Some(texts.filter(|text| !text.is_empty()).map(str::to_owned).next().unwrap_or_default())
 }
 
 /// The reason why a pool was not used, or gave no address.

@@ -153,8 +153,8 @@ fn survey(block: &Block) {
     let none = Reservations::none();
     let room = Room::of(block, &none, &host("node1"), NOW);
     let room_of = |cidr: &Cidr| (*cidr == block.cidr).then_some(Some(room));
-    let found = usable_block(&[pool], &room_of, &[block.cidr].into(), &none, &host("node1"), NOW);
-    assert!(block.cidr.overlaps(&cidr("10.0.0.0/30")) || found == UsableBlock::Claim(cidr("10.0.0.0/30")));
+    let selected = usable_block(&[pool], &room_of, &[block.cidr].into(), &none, &host("node1"), NOW);
+    assert!(block.cidr.overlaps(&cidr("10.0.0.0/30")) || selected == UsableBlock::Claim(cidr("10.0.0.0/30")));
 }
 
 fn try_for(strategy: impl Strategy<Value = Value>) {

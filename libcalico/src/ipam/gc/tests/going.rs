@@ -23,7 +23,7 @@ fn deleted_node_loses_addresses_then_tunnels_then_affinities() {
     assert_eq!(kinds, [ChangeKind::Confirmed(Evidence::PodGone), ChangeKind::Confirmed(Evidence::NodeGone)]);
     assert_eq!(cluster.index.nodes_to_release(cluster.now), [], "the addresses are released first");
     assert_eq!(cluster.pass(), 2);
-    cluster.hear_all();
+    cluster.deliver_all();
     assert!(!cluster.blocks.contains_key(&"10.0.0.0/29".parse().unwrap()), "the same pass released its blocks");
     cluster.check();
     let size = cluster.index.size();
@@ -35,7 +35,7 @@ fn deleted_node_loses_addresses_then_tunnels_then_affinities() {
 fn block_reclaimed_by_a_deleted_node_between_lists_is_released_again() {
     let mut cluster = Cluster::new(0);
     cluster.claim("10.0.0.8/29", "gone");
-    cluster.hear_all();
+    cluster.deliver_all();
     cluster.pass();
     assert!(cluster.blocks.is_empty());
     // The deletion event is lost, and the following list has the new block in place of the released one.
@@ -56,11 +56,11 @@ fn deleted_node_with_existing_pods_is_not_released() {
     assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
     // The index is wrong. The fresh read of the node keeps the address that the index has as leaked.
     cluster.index.pod_gone("ns", "p");
-    let mut gone = cluster.judge(|_| false);
+    let mut gone = cluster.decide(|_| false);
     assert!(gone.blocks.is_empty() && !gone.kept.is_empty());
     cluster.index.put_kubernetes_node("n1", false);
     cluster.index.put_calico_node("n1", Some("n1"));
-    gone = cluster.judge(|_| false);
+    gone = cluster.decide(|_| false);
     assert!(gone.blocks.is_empty());
     assert_eq!(cluster.index.leaks(), (1, 0), "the grace period begins when the node exists again");
 }
@@ -81,7 +81,7 @@ fn calico_node_with_another_name_follows_its_kubernetes_node() {
     let mut cluster = cluster();
     cluster.index.put_calico_node("calico-1", Some("n1"));
     cluster.claim("10.0.1.0/30", "calico-1");
-    cluster.hear_all();
+    cluster.deliver_all();
     assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
     cluster.index.kubernetes_node_gone("n1");
     examine(&mut cluster);
@@ -115,7 +115,7 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
     for block in ["10.0.1.0/30", "10.0.1.4/30", "fd00::/126", "fd00::4/126"] {
         cluster.claim(block, "n2");
     }
-    cluster.hear_all();
+    cluster.deliver_all();
     assert_eq!(cluster.index.surrender(cluster.now), []);
     let due = cluster.now + GRACE;
     assert_eq!(cluster.index.next_deadline(cluster.now), Some(due));
@@ -144,7 +144,7 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
             assert!(cluster.add(pod, false));
         }
     }
-    cluster.hear_all();
+    cluster.deliver_all();
     assert_eq!(cluster.index.surrender(cluster.now + GRACE), []);
 }
 
@@ -152,7 +152,7 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
 fn cluster_with_spare() -> Cluster {
     let mut cluster = cluster();
     cluster.claim("10.0.1.0/30", "n2");
-    cluster.hear_all();
+    cluster.deliver_all();
     assert_eq!(cluster.index.surrender(cluster.now), []);
     cluster
 }
@@ -161,16 +161,16 @@ fn cluster_with_spare() -> Cluster {
 fn block_that_changes_owner_is_no_longer_counted_for_the_old_owner() {
     let mut cluster = cluster();
     cluster.claim("10.0.1.0/30", "n1");
-    cluster.hear_all();
+    cluster.deliver_all();
     // Now n2 has two blocks and n1 has one.
     cluster.claim("10.0.1.0/30", "n2");
-    cluster.hear_all();
+    cluster.deliver_all();
     cluster.check();
     cluster.index.surrender(cluster.now);
     let went = cluster.index.surrender(cluster.now + GRACE);
     assert_eq!(went.iter().map(|went| went.node.as_str()).collect::<Vec<_>>(), ["n2"]);
-    cluster.disclaim("10.0.1.0/30");
-    cluster.hear_all();
+    cluster.clear_affinity("10.0.1.0/30");
+    cluster.deliver_all();
     cluster.check();
 }
 
@@ -180,7 +180,7 @@ fn blocks_with_cooled_down_addresses_are_read_after_the_cooldown() {
     cluster.index.set_settings(Settings { cooldown: 30, ..*cluster.index.settings() });
     cluster.cooldown = 30;
     cluster.delete("p", true);
-    cluster.hear_all();
+    cluster.deliver_all();
     assert_eq!(cluster.index.size().addresses, 0, "a cooling address has no owner");
     assert_eq!(cluster.index.next_cold(cluster.wall()), Some(Duration::from_secs(31)));
     let at = |seconds: u64| (cluster.wall() + Duration::from_secs(seconds), cluster.now + Duration::from_secs(seconds));
@@ -190,8 +190,8 @@ fn blocks_with_cooled_down_addresses_are_read_after_the_cooldown() {
     assert!(cluster.index.cold_blocks(late.0, late.1).is_empty(), "a block is not returned twice");
     assert_eq!(cluster.index.cold_blocks(again.0, again.1).len(), 1);
     cluster.now += Duration::from_secs(100);
-    cluster.tidy();
-    cluster.hear_all();
+    cluster.run_rest_of_pass();
+    cluster.deliver_all();
     assert_eq!(cluster.index.next_cold(cluster.wall()), None);
 }
 
@@ -222,7 +222,7 @@ fn read(cluster: &Cluster, suspect: &SuspectHandle) -> BTreeMap<Cidr, Option<Blo
 #[test]
 fn handles_that_disagree_with_the_blocks_are_repaired() {
     let mut cluster = cluster();
-    cluster.hear_all();
+    cluster.deliver_all();
     let truth = handles(&cluster);
     let id = truth.keys().next().unwrap().clone();
     let grace = Duration::from_secs(300);

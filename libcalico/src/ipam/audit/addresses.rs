@@ -95,7 +95,7 @@ fn container_of(handle: &HandleId) -> Option<&str> {
 /// Returns true if the owner of the allocation keeps the address although no endpoint has it. A pod that has not
 /// reported an address yet also keeps its allocation, but its missing endpoint is reported.
 fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
-    matches!(assess_address(allocation, pods).1, Verdict::InUse(in_use_reason) if in_use_reason != Keeper::PodWithoutAddress)
+    matches!(assess_address(allocation, pods).1, Verdict::InUse(reason) if reason != Keeper::PodWithoutAddress)
 }
 
 /// Returns the reason why the pod named in an allocation keeps the address although its endpoint does not have it. An
@@ -103,7 +103,7 @@ fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
 /// free an address that the pod's status reports.
 pub fn pod_keeper(allocation: &Allocation<'_>, pods: &Pods) -> Option<Keeper> {
     match assess_address(allocation, pods) {
-        (ClaimKind::Pod, Verdict::InUse(in_use_reason)) => Some(in_use_reason),
+        (ClaimKind::Pod, Verdict::InUse(reason)) => Some(reason),
         _ => None,
     }
 }

@@ -153,7 +153,7 @@ impl Index {
         }
     }
 
-    /// Returns true if the allocation names its node. Other allocations are filed under the node of their block, and
+    /// Returns true if the allocation names its node. Other allocations are in the list of the node of their block, and
     /// do not prevent the release of the node's affinities.
     pub(super) fn names_node(&self, row: RowId) -> bool {
         self.addresses.get(row).is_some_and(|tracked| tracked.is(AddressRow::NAMES_NODE))

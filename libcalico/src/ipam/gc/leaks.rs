@@ -59,7 +59,7 @@ pub(super) struct Postponement {
 }
 
 impl Postponement {
-    /// AddressCounts a failure. The pause grows with each failure.
+    /// Counts a failure. The pause grows with each failure.
     pub(super) fn fail(&mut self, now: Duration) {
         self.failures += 1;
         self.until = now.saturating_add(BACKOFF.pause(self.failures, 0.0));

@@ -18,7 +18,7 @@ pub(super) struct AddressRow {
     pub(super) owner: RowId,
     /// The next address of the same owner, or [`NONE`].
     pub(super) next_of_owner: RowId,
-    /// The Calico node under which the address is filed, or [`NONE`].
+    /// The Calico node whose list contains the address, or [`NONE`].
     pub(super) node: RowId,
     /// The position in the node's list.
     pub(super) in_node: u32,
@@ -32,7 +32,7 @@ pub(super) struct AddressRow {
 impl AddressRow {
     /// The flag for an allocation with a sequence number.
     pub(super) const NUMBERED: u8 = 1;
-    /// The flag for an allocation that names its node. Other allocations are filed under the node of their block.
+    /// The flag for an allocation that names its node. Other allocations are in the list of the node of their block.
     /// Upstream never examines them (IPAM-231).
     pub(super) const NAMES_NODE: u8 = 2;
     /// The flag for an address to be examined.
@@ -136,7 +136,7 @@ pub(super) struct NodeRow {
     pub(super) kubernetes: bool,
     /// True while the node migrates from Flannel (KC-457).
     pub(super) migrating: bool,
-    /// The addresses filed under the node.
+    /// The addresses in the list of the node.
     pub(super) addresses: Vec<RowId>,
     /// The node's blocks.
     pub(super) blocks: Vec<RowId>,

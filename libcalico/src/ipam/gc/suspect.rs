@@ -168,8 +168,8 @@ impl Suspect {
         ReleaseRequest { ip: self.address, handle: Some(self.handle.clone()), sequence: self.sequence }
     }
 
-    /// Returns true if `allocation` is still the suspect's allocation. The address of a restarted VMI
-    /// gets a new owner, but keeps its handle and sequence number. The fingerprint distinguishes the two (KC-422).
+    /// Returns true if `allocation` is still the suspect's allocation. The address of a restarted VMI gets a new owner,
+    /// but keeps its handle and sequence number. The fingerprint distinguishes the two (KC-422).
     fn is(&self, allocation: &Allocation<'_>) -> bool {
         let Some(attribute) = allocation.attribute.filter(|_| !allocation.is_cooling()) else { return false };
         allocation.handle().as_ref() == Some(&self.handle)

@@ -3,9 +3,9 @@
 //! An allocation names its owner ([`Claim`]). [`OwnerFacts`] gives the facts about the owner, from endpoints that
 //! were just read, from a cache or from the API server. When in doubt, an address counts as in use.
 
-mod claim;
+mod owner;
 
-pub use self::claim::{Claim, ClaimKind};
+pub use self::owner::{Claim, ClaimKind};
 
 /// The result of looking up an object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

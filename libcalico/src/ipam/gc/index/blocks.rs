@@ -109,7 +109,7 @@ impl Index {
         }
     }
 
-    /// Files the block under its owner, and the block's addresses that name no node under the owner's node.
+    /// Adds the block, and those of its addresses that name no node, to the lists of the owner.
     fn set_owner(&mut self, row: RowId, owner: Option<Owner>) {
         let owner = match owner {
             Some(Owner::Host(name)) => self.node_row(&name),

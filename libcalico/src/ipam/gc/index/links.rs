@@ -87,7 +87,7 @@ impl Index {
         NONE
     }
 
-    /// Files an address under a node.
+    /// Adds an address to the list of a node.
     pub(in super::super) fn add_to_node(&mut self, row: RowId, node: RowId) {
         let at = self.nodes.get_mut(node).map_or(0, |node| append(&mut node.addresses, row));
         if let Some(tracked) = self.addresses.get_mut(row) {
@@ -118,7 +118,7 @@ impl Index {
         }
     }
 
-    /// Files a block under its owner.
+    /// Adds a block to the list of its owner.
     pub(in super::super) fn add_block_to_node(&mut self, block: RowId, owner: RowId) {
         let at = self.nodes.get_mut(owner).map_or(0, |node| append(&mut node.blocks, block));
         if let Some(row) = self.blocks.get_mut(block) {

@@ -133,7 +133,7 @@ fn comparable_state(index: &Index) -> impl PartialEq + std::fmt::Debug + use<> {
 
 type Attributes = BTreeMap<String, String>;
 
-/// Returns the owners that allocations name, active and alternate. A VMI without an active owner is filed under the
+/// Returns the owners that allocations name, active and alternate. A VMI without an active owner is in the list of the
 /// node of the alternate one.
 fn owners(cluster: &Cluster) -> impl Iterator<Item = &Attributes> {
     let held = cluster.blocks.values().flat_map(Block::allocated);
@@ -164,7 +164,8 @@ proptest! {
         cluster.check();
         let rebuilt_index = cluster.rebuilt_index();
         rebuilt_index.verify().unwrap();
-        prop_assert_eq!(format!("{:?}", comparable_state(&cluster.index)), format!("{:?}", comparable_state(&rebuilt_index)));
+        let state = format!("{:?}", comparable_state(&cluster.index));
+        prop_assert_eq!(state, format!("{:?}", comparable_state(&rebuilt_index)));
 
         // The first pass finds the leaks. After the grace period and the longest pause after a failure, further passes
         // release them.
@@ -181,7 +182,7 @@ proptest! {
         for address in cluster.leaked() {
             let block = cluster.blocks.values().find(|block| block.cidr.contains(address)).unwrap();
             let held = block.allocation(address).unwrap();
-            let attribute = |key: &str| held.attributes().and_then(|attribute| noted.get(key));
+            let attribute = |key: &str| held.attributes().and_then(|attribute| attribute.get(key));
             let is_without_owner = attribute("pod").is_none() && attribute("type").is_none();
             let is_of_silent_pod = attribute("pod").is_some_and(|pod| silent.contains(&pod));
             // An existing virtual machine keeps its address while it is stopped.
@@ -196,13 +197,15 @@ proptest! {
             };
             let tunnel = attribute("type").is_some_and(|kind| kind == "ipipTunnelAddress");
             let tunnel = tunnel && attribute("node").is_some_and(pinned);
-            prop_assert!(is_without_owner || is_of_silent_pod || is_of_existing_vmi || tunnel, "{address} is left: {held:?}");
+            let is_expected = is_without_owner || is_of_silent_pod || is_of_existing_vmi || tunnel;
+            prop_assert!(is_expected, "{address} is left: {held:?}");
         }
         // No empty block of a deleted node remains, unless an allocation still names the node.
         for block in cluster.blocks.values() {
             let owner = block.owner().filter(|owner| !cluster.nodes.contains(owner.name()));
             if let Some(owner) = owner {
-                let named = owners(&cluster).any(|attribute| noted.get("node").is_some_and(|node| node == owner.name()));
+                let names_node = |attributes: &Attributes| attributes.get("node").is_some_and(|node| node == owner.name());
+                let named = owners(&cluster).any(names_node);
                 prop_assert!(!block.is_empty() || named, "{} is left to {owner}", block.cidr);
             }
         }

@@ -325,7 +325,7 @@ impl Cluster {
         let Some(block) = self.blocks.values().find(|block| block.cidr.contains(address)) else { return false };
         let Some(held) = block.allocation(address).filter(|held| !held.is_cooling()) else { return false };
         let Some(handle) = held.handle() else { return false };
-        let attribute = |key: &str| held.attributes().and_then(|attribute| noted.get(key)).map(String::as_str);
+        let attribute = |key: &str| held.attributes().and_then(|attribute| attribute.get(key)).map(String::as_str);
         self.pods.values().any(|pod| pod.ended.is_none() && pod.addresses.contains(&address))
             || self.vmis.values().any(|vmi| vmi.runs && vmi.handle.as_ref() == Some(&handle))
             || attribute("service").is_some_and(|name| self.services.contains(name))

@@ -73,7 +73,7 @@ fn block(holders: &[usize], resting: Option<usize>, damages: &[Damage]) -> Block
 }
 
 /// Returns the attribute of each ordinal's allocation.
-fn attributes(block: &Block) -> Vec<Option<Option<&Attribute>>> {
+fn slot_attributes(block: &Block) -> Vec<Option<Option<&Attribute>>> {
     block.allocations.iter().map(|slot| slot.map(|index| block.attributes.get(index))).collect()
 }
 
@@ -96,7 +96,7 @@ proptest! {
         let mut after = before.clone();
         prop_assert_eq!(after.release_from_corrupt(&handle, cooldown, NOW), own.len());
         prop_assert_eq!(after.addresses_of(&handle), Vec::<IpAddr>::new());
-        for (ordinal, (was, is)) in attributes(&before).into_iter().zip(attributes(&after)).enumerate() {
+        for (ordinal, (was, is)) in slot_attributes(&before).into_iter().zip(slot_attributes(&after)).enumerate() {
             match (own.contains(&ordinal), cooldown) {
                 (false, _) => prop_assert_eq!(is, was, "ordinal {} is another's", ordinal),
                 (true, 0) => prop_assert_eq!(is, None),
@@ -137,8 +137,8 @@ proptest! {
         prop_assert_eq!(after.lost_ordinal(), None);
         prop_assert_eq!(after.repaired(NOW, reporter), None);
         for ordinal in 0..CAPACITY {
-            let was = attributes(&before).get(ordinal).copied().flatten().flatten();
-            let is = attributes(&after)[ordinal].flatten();
+            let was = slot_attributes(&before).get(ordinal).copied().flatten().flatten();
+            let is = slot_attributes(&after)[ordinal].flatten();
             let ip = after.address_at(ordinal).unwrap();
             match (was, is) {
                 (Some(was), Some(is)) if was.released_at.as_deref() != Some("soon") => prop_assert_eq!(was, is),

@@ -56,7 +56,7 @@ fn numbers_for_marks(value: &mut Value) {
     }
 }
 
-fn all_of<K: Kind>(store: &Store) -> Vec<(K::Key, K)> {
+fn decode_all<K: Kind>(store: &Store) -> Vec<(K::Key, K)> {
     let entries = store.iter().filter_map(|(path, value)| Some((K::parse_path(path)?, value)));
     entries
         .map(|(key, value)| {
@@ -68,11 +68,11 @@ fn all_of<K: Kind>(store: &Store) -> Vec<(K::Key, K)> {
 }
 
 fn blocks(store: &Store) -> BTreeMap<Cidr, Block> {
-    all_of::<Block>(store).into_iter().collect()
+    decode_all::<Block>(store).into_iter().collect()
 }
 
 fn handles(store: &Store) -> BTreeMap<HandleId, Handle> {
-    all_of::<Handle>(store).into_iter().collect()
+    decode_all::<Handle>(store).into_iter().collect()
 }
 
 /// A recorded CNI call.
@@ -80,9 +80,9 @@ struct Call {
     owner: Owner,
     handle: HandleId,
     attributes: BTreeMap<String, String>,
-    asked_for: Option<std::net::IpAddr>,
-    add: bool,
-    failed: bool,
+    requested_ip: Option<std::net::IpAddr>,
+    is_add: bool,
+    has_failed: bool,
 }
 
 impl Call {
@@ -100,9 +100,9 @@ impl Call {
             owner: Owner::Host(node.into()),
             handle: HandleId::for_container(step.stdin["name"].as_str().unwrap(), &step.env["CNI_CONTAINERID"]),
             attributes: attributes.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
-            asked_for: args.get("IP").map(|ip| ip.parse().unwrap()),
-            add: step.env["CNI_COMMAND"] == "ADD",
-            failed: step.exit != 0,
+            requested_ip: args.get("IP").map(|ip| ip.parse().unwrap()),
+            is_add: step.env["CNI_COMMAND"] == "ADD",
+            has_failed: step.exit != 0,
         }
     }
 
@@ -117,14 +117,14 @@ impl Call {
             block.affinity_claim_time = Some("<time>".into());
             // The recording has a mark instead of the clock. The clock is the number after the call minus the writes
             // of the call.
-            let writes = 1 + u64::from(self.failed);
+            let writes = 1 + u64::from(self.has_failed);
             block.sequence_number = after.sequence_number - writes;
             block
         });
-        if self.add {
+        if self.is_add {
             self.assign(&mut block);
         }
-        if !self.add || self.failed {
+        if !self.is_add || self.has_failed {
             block.release_by_handle(&self.handle, None, 0, Self::now()).unwrap();
             block.count_write();
         }
@@ -138,7 +138,7 @@ impl Call {
             requester: &self.owner,
             check_affinity: false,
         };
-        match self.asked_for {
+        match self.requested_ip {
             Some(ip) => block.assign_address(ip, &request).unwrap(),
             None => assert_eq!(block.assign(1, &request, &Reservations::none()).unwrap().len(), 1),
         }
@@ -148,7 +148,7 @@ impl Call {
 
 /// Returns the block that this call has to claim, according to the walk.
 fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock {
-    let pools: Vec<IpPool> = all_of::<IpPool>(store).into_iter().map(|(_, pool)| pool).collect();
+    let pools: Vec<IpPool> = decode_all::<IpPool>(store).into_iter().map(|(_, pool)| pool).collect();
     let request = PoolRequest {
         version,
         requested: &[],
@@ -179,18 +179,22 @@ fn replay(name: &str, before: &Store, step: &Step) -> (usize, usize) {
         }
         changes += 1;
         let call = Call::of(step);
-        if old.is_none() && call.asked_for.is_none() {
+        if old.is_none() && call.requested_ip.is_none() {
             claims += 1;
             assert_eq!(expected_claim(&call, before, cidr.version()), UsableBlock::Claim(cidr), "{name}");
         }
-        let ours = call.apply(cidr, old, new);
-        assert_eq!(serde_json::to_value(&ours).unwrap(), serde_json::to_value(new).unwrap(), "{name}: block {cidr}");
+        let reproduced = call.apply(cidr, old, new);
+        assert_eq!(
+            serde_json::to_value(&reproduced).unwrap(),
+            serde_json::to_value(new).unwrap(),
+            "{name}: block {cidr}"
+        );
 
         let handle = handles_now.entry(call.handle.clone()).or_default();
-        if call.add {
+        if call.is_add {
             handle.increment(cidr, 1);
         }
-        if !call.add || call.failed {
+        if !call.is_add || call.has_failed {
             handle.decrement(&call.handle, cidr, 1).unwrap();
         }
         if handle.is_empty() {

@@ -17,7 +17,7 @@ use crate::store::Kind;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Handle {
     /// The number of addresses per block; an upper bound of the allocations in the block.
-    #[serde(default, deserialize_with = "null_as_empty", serialize_with = "by_text")]
+    #[serde(default, deserialize_with = "null_as_empty", serialize_with = "in_textual_order")]
     pub block: BTreeMap<Cidr, i64>,
     /// Tombstone, used only in the Kubernetes datastore.
     #[serde(default)]
@@ -87,12 +87,12 @@ impl Handle {
         let Some(count) = self.block.get_mut(&block) else {
             return Err(HandleError::NotLinked { handle: id.clone(), block, by: n });
         };
-        let left = count.saturating_sub(signed(n));
-        if left < 0 {
+        let remaining = count.saturating_sub(signed(n));
+        if remaining < 0 {
             return Err(HandleError::TooFew { handle: id.clone(), block, by: n, count: *count });
         }
-        *count = left;
-        if left == 0 {
+        *count = remaining;
+        if remaining == 0 {
             self.block.remove(&block);
         }
         Ok(())
@@ -113,7 +113,7 @@ impl Handle {
 }
 
 /// Serializes a map in the order of its keys' text, as upstream does.
-fn by_text<S: Serializer>(block: &BTreeMap<Cidr, i64>, serializer: S) -> Result<S::Ok, S::Error> {
+fn in_textual_order<S: Serializer>(block: &BTreeMap<Cidr, i64>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(block.iter().map(|(cidr, count)| (cidr.to_string(), count)).collect::<BTreeMap<_, _>>())
 }
 
@@ -147,7 +147,7 @@ impl HandleId {
         let network = if network.is_empty() { "k8s-pod-network" } else { network };
         let names = format!("{namespace}.{instance}");
         let id = format!("{network}.vmi.{names}");
-        HandleId(if id.len() > LONGEST {
+        HandleId(if id.len() > MAX_ID_LENGTH {
             format!("{network}.vmi.{}", HEXLOWER.encode(&Sha256::digest(names)))
         } else {
             id
@@ -186,7 +186,7 @@ impl fmt::Display for HandleId {
 
 const ROOT: &str = "/calico/ipam/v2/handle/";
 /// The maximum length of a VMI's handle that contains the names.
-const LONGEST: usize = 128;
+const MAX_ID_LENGTH: usize = 128;
 
 impl Kind for Handle {
     const KIND: &'static str = "IPAMHandle";

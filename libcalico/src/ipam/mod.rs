@@ -24,7 +24,7 @@
 //! * [`usable_block`] selects the next block and [`borrow_order`] the blocks to borrow from, both in the order of
 //!   [`BlockWalk`].
 //!
-//! [`utilization()`] counts the addresses in use, [`holding()`] decides whether an address is in use, and [`audit()`]
+//! [`utilization()`] counts the addresses in use, [`assess()`] decides whether an address is in use, and [`audit()`]
 //! reports contradictions. `gc` selects the addresses, handles and blocks to release.
 
 mod affinity;
@@ -38,7 +38,7 @@ pub mod gc;
 mod golden;
 mod gorand;
 mod handle;
-mod holding;
+mod leak;
 mod pod_state;
 mod pool;
 mod pool_choice;
@@ -61,9 +61,9 @@ pub use block_search::{BlockWalk, RoomOf, UsableBlock, borrow_order, usable_bloc
 pub use config::{IpamConfig, TheConfig};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId, load_balancer_handle};
-pub use holding::{
-    AddressInPod, Claim, ClaimKind, Ended, Evidence, HolderFacts, Holding, Keeper, MachineSight, OwnerSight, Sight,
-    holding,
+pub use leak::{
+    AddressInPod, Claim, ClaimKind, Ended, Evidence, Keeper, MachineSight, OwnerFacts, OwnerPodsLookup, Sight, Verdict,
+    assess,
 };
 pub use pod_state::{NETWORK_STATUS, PodState, PodWords, ReportedAddresses};
 pub use pool::{Pool, Refusal, RefusedPool, any_pool_of, enabled_pool};

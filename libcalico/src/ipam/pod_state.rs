@@ -47,16 +47,16 @@ impl<'a> PodState<'a> {
     /// Derives the facts from the fields. The addresses are incomplete if the pod is not scheduled, has not reported
     /// an address yet, or has an unreadable address. Unlike upstream, an empty address annotation does not end a pod
     /// that is being deleted (KC-435).
-    pub fn read(words: &PodWords<'a, '_>) -> Self {
-        let PodWords { node, reason, host_network, addresses, .. } = *words;
-        let evicted = addresses.phase == "Failed" && reason == "Evicted";
-        let ended = match (evicted, addresses.has_ended()) {
+    pub fn read(view: &PodWords<'a, '_>) -> Self {
+        let PodWords { node, reason, host_network, addresses, .. } = *view;
+        let is_evicted = addresses.phase == "Failed" && reason == "Evicted";
+        let ended = match (is_evicted, addresses.has_ended()) {
             (true, _) => Some(Ended::Evicted),
             (false, true) => Some(Ended::Finished),
             (false, false) => None,
         };
         let runs = addresses.phase == "Running" && !addresses.deleting && !host_network;
-        PodState { node, addresses: reported(words), ended, runs }
+        PodState { node, addresses: reported_addresses(view), ended, runs }
     }
 
     /// Derives the facts from a pod, without distinguishing an eviction from another end.
@@ -75,30 +75,30 @@ impl<'a> PodState<'a> {
 }
 
 /// The maximum number of annotated addresses to read. A pod with more of them may have any address.
-const MOST_NOTED: usize = 256;
+const MAX_ANNOTATED: usize = 256;
 
 /// Combines the addresses that kubelet reports with those in annotations. A new sandbox can get another address while
 /// kubelet is down, and the status then still has the old one.
-fn reported(words: &PodWords<'_, '_>) -> ReportedAddresses {
-    let listed = &words.addresses;
-    let mangled = words.node.starts_with('-') || words.node.ends_with('-');
-    let mut all_readable = !words.node.is_empty() && !mangled;
+fn reported_addresses(view: &PodWords<'_, '_>) -> ReportedAddresses {
+    let listed = &view.addresses;
+    let has_invalid_name = view.node.starts_with('-') || view.node.ends_with('-');
+    let mut is_complete = !view.node.is_empty() && !has_invalid_name;
     let mut of_kubelet: Vec<IpAddr> = Vec::new();
     for address in listed.parse_reported().map(single) {
-        all_readable &= address.is_some();
+        is_complete &= address.is_some();
         of_kubelet.extend(address);
     }
-    all_readable &= !of_kubelet.is_empty();
-    let mut noted: Vec<IpAddr> = Vec::new();
-    let texts = listed.parse_noted().map(single).chain(of_other_interfaces(words.network_status));
+    is_complete &= !of_kubelet.is_empty();
+    let mut annotated: Vec<IpAddr> = Vec::new();
+    let texts = listed.parse_noted().map(single).chain(of_other_interfaces(view.network_status));
     for (n, address) in texts.enumerate() {
-        all_readable &= address.is_some() && n < MOST_NOTED;
-        if n >= MOST_NOTED {
+        is_complete &= address.is_some() && n < MAX_ANNOTATED;
+        if n >= MAX_ANNOTATED {
             break;
         }
-        noted.extend(address);
+        annotated.extend(address);
     }
-    ReportedAddresses::of(of_kubelet, noted, all_readable)
+    ReportedAddresses::of(of_kubelet, annotated, is_complete)
 }
 
 /// Returns the address of a CIDR that has only one. A pod with a larger range may have any address of the range.
@@ -153,19 +153,19 @@ impl ReportedAddresses {
     }
 
     /// Creates a set from the addresses of the status and of annotations. `all` is true if they are complete.
-    fn of(mut of_kubelet: Vec<IpAddr>, mut noted: Vec<IpAddr>, all: bool) -> Self {
+    fn of(mut of_kubelet: Vec<IpAddr>, mut annotated: Vec<IpAddr>, all: bool) -> Self {
         of_kubelet.sort_unstable();
         of_kubelet.dedup();
-        noted.retain(|address| !of_kubelet.contains(address));
-        noted.sort_unstable();
-        noted.dedup();
+        annotated.retain(|address| !of_kubelet.contains(address));
+        annotated.sort_unstable();
+        annotated.dedup();
         match of_kubelet[..] {
-            [IpAddr::V4(v4)] if all && noted.is_empty() => ReportedAddresses::V4(v4),
-            [IpAddr::V4(v4), IpAddr::V6(v6)] if all && noted.is_empty() => ReportedAddresses::Dual(v4, v6),
+            [IpAddr::V4(v4)] if all && annotated.is_empty() => ReportedAddresses::V4(v4),
+            [IpAddr::V4(v4), IpAddr::V6(v6)] if all && annotated.is_empty() => ReportedAddresses::Dual(v4, v6),
             _ => {
-                let counted = u16::try_from(of_kubelet.len()).unwrap_or(u16::MAX);
-                of_kubelet.extend(noted);
-                ReportedAddresses::Several { addresses: of_kubelet.into(), of_kubelet: counted, all }
+                let status_count = u16::try_from(of_kubelet.len()).unwrap_or(u16::MAX);
+                of_kubelet.extend(annotated);
+                ReportedAddresses::Several { addresses: of_kubelet.into(), of_kubelet: status_count, all }
             }
         }
     }
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use crate::kubernetes::AddressAnnotations;
 
-    struct Said {
+    struct Fixture {
         node: &'static str,
         phase: &'static str,
         reason: &'static str,
@@ -211,13 +211,13 @@ mod tests {
         annotations: Vec<(&'static str, &'static str)>,
     }
 
-    impl Said {
+    impl Fixture {
         fn running(ips: &[&'static str]) -> Self {
             let (ips, annotations) = (ips.to_vec(), Vec::new());
-            Said { node: "n1", phase: "Running", reason: "", deleting: false, ips, annotations }
+            Fixture { node: "n1", phase: "Running", reason: "", deleting: false, ips, annotations }
         }
 
-        fn about(&self, address: &str) -> (Option<bool>, Option<Ended>) {
+        fn lookup(&self, address: &str) -> (Option<bool>, Option<Ended>) {
             let annotations: BTreeMap<_, _> =
                 self.annotations.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
             let addresses = PodAddresses {
@@ -238,39 +238,42 @@ mod tests {
     #[test]
     fn running_pod_has_the_addresses_in_its_status() {
         for ips in [&["10.0.0.1"][..], &["10.0.0.1", "fd00::1"], &["fd00::2", "10.0.0.1"], &["10.0.0.1", "10.0.0.2"]] {
-            let said = Said::running(ips);
-            assert_eq!(said.about("10.0.0.1"), (Some(true), None), "{ips:?}");
-            assert_eq!(said.about("10.0.0.9"), (Some(false), None));
-            assert_eq!(said.about(ips[ips.len() - 1]).0, Some(true));
+            let fixture = Fixture::running(ips);
+            assert_eq!(fixture.lookup("10.0.0.1"), (Some(true), None), "{ips:?}");
+            assert_eq!(fixture.lookup("10.0.0.9"), (Some(false), None));
+            assert_eq!(fixture.lookup(ips[ips.len() - 1]).0, Some(true));
         }
-        assert_eq!(Said::running(&["10.0.0.1/32"]).about("10.0.0.1").0, Some(true));
+        assert_eq!(Fixture::running(&["10.0.0.1/32"]).lookup("10.0.0.1").0, Some(true));
     }
 
     #[test]
     fn annotated_addresses_count_beside_a_stale_status() {
-        let noted = |annotations| Said { annotations, ..Said::running(&["10.0.0.1"]) };
-        let one = noted(vec![("cni.projectcalico.org/podIP", "10.0.0.2/32")]);
-        let both = noted(vec![
+        let annotated = |annotations| Fixture { annotations, ..Fixture::running(&["10.0.0.1"]) };
+        let one = annotated(vec![("cni.projectcalico.org/podIP", "10.0.0.2/32")]);
+        let both = annotated(vec![
             ("cni.projectcalico.org/podIP", "10.0.0.2/32"),
             ("cni.projectcalico.org/podIPs", "10.0.0.2/32,fd00::2/128"),
         ]);
-        for said in [&one, &both] {
-            assert_eq!(["10.0.0.1", "10.0.0.2", "10.0.0.9"].map(|ip| said.about(ip).0), [true, true, false].map(Some));
+        for fixture in [&one, &both] {
+            assert_eq!(
+                ["10.0.0.1", "10.0.0.2", "10.0.0.9"].map(|ip| fixture.lookup(ip).0),
+                [true, true, false].map(Some)
+            );
         }
-        assert_eq!(both.about("fd00::2").0, Some(true));
-        let taken_out = noted(vec![("cni.projectcalico.org/podIP", ""), ("cni.projectcalico.org/podIPs", "")]);
-        assert_eq!(taken_out.about("10.0.0.9").0, Some(false));
-        let unreadable = noted(vec![("cni.projectcalico.org/podIPs", "10.0.0.2/32,x")]);
-        assert_eq!(unreadable.about("10.0.0.9").0, None);
+        assert_eq!(both.lookup("fd00::2").0, Some(true));
+        let taken_out = annotated(vec![("cni.projectcalico.org/podIP", ""), ("cni.projectcalico.org/podIPs", "")]);
+        assert_eq!(taken_out.lookup("10.0.0.9").0, Some(false));
+        let unreadable = annotated(vec![("cni.projectcalico.org/podIPs", "10.0.0.2/32,x")]);
+        assert_eq!(unreadable.lookup("10.0.0.9").0, None);
     }
 
     #[test]
     fn address_of_a_pod_with_an_invalid_status_is_undecided() {
         for ips in [&[][..], &["10.0.0.0/24"], &["ten"], &["10.0.0.1", "ten"]] {
-            assert_eq!(Said::running(ips).about("10.0.0.9").0, None, "{ips:?}");
+            assert_eq!(Fixture::running(ips).lookup("10.0.0.9").0, None, "{ips:?}");
         }
         for node in ["", "-n1", "n1-"] {
-            assert_eq!(Said { node, ..Said::running(&["10.0.0.1"]) }.about("10.0.0.9").0, None, "{node}");
+            assert_eq!(Fixture { node, ..Fixture::running(&["10.0.0.1"]) }.lookup("10.0.0.9").0, None, "{node}");
         }
     }
 
@@ -282,23 +285,23 @@ mod tests {
             ("Succeeded", "Evicted", Some(Ended::Finished)),
             ("Running", "Evicted", None),
         ] {
-            let said = Said { phase, reason, ..Said::running(&["10.0.0.1"]) };
-            assert_eq!(said.about("10.0.0.1"), (Some(true), ended), "{phase} {reason}");
+            let fixture = Fixture { phase, reason, ..Fixture::running(&["10.0.0.1"]) };
+            assert_eq!(fixture.lookup("10.0.0.1"), (Some(true), ended), "{phase} {reason}");
         }
         let emptied = vec![("cni.projectcalico.org/podIP", "")];
-        let said = Said { deleting: true, annotations: emptied, ..Said::running(&["10.0.0.1"]) };
-        assert_eq!(said.about("10.0.0.1"), (Some(true), None), "a tenant writes annotations, and deletes the pod");
+        let fixture = Fixture { deleting: true, annotations: emptied, ..Fixture::running(&["10.0.0.1"]) };
+        assert_eq!(fixture.lookup("10.0.0.1"), (Some(true), None), "a tenant writes annotations, and deletes the pod");
     }
 
     #[test]
     fn addresses_of_secondary_interfaces_belong_to_the_pod() {
         let status = r#"[{"name":"k8s","ips":["10.0.0.1"],"default":true},{"name":"b","interface":"net1","ips":["10.0.0.7/24"]}]"#;
-        let said = Said { annotations: vec![(NETWORK_STATUS, status)], ..Said::running(&["10.0.0.1"]) };
-        assert_eq!(said.about("10.0.0.7").0, Some(true));
-        assert_eq!(said.about("10.0.0.8").0, Some(false));
+        let fixture = Fixture { annotations: vec![(NETWORK_STATUS, status)], ..Fixture::running(&["10.0.0.1"]) };
+        assert_eq!(fixture.lookup("10.0.0.7").0, Some(true));
+        assert_eq!(fixture.lookup("10.0.0.8").0, Some(false));
         for broken in ["{", r#"[{"ips":["x"]}]"#] {
-            let said = Said { annotations: vec![(NETWORK_STATUS, broken)], ..Said::running(&["10.0.0.1"]) };
-            assert_eq!(said.about("10.0.0.8").0, None);
+            let fixture = Fixture { annotations: vec![(NETWORK_STATUS, broken)], ..Fixture::running(&["10.0.0.1"]) };
+            assert_eq!(fixture.lookup("10.0.0.8").0, None);
         }
     }
 }

@@ -93,12 +93,13 @@ fn pool_of(object: &IpPool, cidr: Cidr) -> Pool {
 
 fn not_allocatable(object: &IpPool) -> Option<String> {
     let conditions = object.status.as_ref()?.get("conditions")?.as_array()?;
-    let says = |condition: &serde_json::Value, key: &str, value: &str| {
-        condition.get(key).and_then(|found| found.as_str()) == Some(value)
+    let has_value = |condition: &serde_json::Value, key: &str, value: &str| {
+        condition.get(key).and_then(|value| value.as_str()) == Some(value)
     };
-    let condition = conditions.iter().find(|c| says(c, "type", "Allocatable") && says(c, "status", "False"))?;
-    let words = ["message", "reason"].iter().filter_map(|key| condition.get(key)?.as_str());
-    Some(words.filter(|text| !text.is_empty()).map(str::to_owned).next().unwrap_or_default())
+    let condition =
+        conditions.iter().find(|c| has_value(c, "type", "Allocatable") && has_value(c, "status", "False"))?;
+    let texts = ["message", "reason"].iter().filter_map(|key| condition.get(key)?.as_str());
+    Some(texts.filter(|text| !text.is_empty()).map(str::to_owned).next().unwrap_or_default())
 }
 
 /// The reason why a pool was not used, or gave no address.
@@ -106,7 +107,7 @@ fn not_allocatable(object: &IpPool) -> Option<String> {
 #[serde(tag = "reason", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Refusal {
     /// The pool's CIDR is invalid.
-    #[error("its cidr `{cidr}` is no CIDR")]
+    #[error("its cidr `{cidr}` is invalid")]
     InvalidCidr {
         /// The stored text.
         cidr: String,
@@ -188,10 +189,10 @@ pub enum Refusal {
     #[error("strict affinity: the node's blocks are full, and those of other nodes may not be used")]
     StrictAffinity,
     /// Nodes do not claim blocks automatically. In this mode a node does not borrow addresses, either (IPAM-105).
-    #[error("autoAllocateBlocks is off: the node's blocks are full, and it may not claim more")]
+    #[error("autoAllocateBlocks is false: the node's blocks are full, and the node may not claim more")]
     AutoAllocateOff,
     /// IPReservations cover the whole pool.
-    #[error("all of it is reserved by IPReservations")]
+    #[error("IPReservations cover the whole pool")]
     Reserved,
 }
 

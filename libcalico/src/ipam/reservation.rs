@@ -7,7 +7,7 @@ use crate::net::Cidr;
 
 /// An entry of an IPReservation that is neither a CIDR nor an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("IPReservation {reservation}: `{entry}` is neither a CIDR nor an IP address; it is ignored")]
+#[error("IPReservation {reservation}: ignoring the entry `{entry}`, which is neither a CIDR nor an IP address")]
 pub struct MalformedReservation {
     /// The name of the IPReservation.
     pub reservation: String,
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(malformed.iter().map(|m| m.entry.as_str()).collect::<Vec<_>>(), ["", "10.0.0.0/33", "ten"]);
         assert_eq!(
             malformed[2].to_string(),
-            "IPReservation office: `ten` is neither a CIDR nor an IP address; it is ignored"
+            "IPReservation office: ignoring the entry `ten`, which is neither a CIDR nor an IP address"
         );
     }
 

@@ -63,13 +63,13 @@ impl Room {
     /// free list.
     pub fn of(block: &Block, reservations: &Reservations, owner: &Owner, now: OffsetDateTime) -> Self {
         let in_use = block.capacity().saturating_sub(block.unallocated.len() as u128);
-        let found = block.owner();
-        let is_own = found.as_ref() == Some(owner);
+        let block_owner = block.owner();
+        let is_own = block_owner.as_ref() == Some(owner);
         Room {
             in_use: u32::try_from(in_use).unwrap_or(u32::MAX),
             has_free: block.free(reservations) > 0,
             is_own,
-            may_be_reclaimed: found.is_some() && !is_own && block.is_empty() && may_be_reclaimed(block, now),
+            may_be_reclaimed: block_owner.is_some() && !is_own && block.is_empty() && may_be_reclaimed(block, now),
         }
     }
 }

@@ -88,9 +88,9 @@ mod tests {
             wireguard: Some(NodeWireguard { interface_ipv4_address: "10.0.0.3/32".into(), ..NodeWireguard::default() }),
             ..NodeSpec::default()
         };
-        let found: Vec<_> = tunnels_of(&Node::new("n1", spec)).collect();
+        let tunnels: Vec<_> = tunnels_of(&Node::new("n1", spec)).collect();
         let handles: Vec<_> =
-            found.iter().map(|(ip, holder)| format!("{ip} {}", holder.handle.as_ref().unwrap())).collect();
+            tunnels.iter().map(|(ip, owner)| format!("{ip} {}", owner.handle.as_ref().unwrap())).collect();
         let expected = [
             "10.0.0.1 ipip-tunnel-addr-n1",
             "10.0.0.2 vxlan-tunnel-addr-n1",
@@ -98,7 +98,7 @@ mod tests {
             "10.0.0.3 wireguard-tunnel-addr-n1",
         ];
         assert_eq!(handles, expected);
-        for (_, RecordedOwner { handle, attributes }) in found {
+        for (_, RecordedOwner { handle, attributes }) in tunnels {
             let handle_id = handle.map(|handle| handle.to_string());
             let attribute = Attribute { handle_id, active_owner: attributes, ..Attribute::default() };
             assert_eq!(Claim::of(&attribute), (Claim::Tunnel, Some("n1")));

@@ -75,15 +75,15 @@ pub fn utilization<'a>(
     blocks: impl IntoIterator<Item = &'a Block>,
     reservations: &Reservations,
 ) -> Utilization {
-    let mut left: Vec<BlockUse> = blocks.into_iter().map(|block| BlockUse::of(block, reservations)).collect();
-    left.sort_by_key(|block| block.cidr);
+    let mut remaining: Vec<BlockUse> = blocks.into_iter().map(|block| BlockUse::of(block, reservations)).collect();
+    remaining.sort_by_key(|block| block.cidr);
     let mut pool_uses = Vec::new();
     for (name, cidr) in pools {
-        let (inside, outside) = left.into_iter().partition(|block| cidr.covers(&block.cidr));
-        left = outside;
+        let (inside, outside) = remaining.into_iter().partition(|block| cidr.covers(&block.cidr));
+        remaining = outside;
         pool_uses.push(pool_use(name, cidr, inside, reservations));
     }
-    Utilization { pools: pool_uses, orphans: left }
+    Utilization { pools: pool_uses, orphans: remaining }
 }
 
 fn pool_use(name: &str, cidr: Cidr, blocks: Vec<BlockUse>, reservations: &Reservations) -> PoolUse {

@@ -73,9 +73,9 @@ fn release_of_an_address_that_its_pod_may_have_is_rejected() {
     let status = |phase: &str, ip: &str| pod(json!({"phase": phase, "podIP": ip, "podIPs": [{"ip": ip}]}));
     let mut cluster = block_on(ClusterRead::read(&shell.store)).unwrap();
     for (pod, refusal) in [
-        (Sight::Present(status("Running", &address)), Some("its pod has it")),
-        (Sight::Present(pod(json!({"phase": "Pending"}))), Some("its pod has told no address yet")),
-        (Sight::Unknown, Some("its holder could not be looked at")),
+        (Sight::Present(status("Running", &address)), Some("its pod has the address")),
+        (Sight::Present(pod(json!({"phase": "Pending"}))), Some("its pod has reported no address yet")),
+        (Sight::Unknown, Some("its owner cannot be looked up")),
         (Sight::Present(status("Running", "10.9.9.9")), None),
         (Sight::Present(status("Succeeded", &address)), None),
     ] {

@@ -8,58 +8,58 @@ use time::macros::format_description;
 
 use super::{AuditedEndpoint, Finding, HeldAddress, Inventory, Pods};
 use crate::api::ObjectKey;
-use crate::ipam::{Allocation, Claim, ClaimKind, HandleId, HolderFacts, Holding, Keeper, PodState, Sight, holding};
+use crate::ipam::{Allocation, Claim, ClaimKind, HandleId, Keeper, OwnerFacts, PodState, Sight, Verdict, assess};
 
-type Holders<'a> = BTreeMap<IpAddr, Vec<&'a AuditedEndpoint>>;
-type Taken<'a> = HashMap<IpAddr, Vec<HeldAddress>>;
+type EndpointsByAddress<'a> = BTreeMap<IpAddr, Vec<&'a AuditedEndpoint>>;
+type AllocationsByAddress<'a> = HashMap<IpAddr, Vec<HeldAddress>>;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let holders = holders(inventory.endpoints);
-    let containers = Containers::new(inventory, &holders);
-    let mut taken = Taken::new();
+    let endpoints = endpoints_by_address(inventory.endpoints);
+    let containers = Containers::new(inventory, &endpoints);
+    let mut allocations = AllocationsByAddress::new();
     let mut findings = Vec::new();
     for block in inventory.blocks.iter().map(|entry| &entry.value) {
         for allocation in block.allocated().filter(|allocation| !allocation.is_cooling()) {
             let held = HeldAddress::new(block.cidr, &allocation);
-            findings.extend(of_allocation(&allocation, &held, &holders, &containers, inventory));
-            taken.entry(allocation.ip).or_default().push(held);
+            findings.extend(allocation_finding(&allocation, &held, &endpoints, &containers, inventory));
+            allocations.entry(allocation.ip).or_default().push(held);
         }
     }
-    findings.extend(of_endpoints(&holders, &taken, inventory));
-    findings.extend(doubles(&holders, &taken));
+    findings.extend(endpoint_findings(&endpoints, &allocations, inventory));
+    findings.extend(double_allocations(&endpoints, &allocations));
     findings
 }
 
-fn holders(endpoints: &[AuditedEndpoint]) -> Holders<'_> {
-    let mut holders = Holders::new();
+fn endpoints_by_address(endpoints: &[AuditedEndpoint]) -> EndpointsByAddress<'_> {
+    let mut by_address = EndpointsByAddress::new();
     for endpoint in endpoints {
         for &address in &endpoint.addresses {
-            holders.entry(address).or_default().push(endpoint);
+            by_address.entry(address).or_default().push(endpoint);
         }
     }
-    holders
+    by_address
 }
 
-fn of_allocation(
+fn allocation_finding(
     allocation: &Allocation<'_>,
     held: &HeldAddress,
-    holders: &Holders<'_>,
+    endpoints: &EndpointsByAddress<'_>,
     containers: &Containers,
     inventory: &Inventory<'_>,
 ) -> Option<Finding> {
-    match holders.get(&allocation.ip).map(Vec::as_slice) {
+    match endpoints.get(&allocation.ip).map(Vec::as_slice) {
         None if needs_no_endpoint(allocation, inventory.pods) || is_in_flight(allocation, inventory) => None,
-        None if containers.have_a_second_interface(allocation) => None,
+        None if containers.has_second_interface(allocation) => None,
         None => Some(Finding::AddressWithoutEndpoint(held.clone())),
         Some([endpoint]) => {
             let (handle, container_id) = (allocation.handle()?, endpoint.container_id.clone()?);
-            (!holds_for(&handle, &container_id)).then(|| Finding::AddressOfAnother {
+            (!belongs_to_container(&handle, &container_id)).then(|| Finding::AddressOfAnother {
                 held: held.clone(),
                 endpoint: endpoint.name.clone(),
                 container_id,
             })
         }
-        // `doubles` reports this address once, as a double allocation.
+        // `double_allocations` reports this address once, as a double allocation.
         Some(_) => None,
     }
 }
@@ -71,14 +71,15 @@ fn of_allocation(
 struct Containers(HashMap<String, HandleId>);
 
 impl Containers {
-    fn new(inventory: &Inventory<'_>, holders: &Holders<'_>) -> Self {
+    fn new(inventory: &Inventory<'_>, endpoints: &EndpointsByAddress<'_>) -> Self {
         let allocations = inventory.blocks.iter().flat_map(|entry| entry.value.allocated());
-        let in_use = allocations.filter(|allocation| !allocation.is_cooling() && holders.contains_key(&allocation.ip));
+        let in_use =
+            allocations.filter(|allocation| !allocation.is_cooling() && endpoints.contains_key(&allocation.ip));
         let handles = in_use.filter_map(|allocation| allocation.handle());
         Containers(handles.filter_map(|handle| Some((container_of(&handle)?.to_owned(), handle))).collect())
     }
 
-    fn have_a_second_interface(&self, allocation: &Allocation<'_>) -> bool {
+    fn has_second_interface(&self, allocation: &Allocation<'_>) -> bool {
         let handle = allocation.handle();
         let first = handle.as_ref().and_then(container_of).and_then(|container| self.0.get(container));
         first.is_some_and(|first| Some(first) != handle.as_ref())
@@ -94,34 +95,34 @@ fn container_of(handle: &HandleId) -> Option<&str> {
 /// Returns true if the owner of the allocation keeps the address although no endpoint has it. A pod that has not
 /// reported an address yet also keeps its allocation, but its missing endpoint is reported.
 fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
-    matches!(judge(allocation, pods).1, Holding::Held(keeper) if keeper != Keeper::SilentPod)
+    matches!(assess_address(allocation, pods).1, Verdict::InUse(reason) if reason != Keeper::PodWithoutAddress)
 }
 
 /// Returns the reason why the pod named in an allocation keeps the address although its endpoint does not have it. An
 /// endpoint's addresses depend on annotations, which a tenant writes. A missing endpoint address therefore does not
 /// free an address that the pod's status reports.
 pub fn pod_keeper(allocation: &Allocation<'_>, pods: &Pods) -> Option<Keeper> {
-    match judge(allocation, pods) {
-        (ClaimKind::Pod, Holding::Held(keeper)) => Some(keeper),
+    match assess_address(allocation, pods) {
+        (ClaimKind::Pod, Verdict::InUse(reason)) => Some(reason),
         _ => None,
     }
 }
 
 /// Decides about an address that no endpoint has. Only pods are looked up. Virtual machines keep addresses while
 /// stopped, and no objects of Services and tunnels are read, so the addresses of all three count as in use.
-fn judge(allocation: &Allocation<'_>, pods: &Pods) -> (ClaimKind, Holding) {
+fn assess_address(allocation: &Allocation<'_>, pods: &Pods) -> (ClaimKind, Verdict) {
     let (claim, node) = allocation.attribute.map_or((Claim::Unnamed, None), Claim::of);
-    let found = match claim {
+    let lookup = match claim {
         Claim::Pod { namespace, name } => pods.get(&ObjectKey::namespaced(namespace, name)),
         _ => None,
     };
-    let pod = match found {
+    let pod = match lookup {
         None => Sight::Absent,
         Some(Sight::Present(pod)) => Sight::Present(PodState::of(pod).sight(allocation.ip)),
         Some(_) => Sight::Unknown,
     };
-    let facts = HolderFacts { pod, node, unnamed: Sight::Absent, ..HolderFacts::default() };
-    (claim.kind(), holding(claim.kind(), &facts))
+    let facts = OwnerFacts { pod, node, unnamed: Sight::Absent, ..OwnerFacts::default() };
+    (claim.kind(), assess(claim.kind(), &facts))
 }
 
 fn is_in_flight(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool {
@@ -131,21 +132,22 @@ fn is_in_flight(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool 
 
 /// Returns true if the handle fits the container. A container's handle ends in the container ID. The handle of a VMI
 /// outlives the containers, so any container may use it (IPAM-24).
-fn holds_for(handle: &HandleId, container_id: &str) -> bool {
+fn belongs_to_container(handle: &HandleId, container_id: &str) -> bool {
     let handle = handle.as_str();
-    let of_container = handle.strip_suffix(container_id).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-    of_container || handle.contains(".vmi.")
+    let is_of_container = handle.strip_suffix(container_id).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    is_of_container || handle.contains(".vmi.")
 }
 
-fn of_endpoints<'a>(
-    holders: &'a Holders<'_>,
-    taken: &'a Taken<'_>,
+fn endpoint_findings<'a>(
+    endpoints: &'a EndpointsByAddress<'_>,
+    allocations: &'a AllocationsByAddress<'_>,
     inventory: &'a Inventory<'_>,
 ) -> impl Iterator<Item = Finding> + 'a {
     // Addresses from other IPAM plugins are in no pool.
-    let ours = |address: IpAddr| inventory.pools.iter().any(|pool| pool.contains(address));
-    let free = holders.iter().filter(move |(address, _)| ours(**address) && !taken.contains_key(*address));
-    free.flat_map(|(&address, endpoints)| {
+    let is_in_pool = |address: IpAddr| inventory.pools.iter().any(|pool| pool.contains(address));
+    let without_allocation =
+        endpoints.iter().filter(move |(address, _)| is_in_pool(**address) && !allocations.contains_key(*address));
+    without_allocation.flat_map(|(&address, endpoints)| {
         endpoints.iter().map(move |endpoint| Finding::EndpointWithoutAddress {
             address,
             endpoint: endpoint.name.clone(),
@@ -154,11 +156,11 @@ fn of_endpoints<'a>(
     })
 }
 
-fn doubles(holders: &Holders<'_>, taken: &Taken<'_>) -> Vec<Finding> {
-    let by_endpoints = holders.iter().filter(|(_, endpoints)| endpoints.len() > 1).map(|(&address, endpoints)| {
+fn double_allocations(endpoints: &EndpointsByAddress<'_>, allocations: &AllocationsByAddress<'_>) -> Vec<Finding> {
+    let by_endpoints = endpoints.iter().filter(|(_, endpoints)| endpoints.len() > 1).map(|(&address, endpoints)| {
         (address, endpoints.iter().map(|endpoint| format!("endpoint {}", endpoint.name)).collect())
     });
-    let by_blocks = taken.iter().filter(|(_, held)| held.len() > 1).map(|(&address, held)| {
+    let by_blocks = allocations.iter().filter(|(_, held)| held.len() > 1).map(|(&address, held)| {
         let name = |held: &HeldAddress| {
             format!("block {} for handle {}", held.block, held.handle.as_deref().unwrap_or("(none)"))
         };

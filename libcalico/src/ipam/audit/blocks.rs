@@ -10,19 +10,19 @@ use crate::store::Entry;
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for block in inventory.blocks.iter().map(|entry| &entry.value) {
-        findings.extend(alone(block, inventory.pools));
+        findings.extend(single_block_findings(block, inventory.pools));
     }
     findings.extend(overlaps(inventory));
-    findings.extend(claims(inventory));
+    findings.extend(affinity_findings(inventory));
     findings
 }
 
-fn alone(block: &Block, pools: &[Cidr]) -> Vec<Finding> {
+fn single_block_findings(block: &Block, pools: &[Cidr]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Err(problem) = block.verify() {
         findings.push(Finding::CorruptBlock { block: block.cidr, problem: problem.to_string() });
     } else if let Some(ordinal) = block.lost_ordinal() {
-        let problem = format!("block {} lost ordinal {ordinal}: it is neither allocated nor free", block.cidr);
+        let problem = format!("block {} is corrupt: ordinal {ordinal} is neither allocated nor free", block.cidr);
         findings.push(Finding::CorruptBlock { block: block.cidr, problem });
     }
     if !pools.iter().any(|pool| pool.covers(&block.cidr)) {
@@ -50,20 +50,24 @@ fn overlaps(inventory: &Inventory<'_>) -> Vec<Finding> {
     findings
 }
 
-fn claims(inventory: &Inventory<'_>) -> Vec<Finding> {
+fn affinity_findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let blocks: HashMap<Cidr, &Block> = inventory.blocks.iter().map(|entry| (entry.value.cidr, &entry.value)).collect();
-    let mut findings = unconfirmed(inventory, blocks.values().copied());
-    findings
-        .extend(inventory.affinities.iter().filter_map(|claim| of_claim(claim, blocks.get(&claim.key.cidr).copied())));
+    let mut findings = blocks_without_affinity(inventory, blocks.values().copied());
+    findings.extend(
+        inventory
+            .affinities
+            .iter()
+            .filter_map(|affinity| affinity_finding(affinity, blocks.get(&affinity.key.cidr).copied())),
+    );
     findings
 }
 
 /// Returns the blocks whose owner has no confirmed affinity, sorted by range. If no address of the block is in use, an
-/// unfinished affinity is sufficient; [`of_claim`] reports it.
-fn unconfirmed<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<Item = &'a Block>) -> Vec<Finding> {
+/// unfinished affinity is sufficient; [`affinity_finding`] reports it.
+fn blocks_without_affinity<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<Item = &'a Block>) -> Vec<Finding> {
     let states: HashMap<(&Owner, Cidr), AffinityState> =
         inventory.affinities.iter().map(|entry| ((&entry.key.owner, entry.key.cidr), entry.value.state)).collect();
-    let mut unconfirmed: Vec<(Cidr, Owner, Option<&str>)> = blocks
+    let mut blocks_without_affinity: Vec<(Cidr, Owner, Option<&str>)> = blocks
         .filter_map(|block| {
             let owner = block.owner()?;
             let state = match states.get(&(&owner, block.cidr)) {
@@ -73,25 +77,25 @@ fn unconfirmed<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<Item = &'a B
             Some((block.cidr, owner, state))
         })
         .collect();
-    unconfirmed.sort();
+    blocks_without_affinity.sort();
     let finding = |(block, owner, state): (Cidr, Owner, Option<&str>)| Finding::BlockWithoutAffinity {
         block,
         owner: owner.to_string(),
         state: state.map(str::to_owned),
     };
-    unconfirmed.into_iter().map(finding).collect()
+    blocks_without_affinity.into_iter().map(finding).collect()
 }
 
 /// Returns the finding about an affinity, if there is one. `block` is the block in its range, if that exists.
-fn of_claim(claim: &Entry<BlockAffinity>, block: Option<&Block>) -> Option<Finding> {
-    let AffinityKey { owner: claimant, cidr } = &claim.key;
+fn affinity_finding(affinity: &Entry<BlockAffinity>, block: Option<&Block>) -> Option<Finding> {
+    let AffinityKey { owner: claimant, cidr } = &affinity.key;
     let owner = block.and_then(Block::owner);
-    let is_claimants = owner.as_ref() == Some(claimant);
-    let (claimant, revision) = (claimant.to_string(), claim.revision.to_string());
-    match unfinished(claim.value.state) {
-        Some(_) if is_claimants && block.is_some_and(|block| !block.is_empty()) => None,
+    let is_owner = owner.as_ref() == Some(claimant);
+    let (claimant, revision) = (claimant.to_string(), affinity.revision.to_string());
+    match unfinished(affinity.value.state) {
+        Some(_) if is_owner && block.is_some_and(|block| !block.is_empty()) => None,
         Some(state) => Some(Finding::UnfinishedClaim { block: *cidr, claimant, revision, state: state.to_owned() }),
-        None if is_claimants => None,
+        None if is_owner => None,
         None => {
             let owner = owner.map(|owner| owner.to_string());
             Some(Finding::AffinityWithoutBlock { block: *cidr, claimant, revision, owner })

@@ -64,7 +64,7 @@ pub enum Finding {
     #[error("address without endpoint: {0}")]
     AddressWithoutEndpoint(HeldAddress),
     /// An address that belongs to another container than the endpoint that has it.
-    #[error("address of another: {held} is on endpoint {endpoint} of container {container_id}")]
+    #[error("address of another container: {held} is on endpoint {endpoint} of container {container_id}")]
     AddressOfAnother {
         /// The allocation.
         held: HeldAddress,
@@ -92,7 +92,7 @@ pub enum Finding {
         holders: Vec<String>,
     },
     /// A handle that no block names.
-    #[error("orphan handle: {handle} counts {} addresses, no block names it", sum(blocks))]
+    #[error("orphan handle: {handle} counts {} addresses, but no block names the handle", sum(blocks))]
     OrphanHandle {
         /// The handle.
         handle: String,
@@ -102,11 +102,11 @@ pub enum Finding {
         blocks: BTreeMap<Cidr, i64>,
     },
     /// An address whose handle is missing. No DEL can find the address, because a DEL reads the handle first.
-    #[error("missing handle: {0} is held by a handle that is not there")]
+    #[error("missing handle: the handle of {0} does not exist")]
     MissingHandle(HeldAddress),
     /// A handle whose count differs from the allocations in the block. A count that is too high is harmless. With one
     /// that is too low, a release deletes the handle too early and leaks addresses (IPAM-75).
-    #[error("count mismatch: handle {handle} counts {counted} addresses in {block}, it holds {held}")]
+    #[error("count mismatch: handle {handle} counts {counted} addresses in {block}, but has {held}")]
     HandleCount {
         /// The handle.
         handle: String,
@@ -128,7 +128,7 @@ pub enum Finding {
         inner: Cidr,
     },
     /// A block that no pool contains.
-    #[error("block outside pools: {block} of {}, {in_use} addresses in use", owner.as_deref().unwrap_or("nobody"))]
+    #[error("block outside pools: {block} of {}, {in_use} addresses in use", owner.as_deref().unwrap_or("no owner"))]
     BlockOutsidePools {
         /// The block.
         block: Cidr,
@@ -146,7 +146,7 @@ pub enum Finding {
         problem: String,
     },
     /// A block whose owner has no affinity for it, or one that is not confirmed.
-    #[error("block without affinity: {block} of {owner}{}", only_claimed(state.as_deref()))]
+    #[error("block without affinity: {block} of {owner}{}", affinity_state(state.as_deref()))]
     BlockWithoutAffinity {
         /// The block.
         block: Cidr,
@@ -156,7 +156,7 @@ pub enum Finding {
         state: Option<String>,
     },
     /// An affinity for a block that is missing or has another owner.
-    #[error("affinity without block: {claimant} claims {block}{}", of_owner(owner.as_deref()))]
+    #[error("affinity without block: {claimant} has an affinity to {block}{}", block_owner(owner.as_deref()))]
     AffinityWithoutBlock {
         /// The block.
         block: Cidr,
@@ -169,7 +169,7 @@ pub enum Finding {
     },
     /// An affinity in an unfinished state that no address depends on, because an ADD or DEL was killed. It gives no
     /// ownership, and its owner's next ADD completes or deletes it.
-    #[error("unfinished claim: {claimant} to {block} is {state}; its next ADD finishes or drops it")]
+    #[error("unfinished affinity: {claimant} to {block} is {state}; the node's next ADD completes or deletes it")]
     UnfinishedClaim {
         /// The block.
         block: Cidr,
@@ -194,10 +194,10 @@ fn sum(blocks: &BTreeMap<Cidr, i64>) -> i64 {
     blocks.values().fold(0, |sum, &n| sum.saturating_add(n))
 }
 
-fn only_claimed(state: Option<&str>) -> String {
-    state.map_or_else(String::new, |state| format!(", whose claim is only {state}"))
+fn affinity_state(state: Option<&str>) -> String {
+    state.map_or_else(String::new, |state| format!(", whose affinity is only {state}"))
 }
 
-fn of_owner(owner: Option<&str>) -> String {
-    owner.map_or(", which is not there or nobody's".into(), |owner| format!(" of {owner}"))
+fn block_owner(owner: Option<&str>) -> String {
+    owner.map_or(", which is missing or has no owner".into(), |owner| format!(" of {owner}"))
 }

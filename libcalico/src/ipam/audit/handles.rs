@@ -14,13 +14,13 @@ use crate::store::{Entry, Revision};
 type AddressesByHandle = HashMap<HandleId, BTreeMap<Cidr, usize>>;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let held = held(inventory);
-    let mut findings: Vec<Finding> = inventory.handles.iter().flat_map(|entry| of_handle(entry, &held)).collect();
-    findings.extend(missing(inventory));
+    let held = addresses_by_handle(inventory);
+    let mut findings: Vec<Finding> = inventory.handles.iter().flat_map(|entry| handle_findings(entry, &held)).collect();
+    findings.extend(missing_handles(inventory));
     findings
 }
 
-fn held(inventory: &Inventory<'_>) -> AddressesByHandle {
+fn addresses_by_handle(inventory: &Inventory<'_>) -> AddressesByHandle {
     let mut held = AddressesByHandle::new();
     for block in inventory.blocks.iter().map(|entry| &entry.value) {
         for handle in block.allocated().filter_map(|allocation| allocation.handle()) {
@@ -30,7 +30,7 @@ fn held(inventory: &Inventory<'_>) -> AddressesByHandle {
     held
 }
 
-fn of_handle(entry: &Entry<Handle>, held: &AddressesByHandle) -> Vec<Finding> {
+fn handle_findings(entry: &Entry<Handle>, held: &AddressesByHandle) -> Vec<Finding> {
     let (handle, revision) = (entry.key.to_string(), entry.revision.to_string());
     let counted = &entry.value.block;
     let Some(held) = held.get(&HandleId::new(entry.key.as_str())) else {
@@ -55,13 +55,13 @@ pub(in crate::ipam) fn miscounted<'a>(
 }
 
 /// Returns the addresses whose handle is missing. Addresses that Windows reserves never have a handle object.
-fn missing(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let known: HashSet<HandleId> = inventory.handles.iter().map(|entry| HandleId::new(entry.key.as_str())).collect();
+fn missing_handles(inventory: &Inventory<'_>) -> Vec<Finding> {
+    let existing: HashSet<HandleId> = inventory.handles.iter().map(|entry| HandleId::new(entry.key.as_str())).collect();
     let mut findings = Vec::new();
     for block in inventory.blocks.iter().map(|entry| &entry.value) {
         for allocation in block.allocated() {
-            let reserved = allocation.attribute.is_some_and(|attribute| attribute.is_windows_reserved());
-            if !reserved && allocation.handle().is_some_and(|handle| !known.contains(&handle)) {
+            let is_reserved = allocation.attribute.is_some_and(|attribute| attribute.is_windows_reserved());
+            if !is_reserved && allocation.handle().is_some_and(|handle| !existing.contains(&handle)) {
                 findings.push(Finding::MissingHandle(HeldAddress::new(block.cidr, &allocation)));
             }
         }

@@ -59,26 +59,26 @@ impl Block {
         reservations: &Reservations,
     ) -> Result<Vec<IpAddr>, AssignError> {
         self.verify()?;
-        self.admit(request)?;
+        self.check_owner(request)?;
         let chosen: Vec<(usize, IpAddr)> =
             self.free_addresses().filter(|(_, ip)| !reservations.contains(*ip)).take(n).collect();
-        self.take(chosen.iter().map(|&(ordinal, _)| ordinal), request);
+        self.allocate(chosen.iter().map(|&(ordinal, _)| ordinal), request);
         Ok(chosen.into_iter().map(|(_, ip)| ip).collect())
     }
 
     /// Assigns a requested address, even one that an IPReservation covers (IPAM-101).
     pub fn assign_address(&mut self, ip: IpAddr, request: &AssignRequest<'_>) -> Result<(), AssignError> {
         self.verify()?;
-        self.admit(request)?;
+        self.check_owner(request)?;
         let ordinal = self.ordinal_of(ip).ok_or_else(|| AssignError::NotInBlock { ip, cidr: self.cidr.to_string() })?;
         if !self.unallocated.contains(&ordinal) {
             return Err(AssignError::AlreadyAssigned(ip));
         }
-        self.take(std::iter::once(ordinal), request);
+        self.allocate(std::iter::once(ordinal), request);
         Ok(())
     }
 
-    fn admit(&self, request: &AssignRequest<'_>) -> Result<(), AssignError> {
+    fn check_owner(&self, request: &AssignRequest<'_>) -> Result<(), AssignError> {
         if !request.check_affinity {
             return Ok(());
         }
@@ -92,7 +92,7 @@ impl Block {
     }
 
     /// Removes free ordinals from the free list and allocates them under one attribute.
-    fn take(&mut self, ordinals: impl ExactSizeIterator<Item = usize>, request: &AssignRequest<'_>) {
+    fn allocate(&mut self, ordinals: impl ExactSizeIterator<Item = usize>, request: &AssignRequest<'_>) {
         if ordinals.len() == 0 {
             return;
         }

@@ -42,9 +42,9 @@ impl Block {
         let ordinals: Vec<usize> = self.ordinals_of(handle).collect();
         self.unallocated.retain(|ordinal| !ordinals.contains(ordinal));
         if cooldown_seconds > 0 {
-            let resting = Attribute { released_at: Some(seconds_in_utc(now)), ..Attribute::default() };
+            let cooling = Attribute { released_at: Some(seconds_in_utc(now)), ..Attribute::default() };
             for index in self.attributes_of(handle) {
-                self.attributes[index] = resting.clone();
+                self.attributes[index] = cooling.clone();
             }
         } else {
             for &ordinal in &ordinals {
@@ -67,14 +67,14 @@ impl Block {
     /// Returns the block with every ordinal either allocated or in the free list once. Returns `None` if the block is
     /// consistent, or larger than any valid block.
     ///
-    /// Allocated ordinals stay allocated. `holder_of` returns the pod or tunnel that uses an address. An ordinal
+    /// Allocated ordinals stay allocated. `owner_of` returns the pod or tunnel that uses an address. An ordinal
     /// without allocation, or whose allocation has no attribute, is allocated to that owner, or freed if there is
     /// none. An ordinal whose release time is unreadable is allocated to that owner, too; if there is none, its
     /// cooldown starts at `now`.
     pub fn repaired(
         &self,
         now: OffsetDateTime,
-        holder_of: impl Fn(IpAddr) -> Option<RecordedOwner>,
+        owner_of: impl Fn(IpAddr) -> Option<RecordedOwner>,
     ) -> Option<Repaired> {
         if self.capacity() > MAX_BLOCK_CAPACITY || self.is_in_order() {
             return None;
@@ -84,21 +84,21 @@ impl Block {
         let (mut freed, mut kept) = (Vec::new(), Vec::new());
         for ordinal in 0..block.allocations.len() {
             let Some(ip) = self.address_at(ordinal) else { continue };
-            let holder = block.allocations[ordinal].and_then(|index| self.attributes.get(index));
-            if holder.is_some_and(|holder| !holder.rests_since_nobody_knows()) {
+            let attribute = block.allocations[ordinal].and_then(|index| self.attributes.get(index));
+            if attribute.is_some_and(|attribute| !attribute.has_invalid_release_time()) {
                 continue;
             }
-            if let Some(RecordedOwner { handle, attributes }) = holder_of(ip) {
+            if let Some(RecordedOwner { handle, attributes }) = owner_of(ip) {
                 block.allocations[ordinal] = Some(block.attribute_of(handle.as_ref(), attributes));
                 block.sequence_number_for_allocation.insert(ordinal.to_string(), block.sequence_number);
                 kept.push(ip);
-            } else if holder.is_none() {
+            } else if attribute.is_none() {
                 let was_free = block.allocations[ordinal].take().is_none() && self.unallocated.contains(&ordinal);
                 freed.extend((!was_free).then_some(ip));
             }
         }
-        block.list_free();
-        for attribute in block.attributes.iter_mut().filter(|attribute| attribute.rests_since_nobody_knows()) {
+        block.rebuild_free_list();
+        for attribute in block.attributes.iter_mut().filter(|attribute| attribute.has_invalid_release_time()) {
             attribute.released_at = Some(seconds_in_utc(now));
         }
         Some(Repaired { block, freed, kept })
@@ -106,11 +106,11 @@ impl Block {
 
     /// Rebuilds the free list so that it names each free ordinal once: the ordinals already listed in their order,
     /// then the others.
-    fn list_free(&mut self) {
-        let mut left: BTreeSet<usize> =
+    fn rebuild_free_list(&mut self) {
+        let mut unlisted: BTreeSet<usize> =
             (0..self.allocations.len()).filter(|&n| self.allocations[n].is_none()).collect();
-        self.unallocated.retain(|ordinal| left.remove(ordinal));
-        self.unallocated.extend(left);
+        self.unallocated.retain(|ordinal| unlisted.remove(ordinal));
+        self.unallocated.extend(unlisted);
         let Block { allocations, sequence_number_for_allocation, .. } = self;
         sequence_number_for_allocation.retain(|text, _| {
             let ordinal = text.parse::<usize>().ok().filter(|ordinal| ordinal.to_string() == *text);
@@ -121,7 +121,7 @@ impl Block {
 
 impl Attribute {
     /// Returns true if the address was released but the time of the release is unreadable.
-    fn rests_since_nobody_knows(&self) -> bool {
+    fn has_invalid_release_time(&self) -> bool {
         self.released_at.as_deref().is_some_and(|text| parse_time(text).is_none())
     }
 }

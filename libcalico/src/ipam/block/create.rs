@@ -14,7 +14,7 @@ pub const MAX_BLOCK_CAPACITY: u128 = 4096;
 
 /// A block that is larger than any pool's `blockSize` allows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a block of {0} would be too large; blocks are /20 to /32 or /116 to /128, set the pool's blockSize to that")]
+#[error("block {0} is too large; set the pool's blockSize to 20..32 for IPv4, or to 116..128 for IPv6")]
 pub struct BlockTooLarge(pub Cidr);
 
 /// Addresses at both ends of a block that a Windows host reserves.

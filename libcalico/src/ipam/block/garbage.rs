@@ -12,8 +12,8 @@ impl Block {
     /// the block anyway, as in upstream (IPAM-162).
     pub fn collect_garbage(&mut self, cooldown_seconds: i64, now: OffsetDateTime) -> Result<bool, CorruptBlock> {
         self.verify()?;
-        let rested = self.rested_attributes(cooldown_seconds, now);
-        let freed = self.free_where(&rested);
+        let cooled = self.cooled_attributes(cooldown_seconds, now);
+        let freed = self.free_where(&cooled);
         let dropped = self.compact_attributes();
         Ok(freed || dropped)
     }
@@ -37,10 +37,10 @@ impl Block {
     }
 
     /// Returns, for each attribute, true if the cooldown of its addresses has elapsed.
-    fn rested_attributes(&self, cooldown_seconds: i64, now: OffsetDateTime) -> Vec<bool> {
+    fn cooled_attributes(&self, cooldown_seconds: i64, now: OffsetDateTime) -> Vec<bool> {
         // If the subtraction overflows, no cooldown has elapsed.
         let threshold = now.checked_sub(Duration::seconds(cooldown_seconds.max(0)));
-        let rested = |at: OffsetDateTime| match threshold {
+        let has_elapsed = |at: OffsetDateTime| match threshold {
             // With no cooldown, the release time may be the current second, so an equal time counts as elapsed
             // (IPAM-164).
             Some(threshold) if cooldown_seconds == 0 => at <= threshold,
@@ -48,13 +48,13 @@ impl Block {
             None => false,
         };
         let released = |attribute: &Attribute| attribute.released_at.as_deref().and_then(parse_time);
-        self.attributes.iter().map(|attribute| released(attribute).is_some_and(rested)).collect()
+        self.attributes.iter().map(|attribute| released(attribute).is_some_and(has_elapsed)).collect()
     }
 
-    fn free_where(&mut self, rested: &[bool]) -> bool {
+    fn free_where(&mut self, cooled: &[bool]) -> bool {
         let before = self.unallocated.len();
         for ordinal in 0..self.allocations.len() {
-            if self.allocations[ordinal].is_some_and(|index| rested[index]) {
+            if self.allocations[ordinal].is_some_and(|index| cooled[index]) {
                 self.free_ordinal(ordinal);
             }
         }

@@ -26,7 +26,7 @@ pub enum CorruptBlock {
         capacity: u128,
     },
     /// An allocation refers to a missing attribute.
-    #[error("block {cidr} is corrupt: ordinal {ordinal} refers to attribute {index}, of {attributes}")]
+    #[error("block {cidr} is corrupt: ordinal {ordinal} refers to attribute {index} of only {attributes}")]
     Attribute {
         /// The block.
         cidr: String,
@@ -48,7 +48,7 @@ pub enum CorruptBlock {
         problem: &'static str,
     },
     /// A release time is not an RFC 3339 time.
-    #[error("block {cidr} is corrupt: attribute {index} was released at `{text}`, which is no time")]
+    #[error("block {cidr} is corrupt: the release time `{text}` of attribute {index} is invalid")]
     ReleaseTime {
         /// The block.
         cidr: String,
@@ -95,7 +95,7 @@ impl Attribute {
         self.handle_id.as_deref().filter(|id| !id.is_empty()).map(HandleId::new)
     }
 
-    fn is_held_by(&self, handle: &HandleId) -> bool {
+    fn has_handle(&self, handle: &HandleId) -> bool {
         self.handle_id
             .as_deref()
             .is_some_and(|id| !id.is_empty() && HandleId::cut(id) == HandleId::cut(handle.as_str()))
@@ -120,8 +120,8 @@ impl Block {
     /// Returns true if only Windows-reserved addresses are allocated. Addresses that are cooling down count as
     /// allocated (IPAM-171). A corrupt block is never empty, because its allocations cannot be trusted.
     pub fn is_empty(&self) -> bool {
-        let reserved = |&index: &usize| self.attributes.get(index).is_some_and(Attribute::is_windows_reserved);
-        self.allocations.iter().flatten().all(reserved) && self.verify().is_ok()
+        let is_reserved = |&index: &usize| self.attributes.get(index).is_some_and(Attribute::is_windows_reserved);
+        self.allocations.iter().flatten().all(is_reserved) && self.verify().is_ok()
     }
 
     /// Returns the number of addresses that automatic assignment can assign now.
@@ -143,13 +143,13 @@ impl Block {
     /// Returns an ordinal that is neither allocated nor in the free list, for a block whose arrays have the right
     /// length.
     pub fn lost_ordinal(&self) -> Option<usize> {
-        let mut known: Vec<bool> = self.allocations.iter().map(Option::is_some).collect();
+        let mut accounted: Vec<bool> = self.allocations.iter().map(Option::is_some).collect();
         for &ordinal in &self.unallocated {
-            if let Some(known) = known.get_mut(ordinal) {
-                *known = true;
+            if let Some(slot) = accounted.get_mut(ordinal) {
+                *slot = true;
             }
         }
-        known.iter().position(|known| !known)
+        accounted.iter().position(|is_accounted| !is_accounted)
     }
 
     /// Returns the addresses of `handle` in ascending order.
@@ -192,10 +192,10 @@ impl Block {
 
     /// Returns the ordinals of `handle` in ascending order.
     pub(super) fn ordinals_of(&self, handle: &HandleId) -> impl Iterator<Item = usize> {
-        let held = |slot: &Option<usize>| {
-            slot.and_then(|index| self.attributes.get(index)).is_some_and(|attribute| attribute.is_held_by(handle))
+        let has_handle = |slot: &Option<usize>| {
+            slot.and_then(|index| self.attributes.get(index)).is_some_and(|attribute| attribute.has_handle(handle))
         };
-        self.allocations.iter().enumerate().filter(move |(_, slot)| held(slot)).map(|(ordinal, _)| ordinal)
+        self.allocations.iter().enumerate().filter(move |(_, slot)| has_handle(slot)).map(|(ordinal, _)| ordinal)
     }
 
     /// Returns free ordinals and their addresses, in the order in which they will be assigned.

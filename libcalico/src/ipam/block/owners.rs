@@ -108,8 +108,9 @@ impl Block {
 
     /// Returns true if any address of `handle` has an owner.
     pub fn has_owner(&self, handle: &HandleId) -> bool {
-        let owned = |attribute: &Attribute| !attribute.active_owner.is_empty() || !attribute.alternate_owner.is_empty();
-        self.attributes_of(handle).into_iter().any(|index| owned(&self.attributes[index]))
+        let has_owner =
+            |attribute: &Attribute| !attribute.active_owner.is_empty() || !attribute.alternate_owner.is_empty();
+        self.attributes_of(handle).into_iter().any(|index| has_owner(&self.attributes[index]))
     }
 
     /// Returns the indices of the existing attributes of `handle`, in ascending order.
@@ -135,11 +136,11 @@ mod tests {
 
     /// Returns a block with one address of each of two handles.
     fn block() -> (Block, HandleId, HandleId) {
-        let (machine, other) = (HandleId::new("net.vmi.ns.vm1"), HandleId::new("net.c1"));
+        let (vmi, other) = (HandleId::new("net.vmi.ns.vm1"), HandleId::new("net.c1"));
         let requester = Owner::Host("n1".into());
         let mut block =
             Block::new("10.0.0.0/30".parse().unwrap(), &requester, time::OffsetDateTime::UNIX_EPOCH).unwrap();
-        for handle in [&machine, &other] {
+        for handle in [&vmi, &other] {
             let request = AssignRequest {
                 handle: Some(handle),
                 attributes: &owner(SOURCE),
@@ -148,7 +149,7 @@ mod tests {
             };
             block.assign(1, &request, &Reservations::default()).unwrap();
         }
-        (block, machine, other)
+        (block, vmi, other)
     }
 
     fn owners(block: &Block, handle: &HandleId) -> [BTreeMap<String, String>; 2] {
@@ -159,37 +160,37 @@ mod tests {
     /// Follows upstream's test of a live migration.
     #[test]
     fn block_owners_follow_a_live_migration() {
-        let (mut block, machine, other) = block();
+        let (mut block, vmi, other) = block();
         let untouched = owners(&block, &other);
         let none = BTreeMap::new();
-        let addresses = block.set_owner(&machine, OwnerSlot::Alternate, &owner(TARGET));
+        let addresses = block.set_owner(&vmi, OwnerSlot::Alternate, &owner(TARGET));
         assert_eq!(addresses, ["10.0.0.0".parse::<IpAddr>().unwrap()]);
-        assert_eq!(owners(&block, &machine), [owner(SOURCE), owner(TARGET)]);
-        assert!(block.clear_owner(&machine, SOURCE[0], SOURCE[1]));
-        assert_eq!(owners(&block, &machine), [none.clone(), owner(TARGET)]);
-        assert!(block.has_owner(&machine));
-        assert!(!block.clear_owner(&machine, SOURCE[0], SOURCE[1]), "it is gone already");
-        assert!(block.clear_owner(&machine, TARGET[0], TARGET[1]));
-        assert_eq!(owners(&block, &machine), [none.clone(), none]);
-        assert!(!block.has_owner(&machine));
+        assert_eq!(owners(&block, &vmi), [owner(SOURCE), owner(TARGET)]);
+        assert!(block.clear_owner(&vmi, SOURCE[0], SOURCE[1]));
+        assert_eq!(owners(&block, &vmi), [none.clone(), owner(TARGET)]);
+        assert!(block.has_owner(&vmi));
+        assert!(!block.clear_owner(&vmi, SOURCE[0], SOURCE[1]), "the owner is already removed");
+        assert!(block.clear_owner(&vmi, TARGET[0], TARGET[1]));
+        assert_eq!(owners(&block, &vmi), [none.clone(), none]);
+        assert!(!block.has_owner(&vmi));
         assert_eq!(owners(&block, &other), untouched);
-        assert!(!block.clear_owner(&machine, "elsewhere", SOURCE[1]));
+        assert!(!block.clear_owner(&vmi, "elsewhere", SOURCE[1]));
     }
 
     #[test]
     fn new_active_owner_replaces_any_previous_owner() {
-        let (mut block, machine, _) = block();
-        block.set_owner(&machine, OwnerSlot::Alternate, &owner(TARGET));
-        block.set_owner(&machine, OwnerSlot::Active, &owner(["ns", "virt-launcher-vm1-c"]));
-        assert_eq!(owners(&block, &machine), [owner(["ns", "virt-launcher-vm1-c"]), owner(TARGET)]);
+        let (mut block, vmi, _) = block();
+        block.set_owner(&vmi, OwnerSlot::Alternate, &owner(TARGET));
+        block.set_owner(&vmi, OwnerSlot::Active, &owner(["ns", "virt-launcher-vm1-c"]));
+        assert_eq!(owners(&block, &vmi), [owner(["ns", "virt-launcher-vm1-c"]), owner(TARGET)]);
         assert_eq!(block.set_owner(&HandleId::new("nobody"), OwnerSlot::Active, &owner(SOURCE)), Vec::<IpAddr>::new());
     }
 
     #[test]
     fn allocation_with_an_invalid_attribute_index_is_skipped() {
-        let (mut block, machine, _) = block();
+        let (mut block, vmi, _) = block();
         block.allocations[3] = Some(9);
-        block.set_owner(&machine, OwnerSlot::Active, &owner(TARGET));
-        assert_eq!(owners(&block, &machine)[0], owner(TARGET));
+        block.set_owner(&vmi, OwnerSlot::Active, &owner(TARGET));
+        assert_eq!(owners(&block, &vmi)[0], owner(TARGET));
     }
 }

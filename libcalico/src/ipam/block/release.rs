@@ -91,7 +91,7 @@ impl Block {
         for ordinal in &ordinals {
             self.sequence_number_for_allocation.insert(ordinal.to_string(), self.sequence_number);
         }
-        self.rest(&ordinals, cooldown_seconds, now)?;
+        self.start_cooldown(&ordinals, cooldown_seconds, now)?;
         Ok(outcome)
     }
 
@@ -141,9 +141,10 @@ impl Block {
         now: OffsetDateTime,
     ) -> Result<usize, CorruptBlock> {
         self.verify()?;
-        let numbered = |ordinal| sequence.is_none_or(|wanted| self.sequence_of(ordinal).unwrap_or_default() == wanted);
-        let ordinals: Vec<usize> = self.ordinals_of(handle).filter(|&ordinal| numbered(ordinal)).collect();
-        self.rest(&ordinals, cooldown_seconds, now)?;
+        let has_sequence =
+            |ordinal| sequence.is_none_or(|wanted| self.sequence_of(ordinal).unwrap_or_default() == wanted);
+        let ordinals: Vec<usize> = self.ordinals_of(handle).filter(|&ordinal| has_sequence(ordinal)).collect();
+        self.start_cooldown(&ordinals, cooldown_seconds, now)?;
         Ok(ordinals.len())
     }
 
@@ -167,16 +168,21 @@ impl Block {
             return Err(ReleaseError::Sequence { ip: request.ip, given, stored });
         }
         let Some(held) = self.allocation(request.ip).filter(|held| !held.is_cooling()) else { return Ok(None) };
-        let holder = held.handle();
-        if let Some(given) = request.handle.clone().filter(|given| Some(given) != holder.as_ref()) {
-            let stored = holder.map(|handle| handle.to_string()).unwrap_or_default();
+        let handle = held.handle();
+        if let Some(given) = request.handle.clone().filter(|given| Some(given) != handle.as_ref()) {
+            let stored = handle.map(|handle| handle.to_string()).unwrap_or_default();
             return Err(ReleaseError::Handle { ip: request.ip, given, stored });
         }
-        Ok(Some((ordinal, holder)))
+        Ok(Some((ordinal, handle)))
     }
 
     /// Marks ordinals as released under one new attribute, then frees those whose cooldown has elapsed.
-    fn rest(&mut self, ordinals: &[usize], cooldown_seconds: i64, now: OffsetDateTime) -> Result<(), CorruptBlock> {
+    fn start_cooldown(
+        &mut self,
+        ordinals: &[usize],
+        cooldown_seconds: i64,
+        now: OffsetDateTime,
+    ) -> Result<(), CorruptBlock> {
         if ordinals.is_empty() {
             return Ok(());
         }
@@ -228,8 +234,8 @@ impl OldHandle {
     }
 
     fn is_owner(&self, attribute: &Attribute) -> bool {
-        let is_noted = |(namespace, pod): &(String, String)| attribute.names_pod(namespace, pod);
-        attribute.says_nothing() || self.pod.as_ref().is_some_and(is_noted)
+        let is_named = |(namespace, pod): &(String, String)| attribute.names_pod(namespace, pod);
+        attribute.says_nothing() || self.pod.as_ref().is_some_and(is_named)
     }
 }
 

@@ -106,10 +106,10 @@ fn block_overlapping_a_block_of_another_size_is_not_claimed() {
 
 #[test]
 fn excluded_block_is_neither_claimed_nor_used() {
-    let (pools, left) = ([pool(POOL)], cidr("10.67.0.128/26"));
-    let room = |cidr: &Cidr| (*cidr == left).then_some(None);
-    let found = usable_block(&pools, &room, &[left].into(), &Reservations::none(), &host("node1"), NOW);
-    assert_eq!(found, UsableBlock::Claim(cidr("10.67.0.192/26")));
+    let (pools, existing) = ([pool(POOL)], cidr("10.67.0.128/26"));
+    let room = |cidr: &Cidr| (*cidr == existing).then_some(None);
+    let selected = usable_block(&pools, &room, &[existing].into(), &Reservations::none(), &host("node1"), NOW);
+    assert_eq!(selected, UsableBlock::Claim(cidr("10.67.0.192/26")));
 }
 
 #[test]

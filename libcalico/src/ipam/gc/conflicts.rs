@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::table::Row;
-use super::watchlist::Watchlist;
+use super::grace_tracker::GraceTracker;
+use super::table::RowId;
 use crate::ipam::{Block, Claim};
 use crate::net::{Cidr, IpVersion};
 
 /// The minimum duration of a conflict. ADD and DEL write the block and kubelet writes the status, one after the other,
 /// so shorter contradictions are normal.
-pub(super) const SETTLED: Duration = Duration::from_secs(120);
+pub(super) const MIN_DURATION: Duration = Duration::from_secs(120);
 
 /// An address that a running pod reports, and that has not been the pod's in its block for two minutes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,20 +35,22 @@ pub enum Rival {
     #[error("free")]
     Free,
     /// The address belongs to the owner described here.
-    #[error("for {0}")]
+    #[error("allocated to {0}")]
     Another(String),
 }
 
 /// Returns the state in `block` of an `address` that a pod reports; `None` if the address belongs to the pod or its
 /// owner cannot be determined.
 pub fn rival(block: &Block, address: IpAddr, namespace: &str, name: &str) -> Option<Rival> {
-    let Some(held) = block.allocation(address).filter(|held| !held.is_cooling()) else { return Some(Rival::Free) };
-    let attribute = held.attribute.filter(|attribute| attribute.handle().is_some())?;
+    let Some(allocation) = block.allocation(address).filter(|allocation| !allocation.is_cooling()) else {
+        return Some(Rival::Free);
+    };
+    let attribute = allocation.attribute.filter(|attribute| attribute.handle().is_some())?;
     let (claim, _) = Claim::of(attribute);
-    let whom = match claim {
+    let owner = match claim {
         Claim::Unnamed => return None,
         Claim::Pod { namespace: of, name: pod } if (of, pod) == (namespace, name) => return None,
-        Claim::Machine { .. } if Claim::owners(attribute).any(|owner| owner == (namespace, name)) => return None,
+        Claim::Machine { .. } if Claim::owners(attribute).any(|pod| pod == (namespace, name)) => return None,
         // The allocation names no pod of the VMI, so the pod may be the VMI's.
         Claim::Machine { namespace: of, .. } if of == namespace && Claim::owners(attribute).next().is_none() => {
             return None;
@@ -58,44 +60,44 @@ pub fn rival(block: &Block, address: IpAddr, namespace: &str, name: &str) -> Opt
         Claim::Service { namespace, name } => format!("service {namespace}/{name}"),
         Claim::Tunnel => "the tunnel of a node".into(),
         Claim::HostReserved => "the host".into(),
-        Claim::Foreign => "another use".into(),
+        Claim::Foreign => "an owner of an unknown type".into(),
     };
-    Some(Rival::Another(whom))
+    Some(Rival::Another(owner))
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Conflicts {
     /// The suspected conflicts, by the pod's row.
-    pub(super) watched: Watchlist<(Row, IpAddr), ()>,
+    pub(super) suspected: GraceTracker<(RowId, IpAddr), ()>,
     /// The conflicts that were reported to operators.
-    pub(super) reported: BTreeSet<(Row, IpAddr)>,
+    pub(super) reported: BTreeSet<(RowId, IpAddr)>,
     /// The pods to examine.
-    pub(super) pods: BTreeSet<Row>,
+    pub(super) pods_to_check: BTreeSet<RowId>,
     /// Whether to examine all pods. Any pod may report the addresses of a new block.
-    pub(super) all: bool,
+    pub(super) check_all_pods: bool,
     /// The number of blocks of each size.
     pub(super) sizes: BTreeMap<(IpVersion, u8), usize>,
 }
 
 impl Conflicts {
-    pub(super) fn block_came(&mut self, cidr: Cidr) {
-        self.all = true;
+    pub(super) fn block_added(&mut self, cidr: Cidr) {
+        self.check_all_pods = true;
         *self.sizes.entry((cidr.version(), cidr.prefix())).or_default() += 1;
     }
 
-    pub(super) fn block_went(&mut self, cidr: Cidr) {
+    pub(super) fn block_removed(&mut self, cidr: Cidr) {
         let size = (cidr.version(), cidr.prefix());
-        let left = self.sizes.get_mut(&size).map(|left| {
-            *left = left.saturating_sub(1);
-            *left
+        let remaining = self.sizes.get_mut(&size).map(|count| {
+            *count = count.saturating_sub(1);
+            *count
         });
-        if left == Some(0) {
+        if remaining == Some(0) {
             self.sizes.remove(&size);
         }
     }
 
-    pub(super) fn clear(&mut self, key: &(Row, IpAddr)) {
-        self.watched.clear(key);
+    pub(super) fn clear(&mut self, key: &(RowId, IpAddr)) {
+        self.suspected.clear(key);
         self.reported.remove(key);
     }
 }

@@ -5,15 +5,15 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::index::Index;
-use super::leaks::{Grace, Leak, LeakTransition};
-use super::rows::Tracked;
+use super::leaks::{GracePeriod, LeakTimer, LeakTransition};
+use super::rows::AddressRow;
 use super::suspect::{Holder, Suspect};
-use super::table::{NONE, Row};
-use crate::ipam::{ClaimKind, Evidence, HandleId, Holding, Keeper};
+use super::table::{NONE, RowId};
+use crate::ipam::{ClaimKind, Evidence, HandleId, Keeper, Verdict};
 use crate::net::Cidr;
 
 /// The minimum grace period for a VMI's address, as in upstream (KC-433).
-const MACHINE_GRACE: Duration = Duration::from_secs(300);
+const VMI_GRACE: Duration = Duration::from_secs(300);
 
 /// The addresses to examine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,122 +64,129 @@ impl Index {
         };
         let rows = self.rows_to_examine(now, scope, &nodes);
         let mut changes = Vec::new();
-        let mut concerned = nodes.clone();
+        let mut affected_nodes = nodes.clone();
         for row in rows {
-            if let Some(tracked) = self.tracked.get_mut(row) {
-                tracked.set(Tracked::DIRTY, false);
-                concerned.insert(tracked.node);
-                self.examine_one(row, now, &mut changes);
+            if let Some(tracked) = self.addresses.get_mut(row) {
+                tracked.set(AddressRow::DIRTY, false);
+                affected_nodes.insert(tracked.node);
+                self.examine_address(row, now, &mut changes);
             }
         }
-        for &node in &concerned {
+        for &node in &affected_nodes {
             self.examine_node(node, now, &mut changes);
         }
         for node in nodes {
             self.drop_unused_node(node);
         }
-        self.examine_reports(now, scope);
+        self.examine_reported_addresses(now, scope);
         changes
     }
 
-    fn rows_to_examine(&mut self, now: Duration, scope: Scope, nodes: &BTreeSet<Row>) -> Vec<Row> {
+    fn rows_to_examine(&mut self, now: Duration, scope: Scope, nodes: &BTreeSet<RowId>) -> Vec<RowId> {
         let dirty = std::mem::take(&mut self.dirty);
         if scope == Scope::Everything {
-            return self.tracked.rows();
+            return self.addresses.rows();
         }
         let mut rows = dirty;
         rows.extend(self.leaks.due(now));
         for &node in nodes {
-            rows.extend(self.nodes.get(node).map(|node| node.tracked.as_slice()).unwrap_or_default());
+            rows.extend(self.nodes.get(node).map(|node| node.addresses.as_slice()).unwrap_or_default());
         }
         rows.sort_unstable();
         rows.dedup();
         rows
     }
 
-    fn examine_one(&mut self, row: Row, now: Duration, changes: &mut Vec<Change>) {
-        let Some(tracked) = self.tracked.get(row) else { return };
-        let gone = tracked.is(Tracked::NAMES_NODE) && self.is_gone(tracked.node);
-        if tracked.kind == ClaimKind::Tunnel && gone {
+    fn examine_address(&mut self, row: RowId, now: Duration, changes: &mut Vec<Change>) {
+        let Some(tracked) = self.addresses.get(row) else { return };
+        let is_node_deleted = tracked.is(AddressRow::NAMES_NODE) && self.is_node_deleted(tracked.node);
+        if tracked.kind == ClaimKind::Tunnel && is_node_deleted {
             // `examine_node` decides after all other addresses of the node.
             return;
         }
         let (grace, kind) = (self.settings.leak_grace, tracked.kind);
-        match self.judge(row) {
-            Holding::Held(_) => self.cleared(row, changes),
-            Holding::Leaked(evidence) => {
-                let is_new = |leak: &Leak| evidence == Evidence::NoKubeVirt && leak.evidence != evidence;
+        match self.assess(row) {
+            Verdict::InUse(_) => self.record_in_use(row, changes),
+            Verdict::Leaked(evidence) => {
+                let is_new = |leak: &LeakTimer| evidence.needs_full_grace() && leak.evidence != evidence;
                 if self.leaks.get(row).is_some_and(is_new) {
                     // The grace period starts again, because KubeVirt must be missing for all of it.
-                    self.cleared(row, changes);
+                    self.record_in_use(row, changes);
                 }
-                let of_machine = Grace::After(grace.unwrap_or_default().max(MACHINE_GRACE));
+                let vmi_grace = GracePeriod::After(grace.unwrap_or_default().max(VMI_GRACE));
                 let grace = match grace {
-                    _ if evidence == Evidence::NoKubeVirt => of_machine,
-                    _ if gone => Grace::AtOnce,
-                    _ if kind == ClaimKind::Machine => of_machine,
-                    None => return self.cleared(row, changes),
-                    Some(Duration::ZERO) => Grace::Never,
-                    Some(grace) => Grace::After(grace),
+                    _ if evidence.needs_full_grace() => vmi_grace,
+                    _ if is_node_deleted => GracePeriod::AtOnce,
+                    _ if kind == ClaimKind::Machine => vmi_grace,
+                    None => return self.record_in_use(row, changes),
+                    Some(Duration::ZERO) => GracePeriod::Never,
+                    Some(grace) => GracePeriod::After(grace),
                 };
-                self.leaked(row, now, evidence, grace, changes);
+                self.record_leak(row, now, evidence, grace, changes);
             }
         }
     }
 
     /// Prepares the release of a deleted node's affinities. The node's tunnel addresses are confirmed as leaks once no
     /// other address keeps the node (KC-439).
-    fn examine_node(&mut self, node: Row, now: Duration, changes: &mut Vec<Change>) {
+    fn examine_node(&mut self, node: RowId, now: Duration, changes: &mut Vec<Change>) {
         let Some(row) = self.nodes.get_mut(node) else { return };
         row.dirty = false;
-        let tracked = row.tracked.clone();
-        let holds = !tracked.is_empty() || !row.blocks.is_empty();
-        if !self.is_gone(node) {
-            return self.balance.stay(node);
+        let addresses = row.addresses.clone();
+        let has_entries = !addresses.is_empty() || !row.blocks.is_empty();
+        if !self.is_node_deleted(node) {
+            return self.reclaim.remove_deleted_node(node);
         }
-        if holds {
-            self.balance.depart(node);
+        if has_entries {
+            self.reclaim.add_deleted_node(node);
         }
-        let is_tunnel = |row: &Row| self.tracked.get(*row).is_some_and(|tracked| tracked.kind == ClaimKind::Tunnel);
-        let (tunnels, others): (Vec<Row>, Vec<Row>) = tracked.into_iter().partition(is_tunnel);
-        let settled = others.into_iter().all(|row| self.leaks.is_confirmed(row) || !self.names_node(row));
+        let is_tunnel = |row: &RowId| self.addresses.get(*row).is_some_and(|tracked| tracked.kind == ClaimKind::Tunnel);
+        let (tunnels, others): (Vec<RowId>, Vec<RowId>) = addresses.into_iter().partition(is_tunnel);
+        let others_are_confirmed = others.into_iter().all(|row| self.leaks.is_confirmed(row) || !self.names_node(row));
         for tunnel in tunnels {
-            match self.judge(tunnel) {
-                Holding::Leaked(evidence) if settled => {
-                    self.leaked(tunnel, now, evidence, Grace::AtOnce, changes);
+            match self.assess(tunnel) {
+                Verdict::Leaked(evidence) if others_are_confirmed => {
+                    self.record_leak(tunnel, now, evidence, GracePeriod::AtOnce, changes);
                 }
-                _ => self.cleared(tunnel, changes),
+                _ => self.record_in_use(tunnel, changes),
             }
         }
     }
 
-    /// Returns true if the allocation names its node. Other allocations are filed under the node of their block, and
+    /// Returns true if the allocation names its node. Other allocations are in the list of the node of their block, and
     /// do not prevent the release of the node's affinities.
-    pub(super) fn names_node(&self, row: Row) -> bool {
-        self.tracked.get(row).is_some_and(|tracked| tracked.is(Tracked::NAMES_NODE))
+    pub(super) fn names_node(&self, row: RowId) -> bool {
+        self.addresses.get(row).is_some_and(|tracked| tracked.is(AddressRow::NAMES_NODE))
     }
 
-    fn leaked(&mut self, row: Row, now: Duration, evidence: Evidence, grace: Grace, changes: &mut Vec<Change>) {
-        let known = self.leaks.get(row).is_some();
-        let transition = self.leaks.leaked(row, now, evidence, grace);
-        if !known {
+    fn record_leak(
+        &mut self,
+        row: RowId,
+        now: Duration,
+        evidence: Evidence,
+        grace: GracePeriod,
+        changes: &mut Vec<Change>,
+    ) {
+        let was_leak = self.leaks.get(row).is_some();
+        let transition = self.leaks.record(row, now, evidence, grace);
+        if !was_leak {
             self.count_candidate(row, 1);
         }
         let kind = match transition {
-            LeakTransition::Became => ChangeKind::Candidate(evidence),
+            LeakTransition::Started => ChangeKind::Candidate(evidence),
             LeakTransition::Confirmed => ChangeKind::Confirmed(evidence),
             LeakTransition::Cleared | LeakTransition::Unchanged => return,
         };
         changes.extend(self.change(row, kind));
     }
 
-    fn cleared(&mut self, row: Row, changes: &mut Vec<Change>) {
+    fn record_in_use(&mut self, row: RowId, changes: &mut Vec<Change>) {
         if self.clear_leak(row) {
             changes.extend(self.change(row, ChangeKind::Cleared));
         }
     }
 
-    pub(super) fn clear_leak(&mut self, row: Row) -> bool {
+    pub(super) fn clear_leak(&mut self, row: RowId) -> bool {
         let cleared = self.leaks.clear(row) == LeakTransition::Cleared;
         if cleared {
             self.count_candidate(row, -1);
@@ -187,26 +194,26 @@ impl Index {
         cleared
     }
 
-    fn change(&self, row: Row, kind: ChangeKind) -> Option<Change> {
-        let tracked = self.tracked.get(row)?;
+    fn change(&self, row: RowId, kind: ChangeKind) -> Option<Change> {
+        let tracked = self.addresses.get(row)?;
         let block = self.blocks.get(tracked.block)?.cidr;
-        let handle = self.handles.get(tracked.handle)?.id.write(&self.networks);
-        let (holder, node) = (self.holder_of(tracked), self.node_of(tracked));
+        let handle = self.handles.get(tracked.handle)?.id.to_handle_id(&self.networks);
+        let (holder, node) = (self.owner_of(tracked), self.node_of(tracked));
         Some(Change { kind, block, address: self.address_of(tracked)?, handle, holder, node })
     }
 
-    fn holder_of(&self, tracked: &Tracked) -> Holder {
-        let subject = self.subjects.get(tracked.subject);
-        let names = subject.map(|found| (self.namespaces.text(found.namespace).to_owned(), found.name.to_string()));
+    fn owner_of(&self, tracked: &AddressRow) -> Holder {
+        let owner = self.owners.get(tracked.owner);
+        let names = owner.map(|owner| (self.namespaces.text(owner.namespace).to_owned(), owner.name.to_string()));
         Holder { kind: tracked.kind, names }
     }
 
-    fn node_of(&self, tracked: &Tracked) -> Option<String> {
+    fn node_of(&self, tracked: &AddressRow) -> Option<String> {
         let node = tracked.named_node();
         (node != NONE).then(|| self.node_name(node).to_owned())
     }
 
-    pub(super) fn address_of(&self, tracked: &Tracked) -> Option<IpAddr> {
+    pub(super) fn address_of(&self, tracked: &AddressRow) -> Option<IpAddr> {
         self.blocks.get(tracked.block)?.cidr.nth(u128::from(tracked.ordinal))
     }
 
@@ -217,8 +224,8 @@ impl Index {
         let mut handles = BTreeSet::new();
         let mut suspects = Vec::new();
         for row in self.leaks.confirmed() {
-            let Some(handle) = self.tracked.get(row).map(|tracked| tracked.handle) else { continue };
-            if !handles.insert(handle) || self.leaks.is_parked(handle, now) {
+            let Some(handle) = self.addresses.get(row).map(|tracked| tracked.handle) else { continue };
+            if !handles.insert(handle) || self.leaks.is_postponed(handle, now) {
                 continue;
             }
             let rows = self.rows_of(handle);
@@ -232,28 +239,28 @@ impl Index {
         suspects
     }
 
-    pub(super) fn rows_of(&self, handle: Row) -> Vec<Row> {
+    pub(super) fn rows_of(&self, handle: RowId) -> Vec<RowId> {
         let mut rows = Vec::new();
-        let mut at = self.handles.get(handle).map_or(NONE, |handle| handle.tracked);
-        while let Some(tracked) = self.tracked.get(at) {
+        let mut at = self.handles.get(handle).map_or(NONE, |handle| handle.first_address);
+        while let Some(tracked) = self.addresses.get(at) {
             rows.push(at);
-            at = tracked.handle_next;
+            at = tracked.next_of_handle;
         }
         rows
     }
 
-    fn suspect(&self, row: Row) -> Option<Suspect> {
+    fn suspect(&self, row: RowId) -> Option<Suspect> {
         let owned = |(namespace, name): &(Box<str>, Box<str>)| (namespace.to_string(), name.to_string());
-        let (tracked, leak) = (self.tracked.get(row)?, self.leaks.get(row)?);
+        let (tracked, leak) = (self.addresses.get(row)?, self.leaks.get(row)?);
         let block = self.blocks.get(tracked.block)?;
         Some(Suspect {
             block: block.cidr,
             address: self.address_of(tracked)?,
-            handle: self.handles.get(tracked.handle)?.id.write(&self.networks),
+            handle: self.handles.get(tracked.handle)?.id.to_handle_id(&self.networks),
             sequence: tracked.sequence(),
             fingerprint: tracked.fingerprint,
-            holder: self.holder_of(tracked),
-            owners: self.owners.get(&row).into_iter().flatten().map(owned).collect(),
+            holder: self.owner_of(tracked),
+            owners: self.owner_pods.get(&row).into_iter().flatten().map(owned).collect(),
             node: self.node_of(tracked),
             kubernetes_node: self.kubernetes_name(tracked.named_node()).map(str::to_owned),
             pool: self.pool_name(block.pool).map(str::to_owned),
@@ -263,12 +270,12 @@ impl Index {
     }
 
     /// Returns the row of a suspect, if the index still has the same allocation.
-    fn row_of(&self, suspect: &Suspect) -> Option<Row> {
+    fn row_of(&self, suspect: &Suspect) -> Option<RowId> {
         let ordinal = u16::try_from(suspect.block.offset_of(suspect.address)?).ok()?;
         let block = self.blocks.get(self.blocks.find(suspect.block)?)?;
-        let row = block.tracked.iter().copied();
+        let row = block.addresses.iter().copied();
         let mut same = row.filter(|row| {
-            self.tracked.get(*row).is_some_and(|tracked| {
+            self.addresses.get(*row).is_some_and(|tracked| {
                 tracked.ordinal == ordinal
                     && tracked.sequence() == suspect.sequence
                     && tracked.fingerprint == suspect.fingerprint
@@ -280,10 +287,10 @@ impl Index {
 
     /// Processes the decision to keep an address. If the owner could not be looked up, the suspect is postponed,
     /// longer with each failure. Otherwise the address is no longer a leak.
-    pub fn kept(&mut self, suspect: &Suspect, keeper: Keeper, now: Duration) {
+    pub fn kept(&mut self, suspect: &Suspect, in_use_reason: Keeper, now: Duration) {
         let Some(row) = self.row_of(suspect) else { return };
-        if keeper == Keeper::Unseen {
-            self.park(row, now);
+        if in_use_reason == Keeper::Unseen {
+            self.postpone_handle(row, now);
         } else {
             self.clear_leak(row);
         }
@@ -292,23 +299,23 @@ impl Index {
     /// Postpones the handle of a suspect whose release failed.
     pub fn failed(&mut self, suspect: &Suspect, now: Duration) {
         if let Some(row) = self.row_of(suspect) {
-            self.park(row, now);
+            self.postpone_handle(row, now);
         }
     }
 
-    fn park(&mut self, row: Row, now: Duration) {
-        if let Some(tracked) = self.tracked.get(row) {
-            self.leaks.park(tracked.handle, now);
+    fn postpone_handle(&mut self, row: RowId, now: Duration) {
+        if let Some(tracked) = self.addresses.get(row) {
+            self.leaks.postpone(tracked.handle, now);
         }
     }
 
     /// Removes a released address from the index. The block's own event removes it, too, but arrives later.
     pub fn released(&mut self, suspect: &Suspect) {
-        self.numbers.reclaimed(suspect);
+        self.gauges.reclaimed(suspect);
         let Some(row) = self.row_of(suspect) else { return };
-        let block = self.tracked.get(row).map_or(NONE, |tracked| tracked.block);
+        let block = self.addresses.get(row).map_or(NONE, |tracked| tracked.block);
         if let Some(block) = self.blocks.get_mut(block) {
-            block.tracked = block.tracked.iter().copied().filter(|other| *other != row).collect();
+            block.addresses = block.addresses.iter().copied().filter(|other| *other != row).collect();
         }
         self.untrack(row);
     }
@@ -316,7 +323,7 @@ impl Index {
     /// Returns the time of the next action that needs no event: the end of a grace period, or a retry. Actions that
     /// are already due are not included.
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
-        let next = self.leaks.next_deadline(now).into_iter().chain(self.next_balance(now));
+        let next = self.leaks.next_deadline(now).into_iter().chain(self.next_reclaim(now));
         next.chain(self.next_conflict(now)).min()
     }
 }

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
+use super::grace_tracker::GraceTracker;
 use super::index::Index;
-use super::table::Row;
-use super::watchlist::Watchlist;
+use super::table::RowId;
 use crate::ipam::audit::miscounted;
 use crate::ipam::{Handle, HandleId, SuspectHandle};
 use crate::net::Cidr;
@@ -17,115 +17,115 @@ use crate::store::{Entry, Revision};
 #[derive(Debug, Default)]
 pub struct OrphanHandles {
     /// The suspect handles by ID, with the revision that was read; `None` for a missing handle.
-    wrong: Watchlist<HandleId, Option<Revision>>,
+    suspects: GraceTracker<HandleId, Option<Revision>>,
     blocks: BTreeMap<HandleId, BTreeSet<Cidr>>,
     /// The handles of the present list that blocks name.
-    named: HashSet<Row>,
+    named_by_blocks: HashSet<RowId>,
     /// The suspect handles of the present list.
-    seen: HashSet<HandleId>,
+    listed_suspects: HashSet<HandleId>,
 }
 
 impl OrphanHandles {
     /// Starts a list of all handles.
     pub fn list_begins(&mut self) {
-        self.named.clear();
-        self.seen.clear();
+        self.named_by_blocks.clear();
+        self.listed_suspects.clear();
     }
 
     /// Processes a handle of the list.
     pub fn listed(&mut self, entry: &Entry<Handle>, index: &Index, now: Duration) {
-        let cut = HandleId::new(entry.key.as_str());
-        if let Some(row) = index.find_handle(cut.as_str()) {
-            self.named.insert(row);
+        let id = HandleId::new(entry.key.as_str());
+        if let Some(row) = index.find_handle(id.as_str()) {
+            self.named_by_blocks.insert(row);
         }
-        let held = index.held_by(&cut);
+        let held = index.addresses_of_handle(&id);
         let counted = &entry.value.block;
-        let right = !held.is_empty() && miscounted(counted, &held).next().is_none();
-        if right || entry.value.deleted {
+        let is_right = !held.is_empty() && miscounted(counted, &held).next().is_none();
+        if is_right || entry.value.deleted {
             return;
         }
-        self.seen.insert(entry.key.clone());
+        self.listed_suspects.insert(entry.key.clone());
         self.blocks.insert(entry.key.clone(), counted.keys().chain(held.keys()).copied().collect());
-        self.wrong.suspect(entry.key.clone(), Some(entry.revision.clone()), now);
+        self.suspects.suspect(entry.key.clone(), Some(entry.revision.clone()), now);
     }
 
     /// Ends the list. Handles that blocks name but the list did not contain are missing.
     pub fn list_ends(&mut self, index: &Index, now: Duration) {
         for (row, id) in index.handle_ids() {
-            if !self.named.contains(&row) && !self.seen.contains(&id) {
-                self.blocks.insert(id.clone(), index.held_by(&id).into_keys().collect());
-                self.wrong.suspect(id.clone(), None, now);
-                self.seen.insert(id);
+            if !self.named_by_blocks.contains(&row) && !self.listed_suspects.contains(&id) {
+                self.blocks.insert(id.clone(), index.addresses_of_handle(&id).into_keys().collect());
+                self.suspects.suspect(id.clone(), None, now);
+                self.listed_suspects.insert(id);
             }
         }
-        let seen = std::mem::take(&mut self.seen);
-        self.named = HashSet::new();
-        self.wrong.retain(|id| seen.contains(id));
-        self.blocks.retain(|id, _| seen.contains(id));
+        let listed = std::mem::take(&mut self.listed_suspects);
+        self.named_by_blocks = HashSet::new();
+        self.suspects.retain(|id| listed.contains(id));
+        self.blocks.retain(|id, _| listed.contains(id));
     }
 
     /// Returns the handles that have been suspect and unchanged for `grace`. `grace` must exceed the duration of an
     /// ADD, which writes the handle before the block (IPAM-128).
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<SuspectHandle> {
         let suspect = |id: HandleId| SuspectHandle {
-            revision: self.wrong.state(&id).cloned().flatten(),
+            revision: self.suspects.state(&id).cloned().flatten(),
             blocks: self.blocks.get(&id).cloned().unwrap_or_default(),
             id,
         };
-        self.wrong.due(now, grace).into_iter().map(suspect).collect()
+        self.suspects.due(now, grace).into_iter().map(suspect).collect()
     }
 
     /// Drops a handle that was repaired or needed no repair.
     pub fn done(&mut self, id: &HandleId) {
-        self.wrong.clear(id);
+        self.suspects.clear(id);
         self.blocks.remove(id);
     }
 
     /// Postpones a handle that could not be repaired.
     pub fn failed(&mut self, id: &HandleId, now: Duration) {
-        self.wrong.failed(id, now);
+        self.suspects.postpone(id, now);
     }
 
     /// Returns the time at which the next handle is due.
     pub fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
-        self.wrong.next_deadline(now, grace)
+        self.suspects.next_deadline(now, grace)
     }
 
     /// Returns true if the handle is suspect.
     pub fn is_wrong(&self, id: &HandleId) -> bool {
-        self.wrong.state(id).is_some()
+        self.suspects.state(id).is_some()
     }
 
     /// Returns the number of suspect handles.
     pub fn len(&self) -> usize {
-        self.wrong.len()
+        self.suspects.len()
     }
 
     /// Returns true if no handle is suspect.
     pub fn is_empty(&self) -> bool {
-        self.wrong.is_empty()
+        self.suspects.is_empty()
     }
 }
 
 impl Index {
     /// Returns the number of addresses that a handle has in each block.
-    pub fn held_by(&self, handle: &HandleId) -> BTreeMap<Cidr, usize> {
-        let mut held = BTreeMap::new();
-        let Some(handle) = self.find_handle(handle.as_str()) else { return held };
+    pub fn addresses_of_handle(&self, handle: &HandleId) -> BTreeMap<Cidr, usize> {
+        let mut addresses = BTreeMap::new();
+        let Some(handle) = self.find_handle(handle.as_str()) else { return addresses };
         for row in self.rows_of(handle) {
-            if let Some(block) = self.tracked.get(row).and_then(|tracked| self.blocks.get(tracked.block)) {
-                *held.entry(block.cidr).or_default() += 1;
+            if let Some(block) = self.addresses.get(row).and_then(|tracked| self.blocks.get(tracked.block)) {
+                *addresses.entry(block.cidr).or_default() += 1;
             }
         }
-        held
+        addresses
     }
 
     /// Returns the handles in the blocks that should exist as objects. Addresses that Windows reserves have no handle
     /// object.
-    fn handle_ids(&self) -> impl Iterator<Item = (Row, HandleId)> {
+    fn handle_ids(&self) -> impl Iterator<Item = (RowId, HandleId)> {
         use crate::ipam::ClaimKind::HostReserved;
-        let counts = |row: Row| self.tracked.get(row).is_some_and(|tracked| tracked.kind != HostReserved);
-        let handles = self.handles.iter().filter(move |(_, handle)| counts(handle.tracked));
-        handles.map(|(row, handle)| (row, handle.id.write(&self.networks)))
+        let has_object = |row: RowId| self.addresses.get(row).is_some_and(|tracked| tracked.kind != HostReserved);
+        let handles = self.handles.iter().filter(move |(_, handle)| has_object(handle.first_address));
+        handles.map(|(row, handle)| (row, handle.id.to_handle_id(&self.networks)))
     }
 }

@@ -3,23 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::table::Row;
+use super::table::RowId;
 use crate::backoff::{Backoff, Jitter};
 use crate::ipam::Evidence;
 
 /// An address without owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Leak {
+pub(super) struct LeakTimer {
     /// The time at which the address was first found without owner.
     pub(super) since: Duration,
     pub(super) evidence: Evidence,
-    pub(super) stage: Stage,
+    pub(super) stage: LeakStage,
     /// True if the leak was confirmed without a grace period, because its node is deleted.
     pub(super) by_node: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum LeakStage {
     /// A leak in its grace period, which is confirmed if the address still has no owner at `due`. With a grace period
     /// of 0, `due` is `None` and the leak is only counted.
     Candidate {
@@ -32,7 +32,7 @@ pub(super) enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeakTransition {
     Unchanged,
-    Became,
+    Started,
     Confirmed,
     Cleared,
 }
@@ -40,11 +40,11 @@ pub(super) enum LeakTransition {
 /// All leaks, by the row of the address.
 #[derive(Debug, Default)]
 pub(super) struct Leaks {
-    by_row: HashMap<Row, Leak>,
-    due: BTreeSet<(Duration, Row)>,
-    confirmed: BTreeSet<Row>,
+    by_row: HashMap<RowId, LeakTimer>,
+    due: BTreeSet<(Duration, RowId)>,
+    confirmed: BTreeSet<RowId>,
     /// The handles that are postponed after failures.
-    parked: BTreeMap<Row, Postponement>,
+    postponed: BTreeMap<RowId, Postponement>,
 }
 
 /// The pauses between the attempts to release or repair something.
@@ -67,94 +67,101 @@ impl Postponement {
 }
 
 impl Leaks {
-    pub(super) fn get(&self, row: Row) -> Option<&Leak> {
+    pub(super) fn get(&self, row: RowId) -> Option<&LeakTimer> {
         self.by_row.get(&row)
     }
 
-    pub(super) fn is_confirmed(&self, row: Row) -> bool {
+    pub(super) fn is_confirmed(&self, row: RowId) -> bool {
         self.confirmed.contains(&row)
     }
 
     /// Records that an address has no owner. The leak is confirmed when the address has had none for `grace`.
-    pub(super) fn leaked(&mut self, row: Row, now: Duration, evidence: Evidence, grace: Grace) -> LeakTransition {
-        let known = self.by_row.get(&row).copied();
-        let since = known.map_or(now, |leak| leak.since);
+    pub(super) fn record(
+        &mut self,
+        row: RowId,
+        now: Duration,
+        evidence: Evidence,
+        grace: GracePeriod,
+    ) -> LeakTransition {
+        let previous = self.by_row.get(&row).copied();
+        let since = previous.map_or(now, |leak| leak.since);
         // If the node of a leak exists again, a confirmation that only the deleted node justified is withdrawn, and
         // the grace period applies.
-        let settled = known.filter(|leak| leak.stage == Stage::Confirmed && (!leak.by_node || grace == Grace::AtOnce));
+        let confirmed = previous
+            .filter(|leak| leak.stage == LeakStage::Confirmed && (!leak.by_node || grace == GracePeriod::AtOnce));
         let stage = match grace {
-            _ if settled.is_some() => Stage::Confirmed,
-            Grace::AtOnce => Stage::Confirmed,
-            Grace::Never => Stage::Candidate { due: None },
-            Grace::After(grace) if now >= since.saturating_add(grace) => Stage::Confirmed,
-            Grace::After(grace) => Stage::Candidate { due: Some(since.saturating_add(grace)) },
+            _ if confirmed.is_some() => LeakStage::Confirmed,
+            GracePeriod::AtOnce => LeakStage::Confirmed,
+            GracePeriod::Never => LeakStage::Candidate { due: None },
+            GracePeriod::After(grace) if now >= since.saturating_add(grace) => LeakStage::Confirmed,
+            GracePeriod::After(grace) => LeakStage::Candidate { due: Some(since.saturating_add(grace)) },
         };
-        let by_node = settled.map_or(grace == Grace::AtOnce, |leak| leak.by_node);
-        self.forget_stage(row, known);
+        let by_node = confirmed.map_or(grace == GracePeriod::AtOnce, |leak| leak.by_node);
+        self.remove_stage(row, previous);
         match stage {
-            Stage::Candidate { due } => _ = due.map(|due| self.due.insert((due, row))),
-            Stage::Confirmed => _ = self.confirmed.insert(row),
+            LeakStage::Candidate { due } => _ = due.map(|due| self.due.insert((due, row))),
+            LeakStage::Confirmed => _ = self.confirmed.insert(row),
         }
-        self.by_row.insert(row, Leak { since, evidence, stage, by_node });
-        match (known.map(|leak| leak.stage), stage) {
-            (Some(Stage::Confirmed), _) | (Some(_), Stage::Candidate { .. }) => LeakTransition::Unchanged,
-            (_, Stage::Confirmed) => LeakTransition::Confirmed,
-            (None, Stage::Candidate { .. }) => LeakTransition::Became,
+        self.by_row.insert(row, LeakTimer { since, evidence, stage, by_node });
+        match (previous.map(|leak| leak.stage), stage) {
+            (Some(LeakStage::Confirmed), _) | (Some(_), LeakStage::Candidate { .. }) => LeakTransition::Unchanged,
+            (_, LeakStage::Confirmed) => LeakTransition::Confirmed,
+            (None, LeakStage::Candidate { .. }) => LeakTransition::Started,
         }
     }
 
     /// Removes the leak of an address that is in use or no longer tracked.
-    pub(super) fn clear(&mut self, row: Row) -> LeakTransition {
-        let known = self.by_row.remove(&row);
-        self.forget_stage(row, known);
-        if known.is_some() { LeakTransition::Cleared } else { LeakTransition::Unchanged }
+    pub(super) fn clear(&mut self, row: RowId) -> LeakTransition {
+        let previous = self.by_row.remove(&row);
+        self.remove_stage(row, previous);
+        if previous.is_some() { LeakTransition::Cleared } else { LeakTransition::Unchanged }
     }
 
-    fn forget_stage(&mut self, row: Row, known: Option<Leak>) {
-        match known.map(|leak| leak.stage) {
-            Some(Stage::Candidate { due: Some(due) }) => _ = self.due.remove(&(due, row)),
-            Some(Stage::Confirmed) => _ = self.confirmed.remove(&row),
-            Some(Stage::Candidate { due: None }) | None => {}
+    fn remove_stage(&mut self, row: RowId, previous: Option<LeakTimer>) {
+        match previous.map(|leak| leak.stage) {
+            Some(LeakStage::Candidate { due: Some(due) }) => _ = self.due.remove(&(due, row)),
+            Some(LeakStage::Confirmed) => _ = self.confirmed.remove(&row),
+            Some(LeakStage::Candidate { due: None }) | None => {}
         }
     }
 
     /// Returns the candidates whose grace period has elapsed.
-    pub(super) fn due(&self, now: Duration) -> Vec<Row> {
+    pub(super) fn due(&self, now: Duration) -> Vec<RowId> {
         self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, row)| *row).collect()
     }
 
-    pub(super) fn confirmed(&self) -> impl Iterator<Item = Row> {
+    pub(super) fn confirmed(&self) -> impl Iterator<Item = RowId> {
         self.confirmed.iter().copied()
     }
 
-    pub(super) fn rows(&self) -> Vec<Row> {
+    pub(super) fn rows(&self) -> Vec<RowId> {
         self.by_row.keys().copied().collect()
     }
 
     /// Returns the time at which the next grace period or pause ends.
     pub(super) fn next_deadline(&self, now: Duration) -> Option<Duration> {
-        let parked = self.parked.values().map(|parked| parked.until).filter(|until| *until > now);
-        self.due.first().map(|(due, _)| *due).into_iter().chain(parked).min()
+        let postponed = self.postponed.values().map(|handle| handle.until).filter(|until| *until > now);
+        self.due.first().map(|(due, _)| *due).into_iter().chain(postponed).min()
     }
 
     /// Postpones a handle. The pause grows with each failure.
-    pub(super) fn park(&mut self, handle: Row, now: Duration) {
-        self.parked.entry(handle).or_default().fail(now);
+    pub(super) fn postpone(&mut self, handle: RowId, now: Duration) {
+        self.postponed.entry(handle).or_default().fail(now);
     }
 
     /// Ends the postponement of a handle that changed or no longer exists.
-    pub(super) fn unpark(&mut self, handle: Row) {
-        self.parked.remove(&handle);
+    pub(super) fn end_postponement(&mut self, handle: RowId) {
+        self.postponed.remove(&handle);
     }
 
-    pub(super) fn is_parked(&self, handle: Row, now: Duration) -> bool {
-        self.parked.get(&handle).is_some_and(|parked| parked.until > now)
+    pub(super) fn is_postponed(&self, handle: RowId, now: Duration) -> bool {
+        self.postponed.get(&handle).is_some_and(|postponement| postponement.until > now)
     }
 }
 
 /// The time for which an address must have no owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Grace {
+pub(super) enum GracePeriod {
     AtOnce,
     After(Duration),
     Never,
@@ -167,10 +174,10 @@ mod size {
 
     impl Leaks {
         pub(in super::super) fn bytes(&self) -> usize {
-            self.by_row.capacity() * (size_of::<(Row, Leak)>() + 1)
-                + self.due.len() * 2 * size_of::<(Duration, Row)>()
-                + self.confirmed.len() * 2 * size_of::<Row>()
-                + self.parked.len() * 2 * size_of::<(Row, Postponement)>()
+            self.by_row.capacity() * (size_of::<(RowId, LeakTimer)>() + 1)
+                + self.due.len() * 2 * size_of::<(Duration, RowId)>()
+                + self.confirmed.len() * 2 * size_of::<RowId>()
+                + self.postponed.len() * 2 * size_of::<(RowId, Postponement)>()
         }
     }
 }
@@ -185,40 +192,40 @@ mod tests {
     #[test]
     fn leak_candidate_is_confirmed_after_the_grace_period() {
         let mut leaks = Leaks::default();
-        let grace = Grace::After(AT(10));
-        assert_eq!(leaks.leaked(1, AT(5), GONE, grace), LeakTransition::Became);
+        let grace = GracePeriod::After(AT(10));
+        assert_eq!(leaks.record(1, AT(5), GONE, grace), LeakTransition::Started);
         assert_eq!((leaks.next_deadline(AT(5)), leaks.due(AT(14))), (Some(AT(15)), vec![]));
-        assert_eq!(leaks.leaked(1, AT(14), GONE, grace), LeakTransition::Unchanged);
+        assert_eq!(leaks.record(1, AT(14), GONE, grace), LeakTransition::Unchanged);
         assert_eq!(leaks.due(AT(15)), [1]);
-        assert_eq!(leaks.leaked(1, AT(15), GONE, grace), LeakTransition::Confirmed);
+        assert_eq!(leaks.record(1, AT(15), GONE, grace), LeakTransition::Confirmed);
         assert_eq!((leaks.is_confirmed(1), leaks.next_deadline(AT(15))), (true, None));
-        assert_eq!(leaks.leaked(1, AT(16), GONE, grace), LeakTransition::Unchanged);
+        assert_eq!(leaks.record(1, AT(16), GONE, grace), LeakTransition::Unchanged);
         assert_eq!(leaks.clear(1), LeakTransition::Cleared);
         assert_eq!((leaks.is_confirmed(1), leaks.clear(1)), (false, LeakTransition::Unchanged));
-        assert_eq!(leaks.leaked(1, AT(20), GONE, grace), LeakTransition::Became, "its time begins anew");
+        assert_eq!(leaks.record(1, AT(20), GONE, grace), LeakTransition::Started, "the grace period starts again");
     }
 
     #[test]
     fn zero_grace_confirms_a_leak_at_once_and_no_grace_never() {
         let mut leaks = Leaks::default();
-        assert_eq!(leaks.leaked(1, AT(0), GONE, Grace::AtOnce), LeakTransition::Confirmed);
+        assert_eq!(leaks.record(1, AT(0), GONE, GracePeriod::AtOnce), LeakTransition::Confirmed);
         assert!(leaks.get(1).unwrap().by_node);
-        assert_eq!(leaks.leaked(2, AT(0), GONE, Grace::Never), LeakTransition::Became);
-        assert_eq!(leaks.leaked(2, AT(1_000_000), GONE, Grace::Never), LeakTransition::Unchanged);
+        assert_eq!(leaks.record(2, AT(0), GONE, GracePeriod::Never), LeakTransition::Started);
+        assert_eq!(leaks.record(2, AT(1_000_000), GONE, GracePeriod::Never), LeakTransition::Unchanged);
         assert_eq!(leaks.next_deadline(AT(0)), None);
-        assert_eq!(leaks.leaked(2, AT(1_000_001), GONE, Grace::AtOnce), LeakTransition::Confirmed);
-        assert_eq!(leaks.leaked(3, AT(0), GONE, Grace::After(Duration::ZERO)), LeakTransition::Confirmed);
+        assert_eq!(leaks.record(2, AT(1_000_001), GONE, GracePeriod::AtOnce), LeakTransition::Confirmed);
+        assert_eq!(leaks.record(3, AT(0), GONE, GracePeriod::After(Duration::ZERO)), LeakTransition::Confirmed);
     }
 
     #[test]
     fn leaks_of_a_returned_node_regain_their_grace_period() {
         let mut leaks = Leaks::default();
-        leaks.leaked(1, AT(0), GONE, Grace::AtOnce);
-        assert_eq!(leaks.leaked(1, AT(5), GONE, Grace::After(AT(10))), LeakTransition::Unchanged);
+        leaks.record(1, AT(0), GONE, GracePeriod::AtOnce);
+        assert_eq!(leaks.record(1, AT(5), GONE, GracePeriod::After(AT(10))), LeakTransition::Unchanged);
         assert_eq!((leaks.is_confirmed(1), leaks.due(AT(10))), (false, vec![1]));
-        assert_eq!(leaks.leaked(1, AT(10), GONE, Grace::After(AT(10))), LeakTransition::Confirmed);
-        leaks.leaked(1, AT(11), GONE, Grace::AtOnce);
-        assert!(!leaks.get(1).unwrap().by_node, "it had its grace");
+        assert_eq!(leaks.record(1, AT(10), GONE, GracePeriod::After(AT(10))), LeakTransition::Confirmed);
+        leaks.record(1, AT(11), GONE, GracePeriod::AtOnce);
+        assert!(!leaks.get(1).unwrap().by_node, "the grace period has elapsed");
     }
 
     #[test]
@@ -226,13 +233,13 @@ mod tests {
         let mut leaks = Leaks::default();
         let mut waits = Vec::new();
         for _ in 0..20 {
-            leaks.park(7, AT(100));
+            leaks.postpone(7, AT(100));
             waits.push(leaks.next_deadline(AT(100)).unwrap() - AT(100));
         }
         assert_eq!(waits[..4], [AT(1), AT(2), AT(4), AT(8)]);
         assert_eq!(waits[19], AT(300));
-        assert!(leaks.is_parked(7, AT(399)) && !leaks.is_parked(7, AT(400)));
-        leaks.unpark(7);
-        assert!(!leaks.is_parked(7, AT(100)));
+        assert!(leaks.is_postponed(7, AT(399)) && !leaks.is_postponed(7, AT(400)));
+        leaks.end_postponement(7);
+        assert!(!leaks.is_postponed(7, AT(100)));
     }
 }

@@ -2,24 +2,24 @@
 
 use data_encoding::HEXLOWER;
 
-use super::table::{Keyed, NONE, Names, Row};
+use super::table::{Keyed, NONE, NameTable, RowId};
 use crate::ipam::{ClaimKind, Ended, HandleId, ReportedAddresses};
 use crate::net::Cidr;
 
 /// A tracked address: allocated with a handle, and not cooling down.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Tracked {
+pub(super) struct AddressRow {
     pub(super) sequence: u64,
-    pub(super) block: Row,
-    pub(super) handle: Row,
+    pub(super) block: RowId,
+    pub(super) handle: RowId,
     /// The next address of the same handle, or [`NONE`].
-    pub(super) handle_next: Row,
+    pub(super) next_of_handle: RowId,
     /// The owner, which is a pod, VMI or Service, or [`NONE`].
-    pub(super) subject: Row,
+    pub(super) owner: RowId,
     /// The next address of the same owner, or [`NONE`].
-    pub(super) subject_next: Row,
-    /// The Calico node under which the address is filed, or [`NONE`].
-    pub(super) node: Row,
+    pub(super) next_of_owner: RowId,
+    /// The Calico node whose list contains the address, or [`NONE`].
+    pub(super) node: RowId,
     /// The position in the node's list.
     pub(super) in_node: u32,
     /// The [`crate::ipam::Claim::fingerprint`] of the allocation.
@@ -29,10 +29,10 @@ pub(super) struct Tracked {
     pub(super) flags: u8,
 }
 
-impl Tracked {
+impl AddressRow {
     /// The flag for an allocation with a sequence number.
     pub(super) const NUMBERED: u8 = 1;
-    /// The flag for an allocation that names its node. Other allocations are filed under the node of their block.
+    /// The flag for an allocation that names its node. Other allocations are in the list of the node of their block.
     /// Upstream never examines them (IPAM-231).
     pub(super) const NAMES_NODE: u8 = 2;
     /// The flag for an address to be examined.
@@ -51,7 +51,7 @@ impl Tracked {
     }
 
     /// Returns the node that the allocation itself names, or [`NONE`].
-    pub(super) fn named_node(&self) -> Row {
+    pub(super) fn named_node(&self) -> RowId {
         if self.is(Self::NAMES_NODE) { self.node } else { NONE }
     }
 }
@@ -60,20 +60,20 @@ impl Tracked {
 pub(super) struct BlockRow {
     pub(super) cidr: Cidr,
     /// The node that owns the block, or [`NONE`].
-    pub(super) owner: Row,
+    pub(super) owner: RowId,
     /// The position in the node's list.
     pub(super) in_node: u32,
-    pub(super) pool: Row,
+    pub(super) pool: RowId,
     /// The tracked addresses, sorted by ordinal.
-    pub(super) tracked: Box<[Row]>,
+    pub(super) addresses: Box<[RowId]>,
     /// Ordinals that were allocated without a handle, which are not tracked.
-    pub(super) nameless: Box<[u16]>,
+    pub(super) without_handle: Box<[u16]>,
     /// The number of allocated ordinals, including those that are cooling down or reserved by a host.
-    pub(super) taken: u16,
+    pub(super) allocated: u16,
     /// The number of allocated ordinals that no host reserves.
     pub(super) used: u16,
     /// The earliest release time of an address that is cooling down, in Unix seconds; [`NEVER`] if there is none.
-    pub(super) cold: i64,
+    pub(super) cooling_since: i64,
     pub(super) list: u8,
 }
 
@@ -90,39 +90,39 @@ impl Keyed for BlockRow {
 
 /// A pod, VMI or Service that exists, or to which an address is allocated.
 #[derive(Debug)]
-pub(super) struct Subject {
+pub(super) struct OwnerRow {
     pub(super) kind: ClaimKind,
-    pub(super) namespace: Row,
+    pub(super) namespace: RowId,
     pub(super) name: Box<str>,
     /// The state of the object; `Absent` if it does not exist.
-    pub(super) state: SubjectState,
+    pub(super) state: OwnerState,
     /// The first address of this owner, or [`NONE`].
-    pub(super) tracked: Row,
+    pub(super) first_address: RowId,
     pub(super) list: u8,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum SubjectState {
+pub(super) enum OwnerState {
     Absent,
     Pod {
-        node: Row,
+        node: RowId,
         addresses: ReportedAddresses,
         ended: Option<Ended>,
         /// The value of [`crate::ipam::PodState::runs`].
         runs: bool,
     },
     /// A VirtualMachine, a VirtualMachineInstance, or both.
-    Machine {
-        machine: bool,
-        instance: bool,
+    Vmi {
+        has_vm: bool,
+        has_vmi: bool,
     },
     Service,
 }
 
-impl Keyed for Subject {
-    type Key<'k> = (ClaimKind, Row, &'k str);
+impl Keyed for OwnerRow {
+    type Key<'k> = (ClaimKind, RowId, &'k str);
 
-    fn key(&self) -> (ClaimKind, Row, &str) {
+    fn key(&self) -> (ClaimKind, RowId, &str) {
         (self.kind, self.namespace, &self.name)
     }
 }
@@ -136,17 +136,17 @@ pub(super) struct NodeRow {
     pub(super) kubernetes: bool,
     /// True while the node migrates from Flannel (KC-457).
     pub(super) migrating: bool,
-    /// The addresses filed under the node.
-    pub(super) tracked: Vec<Row>,
+    /// The addresses in the list of the node.
+    pub(super) addresses: Vec<RowId>,
     /// The node's blocks.
-    pub(super) blocks: Vec<Row>,
+    pub(super) blocks: Vec<RowId>,
     /// The number of pods on the node.
     pub(super) references: u32,
     /// The Calico nodes that name this Kubernetes node.
-    pub(super) calico_names: Vec<Row>,
+    pub(super) calico_names: Vec<RowId>,
     pub(super) lists: [u8; 2],
     pub(super) dirty: bool,
-    pub(super) unbalanced: bool,
+    pub(super) blocks_changed: bool,
 }
 
 /// The state of a Calico node.
@@ -157,7 +157,7 @@ pub(super) enum CalicoNode {
     /// The Calico node is not a Kubernetes node (KC-402).
     Foreign,
     /// The Calico node is this Kubernetes node.
-    Kubernetes(Row),
+    Kubernetes(RowId),
 }
 
 impl Keyed for NodeRow {
@@ -173,14 +173,14 @@ impl Keyed for NodeRow {
 pub(super) struct HandleRow {
     pub(super) id: CompactHandle,
     /// The first address of the handle.
-    pub(super) tracked: Row,
+    pub(super) first_address: RowId,
 }
 
 /// A compact form of a handle's ID. For a container's handle, `<network>.<64 hexadecimal digits>`, it takes half the
 /// memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum CompactHandle {
-    Container { network: Row, id: [u8; 32] },
+    Container { network: RowId, id: [u8; 32] },
     Other(Box<str>),
 }
 
@@ -194,7 +194,7 @@ impl Keyed for HandleRow {
 
 impl CompactHandle {
     /// Converts an ID. `network` returns the row of a network's name; if it returns `None`, so does this function.
-    pub(super) fn read(handle: &str, mut network: impl FnMut(&str) -> Option<Row>) -> Option<Self> {
+    pub(super) fn parse(handle: &str, mut network: impl FnMut(&str) -> Option<RowId>) -> Option<Self> {
         match Self::split(handle) {
             Some((name, id)) => Some(CompactHandle::Container { network: network(name)?, id }),
             None => Some(CompactHandle::Other(handle.into())),
@@ -209,7 +209,7 @@ impl CompactHandle {
         (text.len() == 64 && HEXLOWER.decode_mut(text.as_bytes(), &mut id).is_ok()).then_some((network, id))
     }
 
-    pub(super) fn write(&self, networks: &Names) -> HandleId {
+    pub(super) fn to_handle_id(&self, networks: &NameTable) -> HandleId {
         match self {
             CompactHandle::Container { network, id } => {
                 HandleId::new(format!("{}.{}", networks.text(*network), HEXLOWER.encode(id)))

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::ipam::{
-    Allocation, Block, Claim, ClaimKind, Evidence, HandleId, HolderFacts, Holding, Keeper, MachineSight, OwnerSight,
-    PodState, ReleaseRequest, Sight, holding,
+    Allocation, Block, Claim, ClaimKind, Evidence, HandleId, Keeper, MachineSight, OwnerFacts, OwnerPodsLookup,
+    PodState, ReleaseRequest, Sight, Verdict, assess,
 };
 use crate::net::Cidr;
 
@@ -58,7 +58,7 @@ impl Holder {
 
 /// The objects to read from the API server before [`Suspect::revalidate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Questions<'a> {
+pub struct RequiredLookups<'a> {
     /// Namespace and name of a pod.
     pub pod: Option<(&'a str, &'a str)>,
     /// Namespace and name of a VMI and of its VirtualMachine.
@@ -101,42 +101,42 @@ pub enum Decision {
 
 impl Suspect {
     /// Returns the objects to read before [`Suspect::revalidate`].
-    pub fn questions(&self) -> Questions<'_> {
-        let named = |kind| {
+    pub fn questions(&self) -> RequiredLookups<'_> {
+        let names_of = |kind| {
             let names = self.holder.names.as_ref().filter(|_| self.holder.kind == kind);
             names.map(|(namespace, name)| (namespace.as_str(), name.as_str()))
         };
-        let tunnel = self.holder.kind == ClaimKind::Tunnel;
+        let is_tunnel = self.holder.kind == ClaimKind::Tunnel;
         let kubernetes_node = self.kubernetes_node.as_deref();
-        Questions {
-            pod: named(ClaimKind::Pod),
-            machine: named(ClaimKind::Machine),
+        RequiredLookups {
+            pod: names_of(ClaimKind::Pod),
+            machine: names_of(ClaimKind::Machine),
             owners: &self.owners,
-            service: named(ClaimKind::Service),
+            service: names_of(ClaimKind::Service),
             kubernetes_node: kubernetes_node.filter(|_| self.by_node),
             // If the node's name in Kubernetes is not known, the Calico node is looked up instead (KC-431).
-            calico_node: self.node.as_deref().filter(|_| tunnel || (self.by_node && kubernetes_node.is_none())),
+            calico_node: self.node.as_deref().filter(|_| is_tunnel || (self.by_node && kubernetes_node.is_none())),
         }
     }
 
-    /// Makes the final decision, by the rules of [`holding()`] and only on the fresh facts.
+    /// Makes the final decision, by the rules of [`assess()`] and only on the fresh facts.
     pub fn revalidate(&self, facts: &LiveFacts<'_>) -> Decision {
-        let evidence = match holding(self.holder.kind, &self.holder_facts(facts)) {
-            Holding::Held(keeper) => return Decision::Keep(keeper),
+        let evidence = match assess(self.holder.kind, &self.owner_facts(facts)) {
+            Verdict::InUse(in_use_reason) => return Decision::Keep(in_use_reason),
             // The pod exists again. Only the index can determine whether the address belongs to a second interface of
             // the pod.
-            Holding::Leaked(Evidence::OtherAddresses) if self.evidence != Evidence::OtherAddresses => {
+            Verdict::Leaked(evidence)
+                if evidence.may_be_second_interface() && !self.evidence.may_be_second_interface() =>
+            {
                 return Decision::Keep(Keeper::Unseen);
             }
-            Holding::Leaked(evidence) => evidence,
+            Verdict::Leaked(evidence) => evidence,
         };
-        let questions = self.questions();
-        let node = [
-            questions.kubernetes_node.map(|_| facts.kubernetes_node),
-            questions.calico_node.map(|_| facts.calico_node),
-        ];
-        for sight in node.into_iter().flatten() {
-            match sight {
+        let lookups = self.questions();
+        let node =
+            [lookups.kubernetes_node.map(|_| facts.kubernetes_node), lookups.calico_node.map(|_| facts.calico_node)];
+        for lookup in node.into_iter().flatten() {
+            match lookup {
                 Sight::Absent => {}
                 Sight::Present(()) => return Decision::Keep(Keeper::Node),
                 Sight::Unknown => return Decision::Keep(Keeper::Unseen),
@@ -145,13 +145,17 @@ impl Suspect {
         Decision::Release(evidence)
     }
 
-    fn holder_facts<'a>(&'a self, facts: &LiveFacts<'a>) -> HolderFacts<'a> {
+    fn owner_facts<'a>(&'a self, facts: &LiveFacts<'a>) -> OwnerFacts<'a> {
         let sight = |pod: &Sight<PodState<'a>>| pod.map(|pod| pod.sight(self.address));
         let are_complete = facts.owners.len() >= self.owners.len();
-        HolderFacts {
+        OwnerFacts {
             pod: sight(&facts.pod),
-            machine: facts.machine,
-            owner: if are_complete { OwnerSight::of(facts.owners.iter().map(sight)) } else { OwnerSight::Unknown },
+            vmi: facts.machine,
+            owner: if are_complete {
+                OwnerPodsLookup::of(facts.owners.iter().map(sight))
+            } else {
+                OwnerPodsLookup::Unknown
+            },
             service: facts.service,
             tunnel_node: facts.calico_node,
             unnamed: Sight::Unknown,
@@ -164,12 +168,12 @@ impl Suspect {
         ReleaseRequest { ip: self.address, handle: Some(self.handle.clone()), sequence: self.sequence }
     }
 
-    /// Returns true if `held` is still the suspect's allocation. The address of a virtual machine that starts again
-    /// gets a new owner, but keeps its handle and sequence number. The fingerprint distinguishes the two (KC-422).
-    fn is(&self, held: &Allocation<'_>) -> bool {
-        let Some(attribute) = held.attribute.filter(|_| !held.is_cooling()) else { return false };
-        held.handle().as_ref() == Some(&self.handle)
-            && held.sequence == self.sequence
+    /// Returns true if `allocation` is still the suspect's allocation. The address of a restarted VMI gets a new owner,
+    /// but keeps its handle and sequence number. The fingerprint distinguishes the two (KC-422).
+    fn is(&self, allocation: &Allocation<'_>) -> bool {
+        let Some(attribute) = allocation.attribute.filter(|_| !allocation.is_cooling()) else { return false };
+        allocation.handle().as_ref() == Some(&self.handle)
+            && allocation.sequence == self.sequence
             && Claim::fingerprint(attribute) == self.fingerprint
     }
 }
@@ -193,11 +197,11 @@ pub fn plan(decided: impl IntoIterator<Item = (Suspect, Decision)>) -> Plan {
         by_handle.entry(suspect.handle.clone()).or_default().push((suspect, decision));
     }
     for suspects in by_handle.into_values() {
-        let whole = suspects.iter().all(|(_, decision)| matches!(decision, Decision::Release(_)));
+        let all_released = suspects.iter().all(|(_, decision)| matches!(decision, Decision::Release(_)));
         for (suspect, decision) in suspects {
             match decision {
-                Decision::Keep(keeper) => plan.kept.push((suspect, keeper)),
-                Decision::Release(_) if !whole => plan.spared.push(suspect),
+                Decision::Keep(in_use_reason) => plan.kept.push((suspect, in_use_reason)),
+                Decision::Release(_) if !all_released => plan.spared.push(suspect),
                 Decision::Release(evidence) => {
                     plan.blocks.entry(suspect.block).or_default().push(Suspect { evidence, ..suspect });
                 }

@@ -5,16 +5,16 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use hashbrown::HashTable;
 
 /// The index of a row, valid until the row is removed.
-pub(super) type Row = u32;
+pub(super) type RowId = u32;
 /// The value for no row.
-pub(super) const NONE: Row = Row::MAX;
+pub(super) const NONE: RowId = RowId::MAX;
 
 /// Rows by index. Removed rows leave slots for new ones. The rows are stored in pieces, so that growth does not move
 /// them or double the memory.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
     pieces: Vec<Vec<Option<T>>>,
-    free: Vec<Row>,
+    free: Vec<RowId>,
 }
 
 /// The number of rows in a piece.
@@ -27,7 +27,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    pub(super) fn insert(&mut self, value: T) -> Row {
+    pub(super) fn insert(&mut self, value: T) -> RowId {
         if let Some(row) = self.free.pop() {
             if let Some(slot) = self.slot(row) {
                 *slot = Some(value);
@@ -43,33 +43,33 @@ impl<T> Slots<T> {
         let piece = &mut self.pieces[before / PIECE];
         piece.push(Some(value));
         // Four billion rows do not fit into memory.
-        Row::try_from(before + piece.len() - 1).unwrap_or(NONE)
+        RowId::try_from(before + piece.len() - 1).unwrap_or(NONE)
     }
 
-    pub(super) fn remove(&mut self, row: Row) -> Option<T> {
+    pub(super) fn remove(&mut self, row: RowId) -> Option<T> {
         let value = self.slot(row)?.take()?;
         self.free.push(row);
         Some(value)
     }
 
-    pub(super) fn get(&self, row: Row) -> Option<&T> {
+    pub(super) fn get(&self, row: RowId) -> Option<&T> {
         self.pieces.get(row as usize / PIECE)?.get(row as usize % PIECE)?.as_ref()
     }
 
-    pub(super) fn get_mut(&mut self, row: Row) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, row: RowId) -> Option<&mut T> {
         self.slot(row)?.as_mut()
     }
 
-    fn slot(&mut self, row: Row) -> Option<&mut Option<T>> {
+    fn slot(&mut self, row: RowId) -> Option<&mut Option<T>> {
         self.pieces.get_mut(row as usize / PIECE)?.get_mut(row as usize % PIECE)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Row, &T)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RowId, &T)> {
         let rows = self.pieces.iter().flatten().enumerate();
-        rows.filter_map(|(row, value)| Some((row as Row, value.as_ref()?)))
+        rows.filter_map(|(row, value)| Some((row as RowId, value.as_ref()?)))
     }
 
-    pub(super) fn rows(&self) -> Vec<Row> {
+    pub(super) fn rows(&self) -> Vec<RowId> {
         self.iter().map(|(row, _)| row).collect()
     }
 
@@ -90,7 +90,7 @@ pub(super) trait Keyed {
 #[derive(Debug)]
 pub(super) struct Table<T> {
     slots: Slots<T>,
-    index: HashTable<Row>,
+    index: HashTable<RowId>,
     state: RandomState,
 }
 
@@ -101,13 +101,13 @@ impl<T> Default for Table<T> {
 }
 
 impl<T: Keyed> Table<T> {
-    pub(super) fn find<'k>(&'k self, key: T::Key<'k>) -> Option<Row> {
+    pub(super) fn find<'k>(&'k self, key: T::Key<'k>) -> Option<RowId> {
         let hash = self.state.hash_one(&key);
         self.index.find(hash, |&row| self.slots.get(row).is_some_and(|value| value.key() == key)).copied()
     }
 
     /// Inserts a row whose key is not in the table.
-    pub(super) fn insert(&mut self, value: T) -> Row {
+    pub(super) fn insert(&mut self, value: T) -> RowId {
         let hash = self.state.hash_one(value.key());
         let row = self.slots.insert(value);
         let (slots, state) = (&self.slots, &self.state);
@@ -115,7 +115,7 @@ impl<T: Keyed> Table<T> {
         row
     }
 
-    pub(super) fn remove(&mut self, row: Row) -> Option<T> {
+    pub(super) fn remove(&mut self, row: RowId) -> Option<T> {
         let hash = self.state.hash_one(self.slots.get(row)?.key());
         if let Ok(entry) = self.index.find_entry(hash, |&other| other == row) {
             entry.remove();
@@ -123,20 +123,20 @@ impl<T: Keyed> Table<T> {
         self.slots.remove(row)
     }
 
-    pub(super) fn get(&self, row: Row) -> Option<&T> {
+    pub(super) fn get(&self, row: RowId) -> Option<&T> {
         self.slots.get(row)
     }
 
     /// Returns a row for changes, which must not change the key.
-    pub(super) fn get_mut(&mut self, row: Row) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, row: RowId) -> Option<&mut T> {
         self.slots.get_mut(row)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Row, &T)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RowId, &T)> {
         self.slots.iter()
     }
 
-    pub(super) fn rows(&self) -> Vec<Row> {
+    pub(super) fn rows(&self) -> Vec<RowId> {
         self.slots.rows()
     }
 
@@ -147,7 +147,7 @@ impl<T: Keyed> Table<T> {
 
 /// Strings that many rows share. Each is stored once while a row uses it.
 #[derive(Debug, Default)]
-pub(super) struct Names(Table<Name>);
+pub(super) struct NameTable(Table<Name>);
 
 #[derive(Debug)]
 struct Name {
@@ -163,9 +163,9 @@ impl Keyed for Name {
     }
 }
 
-impl Names {
+impl NameTable {
     /// Returns the row of `text` and increments its use count.
-    pub(super) fn take(&mut self, text: &str) -> Row {
+    pub(super) fn intern(&mut self, text: &str) -> RowId {
         let row = self.0.find(text).unwrap_or_else(|| self.0.insert(Name { text: text.into(), uses: 0 }));
         if let Some(name) = self.0.get_mut(row) {
             name.uses += 1;
@@ -174,7 +174,7 @@ impl Names {
     }
 
     /// Decrements the use count, and removes the text with its last use.
-    pub(super) fn give_back(&mut self, row: Row) {
+    pub(super) fn release(&mut self, row: RowId) {
         let Some(name) = self.0.get_mut(row) else { return };
         name.uses -= 1;
         if name.uses == 0 {
@@ -182,11 +182,11 @@ impl Names {
         }
     }
 
-    pub(super) fn find(&self, text: &str) -> Option<Row> {
+    pub(super) fn find(&self, text: &str) -> Option<RowId> {
         self.0.find(text)
     }
 
-    pub(super) fn text(&self, row: Row) -> &str {
+    pub(super) fn text(&self, row: RowId) -> &str {
         self.0.get(row).map_or("", |name| &name.text)
     }
 }
@@ -200,7 +200,7 @@ mod size {
         /// Returns the size of the slots in bytes, including free ones.
         pub(in super::super) fn bytes(&self) -> usize {
             let rows: usize = self.pieces.iter().map(Vec::capacity).sum();
-            rows * size_of::<Option<T>>() + self.free.capacity() * size_of::<Row>()
+            rows * size_of::<Option<T>>() + self.free.capacity() * size_of::<RowId>()
         }
     }
 
@@ -208,11 +208,11 @@ mod size {
         /// Returns the size of the rows and the index in bytes.
         pub(in super::super) fn bytes(&self) -> usize {
             // A bucket has a control byte and a row index, and up to an eighth of the buckets stays empty.
-            self.slots.bytes() + self.index.capacity() * 8 / 7 * (size_of::<Row>() + 1)
+            self.slots.bytes() + self.index.capacity() * 8 / 7 * (size_of::<RowId>() + 1)
         }
     }
 
-    impl Names {
+    impl NameTable {
         pub(in super::super) fn len(&self) -> usize {
             self.0.len()
         }
@@ -229,23 +229,23 @@ mod tests {
 
     #[test]
     fn interned_name_is_freed_with_its_last_use() {
-        let mut names = Names::default();
-        let (a, b) = (names.take("a"), names.take("b"));
-        assert_eq!((names.take("a"), names.find("b"), names.text(a)), (a, Some(b), "a"));
-        names.give_back(a);
+        let mut names = NameTable::default();
+        let (a, b) = (names.intern("a"), names.intern("b"));
+        assert_eq!((names.intern("a"), names.find("b"), names.text(a)), (a, Some(b), "a"));
+        names.release(a);
         assert_eq!(names.find("a"), Some(a));
-        names.give_back(a);
+        names.release(a);
         assert_eq!((names.find("a"), names.len()), (None, 1));
-        assert_eq!(names.take("c"), a, "the room is used again");
+        assert_eq!(names.intern("c"), a, "the slot is reused");
         assert_eq!((names.find("c"), names.find("b")), (Some(a), Some(b)));
     }
 
     #[test]
     fn interned_names_are_found_among_thousands() {
-        let mut names = Names::default();
-        let rows: Vec<Row> = (0..5000).map(|n| names.take(&n.to_string())).collect();
+        let mut names = NameTable::default();
+        let rows: Vec<RowId> = (0..5000).map(|n| names.intern(&n.to_string())).collect();
         for row in rows.iter().step_by(3) {
-            names.give_back(*row);
+            names.release(*row);
         }
         for (n, row) in rows.iter().enumerate() {
             assert_eq!(names.find(&n.to_string()), (n % 3 != 0).then_some(*row));

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::balance::Balance;
+use super::block_reclaim::BlockReclaim;
 use super::conflicts::Conflicts;
+use super::gauges::{AddressCounts, CountsByPoolAndNode, Gauges};
 use super::index::Index;
-use super::leaks::{Postponement, Stage};
-use super::numbers::{Counts, CountsByPlace, Numbers};
-use super::rows::{BlockRow, CalicoNode, CompactHandle, NEVER, SubjectState, Tracked};
-use super::table::{NONE, Row};
+use super::leaks::{LeakStage, Postponement};
+use super::rows::{AddressRow, BlockRow, CalicoNode, CompactHandle, NEVER, OwnerState};
+use super::table::{NONE, RowId};
 use crate::ipam::{ClaimKind, ReportedAddresses};
 
 /// The size of the index.
@@ -22,7 +22,7 @@ pub(super) struct Size {
     /// The number of blocks.
     pub(super) blocks: usize,
     /// The number of pods, VMIs and Services, including those that are only named.
-    pub(super) subjects: usize,
+    pub(super) owners: usize,
     /// The number of nodes, including those that are only named.
     pub(super) nodes: usize,
     /// The size of all data in bytes, without the allocator's overhead.
@@ -32,42 +32,42 @@ pub(super) struct Size {
 impl Index {
     /// Returns the size of the index, computed from its parts.
     pub(super) fn size(&self) -> Size {
-        let lists = |block: &BlockRow| size_of_val(&*block.tracked) + size_of_val(&*block.nameless);
+        let lists = |block: &BlockRow| size_of_val(&*block.addresses) + size_of_val(&*block.without_handle);
         let blocks: usize = self.blocks.iter().map(|(_, block)| lists(block)).sum();
-        let subjects = self.subjects.iter().map(|(_, subject)| subject.name.len() + heap_of(&subject.state));
+        let owners = self.owners.iter().map(|(_, owner)| owner.name.len() + heap_of(&owner.state));
         let handles = self.handles.iter().map(|(_, handle)| match &handle.id {
             CompactHandle::Container { .. } => 0,
             CompactHandle::Other(text) => text.len(),
         });
         let nodes = self.nodes.iter().map(|(_, node)| {
-            let lists = [&node.tracked, &node.blocks, &node.calico_names];
-            node.name.len() + lists.iter().map(|list| list.capacity() * size_of::<Row>()).sum::<usize>()
+            let lists = [&node.addresses, &node.blocks, &node.calico_names];
+            node.name.len() + lists.iter().map(|list| list.capacity() * size_of::<RowId>()).sum::<usize>()
         });
         let tables = [
             self.blocks.bytes(),
-            self.tracked.bytes(),
-            self.subjects.bytes(),
+            self.addresses.bytes(),
+            self.owners.bytes(),
             self.nodes.bytes(),
             self.handles.bytes(),
             self.namespaces.bytes(),
             self.networks.bytes(),
             self.pools.bytes(),
         ];
-        let names = self.owners.values().flatten().map(|(namespace, pod)| 32 + namespace.len() + pod.len());
+        let names = self.owner_pods.values().flatten().map(|(namespace, pod)| 32 + namespace.len() + pod.len());
         let rest = [
-            self.dirty.capacity() * size_of::<Row>(),
+            self.dirty.capacity() * size_of::<RowId>(),
             self.leaks.bytes(),
-            self.balance.bytes(),
-            self.numbers.bytes(),
+            self.reclaim.bytes(),
+            self.gauges.bytes(),
             self.conflicts.bytes(),
-            self.owners.capacity() * (size_of::<(Row, usize, usize)>() + 1) + names.sum::<usize>(),
+            self.owner_pods.capacity() * (size_of::<(RowId, usize, usize)>() + 1) + names.sum::<usize>(),
         ];
         Size {
-            addresses: self.tracked.len(),
+            addresses: self.addresses.len(),
             blocks: self.blocks.len(),
-            subjects: self.subjects.len(),
+            owners: self.owners.len(),
             nodes: self.nodes.len(),
-            bytes: blocks + subjects.chain(handles).chain(nodes).chain(tables).chain(rest).sum::<usize>(),
+            bytes: blocks + owners.chain(handles).chain(nodes).chain(tables).chain(rest).sum::<usize>(),
         }
     }
 
@@ -78,110 +78,119 @@ impl Index {
         self.verify_rows()?;
         self.verify_names()?;
         self.verify_leaks()?;
-        self.verify_numbers()
+        self.verify_gauges()
     }
 
     fn verify_addresses(&self) -> Result<(), String> {
-        let (mut of_handles, mut of_subjects, mut of_blocks) = (0, 0, 0);
+        let (mut of_handles, mut of_owners, mut of_blocks) = (0, 0, 0);
         for (handle, row) in self.handles.iter() {
             let rows = self.rows_of(handle);
-            ensure(!rows.is_empty() && rows[0] == row.tracked, || format!("handle {handle} holds nothing"))?;
+            ensure(!rows.is_empty() && rows[0] == row.first_address, || format!("handle {handle} has no address"))?;
             of_handles += rows.len();
             for row in rows {
-                ensure(self.tracked.get(row).is_some_and(|t| t.handle == handle), || {
-                    format!("{row} is not {handle}'s")
+                ensure(self.addresses.get(row).is_some_and(|t| t.handle == handle), || {
+                    format!("address {row} is not in the list of handle {handle}")
                 })?;
             }
         }
-        for (subject, row) in self.subjects.iter() {
-            let mut at = row.tracked;
-            while let Some(tracked) = self.tracked.get(at) {
-                ensure(tracked.subject == subject, || format!("{at} is not for {}", row.name))?;
-                of_subjects += 1;
-                at = tracked.subject_next;
+        for (owner, row) in self.owners.iter() {
+            let mut at = row.first_address;
+            while let Some(tracked) = self.addresses.get(at) {
+                ensure(tracked.owner == owner, || format!("address {at} has another owner than {}", row.name))?;
+                of_owners += 1;
+                at = tracked.next_of_owner;
             }
-            let used = row.tracked != NONE || row.state != SubjectState::Absent;
-            ensure(used, || format!("{} is kept for nothing", row.name))?;
+            let is_used = row.first_address != NONE || row.state != OwnerState::Absent;
+            ensure(is_used, || format!("owner {} is unused", row.name))?;
         }
         for (block, row) in self.blocks.iter() {
-            of_blocks += row.tracked.len();
-            let ordinals: Vec<u16> = row.tracked.iter().filter_map(|&at| Some(self.tracked.get(at)?.ordinal)).collect();
-            ensure(ordinals.len() == row.tracked.len() && ordinals.is_sorted_by(|a, b| a < b), || {
-                format!("{} lists {ordinals:?}", row.cidr)
+            of_blocks += row.addresses.len();
+            let ordinals: Vec<u16> =
+                row.addresses.iter().filter_map(|&at| Some(self.addresses.get(at)?.ordinal)).collect();
+            ensure(ordinals.len() == row.addresses.len() && ordinals.is_sorted_by(|a, b| a < b), || {
+                format!("the ordinals of block {} are unsorted: {ordinals:?}", row.cidr)
             })?;
-            for &at in &row.tracked {
-                ensure(self.tracked.get(at).is_some_and(|t| t.block == block), || {
-                    format!("{at} is not in {}", row.cidr)
+            for &at in &row.addresses {
+                ensure(self.addresses.get(at).is_some_and(|t| t.block == block), || {
+                    format!("address {at} is in another block than {}", row.cidr)
                 })?;
             }
         }
-        let with_subject = self.tracked.iter().filter(|(_, tracked)| tracked.subject != NONE).count();
-        ensure(of_handles == self.tracked.len() && of_blocks == of_handles && of_subjects == with_subject, || {
-            format!("{} addresses, {of_handles} of handles, {of_blocks} of blocks", self.tracked.len())
+        let with_owner = self.addresses.iter().filter(|(_, tracked)| tracked.owner != NONE).count();
+        ensure(of_handles == self.addresses.len() && of_blocks == of_handles && of_owners == with_owner, || {
+            format!("{} addresses, {of_handles} of handles, {of_blocks} of blocks", self.addresses.len())
         })?;
-        for (at, tracked) in self.tracked.iter() {
-            let filed = self.nodes.get(tracked.node).map(|node| node.tracked.get(tracked.in_node as usize));
-            ensure(filed.is_none_or(|filed| filed == Some(&at)), || format!("{at} is misfiled"))?;
+        for (at, tracked) in self.addresses.iter() {
+            let filed = self.nodes.get(tracked.node).map(|node| node.addresses.get(tracked.in_node as usize));
+            ensure(filed.is_none_or(|filed| filed == Some(&at)), || {
+                format!("address {at} is not in the list of its node")
+            })?;
             let of_block = self.blocks.get(tracked.block).map_or(NONE, |block| block.owner);
-            let right = tracked.is(Tracked::NAMES_NODE) || tracked.node == of_block;
-            ensure(right, || format!("{at} names no node and is not under its block's"))?;
-            let queued = !tracked.is(Tracked::DIRTY) || self.dirty.contains(&at);
-            ensure(queued, || format!("{at} is never examined"))?;
+            let is_filed = tracked.is(AddressRow::NAMES_NODE) || tracked.node == of_block;
+            ensure(is_filed, || format!("address {at} names no node and is not in the list of the block's node"))?;
+            let is_queued = !tracked.is(AddressRow::DIRTY) || self.dirty.contains(&at);
+            ensure(is_queued, || format!("address {at} is never examined"))?;
         }
         Ok(())
     }
 
     fn verify_blocks(&self) -> Result<(), String> {
-        let filed: usize = self.nodes.iter().map(|(_, node)| node.tracked.len()).sum();
-        let under = self.tracked.iter().filter(|(_, tracked)| tracked.node != NONE).count();
-        ensure(filed == under, || format!("{filed} filed, {under} under nodes"))?;
+        let filed: usize = self.nodes.iter().map(|(_, node)| node.addresses.len()).sum();
+        let under = self.addresses.iter().filter(|(_, tracked)| tracked.node != NONE).count();
+        ensure(filed == under, || format!("the nodes list {filed} addresses, {under} have a node"))?;
         let listed: usize = self.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
         let owned = self.blocks.iter().filter(|(_, block)| block.owner != NONE).count();
-        ensure(listed == owned, || format!("nodes list {listed} blocks, {owned} are owned"))?;
+        ensure(listed == owned, || format!("the nodes list {listed} blocks, {owned} have an owner"))?;
         for (row, block) in self.blocks.iter() {
             let listed = self.nodes.get(block.owner).map(|node| node.blocks.get(block.in_node as usize));
-            ensure(listed.is_none_or(|listed| listed == Some(&row)), || format!("{} is misfiled", block.cidr))?;
-            ensure(self.pool_of(&block.cidr) == block.pool, || format!("{} is in the wrong pool", block.cidr))?;
-            ensure(block.cold == NEVER || self.balance.is_cold(row, block.cold), || {
-                format!("{} is not cold", block.cidr)
+            ensure(listed.is_none_or(|listed| listed == Some(&row)), || {
+                format!("block {} is not in the list of its node", block.cidr)
+            })?;
+            ensure(self.pool_of(&block.cidr) == block.pool, || format!("block {} is in the wrong pool", block.cidr))?;
+            ensure(block.cooling_since == NEVER || self.reclaim.has_cooling(row, block.cooling_since), || {
+                format!("block {} is not among the cooling blocks", block.cidr)
             })?;
         }
-        self.conflicts.verify(self.blocks.len(), |row| self.subjects.get(row).is_some())?;
-        ensure(self.owners.keys().all(|row| self.tracked.get(*row).is_some()), || "owners of nothing".into())?;
-        self.balance.verify(|row| self.blocks.get(row).is_some(), |row| self.nodes.get(row).is_some())
+        self.conflicts.verify(self.blocks.len(), |row| self.owners.get(row).is_some())?;
+        ensure(self.owner_pods.keys().all(|row| self.addresses.get(*row).is_some()), || {
+            "owners of an address that does not exist".into()
+        })?;
+        self.reclaim.verify(|row| self.blocks.get(row).is_some(), |row| self.nodes.get(row).is_some())
     }
 
     fn verify_rows(&self) -> Result<(), String> {
-        let mut references: HashMap<Row, u32> = HashMap::new();
-        for (_, subject) in self.subjects.iter() {
-            if let SubjectState::Pod { node, .. } = subject.state {
+        let mut references: HashMap<RowId, u32> = HashMap::new();
+        for (_, owner) in self.owners.iter() {
+            if let OwnerState::Pod { node, .. } = owner.state {
                 *references.entry(node).or_default() += 1;
             }
         }
         for (row, node) in self.nodes.iter() {
             let pods = references.get(&row).copied().unwrap_or_default();
-            ensure(node.references == pods, || format!("{} has {pods} pods, not {}", node.name, node.references))?;
-            let names: BTreeSet<Row> = node.calico_names.iter().copied().collect();
-            let truth = self.nodes.iter().filter(|(_, other)| other.calico == CalicoNode::Kubernetes(row));
-            let truth: BTreeSet<Row> = truth.map(|(row, _)| row).collect();
-            ensure(names == truth && names.len() == node.calico_names.len(), || format!("names of {}", node.name))?;
-            let used = pods > 0
+            ensure(node.references == pods, || format!("node {} has {pods} pods, not {}", node.name, node.references))?;
+            let names: BTreeSet<RowId> = node.calico_names.iter().copied().collect();
+            let expected = self.nodes.iter().filter(|(_, other)| other.calico == CalicoNode::Kubernetes(row));
+            let expected: BTreeSet<RowId> = expected.map(|(row, _)| row).collect();
+            ensure(names == expected && names.len() == node.calico_names.len(), || {
+                format!("the Calico names of node {} are wrong", node.name)
+            })?;
+            let is_used = pods > 0
                 || node.kubernetes
                 || node.calico != CalicoNode::Absent
                 || !names.is_empty()
-                || !node.tracked.is_empty()
+                || !node.addresses.is_empty()
                 || !node.blocks.is_empty()
                 || node.dirty
-                || self.balance.is_departing(row);
-            ensure(used, || format!("node {} is kept for nothing", node.name))?;
+                || self.reclaim.has_deleted_node(row);
+            ensure(is_used, || format!("node {} is unused", node.name))?;
             ensure(node.dirty == self.dirty_nodes.contains(&row), || format!("node {} is never examined", node.name))?;
         }
         Ok(())
     }
 
     fn verify_names(&self) -> Result<(), String> {
-        let namespaces: BTreeSet<Row> = self.subjects.iter().map(|(_, subject)| subject.namespace).collect();
-        let networks: BTreeSet<Row> = self
+        let namespaces: BTreeSet<RowId> = self.owners.iter().map(|(_, owner)| owner.namespace).collect();
+        let networks: BTreeSet<RowId> = self
             .handles
             .iter()
             .filter_map(|(_, handle)| match handle.id {
@@ -189,104 +198,106 @@ impl Index {
                 CompactHandle::Other(_) => None,
             })
             .collect();
-        ensure(namespaces.len() == self.namespaces.len(), || "namespaces are kept for nothing".into())?;
-        ensure(networks.len() == self.networks.len(), || "networks are kept for nothing".into())
+        ensure(namespaces.len() == self.namespaces.len(), || "a namespace is unused".into())?;
+        ensure(networks.len() == self.networks.len(), || "a network is unused".into())
     }
 
     fn verify_leaks(&self) -> Result<(), String> {
         for row in self.leaks.rows() {
-            ensure(self.tracked.get(row).is_some(), || format!("{row} leaks and is not tracked"))?;
-            let confirmed = self.leaks.get(row).is_some_and(|leak| leak.stage == Stage::Confirmed);
-            ensure(confirmed == self.leaks.is_confirmed(row), || format!("{row} is half confirmed"))?;
+            ensure(self.addresses.get(row).is_some(), || format!("the leak {row} is not tracked"))?;
+            let confirmed = self.leaks.get(row).is_some_and(|leak| leak.stage == LeakStage::Confirmed);
+            ensure(confirmed == self.leaks.is_confirmed(row), || {
+                format!("the two records of the confirmation of leak {row} disagree")
+            })?;
         }
         Ok(())
     }
 
-    fn verify_numbers(&self) -> Result<(), String> {
-        let (kept, counted) = (&self.numbers.counts, self.recount());
-        let places: BTreeSet<_> = kept.keys().chain(counted.keys()).collect();
+    fn verify_gauges(&self) -> Result<(), String> {
+        let (stored, counted) = (&self.gauges.counts, self.recount());
+        let places: BTreeSet<_> = stored.keys().chain(counted.keys()).collect();
         let differences: BTreeMap<_, _> = places
             .into_iter()
-            .filter(|place| kept.get(place) != counted.get(place))
-            .map(|place| (place, (kept.get(place), counted.get(place))))
+            .filter(|place| stored.get(place) != counted.get(place))
+            .map(|place| (place, (stored.get(place), counted.get(place))))
             .collect();
-        ensure(differences.is_empty(), || format!("counted wrongly (kept, true): {differences:?}"))
+        ensure(differences.is_empty(), || format!("wrong counts (stored, recounted): {differences:?}"))
     }
 
-    fn recount(&self) -> CountsByPlace {
-        let mut counts = CountsByPlace::new();
+    fn recount(&self) -> CountsByPoolAndNode {
+        let mut counts = CountsByPoolAndNode::new();
         for (_, block) in self.blocks.iter() {
             counts.entry((block.pool, block.owner)).or_default().blocks += 1;
-            for &row in &block.tracked {
-                let Some(tracked) = self.tracked.get(row) else { continue };
+            for &row in &block.addresses {
+                let Some(tracked) = self.addresses.get(row) else { continue };
                 let node = tracked.named_node();
                 let counts = counts.entry((block.pool, node)).or_default();
                 counts.in_use += 1;
                 counts.borrowed += i64::from(node != NONE && node != block.owner);
                 counts.candidates += i64::from(self.leaks.get(row).is_some());
-                let unknown = matches!(tracked.kind, ClaimKind::Foreign | ClaimKind::Unnamed);
-                counts.unknown_owner += i64::from(unknown);
+                let is_unknown = matches!(tracked.kind, ClaimKind::Foreign | ClaimKind::Unnamed);
+                counts.unknown_owner += i64::from(is_unknown);
             }
         }
-        counts.retain(|_, counts| *counts != Counts::default());
+        counts.retain(|_, counts| *counts != AddressCounts::default());
         counts
     }
 }
 
-impl Balance {
-    fn is_cold(&self, row: Row, at: i64) -> bool {
-        self.cold.contains(&(at, row))
+impl BlockReclaim {
+    fn has_cooling(&self, row: RowId, at: i64) -> bool {
+        self.cooling.contains(&(at, row))
     }
 
     /// Checks that all entries concern existing blocks and nodes, for [`Index::verify`].
-    fn verify(&self, block: impl Fn(Row) -> bool, node: impl Fn(Row) -> bool) -> Result<(), String> {
-        let mut blocks = self.due.iter().map(|(_, row)| row).chain(self.cold.iter().map(|(_, row)| row));
-        let mut nodes = self.unbalanced.iter().chain(self.departing.keys());
-        if !blocks.all(|row| block(*row)) || !nodes.all(|row| node(*row)) || self.empty.len() != self.due.len() {
-            return Err(format!("of what is gone something is left: {self:?}"));
+    fn verify(&self, block: impl Fn(RowId) -> bool, node: impl Fn(RowId) -> bool) -> Result<(), String> {
+        let mut blocks = self.due.iter().map(|(_, row)| row).chain(self.cooling.iter().map(|(_, row)| row));
+        let mut nodes = self.changed_nodes.iter().chain(self.deleted_nodes.keys());
+        if !blocks.all(|row| block(*row)) || !nodes.all(|row| node(*row)) || self.due_times.len() != self.due.len() {
+            return Err(format!("an entry of a removed block or node remains: {self:?}"));
         }
         Ok(())
     }
 
     fn bytes(&self) -> usize {
-        self.empty.capacity() * (size_of::<(Row, Duration)>() + 1)
-            + (self.due.len() + self.cold.len()) * 2 * size_of::<(Duration, Row)>()
-            + self.departing.len() * 2 * size_of::<(Row, Postponement)>()
+        self.due_times.capacity() * (size_of::<(RowId, Duration)>() + 1)
+            + (self.due.len() + self.cooling.len()) * 2 * size_of::<(Duration, RowId)>()
+            + self.deleted_nodes.len() * 2 * size_of::<(RowId, Postponement)>()
     }
 }
 
 impl Conflicts {
-    fn verify(&self, blocks: usize, pod: impl Fn(Row) -> bool) -> Result<(), String> {
+    fn verify(&self, blocks: usize, pod: impl Fn(RowId) -> bool) -> Result<(), String> {
         let counted: usize = self.sizes.values().sum();
-        let known = self.watched.keys().all(|(row, _)| pod(*row)) && self.reported.iter().all(|(row, _)| pod(*row));
-        match counted == blocks && known {
+        let exist = self.suspected.keys().all(|(row, _)| pod(*row)) && self.reported.iter().all(|(row, _)| pod(*row));
+        match counted == blocks && exist {
             true => Ok(()),
-            false => Err(format!("{blocks} blocks, and of what is gone something is left: {self:?}")),
+            false => Err(format!("{blocks} blocks, and an entry of a removed pod remains: {self:?}")),
         }
     }
 
     fn bytes(&self) -> usize {
-        (self.watched.len() * 2 + self.reported.len()) * size_of::<(Row, IpAddr, Duration)>()
-            + self.pods.len() * 2 * size_of::<Row>()
+        (self.suspected.len() * 2 + self.reported.len()) * size_of::<(RowId, IpAddr, Duration)>()
+            + self.pods_to_check.len() * 2 * size_of::<RowId>()
     }
 }
 
-impl Numbers {
+impl Gauges {
     fn bytes(&self) -> usize {
-        self.counts.capacity() * (size_of::<((Row, Row), Counts)>() + 1) + self.reclaimed.len() * 160
+        self.counts.capacity() * (size_of::<((RowId, RowId), AddressCounts)>() + 1) + self.reclaimed.len() * 160
     }
 }
 
 /// Returns the number of bytes that a state occupies on the heap.
-fn heap_of(state: &SubjectState) -> usize {
+fn heap_of(state: &OwnerState) -> usize {
     match state {
-        SubjectState::Pod { addresses: ReportedAddresses::Several { addresses, .. }, .. } => size_of_val(&**addresses),
+        OwnerState::Pod { addresses: ReportedAddresses::Several { addresses, .. }, .. } => size_of_val(&**addresses),
         _ => 0,
     }
 }
 
-fn ensure(right: bool, wrong: impl FnOnce() -> String) -> Result<(), String> {
-    if right { Ok(()) } else { Err(wrong()) }
+fn ensure(condition: bool, message: impl FnOnce() -> String) -> Result<(), String> {
+    if condition { Ok(()) } else { Err(message()) }
 }
 
 impl Index {
@@ -303,20 +314,19 @@ impl Index {
 
     /// Returns the number of addresses that await examination.
     pub(super) fn dirty_addresses(&self) -> usize {
-        self.tracked.iter().filter(|(_, tracked)| tracked.is(Tracked::DIRTY)).count()
+        self.addresses.iter().filter(|(_, tracked)| tracked.is(AddressRow::DIRTY)).count()
     }
 
     /// Returns a text for each tracked address, for comparison.
     pub(super) fn tracked_addresses(&self) -> BTreeSet<String> {
-        let words = |tracked: &Tracked| {
+        let text = |tracked: &AddressRow| {
             let block = self.blocks.get(tracked.block)?;
-            let handle = self.handles.get(tracked.handle)?.id.write(&self.networks);
-            let subject = self.subjects.get(tracked.subject);
-            let subject =
-                subject.map(|subject| format!("{}/{}", self.namespaces.text(subject.namespace), subject.name));
+            let handle = self.handles.get(tracked.handle)?.id.to_handle_id(&self.networks);
+            let owner = self.owners.get(tracked.owner);
+            let owner = owner.map(|owner| format!("{}/{}", self.namespaces.text(owner.namespace), owner.name));
             let (node, address) = (self.node_name(tracked.node), block.cidr.nth(u128::from(tracked.ordinal)));
-            Some(format!("{address:?} {handle} {:?} {:?} {subject:?} {node}", tracked.sequence(), tracked.kind))
+            Some(format!("{address:?} {handle} {:?} {:?} {owner:?} {node}", tracked.sequence(), tracked.kind))
         };
-        self.tracked.iter().filter_map(|(_, tracked)| words(tracked)).collect()
+        self.addresses.iter().filter_map(|(_, tracked)| text(tracked)).collect()
     }
 }

@@ -151,8 +151,8 @@ fn by_request(
     }
     let mut selected = Vec::new();
     for cidr in request.requested {
-        let found = in_service.iter().rfind(|(_, pool)| pool.cidr == *cidr);
-        let (object, pool) = found.ok_or(NoPool::NotEnabled(*cidr))?;
+        let pool = in_service.iter().rfind(|(_, pool)| pool.cidr == *cidr);
+        let (object, pool) = pool.ok_or(NoPool::NotEnabled(*cidr))?;
         let refusal = if request.restricted { refusal_by_namespace(object, request.namespace)? } else { None };
         match refusal {
             None => selected.push(pool.clone()),
@@ -212,15 +212,15 @@ fn selects(object: &IpPool, field: &'static str, selector: &str, labels: &Labels
 /// Returns the blocks among a node's that the node should give up if they are empty: those outside the pools of the
 /// request, in a pool in service whose selector no longer selects the node (IPAM-99).
 pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, node_labels: &Labels) -> Vec<Cidr> {
-    let inside = |pools: &[Pool], block: &Cidr| pools.iter().any(|pool| pool.cidr.contains(block.network()));
-    let deselected = |block: &&Cidr| {
+    let is_inside = |pools: &[Pool], block: &Cidr| pools.iter().any(|pool| pool.cidr.contains(block.network()));
+    let is_deselected = |block: &&Cidr| {
         let pool = choice.enabled.iter().find(|pool| pool.cidr.contains(block.network()));
         // A malformed selector does not make blocks stale.
         pool.is_some_and(|pool| {
             Selector::parse(&pool.node_selector).is_ok_and(|selector| !selector.matches(node_labels))
         })
     };
-    owned.iter().filter(|block| !inside(&choice.selected, block)).filter(deselected).copied().collect()
+    owned.iter().filter(|block| !is_inside(&choice.selected, block)).filter(is_deselected).copied().collect()
 }
 
 impl PoolChoice {

@@ -60,7 +60,7 @@ fn names(pools: &[Pool]) -> Vec<&str> {
     pools.iter().map(|pool| pool.name.as_str()).collect()
 }
 
-fn words(refused: &[RefusedPool]) -> Vec<String> {
+fn texts(refused: &[RefusedPool]) -> Vec<String> {
     refused.iter().map(ToString::to_string).collect()
 }
 
@@ -73,7 +73,7 @@ fn pools_are_ordered_by_name_or_by_the_request() {
     let request = Request { requested: vec![cidr("10.3.0.0/16"), cidr("10.1.0.0/16")], ..Request::default() };
     let choice = choose(&pools, &request).unwrap();
     assert_eq!(names(&choice.chosen), ["c", "a"]);
-    assert_eq!(words(&choice.refused), ["pool b (10.2.0.0/16): the request names other pools"]);
+    assert_eq!(texts(&choice.refused), ["pool b (10.2.0.0/16): the request names other pools"]);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn rejected_pool_is_reported_with_the_reason() {
             },
             "pool p (10.0.0.0/16): its status is not Allocatable: overlaps pool q",
         ),
-        ("ten", |_| {}, "pool p: its cidr `ten` is no CIDR"),
+        ("ten", |_| {}, "pool p: its cidr `ten` is invalid"),
         ("fd00::/64", |_| {}, "pool p (fd00::/64): it is an IPv6 pool"),
         ("10.0.0.0/16", |p| p.spec.block_size = Some(19), "pool p (10.0.0.0/16): its blockSize 19 is outside 20..32"),
         ("10.0.0.0/16", |p| p.spec.block_size = Some(33), "pool p (10.0.0.0/16): its blockSize 33 is outside 20..32"),
@@ -104,7 +104,7 @@ fn rejected_pool_is_reported_with_the_reason() {
     for (range, change, expected) in cases {
         let error = choose(&[pool("p", range, change)], &Request::default()).unwrap_err();
         assert_eq!(error.cause, NoPool::NoneEnabled, "{expected}");
-        assert_eq!(words(&error.refused), [expected]);
+        assert_eq!(texts(&error.refused), [expected]);
     }
 }
 
@@ -132,7 +132,7 @@ fn pool_selectors_match_node_and_namespace() {
     ];
     let on = |node, namespace: Option<Labels>| {
         let choice = choose(&pools, &Request { node, namespace, ..Request::default() }).unwrap();
-        (names(&choice.chosen).join(" "), words(&choice.refused))
+        (names(&choice.chosen).join(" "), texts(&choice.refused))
     };
     let (chosen, refused) = on(labels(&[]), None);
     assert_eq!(chosen, "any spaceless");
@@ -182,7 +182,7 @@ fn missing_pool_error_names_the_rule_that_excluded_the_last_pool() {
 
     let error = choose(&[tunnels], &plain_request).unwrap_err();
     assert_eq!(error.to_string(), "cannot find a qualified ippool, no pools match the required use (Workload)");
-    assert_eq!(words(&error.refused), ["pool p (10.0.0.0/16): its allowedUses [Tunnel] do not include Workload"]);
+    assert_eq!(texts(&error.refused), ["pool p (10.0.0.0/16): its allowedUses [Tunnel] do not include Workload"]);
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn requested_pools_of_a_restricted_request_must_select_the_namespace() {
     let error = choose(&pools, &request(&both[..1], true)).unwrap_err();
     assert_eq!(error.cause, NoPool::NoneSelected("node1".into()));
     let reason = "pool blue (10.2.0.0/16): its namespaceSelector `team == 'blue'` does not match namespace web";
-    assert!(words(&error.refused).contains(&reason.to_owned()), "{error:?}");
+    assert!(texts(&error.refused).contains(&reason.to_owned()), "{error:?}");
     // Without a namespace, a selector on labels selects no pool.
     let unknown = Request { namespace: None, ..request(&both, true) };
     choose(&pools, &unknown).unwrap_err();

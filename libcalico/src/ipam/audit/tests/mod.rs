@@ -93,7 +93,7 @@ impl World {
         })
     }
 
-    fn words(&self) -> Vec<String> {
+    fn texts(&self) -> Vec<String> {
         self.findings().iter().map(ToString::to_string).collect()
     }
 }
@@ -117,7 +117,7 @@ const NOTHING: [String; 0] = [];
 
 #[test]
 fn consistent_datastore_has_no_findings() {
-    assert_eq!(World::healthy().words(), NOTHING);
+    assert_eq!(World::healthy().texts(), NOTHING);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn finding_without_an_endpoint_carries_the_data_needed_for_release() {
             attributes: BTreeMap::new(),
         })]
     );
-    assert_eq!(world.words(), ["address without endpoint: 10.0.0.1 (handle net.c2)"]);
+    assert_eq!(world.texts(), ["address without endpoint: 10.0.0.1 (handle net.c2)"]);
 }
 
 #[test]
@@ -143,24 +143,24 @@ fn addresses_that_never_have_an_endpoint_are_not_reported() {
     for handle in ["ipip-tunnel-addr-node1", "vxlan-v6-tunnel-addr-node1", "wireguard-tunnel-addr-node1", "lb-0a1b"] {
         let mut world = World::healthy();
         world.allocate(handle, &[]);
-        assert_eq!(world.words(), NOTHING, "{handle}");
+        assert_eq!(world.texts(), NOTHING, "{handle}");
     }
     let mut world = World::healthy();
     world.allocate("anything", &[("type", "ipipTunnelAddress")]);
-    assert_eq!(world.words(), NOTHING);
+    assert_eq!(world.texts(), NOTHING);
 
     let mut world = World::healthy();
     let reserved =
         HostReserved { start: 3, end: 1, handle: HandleId::new(WINDOWS_RESERVED_HANDLE), note: String::new() };
     let block = world.add_block("10.0.0.8/29");
     *block = block.clone().with_host_reserved(&reserved);
-    assert_eq!(world.words(), NOTHING);
+    assert_eq!(world.texts(), NOTHING);
 
     let mut world = World::healthy();
     world.blocks[0].release_by_handle(&HandleId::new("net.c2"), None, 60, NOW).unwrap();
     world.handles.remove(&HandleId::new("net.c2"));
     world.endpoints.remove(1);
-    assert_eq!(world.words(), NOTHING, "a resting address");
+    assert_eq!(world.texts(), NOTHING, "a cooling address");
 }
 
 #[test]
@@ -176,13 +176,13 @@ fn recent_allocation_is_no_leak_until_its_in_flight_time_passes() {
         let mut world = World::healthy();
         world.in_flight = Duration::seconds(60);
         world.allocate("net.c3", &[("timestamp", since), ("node", "node1"), ("pod", "p"), ("namespace", "n")]);
-        let words = world.words();
-        assert_eq!(words.len(), findings, "{since}: {words:?}");
+        let texts = world.texts();
+        assert_eq!(texts.len(), findings, "{since}: {texts:?}");
         if findings == 1 {
             let expected = format!(
                 "address without endpoint: 10.0.0.2 (handle net.c3, node node1, namespace n, pod p, since {since})"
             );
-            assert_eq!(words, [expected]);
+            assert_eq!(texts, [expected]);
         }
     }
 }
@@ -193,21 +193,21 @@ fn endpoint_with_a_free_or_foreign_address_is_reported() {
     world.endpoints.push(endpoint("c9", "10.0.0.77"));
     // An address of another plugin is in no pool.
     world.endpoints.push(endpoint("c8", "192.168.0.1"));
-    assert_eq!(world.words(), ["endpoint without address: default/c9 on node node1 has 10.0.0.77, which is free"]);
+    assert_eq!(world.texts(), ["endpoint without address: default/c9 on node node1 has 10.0.0.77, which is free"]);
 
     let mut world = World::healthy();
     world.endpoints[1].container_id = Some("c3".into());
     assert_eq!(
-        world.words(),
-        ["address of another: 10.0.0.1 (handle net.c2) is on endpoint default/c2 of container c3"]
+        world.texts(),
+        ["address of another container: 10.0.0.1 (handle net.c2) is on endpoint default/c2 of container c3"]
     );
     world.endpoints[1].container_id = None;
-    assert_eq!(world.words(), NOTHING);
+    assert_eq!(world.texts(), NOTHING);
 
     // The end of a container ID does not match the ID.
     let mut world = World::healthy();
     world.endpoints[1].container_id = Some("2".into());
-    assert_eq!(world.words().len(), 1);
+    assert_eq!(world.texts().len(), 1);
 }
 
 #[test]
@@ -215,14 +215,14 @@ fn vmi_handle_on_another_containers_endpoint_is_not_reported() {
     let mut world = World::healthy();
     world.allocate("net.vmi.default.vm1", &[]);
     world.endpoints.push(endpoint("c3", "10.0.0.2"));
-    assert_eq!(world.words(), NOTHING);
+    assert_eq!(world.texts(), NOTHING);
 }
 
 #[test]
 fn doubly_allocated_address_is_reported() {
     let mut world = World::healthy();
     world.endpoints[1].addresses = vec![ip("10.0.0.0"), ip("10.0.0.1")];
-    assert_eq!(world.words(), ["double allocation: 10.0.0.0 is held by endpoint default/c1 and endpoint default/c2"]);
+    assert_eq!(world.texts(), ["double allocation: 10.0.0.0 is held by endpoint default/c1 and endpoint default/c2"]);
 
     let mut world = World::healthy();
     let first = world.blocks[0].clone();
@@ -231,7 +231,7 @@ fn doubly_allocated_address_is_reported() {
     world.blocks[1].attributes = vec![first.attributes[0].clone()];
     world.handles.get_mut(&HandleId::new("net.c1")).unwrap().increment(cidr("10.0.0.0/31"), 1);
     assert_eq!(
-        world.words(),
+        world.texts(),
         [
             "overlapping blocks: 10.0.0.0/30 and 10.0.0.0/31",
             "double allocation: 10.0.0.0 is held by block 10.0.0.0/30 for handle net.c1 and block 10.0.0.0/31 for \
@@ -244,23 +244,23 @@ fn doubly_allocated_address_is_reported() {
 fn handles_that_disagree_with_blocks_are_reported() {
     let mut world = World::healthy();
     world.handles.entry(HandleId::new("net.gone")).or_default().increment(cidr("10.0.0.0/30"), 2);
-    assert_eq!(world.words(), ["orphan handle: net.gone counts 2 addresses, no block names it"]);
+    assert_eq!(world.texts(), ["orphan handle: net.gone counts 2 addresses, but no block names the handle"]);
     let Finding::OrphanHandle { revision, .. } = &world.findings()[0] else { panic!() };
     assert_eq!(revision, "7");
 
     let mut world = World::healthy();
     world.handles.remove(&HandleId::new("net.c1"));
-    assert_eq!(world.words(), ["missing handle: 10.0.0.0 (handle net.c1) is held by a handle that is not there"]);
+    assert_eq!(world.texts(), ["missing handle: the handle of 10.0.0.0 (handle net.c1) does not exist"]);
 
     let mut world = World::healthy();
     let handle = world.handles.get_mut(&HandleId::new("net.c1")).unwrap();
     handle.increment(cidr("10.0.0.0/30"), 1);
     handle.increment(cidr("10.0.0.4/30"), 1);
     assert_eq!(
-        world.words(),
+        world.texts(),
         [
-            "count mismatch: handle net.c1 counts 2 addresses in 10.0.0.0/30, it holds 1",
-            "count mismatch: handle net.c1 counts 1 addresses in 10.0.0.4/30, it holds 0",
+            "count mismatch: handle net.c1 counts 2 addresses in 10.0.0.0/30, but has 1",
+            "count mismatch: handle net.c1 counts 1 addresses in 10.0.0.4/30, but has 0",
         ]
     );
 
@@ -272,8 +272,8 @@ fn handles_that_disagree_with_blocks_are_reported() {
             Handle { block: [(cidr("10.0.0.0/30"), count)].into(), ..Handle::default() },
         );
         assert_eq!(
-            world.words(),
-            [format!("count mismatch: handle net.c1 counts {count} addresses in 10.0.0.0/30, it holds 1")]
+            world.texts(),
+            [format!("count mismatch: handle net.c1 counts {count} addresses in 10.0.0.0/30, but has 1")]
         );
     }
 }
@@ -286,7 +286,7 @@ fn overlapping_blocks_and_blocks_outside_pools_are_reported() {
     world.add_block("10.0.0.96/28");
     world.add_block("10.0.0.64/30");
     assert_eq!(
-        world.words(),
+        world.texts(),
         [
             "overlapping blocks: 10.0.0.64/26 and 10.0.0.64/27",
             "overlapping blocks: 10.0.0.64/26 and 10.0.0.64/30",
@@ -296,17 +296,17 @@ fn overlapping_blocks_and_blocks_outside_pools_are_reported() {
     );
     let mut world = World::healthy();
     world.pools = vec![cidr("10.1.0.0/16")];
-    assert_eq!(world.words(), ["block outside pools: 10.0.0.0/30 of host:node1, 2 addresses in use"]);
+    assert_eq!(world.texts(), ["block outside pools: 10.0.0.0/30 of host:node1, 2 addresses in use"]);
 }
 
 #[test]
 fn inconsistent_blocks_are_reported() {
     let mut world = World::healthy();
     world.blocks[0].unallocated.push(0);
-    assert_eq!(world.words(), ["corrupt block: block 10.0.0.0/30 is corrupt: ordinal 0 in its free list is allocated"]);
+    assert_eq!(world.texts(), ["corrupt block: block 10.0.0.0/30 is corrupt: ordinal 0 in its free list is allocated"]);
     let mut world = World::healthy();
     world.blocks[0].unallocated.pop();
-    assert_eq!(world.words(), ["corrupt block: block 10.0.0.0/30 lost ordinal 3: it is neither allocated nor free"]);
+    assert_eq!(world.texts(), ["corrupt block: block 10.0.0.0/30 is corrupt: ordinal 3 is neither allocated nor free"]);
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn affinities_that_disagree_with_blocks_are_reported() {
         (vec![], vec!["block without affinity: 10.0.0.0/30 of host:node1"]),
         (
             vec![affinity("node1", "10.0.0.0/30", AffinityState::PendingDeletion)],
-            vec!["block without affinity: 10.0.0.0/30 of host:node1, whose claim is only pendingDeletion"],
+            vec!["block without affinity: 10.0.0.0/30 of host:node1, whose affinity is only pendingDeletion"],
         ),
         // Data of old releases.
         (vec![affinity("node1", "10.0.0.0/30", AffinityState::Unset)], vec![]),
@@ -326,18 +326,18 @@ fn affinities_that_disagree_with_blocks_are_reported() {
                 affinity("node2", "10.0.0.4/30", AffinityState::Confirmed),
             ],
             vec![
-                "affinity without block: host:node2 claims 10.0.0.0/30 of host:node1",
-                "affinity without block: host:node2 claims 10.0.0.4/30, which is not there or nobody's",
+                "affinity without block: host:node2 has an affinity to 10.0.0.0/30 of host:node1",
+                "affinity without block: host:node2 has an affinity to 10.0.0.4/30, which is missing or has no owner",
             ],
         ),
     ] {
         let world = World { affinities: claims, ..World::healthy() };
-        assert_eq!(world.words(), expected);
+        assert_eq!(world.texts(), expected);
     }
     let mut world = World::healthy();
     world.blocks[0].clear_affinity();
     world.affinities.clear();
-    assert_eq!(world.words(), NOTHING, "nobody's block needs no claim");
+    assert_eq!(world.texts(), NOTHING, "a block without owner needs no affinity");
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn unfinished_affinity_without_addresses_is_only_noted() {
     use AffinityState::{Pending, PendingDeletion};
     for (state, word) in [(Pending, "pending"), (PendingDeletion, "pendingDeletion")] {
         for (what, node, range) in [
-            ("a block that is not there", "node1", "10.0.0.4/30"),
+            ("a missing block", "node1", "10.0.0.4/30"),
             ("an empty block", "node1", "10.0.0.8/30"),
             ("another's block", "node2", "10.0.0.0/30"),
         ] {
@@ -353,8 +353,10 @@ fn unfinished_affinity_without_addresses_is_only_noted() {
             world.add_block("10.0.0.8/30");
             world.affinities.retain(|(key, _)| key.cidr != cidr(range) || node == "node2");
             world.affinities.push(affinity(node, range, state));
-            let said = format!("unfinished claim: host:{node} to {range} is {word}; its next ADD finishes or drops it");
-            assert_eq!(world.words(), [said], "{what}");
+            let expected = format!(
+                "unfinished affinity: host:{node} to {range} is {word}; the node's next ADD completes or deletes it"
+            );
+            assert_eq!(world.texts(), [expected], "{what}");
             assert!(world.findings()[0].is_note(), "{what}");
         }
         let mut world = World::healthy();

@@ -53,16 +53,16 @@ fn deleted_pod_with_emptied_annotations_retains_its_reported_address() {
 
 #[test]
 fn pod_addresses_in_status_or_annotations_are_no_leak() {
-    let noted = |status: &str, noted: &str| {
+    let annotated = |status: &str, annotated: &str| {
         pod(|pod| {
-            pod["metadata"]["annotations"] = json!({"cni.projectcalico.org/podIPs": noted});
+            pod["metadata"]["annotations"] = json!({"cni.projectcalico.org/podIPs": annotated});
             pod["status"] = json!({"phase": "Running", "podIP": status, "podIPs": [{"ip": status}]});
         })
     };
-    assert_eq!(leaks(Some(&noted("10.0.0.0", "10.0.0.3/32"))), NOTHING);
-    assert_eq!(leaks(Some(&noted("10.0.0.0", "garbage"))), NOTHING);
-    assert_eq!(leaks(Some(&noted("10.0.0.3", "10.0.0.0/32"))), NOTHING, "kubelet lags");
-    assert_eq!(leaks(Some(&noted("10.0.0.3", ""))).len(), 1);
+    assert_eq!(leaks(Some(&annotated("10.0.0.0", "10.0.0.3/32"))), NOTHING);
+    assert_eq!(leaks(Some(&annotated("10.0.0.0", "garbage"))), NOTHING);
+    assert_eq!(leaks(Some(&annotated("10.0.0.3", "10.0.0.0/32"))), NOTHING, "the status is older than the annotation");
+    assert_eq!(leaks(Some(&annotated("10.0.0.3", ""))).len(), 1);
     assert_eq!(leaks(None).len(), 1);
 }
 
@@ -73,14 +73,14 @@ fn address_of_a_pod_without_reported_addresses_is_reported_and_retained() {
     let mut world = World::healthy();
     world.allocate("net.c3", &OF_POD);
     let held = world.blocks[0].allocation(ip("10.0.0.2")).unwrap();
-    let keeper = |sight: Option<Sight<Pod>>| {
+    let in_use_reason = |sight: Option<Sight<Pod>>| {
         let pods: Pods = sight.map(|sight| (ObjectKey::namespaced("ns", "p"), sight)).into_iter().collect();
         pod_keeper(&held, &pods)
     };
-    assert_eq!(keeper(Some(Sight::Present(silent))), Some(Keeper::SilentPod));
-    assert_eq!(keeper(Some(Sight::Unknown)), Some(Keeper::Unseen), "a pod that cannot be read is no absent one");
-    assert_eq!(keeper(Some(Sight::Present(pod(|_| {})))), None, "it has another address");
-    assert_eq!(keeper(None), None);
+    assert_eq!(in_use_reason(Some(Sight::Present(silent))), Some(Keeper::PodWithoutAddress));
+    assert_eq!(in_use_reason(Some(Sight::Unknown)), Some(Keeper::Unseen), "an unreadable pod counts as existing");
+    assert_eq!(in_use_reason(Some(Sight::Present(pod(|_| {})))), None, "the pod has another address");
+    assert_eq!(in_use_reason(None), None);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn address_of_a_stopped_vm_is_no_leak() {
     world.blocks = vec![Block::new(cidr("10.0.0.0/30"), &Owner::Host("node1".into()), NOW).unwrap()];
     world.allocate("net.vmi.ns.vm", &[("namespace", "ns"), ("pod", "virt-launcher-vm-x"), ("vmi-name", "vm")]);
     world.allocate("net.vmi.ns.cleared", &[]);
-    assert_eq!(world.words(), NOTHING);
+    assert_eq!(world.texts(), NOTHING);
 }
 
 /// Kubelet reports one interface of a pod, so the endpoint has only that interface's address.
@@ -104,6 +104,6 @@ fn second_interface_of_a_running_container_is_no_leak() {
     }
     world.endpoints = vec![endpoint(&running, "10.0.0.0")];
     world.pods = Pods::from([(ObjectKey::namespaced("ns", "p"), Sight::Present(pod(|_| {})))]);
-    let leaks = world.words();
+    let leaks = world.texts();
     assert!(leaks.len() == 1 && leaks[0].contains("10.0.0.2"), "{leaks:?}");
 }

@@ -98,9 +98,9 @@ fn strict_affinity_admits_only_the_block_owner() {
         let request =
             AssignRequest { handle: None, attributes: &BTreeMap::new(), requester: &requester, check_affinity };
         let mut auto = block.clone();
-        let mut asked = block.clone();
+        let mut requested = block.clone();
         let auto = auto.assign(1, &request, &Reservations::none()).map(|_| ()).map_err(|e| e.to_string());
-        assert_eq!(asked.assign_address(ip("10.0.0.0"), &request).map_err(|e| e.to_string()), auto);
+        assert_eq!(requested.assign_address(ip("10.0.0.0"), &request).map_err(|e| e.to_string()), auto);
         auto
     };
     let owned = fresh();

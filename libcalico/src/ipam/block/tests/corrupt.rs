@@ -73,13 +73,13 @@ fn block(holders: &[usize], resting: Option<usize>, damages: &[Damage]) -> Block
 }
 
 /// Returns the attribute of each ordinal's allocation.
-fn noted(block: &Block) -> Vec<Option<Option<&Attribute>>> {
+fn slot_attributes(block: &Block) -> Vec<Option<Option<&Attribute>>> {
     block.allocations.iter().map(|slot| slot.map(|index| block.attributes.get(index))).collect()
 }
 
 fn without(list: &[usize], ordinals: &[usize]) -> Vec<usize> {
-    let mut seen = BTreeSet::new();
-    list.iter().copied().filter(|ordinal| !ordinals.contains(ordinal) && seen.insert(*ordinal)).collect()
+    let mut listed = BTreeSet::new();
+    list.iter().copied().filter(|ordinal| !ordinals.contains(ordinal) && listed.insert(*ordinal)).collect()
 }
 
 proptest! {
@@ -96,7 +96,7 @@ proptest! {
         let mut after = before.clone();
         prop_assert_eq!(after.release_from_corrupt(&handle, cooldown, NOW), own.len());
         prop_assert_eq!(after.addresses_of(&handle), Vec::<IpAddr>::new());
-        for (ordinal, (was, is)) in noted(&before).into_iter().zip(noted(&after)).enumerate() {
+        for (ordinal, (was, is)) in slot_attributes(&before).into_iter().zip(slot_attributes(&after)).enumerate() {
             match (own.contains(&ordinal), cooldown) {
                 (false, _) => prop_assert_eq!(is, was, "ordinal {} is another's", ordinal),
                 (true, 0) => prop_assert_eq!(is, None),
@@ -113,7 +113,7 @@ proptest! {
             numbers
         };
         prop_assert_eq!(kept(&after), kept(&before));
-        prop_assert!(before.verify().is_err() || after.verify().is_ok(), "a healthy block stays so");
+        prop_assert!(before.verify().is_err() || after.verify().is_ok(), "a consistent block stays consistent");
     }
 
     #[test]
@@ -137,8 +137,8 @@ proptest! {
         prop_assert_eq!(after.lost_ordinal(), None);
         prop_assert_eq!(after.repaired(NOW, reporter), None);
         for ordinal in 0..CAPACITY {
-            let was = noted(&before).get(ordinal).copied().flatten().flatten();
-            let is = noted(&after)[ordinal].flatten();
+            let was = slot_attributes(&before).get(ordinal).copied().flatten().flatten();
+            let is = slot_attributes(&after)[ordinal].flatten();
             let ip = after.address_at(ordinal).unwrap();
             match (was, is) {
                 (Some(was), Some(is)) if was.released_at.as_deref() != Some("soon") => prop_assert_eq!(was, is),
@@ -154,8 +154,8 @@ proptest! {
         }
         // Free ordinals keep their order.
         let free: Vec<usize> = without(&before.unallocated, &[]);
-        let left: Vec<usize> = free.into_iter().filter(|ordinal| after.unallocated.contains(ordinal)).collect();
-        prop_assert!(after.unallocated.starts_with(&left));
+        let remaining: Vec<usize> = free.into_iter().filter(|ordinal| after.unallocated.contains(ordinal)).collect();
+        prop_assert!(after.unallocated.starts_with(&remaining));
     }
 
     #[test]

@@ -64,8 +64,8 @@ fn unknown_fields_of_a_newer_calico_survive_a_block_operation() {
     let mut block = Block::decode(stored.as_bytes()).unwrap();
     assert_eq!(String::from_utf8(block.encode().unwrap()).unwrap(), stored);
     assign(&mut block, 1, "a");
-    assert_eq!(block.attributes.len(), 2, "an attribute that says more is not reused");
-    assert_eq!(block.sequence_number, 0, "wraps as upstream's");
+    assert_eq!(block.attributes.len(), 2, "an attribute with more fields is not reused");
+    assert_eq!(block.sequence_number, 0, "the number wraps as upstream's does");
     let written: serde_json::Value = serde_json::to_value(&block).unwrap();
     assert_eq!((&written["future"]["x"], &written["attributes"][0]["colour"]), (&1.into(), &"red".into()));
 }

@@ -115,7 +115,7 @@ fn operate(block: &Block) {
             // A time before the year 0 cannot be stored.
             let is_storable = now.year() >= 0;
             let as_before = changed.verify().is_ok() == healthy;
-            assert!(as_before || !is_storable, "operations neither mend nor break a block");
+            assert!(as_before || !is_storable, "no operation changes the validity of a block");
             changed.release_from_corrupt(&handle, cooldown, now);
             assert!(!healthy || !is_storable || changed.verify().is_ok(), "a release breaks no block");
             if let Some(repaired) = block.repaired(now, |_| None) {
@@ -153,8 +153,8 @@ fn survey(block: &Block) {
     let none = Reservations::none();
     let room = Room::of(block, &none, &host("node1"), NOW);
     let room_of = |cidr: &Cidr| (*cidr == block.cidr).then_some(Some(room));
-    let found = usable_block(&[pool], &room_of, &[block.cidr].into(), &none, &host("node1"), NOW);
-    assert!(block.cidr.overlaps(&cidr("10.0.0.0/30")) || found == UsableBlock::Claim(cidr("10.0.0.0/30")));
+    let selected = usable_block(&[pool], &room_of, &[block.cidr].into(), &none, &host("node1"), NOW);
+    assert!(block.cidr.overlaps(&cidr("10.0.0.0/30")) || selected == UsableBlock::Claim(cidr("10.0.0.0/30")));
 }
 
 fn try_for(strategy: impl Strategy<Value = Value>) {

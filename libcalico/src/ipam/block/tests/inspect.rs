@@ -37,7 +37,7 @@ fn free_count_excludes_allocated_cooling_and_reserved_addresses() {
         assert_eq!(block.free(&Reservations::new(reserved.iter().map(|range| cidr(range)))), free, "{reserved:?}");
     }
     block.release_by_handle(&HandleId::new("a"), None, 60, NOW).unwrap();
-    assert_eq!(block.free(&Reservations::none()), 3, "a resting address is not free");
+    assert_eq!(block.free(&Reservations::none()), 3, "a cooling address is not free");
 }
 
 #[test]
@@ -79,11 +79,11 @@ fn inconsistencies_are_named_and_only_release_by_handle_proceeds() {
     type Break = fn(&mut Block);
     let cases: [(Break, &str); 6] = [
         (|b| b.allocations.truncate(3), "it has 3 allocation slots for 4 addresses"),
-        (|b| b.allocations[1] = Some(7), "ordinal 1 refers to attribute 7, of 1"),
+        (|b| b.allocations[1] = Some(7), "ordinal 1 refers to attribute 7 of only 1"),
         (|b| b.unallocated.push(4), "ordinal 4 in its free list is out of range"),
         (|b| b.unallocated.push(0), "ordinal 0 in its free list is allocated"),
         (|b| b.unallocated.push(3), "ordinal 3 in its free list is listed twice"),
-        (|b| b.attributes[0].released_at = Some("soon".into()), "attribute 0 was released at `soon`, which is no time"),
+        (|b| b.attributes[0].released_at = Some("soon".into()), "the release time `soon` of attribute 0 is invalid"),
     ];
     for (damage, problem) in cases {
         let mut block = fresh();

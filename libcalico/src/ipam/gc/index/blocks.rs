@@ -1,7 +1,7 @@
 //! Changes of blocks.
 
-use super::super::rows::{BlockRow, CompactHandle, HandleRow, NEVER, Tracked};
-use super::super::table::{NONE, Row};
+use super::super::rows::{AddressRow, BlockRow, CompactHandle, HandleRow, NEVER};
+use super::super::table::{NONE, RowId};
 use super::{Feed, Index};
 use crate::api::parse_time;
 use crate::ipam::{Block, Claim, CorruptBlock, HandleId, Owner};
@@ -11,10 +11,10 @@ use crate::net::Cidr;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnreadableBlock {
     /// The block is corrupt.
-    #[error("nothing is collected from it: {0}")]
+    #[error("no address of the block is collected: {0}")]
     Corrupt(#[from] CorruptBlock),
     /// The block is larger than any valid block.
-    #[error("nothing is collected from block {0}: it has more than 65536 addresses")]
+    #[error("no address of block {0} is collected: the block has more than 65536 addresses")]
     TooLarge(Cidr),
 }
 
@@ -27,16 +27,16 @@ struct StoredAllocation<'a> {
     node: Option<&'a str>,
     fingerprint: u32,
     /// The pods that an allocation for a VMI names as its owners.
-    owners: Box<[(Box<str>, Box<str>)]>,
+    owner_pods: Box<[(Box<str>, Box<str>)]>,
 }
 
 /// The data that the index takes from a block.
 struct Summary<'a> {
     allocations: Vec<StoredAllocation<'a>>,
-    nameless: Vec<u16>,
-    taken: u16,
+    without_handle: Vec<u16>,
+    allocated: u16,
     used: u16,
-    cold: i64,
+    cooling_since: i64,
 }
 
 impl Index {
@@ -64,53 +64,53 @@ impl Index {
     /// Removes a deleted block.
     pub fn block_gone(&mut self, cidr: &Cidr) {
         if let Some(row) = self.blocks.find(*cidr) {
-            self.forget_block(row);
+            self.remove_block_row(row);
         }
     }
 
     pub(super) fn drop_unlisted_blocks(&mut self) {
         let list = self.list(Feed::Blocks);
-        let gone: Vec<Row> = self.blocks.iter().filter(|(_, block)| block.list != list).map(|(row, _)| row).collect();
+        let gone: Vec<RowId> = self.blocks.iter().filter(|(_, block)| block.list != list).map(|(row, _)| row).collect();
         for row in gone {
-            self.forget_block(row);
+            self.remove_block_row(row);
         }
     }
 
-    fn add_block(&mut self, cidr: Cidr) -> Row {
+    fn add_block(&mut self, cidr: Cidr) -> RowId {
         let pool = self.pool_of(&cidr);
         let row = self.blocks.insert(BlockRow {
             cidr,
             owner: NONE,
             in_node: 0,
             pool,
-            tracked: Box::default(),
-            nameless: Box::default(),
-            taken: 0,
+            addresses: Box::default(),
+            without_handle: Box::default(),
+            allocated: 0,
             used: 0,
-            cold: NEVER,
+            cooling_since: NEVER,
             list: 0,
         });
         self.count_block(row, 1);
-        self.conflicts.block_came(cidr);
+        self.conflicts.block_added(cidr);
         row
     }
 
-    fn forget_block(&mut self, row: Row) {
-        let tracked = self.blocks.get_mut(row).map(|block| std::mem::take(&mut block.tracked)).unwrap_or_default();
+    fn remove_block_row(&mut self, row: RowId) {
+        let tracked = self.blocks.get_mut(row).map(|block| std::mem::take(&mut block.addresses)).unwrap_or_default();
         for &address in &tracked {
             self.untrack(address);
         }
         self.count_block(row, -1);
-        self.disown(row);
-        let cold = self.blocks.get(row).map_or(NEVER, |block| block.cold);
-        self.balance.forget_block(row, cold);
+        self.remove_block_from_node(row);
+        let cooling_since = self.blocks.get(row).map_or(NEVER, |block| block.cooling_since);
+        self.reclaim.remove_block(row, cooling_since);
         if let Some(block) = self.blocks.remove(row) {
-            self.conflicts.block_went(block.cidr);
+            self.conflicts.block_removed(block.cidr);
         }
     }
 
-    /// Files the block under its owner, and the block's addresses that name no node under the owner's node.
-    fn set_owner(&mut self, row: Row, owner: Option<Owner>) {
+    /// Adds the block, and those of its addresses that name no node, to the lists of the owner.
+    fn set_owner(&mut self, row: RowId, owner: Option<Owner>) {
         let owner = match owner {
             Some(Owner::Host(name)) => self.node_row(&name),
             Some(Owner::Virtual(_)) | None => NONE,
@@ -118,27 +118,27 @@ impl Index {
         let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else {
             // A list cannot distinguish a block that was released and claimed again from the released block. If a
             // deleted node claimed a block again, its affinities must be released again.
-            if !self.balance.is_departing(owner) {
+            if !self.reclaim.has_deleted_node(owner) {
                 self.node_changed(owner);
             }
             return;
         };
-        let tracked = block.tracked.clone();
+        let tracked = block.addresses.clone();
         self.count_all(row, &tracked, -1);
-        self.disown(row);
-        self.own(row, owner);
+        self.remove_block_from_node(row);
+        self.add_block_to_node(row, owner);
         for &address in &tracked {
-            let nameless = self.tracked.get(address).is_some_and(|tracked| !tracked.is(Tracked::NAMES_NODE));
-            if nameless {
-                self.unfile(address);
-                self.file(address, owner);
-                self.mark(address);
+            let names_no_node = self.addresses.get(address).is_some_and(|tracked| !tracked.is(AddressRow::NAMES_NODE));
+            if names_no_node {
+                self.remove_from_node(address);
+                self.add_to_node(address, owner);
+                self.mark_dirty(address);
             }
         }
         self.count_all(row, &tracked, 1);
     }
 
-    pub(super) fn count_all(&mut self, block: Row, tracked: &[Row], by: i64) {
+    pub(super) fn count_all(&mut self, block: RowId, tracked: &[RowId], by: i64) {
         self.count_block(block, by);
         for &address in tracked {
             self.count(address, by);
@@ -148,20 +148,21 @@ impl Index {
         }
     }
 
-    fn set_summary(&mut self, row: Row, summary: &Summary<'_>) {
+    fn set_summary(&mut self, row: RowId, summary: &Summary<'_>) {
         let list = self.list(Feed::Blocks);
         let Some(block) = self.blocks.get_mut(row) else { return };
-        let (was, cold, node) = ((block.taken, block.used), block.cold, block.owner);
-        (block.taken, block.used, block.cold, block.list) = (summary.taken, summary.used, summary.cold, list);
-        block.nameless = summary.nameless.as_slice().into();
-        self.balance.set_cold(row, cold, summary.cold);
-        if was != (summary.taken, summary.used) {
-            self.unbalance(node);
+        let (before, cooling_since, node) = ((block.allocated, block.used), block.cooling_since, block.owner);
+        (block.allocated, block.used, block.cooling_since, block.list) =
+            (summary.allocated, summary.used, summary.cooling_since, list);
+        block.without_handle = summary.without_handle.as_slice().into();
+        self.reclaim.set_cooling(row, cooling_since, summary.cooling_since);
+        if before != (summary.allocated, summary.used) {
+            self.mark_blocks_changed(node);
         }
     }
 
-    fn set_addresses(&mut self, row: Row, allocations: &[StoredAllocation<'_>]) {
-        let Some(before) = self.blocks.get_mut(row).map(|block| std::mem::take(&mut block.tracked)) else { return };
+    fn set_addresses(&mut self, row: RowId, allocations: &[StoredAllocation<'_>]) {
+        let Some(before) = self.blocks.get_mut(row).map(|block| std::mem::take(&mut block.addresses)) else { return };
         let mut before = before.into_iter().peekable();
         let mut tracked = Vec::with_capacity(allocations.len());
         for stored in allocations {
@@ -179,37 +180,37 @@ impl Index {
         }
         before.for_each(|gone| self.untrack(gone));
         if let Some(block) = self.blocks.get_mut(row) {
-            block.tracked = tracked.into();
+            block.addresses = tracked.into();
         }
     }
 
-    fn ordinal(&self, address: Row) -> u16 {
-        self.tracked.get(address).map_or(u16::MAX, |tracked| tracked.ordinal)
+    fn ordinal(&self, address: RowId) -> u16 {
+        self.addresses.get(address).map_or(u16::MAX, |tracked| tracked.ordinal)
     }
 
     /// Returns true if the allocation is unchanged. The comparison includes a hash of the attributes, because a VMI's
     /// address changes owners without a new sequence number. Upstream misses such a change (KC-422).
-    fn is_unchanged(&self, block: Row, address: Row, stored: &StoredAllocation<'_>) -> bool {
-        let Some(tracked) = self.tracked.get(address) else { return false };
-        let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner);
+    fn is_unchanged(&self, block: RowId, address: RowId, stored: &StoredAllocation<'_>) -> bool {
+        let Some(tracked) = self.addresses.get(address) else { return false };
+        let block_owner = self.blocks.get(block).map_or(NONE, |block| block.owner);
         tracked.sequence() == stored.sequence
             && tracked.fingerprint == stored.fingerprint
-            && (tracked.is(Tracked::NAMES_NODE) || tracked.node == of_block)
+            && (tracked.is(AddressRow::NAMES_NODE) || tracked.node == block_owner)
             && self.find_handle(stored.handle) == Some(tracked.handle)
     }
 
-    fn track_stored(&mut self, block: Row, stored: &StoredAllocation<'_>) -> Row {
-        let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner);
-        let node = stored.node.map_or(of_block, |node| self.node_row(node));
+    fn track_stored(&mut self, block: RowId, stored: &StoredAllocation<'_>) -> RowId {
+        let block_owner = self.blocks.get(block).map_or(NONE, |block| block.owner);
+        let node = stored.node.map_or(block_owner, |node| self.node_row(node));
         let names = stored.claim.names();
-        let subject = names.map_or(NONE, |(namespace, name)| self.subject_row(stored.claim.kind(), namespace, name));
-        let mut tracked = Tracked {
+        let owner = names.map_or(NONE, |(namespace, name)| self.owner_row(stored.claim.kind(), namespace, name));
+        let mut tracked = AddressRow {
             sequence: stored.sequence.unwrap_or_default(),
             block,
             handle: self.handle_row(stored.handle),
-            handle_next: NONE,
-            subject,
-            subject_next: NONE,
+            next_of_handle: NONE,
+            owner,
+            next_of_owner: NONE,
             node,
             in_node: 0,
             fingerprint: stored.fingerprint,
@@ -217,28 +218,28 @@ impl Index {
             kind: stored.claim.kind(),
             flags: 0,
         };
-        tracked.set(Tracked::NUMBERED, stored.sequence.is_some());
-        tracked.set(Tracked::NAMES_NODE, stored.node.is_some());
+        tracked.set(AddressRow::NUMBERED, stored.sequence.is_some());
+        tracked.set(AddressRow::NAMES_NODE, stored.node.is_some());
         let row = self.track(tracked);
-        if !stored.owners.is_empty() {
-            self.owners.insert(row, stored.owners.clone());
+        if !stored.owner_pods.is_empty() {
+            self.owner_pods.insert(row, stored.owner_pods.clone());
         }
-        self.holder_came(row);
+        self.allocation_added(row);
         row
     }
 
-    pub(in super::super) fn find_handle(&self, handle: &str) -> Option<Row> {
-        self.handles.find(&CompactHandle::read(handle, |network| self.networks.find(network))?)
+    pub(in super::super) fn find_handle(&self, handle: &str) -> Option<RowId> {
+        self.handles.find(&CompactHandle::parse(handle, |network| self.networks.find(network))?)
     }
 
-    fn handle_row(&mut self, handle: &str) -> Row {
+    fn handle_row(&mut self, handle: &str) -> RowId {
         if let Some(row) = self.find_handle(handle) {
             return row;
         }
         let networks = &mut self.networks;
-        let id = CompactHandle::read(handle, |network| Some(networks.take(network)));
+        let id = CompactHandle::parse(handle, |network| Some(networks.intern(network)));
         let id = id.unwrap_or_else(|| CompactHandle::Other(handle.into()));
-        self.handles.insert(HandleRow { id, tracked: NONE })
+        self.handles.insert(HandleRow { id, first_address: NONE })
     }
 }
 
@@ -247,30 +248,31 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
         return Err(UnreadableBlock::TooLarge(block.cidr));
     }
     block.verify()?;
-    let mut summary = Summary { allocations: Vec::new(), nameless: Vec::new(), taken: 0, used: 0, cold: NEVER };
+    let mut summary =
+        Summary { allocations: Vec::new(), without_handle: Vec::new(), allocated: 0, used: 0, cooling_since: NEVER };
     for allocation in block.allocated() {
         let Some(attribute) = allocation.attribute else { continue };
-        summary.taken = summary.taken.saturating_add(1);
+        summary.allocated = summary.allocated.saturating_add(1);
         summary.used = summary.used.saturating_add(u16::from(!attribute.is_windows_reserved()));
         if let Some(released) = &attribute.released_at {
             // `verify` rejects unreadable times, so the fallback is never used.
             let released = parse_time(released).map_or(NEVER, |at| at.unix_timestamp());
-            summary.cold = summary.cold.min(released);
+            summary.cooling_since = summary.cooling_since.min(released);
             continue;
         }
         let handle = attribute.handle_id.as_deref().map(HandleId::cut).filter(|handle| !handle.is_empty());
         let (ordinal, sequence) = (allocation.ordinal as u16, allocation.sequence);
         let Some(handle) = handle else {
-            summary.nameless.push(ordinal);
+            summary.without_handle.push(ordinal);
             continue;
         };
         let (claim, node) = Claim::of(attribute);
         let fingerprint = Claim::fingerprint(attribute);
-        let owners = match claim {
+        let owner_pods = match claim {
             Claim::Machine { .. } => Claim::owners(attribute).map(|(ns, pod)| (ns.into(), pod.into())).collect(),
             _ => Box::default(),
         };
-        summary.allocations.push(StoredAllocation { ordinal, handle, sequence, claim, node, fingerprint, owners });
+        summary.allocations.push(StoredAllocation { ordinal, handle, sequence, claim, node, fingerprint, owner_pods });
     }
     Ok(summary)
 }

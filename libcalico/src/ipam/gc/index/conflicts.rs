@@ -3,70 +3,72 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::super::conflicts::{Conflict, SETTLED};
+use super::super::conflicts::{Conflict, MIN_DURATION};
 use super::super::examine::Scope;
-use super::super::rows::SubjectState;
-use super::super::table::Row;
+use super::super::rows::OwnerState;
+use super::super::table::RowId;
 use super::Index;
 use crate::ipam::ClaimKind;
 use crate::net::{Cidr, IpVersion};
 
 impl Index {
     /// Processes a change or deletion of a pod. Conflicts about addresses that the pod no longer reports end.
-    pub(in crate::ipam::gc) fn pod_changed(&mut self, pod: Row) {
-        let reported = self.reports(pod);
-        self.conflicts.watched.retain(|(row, address)| *row != pod || reported.contains(address));
+    pub(in crate::ipam::gc) fn pod_changed(&mut self, pod: RowId) {
+        let reported = self.reported_addresses(pod);
+        self.conflicts.suspected.retain(|(row, address)| *row != pod || reported.contains(address));
         self.conflicts.reported.retain(|(row, address)| *row != pod || reported.contains(address));
         match reported.is_empty() {
-            true => self.conflicts.pods.remove(&pod),
-            false => self.conflicts.pods.insert(pod),
+            true => self.conflicts.pods_to_check.remove(&pod),
+            false => self.conflicts.pods_to_check.insert(pod),
         };
     }
 
     /// Ends the conflicts about an address that was allocated to a pod, even if the allocation is released soon after.
-    pub(in crate::ipam::gc) fn holder_came(&mut self, tracked: Row) {
-        let Some(address) = self.tracked.get(tracked).and_then(|tracked| self.address_of(tracked)) else { return };
+    pub(in crate::ipam::gc) fn allocation_added(&mut self, tracked: RowId) {
+        let Some(address) = self.addresses.get(tracked).and_then(|tracked| self.address_of(tracked)) else { return };
         for pod in self.pods_of(tracked) {
             self.conflicts.clear(&(pod, address));
         }
     }
 
     /// Processes the end of a pod's allocation.
-    pub(in crate::ipam::gc) fn holder_went(&mut self, tracked: Row) {
-        self.holder_came(tracked);
+    pub(in crate::ipam::gc) fn allocation_removed(&mut self, tracked: RowId) {
+        self.allocation_added(tracked);
         for pod in self.pods_of(tracked) {
-            self.conflicts.pods.insert(pod);
+            self.conflicts.pods_to_check.insert(pod);
         }
     }
 
     /// Returns the pods to which a block allocates the address.
-    fn pods_of(&self, tracked: Row) -> Vec<Row> {
-        let owners = self.owners.get(&tracked).into_iter().flatten();
-        let mut pods: Vec<Row> =
-            owners.filter_map(|(namespace, name)| self.find_subject(ClaimKind::Pod, namespace, name)).collect();
-        pods.extend(self.tracked.get(tracked).filter(|held| held.kind == ClaimKind::Pod).map(|held| held.subject));
+    fn pods_of(&self, tracked: RowId) -> Vec<RowId> {
+        let owners = self.owner_pods.get(&tracked).into_iter().flatten();
+        let mut pods: Vec<RowId> =
+            owners.filter_map(|(namespace, name)| self.find_owner(ClaimKind::Pod, namespace, name)).collect();
+        pods.extend(
+            self.addresses.get(tracked).filter(|tracked| tracked.kind == ClaimKind::Pod).map(|tracked| tracked.owner),
+        );
         pods
     }
 
     /// Returns the addresses in the status of a pod, if the pod is running.
-    fn reports(&self, pod: Row) -> Vec<IpAddr> {
-        match self.subjects.get(pod).map(|subject| &subject.state) {
-            Some(SubjectState::Pod { addresses, runs: true, .. }) => addresses.of_kubelet().collect(),
+    fn reported_addresses(&self, pod: RowId) -> Vec<IpAddr> {
+        match self.owners.get(pod).map(|owner| &owner.state) {
+            Some(OwnerState::Pod { addresses, runs: true, .. }) => addresses.of_kubelet().collect(),
             _ => Vec::new(),
         }
     }
 
     /// Compares the addresses that pods report with the blocks.
-    pub(in crate::ipam::gc) fn examine_reports(&mut self, now: Duration, scope: Scope) {
-        let mut pods = std::mem::take(&mut self.conflicts.pods);
-        if std::mem::take(&mut self.conflicts.all) || scope == Scope::Everything {
-            pods = self.subjects.iter().map(|(row, _)| row).collect();
+    pub(in crate::ipam::gc) fn examine_reported_addresses(&mut self, now: Duration, scope: Scope) {
+        let mut pods = std::mem::take(&mut self.conflicts.pods_to_check);
+        if std::mem::take(&mut self.conflicts.check_all_pods) || scope == Scope::Everything {
+            pods = self.owners.iter().map(|(row, _)| row).collect();
         }
-        pods.extend(self.conflicts.watched.keys().map(|(row, _)| *row));
+        pods.extend(self.conflicts.suspected.keys().map(|(row, _)| *row));
         for pod in pods {
-            for address in self.reports(pod) {
-                match self.contradicting(pod, address) {
-                    Some(_) => self.conflicts.watched.suspect((pod, address), (), now),
+            for address in self.reported_addresses(pod) {
+                match self.find_contradiction(pod, address) {
+                    Some(_) => self.conflicts.suspected.suspect((pod, address), (), now),
                     None => self.conflicts.clear(&(pod, address)),
                 }
             }
@@ -74,31 +76,33 @@ impl Index {
     }
 
     /// Returns the block in which `address` is free or belongs to another owner than the pod, and true if it is free.
-    fn contradicting(&self, pod: Row, address: IpAddr) -> Option<(Cidr, bool)> {
-        let mut found = None;
+    fn find_contradiction(&self, pod: RowId, address: IpAddr) -> Option<(Cidr, bool)> {
+        let mut contradiction = None;
         for &(_, prefix) in self.conflicts.sizes.keys().filter(|(version, _)| *version == IpVersion::of(address)) {
             let Some(block) = Cidr::new(address, prefix).and_then(|cidr| self.blocks.get(self.blocks.find(cidr)?))
             else {
                 continue;
             };
             let ordinal = block.cidr.offset_of(address).and_then(|offset| u16::try_from(offset).ok())?;
-            let ordinal_of = |row: &Row| self.tracked.get(*row).map_or(u16::MAX, |tracked| tracked.ordinal);
-            match block.tracked.binary_search_by_key(&ordinal, ordinal_of) {
-                Ok(at) if self.may_be_for(block.tracked[at], pod) => return None,
-                Ok(_) => found = Some((block.cidr, false)),
-                Err(_) if block.nameless.contains(&ordinal) => return None,
-                Err(_) => found = Some((block.cidr, true)),
+            let ordinal_of = |row: &RowId| self.addresses.get(*row).map_or(u16::MAX, |tracked| tracked.ordinal);
+            match block.addresses.binary_search_by_key(&ordinal, ordinal_of) {
+                Ok(at) if self.may_belong_to(block.addresses[at], pod) => return None,
+                Ok(_) => contradiction = Some((block.cidr, false)),
+                Err(_) if block.without_handle.contains(&ordinal) => return None,
+                Err(_) => contradiction = Some((block.cidr, true)),
             }
         }
-        found
+        contradiction
     }
 
-    fn may_be_for(&self, tracked: Row, pod: Row) -> bool {
-        let Some(held) = self.tracked.get(tracked) else { return true };
-        let namespace = |subject: Row| self.subjects.get(subject).map(|subject| subject.namespace);
-        match held.kind {
+    fn may_belong_to(&self, tracked: RowId, pod: RowId) -> bool {
+        let Some(allocation) = self.addresses.get(tracked) else { return true };
+        let namespace = |owner: RowId| self.owners.get(owner).map(|owner| owner.namespace);
+        match allocation.kind {
             ClaimKind::Unnamed => true,
-            ClaimKind::Machine if !self.owners.contains_key(&tracked) => namespace(held.subject) == namespace(pod),
+            ClaimKind::Machine if !self.owner_pods.contains_key(&tracked) => {
+                namespace(allocation.owner) == namespace(pod)
+            }
             _ => self.pods_of(tracked).contains(&pod),
         }
     }
@@ -106,23 +110,24 @@ impl Index {
     /// Returns the lasting conflicts that were not reported yet, except those whose report failed recently. Check both
     /// sides again before reporting a conflict.
     pub fn conflicts(&self, now: Duration) -> Vec<Conflict> {
-        let due = self.conflicts.watched.due(now, SETTLED).into_iter();
+        let due = self.conflicts.suspected.due(now, MIN_DURATION).into_iter();
         let unreported = due.filter(|key| !self.conflicts.reported.contains(key));
-        let conflict = |(pod, address): (Row, IpAddr)| {
-            let (block, _) = self.contradicting(pod, address)?;
-            let subject = self.subjects.get(pod)?;
-            let namespace = self.namespaces.text(subject.namespace).to_owned();
-            Some(Conflict { namespace, name: subject.name.to_string(), address, block })
+        let conflict = |(pod, address): (RowId, IpAddr)| {
+            let (block, _) = self.find_contradiction(pod, address)?;
+            let owner = self.owners.get(pod)?;
+            let namespace = self.namespaces.text(owner.namespace).to_owned();
+            Some(Conflict { namespace, name: owner.name.to_string(), address, block })
         };
         unreported.filter_map(conflict).collect()
     }
 
     /// Returns the numbers of lasting conflicts about free addresses and about addresses of other owners.
     pub fn conflicting(&self, now: Duration) -> (usize, usize) {
-        let settled = self.conflicts.watched.settled(now, SETTLED);
-        settled
-            .filter_map(|&(pod, address)| self.contradicting(pod, address))
-            .fold((0, 0), |(free, another), found| if found.1 { (free + 1, another) } else { (free, another + 1) })
+        let lasting = self.conflicts.suspected.unchanged_for(now, MIN_DURATION);
+        lasting.filter_map(|&(pod, address)| self.find_contradiction(pod, address)).fold(
+            (0, 0),
+            |(free, another), (_, is_free)| if is_free { (free + 1, another) } else { (free, another + 1) },
+        )
     }
 
     /// Marks a conflict as reported to operators.
@@ -135,7 +140,7 @@ impl Index {
     /// Postpones a conflict that could not be reported. The pause grows with each failure.
     pub fn conflict_postponed(&mut self, conflict: &Conflict, now: Duration) {
         if let Some(key) = self.conflict_key(conflict) {
-            self.conflicts.watched.failed(&key, now);
+            self.conflicts.suspected.postpone(&key, now);
         }
     }
 
@@ -143,17 +148,17 @@ impl Index {
     pub fn conflict_over(&mut self, conflict: &Conflict) {
         if let Some(key) = self.conflict_key(conflict) {
             self.conflicts.clear(&key);
-            self.conflicts.pods.insert(key.0);
+            self.conflicts.pods_to_check.insert(key.0);
         }
     }
 
-    fn conflict_key(&self, conflict: &Conflict) -> Option<(Row, IpAddr)> {
-        let pod = self.find_subject(ClaimKind::Pod, &conflict.namespace, &conflict.name)?;
+    fn conflict_key(&self, conflict: &Conflict) -> Option<(RowId, IpAddr)> {
+        let pod = self.find_owner(ClaimKind::Pod, &conflict.namespace, &conflict.name)?;
         let key = (pod, conflict.address);
-        self.conflicts.watched.state(&key).is_some().then_some(key)
+        self.conflicts.suspected.state(&key).is_some().then_some(key)
     }
 
     pub(in crate::ipam::gc) fn next_conflict(&self, now: Duration) -> Option<Duration> {
-        self.conflicts.watched.next_deadline(now, SETTLED)
+        self.conflicts.suspected.next_deadline(now, MIN_DURATION)
     }
 }

@@ -1,16 +1,16 @@
 //! Methods of [`Index`] that count addresses and blocks for metrics.
 
-use super::super::numbers::{Counts, Reclaimed, Sample};
+use super::super::gauges::{AddressCounts, Reclaimed, Sample};
 use super::super::rows::BlockRow;
-use super::super::table::{NONE, Row};
+use super::super::table::{NONE, RowId};
 use super::Index;
 use crate::ipam::ClaimKind;
 
 impl Index {
     /// Returns the gauges in no particular order.
     pub fn samples(&self) -> impl Iterator<Item = Sample<'_>> {
-        self.numbers.counts.iter().map(|(&(pool, node), counts)| {
-            let Counts { in_use, borrowed, candidates, unknown_owner, blocks } = *counts;
+        self.gauges.counts.iter().map(|(&(pool, node), counts)| {
+            let AddressCounts { in_use, borrowed, candidates, unknown_owner, blocks } = *counts;
             let node = (node != NONE).then(|| self.node_name(node));
             Sample { pool: self.pool_name(pool), node, in_use, borrowed, candidates, unknown_owner, blocks }
         })
@@ -18,7 +18,7 @@ impl Index {
 
     /// Returns the counters, by pool and node.
     pub fn reclaimed(&self) -> impl Iterator<Item = Reclaimed<'_>> {
-        self.numbers.reclaimed.iter().map(|((pool, node), addresses)| Reclaimed {
+        self.gauges.reclaimed.iter().map(|((pool, node), addresses)| Reclaimed {
             pool: pool.as_deref(),
             node: node.as_deref(),
             addresses: *addresses,
@@ -27,28 +27,28 @@ impl Index {
 
     /// Adds `by` to the counts for an address. Between adding and subtracting an address, its block and node must not
     /// change.
-    pub(in crate::ipam::gc) fn count(&mut self, row: Row, by: i64) {
-        let Some(tracked) = self.tracked.get(row) else { return };
+    pub(in crate::ipam::gc) fn count(&mut self, row: RowId, by: i64) {
+        let Some(tracked) = self.addresses.get(row) else { return };
         let Some(&BlockRow { pool, owner, .. }) = self.blocks.get(tracked.block) else { return };
         let node = tracked.named_node();
-        let borrowed = node != NONE && owner != node;
-        let unknown = matches!(tracked.kind, ClaimKind::Foreign | ClaimKind::Unnamed);
-        self.numbers.change(pool, node, |counts| {
+        let is_borrowed = node != NONE && owner != node;
+        let is_unknown = matches!(tracked.kind, ClaimKind::Foreign | ClaimKind::Unnamed);
+        self.gauges.change(pool, node, |counts| {
             counts.in_use += by;
-            counts.borrowed += by * i64::from(borrowed);
-            counts.unknown_owner += by * i64::from(unknown);
+            counts.borrowed += by * i64::from(is_borrowed);
+            counts.unknown_owner += by * i64::from(is_unknown);
         });
     }
 
     /// Adds `by` to the count of leaks for an address.
-    pub(in crate::ipam::gc) fn count_candidate(&mut self, row: Row, by: i64) {
-        let Some(tracked) = self.tracked.get(row) else { return };
+    pub(in crate::ipam::gc) fn count_candidate(&mut self, row: RowId, by: i64) {
+        let Some(tracked) = self.addresses.get(row) else { return };
         let pool = self.blocks.get(tracked.block).map_or(NONE, |block| block.pool);
-        self.numbers.change(pool, tracked.named_node(), |counts| counts.candidates += by);
+        self.gauges.change(pool, tracked.named_node(), |counts| counts.candidates += by);
     }
 
-    pub(in crate::ipam::gc) fn count_block(&mut self, row: Row, by: i64) {
+    pub(in crate::ipam::gc) fn count_block(&mut self, row: RowId, by: i64) {
         let Some(&BlockRow { pool, owner, .. }) = self.blocks.get(row) else { return };
-        self.numbers.change(pool, owner, |counts| counts.blocks += by);
+        self.gauges.change(pool, owner, |counts| counts.blocks += by);
     }
 }

@@ -5,24 +5,24 @@ mod conflicts;
 mod gauges;
 mod links;
 mod nodes;
+mod owners;
 mod pools;
 mod reclaim;
-mod subjects;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use super::balance::Balance;
+use super::block_reclaim::BlockReclaim;
 use super::conflicts::Conflicts;
+use super::gauges::Gauges;
 use super::leaks::Leaks;
-use super::numbers::Numbers;
-use super::rows::{BlockRow, HandleRow, NodeRow, Subject, Tracked};
-use super::table::{NONE, Names, Row, Slots, Table};
+use super::rows::{AddressRow, BlockRow, HandleRow, NodeRow, OwnerRow};
+use super::table::{NONE, NameTable, RowId, Slots, Table};
 use crate::ipam::{ClaimKind, Reservations};
 use crate::net::Cidr;
 
 pub use self::blocks::UnreadableBlock;
-pub use self::pools::PoolNumbers;
+pub use self::pools::PoolSize;
 
 /// The settings of garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -81,33 +81,33 @@ pub enum Feed {
 pub struct Index {
     pub(super) settings: Settings,
     pub(super) blocks: Table<BlockRow>,
-    pub(super) tracked: Slots<Tracked>,
-    pub(super) subjects: Table<Subject>,
+    pub(super) addresses: Slots<AddressRow>,
+    pub(super) owners: Table<OwnerRow>,
     pub(super) nodes: Table<NodeRow>,
     pub(super) handles: Table<HandleRow>,
-    pub(super) namespaces: Names,
-    pub(super) networks: Names,
+    pub(super) namespaces: NameTable,
+    pub(super) networks: NameTable,
     pub(super) pools: Table<pools::PoolRow>,
     pub(super) reservations: BTreeMap<String, (Vec<Cidr>, u8)>,
     pub(super) reserved: Reservations,
     /// Addresses to examine.
-    pub(super) dirty: Vec<Row>,
+    pub(super) dirty: Vec<RowId>,
     /// Nodes all of whose addresses are to be examined.
-    pub(super) dirty_nodes: BTreeSet<Row>,
+    pub(super) dirty_nodes: BTreeSet<RowId>,
     pub(super) leaks: Leaks,
-    pub(super) balance: Balance,
+    pub(super) reclaim: BlockReclaim,
     pub(super) conflicts: Conflicts,
     /// The owners that allocations for VMIs name, by the row of the address.
-    pub(super) owners: HashMap<Row, Owners>,
-    pub(super) numbers: Numbers,
+    pub(super) owner_pods: HashMap<RowId, OwnerPods>,
+    pub(super) gauges: Gauges,
     pub(super) lists: HashMap<Feed, u8>,
     /// The VirtualMachines and the VMIs in the present list. A VirtualMachine and its VMI share a row, so a list
     /// number in the row cannot distinguish them.
-    pub(super) named: HashMap<Feed, HashSet<Row>>,
+    pub(super) listed_vmis: HashMap<Feed, HashSet<RowId>>,
 }
 
 /// Namespaces and names of the pods that an allocation for a VMI names as its owners.
-type Owners = Box<[(Box<str>, Box<str>)]>;
+type OwnerPods = Box<[(Box<str>, Box<str>)]>;
 
 impl Index {
     /// Creates an empty index.
@@ -123,13 +123,13 @@ impl Index {
     /// Returns the approximate number of pods, VMIs and Services: those that exist, and those that only an address
     /// names.
     pub fn subjects(&self) -> usize {
-        self.subjects.len()
+        self.owners.len()
     }
 
     /// Returns true if any address is allocated to a VMI.
     pub fn has_machines(&self) -> bool {
-        let is_used = |subject: &Subject| subject.kind == ClaimKind::Machine && subject.tracked != NONE;
-        self.subjects.iter().any(|(_, subject)| is_used(subject))
+        let is_used = |owner: &OwnerRow| owner.kind == ClaimKind::Machine && owner.first_address != NONE;
+        self.owners.iter().any(|(_, owner)| is_used(owner))
     }
 
     /// Changes the settings. The next examination applies them to the addresses without owner.
@@ -139,15 +139,15 @@ impl Index {
         }
         self.settings = settings;
         for row in self.leaks.rows() {
-            self.mark(row);
+            self.mark_dirty(row);
         }
-        let affected = |subject: &Subject| matches!(subject.kind, ClaimKind::Machine | ClaimKind::Service);
-        let subjects: Vec<Row> =
-            self.subjects.iter().filter(|(_, subject)| affected(subject)).map(|(row, _)| row).collect();
-        for subject in subjects {
-            self.mark_subject(subject);
+        let affected = |owner: &OwnerRow| matches!(owner.kind, ClaimKind::Machine | ClaimKind::Service);
+        let subjects: Vec<RowId> =
+            self.owners.iter().filter(|(_, owner)| affected(owner)).map(|(row, _)| row).collect();
+        for owner in subjects {
+            self.mark_owner_dirty(owner);
         }
-        self.rebalance_all();
+        self.reset_excess_timers();
     }
 
     /// Starts a full list of a kind of object. An unfinished list of the same kind is discarded.
@@ -155,7 +155,7 @@ impl Index {
         let list = self.lists.entry(feed).or_default();
         *list = list.wrapping_add(1);
         if matches!(feed, Feed::Machines | Feed::Instances) {
-            self.named.insert(feed, HashSet::new());
+            self.listed_vmis.insert(feed, HashSet::new());
         }
     }
 
@@ -163,7 +163,7 @@ impl Index {
     pub fn list_ends(&mut self, feed: Feed) {
         match feed {
             Feed::Blocks => self.drop_unlisted_blocks(),
-            Feed::Pods | Feed::Services | Feed::Machines | Feed::Instances => self.drop_unlisted_subjects(feed),
+            Feed::Pods | Feed::Services | Feed::Machines | Feed::Instances => self.drop_unlisted_owners(feed),
             Feed::CalicoNodes | Feed::KubernetesNodes => self.drop_unlisted_nodes(feed),
             Feed::Pools => self.drop_unlisted_pools(),
             Feed::Reservations => self.drop_unlisted_reservations(),
@@ -175,17 +175,17 @@ impl Index {
     }
 
     /// Marks an address for examination, and ends the postponement of its handle.
-    pub(super) fn mark(&mut self, row: Row) {
-        let Some(tracked) = self.tracked.get_mut(row) else { return };
-        let (handle, dirty) = (tracked.handle, tracked.is(Tracked::DIRTY));
-        tracked.set(Tracked::DIRTY, true);
+    pub(super) fn mark_dirty(&mut self, row: RowId) {
+        let Some(tracked) = self.addresses.get_mut(row) else { return };
+        let (handle, dirty) = (tracked.handle, tracked.is(AddressRow::DIRTY));
+        tracked.set(AddressRow::DIRTY, true);
         if !dirty {
             self.dirty.push(row);
         }
-        self.leaks.unpark(handle);
+        self.leaks.end_postponement(handle);
     }
 
-    pub(super) fn mark_node(&mut self, node: Row) {
+    pub(super) fn mark_node_dirty(&mut self, node: RowId) {
         if let Some(row) = self.nodes.get_mut(node).filter(|row| !row.dirty) {
             row.dirty = true;
             self.dirty_nodes.insert(node);
@@ -193,7 +193,7 @@ impl Index {
     }
 
     /// Returns the name of a node; empty for [`NONE`].
-    pub(super) fn node_name(&self, node: Row) -> &str {
+    pub(super) fn node_name(&self, node: RowId) -> &str {
         if node == NONE { "" } else { self.nodes.get(node).map_or("", |row| &row.name) }
     }
 }

@@ -1,7 +1,7 @@
 //! Changes of Calico nodes and Kubernetes nodes.
 
 use super::super::rows::CalicoNode;
-use super::super::table::Row;
+use super::super::table::RowId;
 use super::{Feed, Index};
 
 impl Index {
@@ -45,13 +45,13 @@ impl Index {
     /// if the affinity has no block. Upstream cannot release an affinity without a block (IPAM-126).
     pub fn affinity_names(&mut self, node: &str) {
         let row = self.node_row(node);
-        if self.is_gone(row) {
-            self.balance.depart(row);
-            self.mark_node(row);
+        if self.is_node_deleted(row) {
+            self.reclaim.add_deleted_node(row);
+            self.mark_node_dirty(row);
         }
     }
 
-    fn set_calico(&mut self, row: Row, calico: CalicoNode) {
+    fn set_calico(&mut self, row: RowId, calico: CalicoNode) {
         let Some(node) = self.nodes.get_mut(row).filter(|node| node.calico != calico) else { return };
         let old = std::mem::replace(&mut node.calico, calico);
         if let CalicoNode::Kubernetes(new) = calico
@@ -68,19 +68,19 @@ impl Index {
             }
         }
         if calico == CalicoNode::Absent {
-            self.balance.depart(row);
+            self.reclaim.add_deleted_node(row);
         }
-        self.mark_node(row);
-        self.unbalance(row);
+        self.mark_node_dirty(row);
+        self.mark_blocks_changed(row);
     }
 
-    fn set_kubernetes(&mut self, row: Row, there: bool, migrating: bool) {
+    fn set_kubernetes(&mut self, row: RowId, exists: bool, migrating: bool) {
         let Some(node) = self.nodes.get_mut(row) else { return };
-        if (node.kubernetes, node.migrating) != (there, migrating) {
-            (node.kubernetes, node.migrating) = (there, migrating);
+        if (node.kubernetes, node.migrating) != (exists, migrating) {
+            (node.kubernetes, node.migrating) = (exists, migrating);
             for calico in node.calico_names.clone() {
-                self.mark_node(calico);
-                self.unbalance(calico);
+                self.mark_node_dirty(calico);
+                self.mark_blocks_changed(calico);
             }
         }
         self.drop_unused_node(row);
@@ -104,7 +104,7 @@ impl Index {
 
     /// Returns true if the Kubernetes node of a Calico node exists. Returns `None` for a Calico node that is not a
     /// Kubernetes node, because its existence cannot be checked.
-    fn exists(&self, node: Row) -> Option<bool> {
+    fn node_existence(&self, node: RowId) -> Option<bool> {
         match self.nodes.get(node)?.calico {
             CalicoNode::Foreign => None,
             CalicoNode::Kubernetes(name) => Some(self.nodes.get(name).is_some_and(|node| node.kubernetes)),
@@ -112,16 +112,16 @@ impl Index {
         }
     }
 
-    pub(in super::super) fn is_there(&self, node: Row) -> bool {
-        self.exists(node) == Some(true)
+    pub(in super::super) fn node_exists(&self, node: RowId) -> bool {
+        self.node_existence(node) == Some(true)
     }
 
-    pub(in super::super) fn is_gone(&self, node: Row) -> bool {
-        self.exists(node) == Some(false)
+    pub(in super::super) fn is_node_deleted(&self, node: RowId) -> bool {
+        self.node_existence(node) == Some(false)
     }
 
     /// Returns the name in Kubernetes of a Calico node, if it is known. On etcd the two names can differ.
-    pub(in super::super) fn kubernetes_name(&self, node: Row) -> Option<&str> {
+    pub(in super::super) fn kubernetes_name(&self, node: RowId) -> Option<&str> {
         match self.nodes.get(node)?.calico {
             CalicoNode::Kubernetes(name) => Some(self.node_name(name)),
             CalicoNode::Foreign | CalicoNode::Absent => None,

@@ -1,6 +1,6 @@
 //! Changes of pools and reservations.
 
-use super::super::table::{Keyed, NONE, Row};
+use super::super::table::{Keyed, NONE, RowId};
 use super::{Feed, Index};
 use crate::api::IpReservation;
 use crate::ipam::Reservations;
@@ -23,7 +23,7 @@ impl Keyed for PoolRow {
 
 /// The values for a pool's metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PoolNumbers<'a> {
+pub struct PoolSize<'a> {
     /// The pool's name.
     pub name: &'a str,
     /// The number of addresses in the pool.
@@ -47,17 +47,17 @@ impl Index {
             }
             None => _ = self.pools.insert(PoolRow { name: name.into(), cidr, list }),
         }
-        self.sort_into_pools();
+        self.assign_pools();
     }
 
     /// Removes a deleted pool.
     pub fn pool_gone(&mut self, name: &str) {
         if let Some(row) = self.pools.find(name) {
-            self.forget_pool(row);
+            self.remove_pool_row(row);
         }
     }
 
-    fn forget_pool(&mut self, row: Row) {
+    fn remove_pool_row(&mut self, row: RowId) {
         // The pool's counters are reset with it (KC-154). The blocks leave the pool first, while its row still counts
         // them.
         for block in self.blocks.rows() {
@@ -66,15 +66,15 @@ impl Index {
             }
         }
         if let Some(pool) = self.pools.remove(row) {
-            self.numbers.forget_pool(&pool.name);
+            self.gauges.remove_pool(&pool.name);
         }
-        self.sort_into_pools();
+        self.assign_pools();
     }
 
     pub(super) fn drop_unlisted_pools(&mut self) {
         let list = self.list(Feed::Pools);
-        let gone: Vec<Row> = self.pools.iter().filter(|(_, pool)| pool.list != list).map(|(row, _)| row).collect();
-        gone.into_iter().for_each(|row| self.forget_pool(row));
+        let gone: Vec<RowId> = self.pools.iter().filter(|(_, pool)| pool.list != list).map(|(row, _)| row).collect();
+        gone.into_iter().for_each(|row| self.remove_pool_row(row));
     }
 
     /// Adds or updates a reservation.
@@ -82,31 +82,31 @@ impl Index {
         let (ranges, _) = Reservations::of([reservation]);
         let list = self.list(Feed::Reservations);
         self.reservations.insert(reservation.metadata.name.clone(), (ranges.ranges().to_vec(), list));
-        self.unite_reservations();
+        self.merge_reservations();
     }
 
     /// Removes a deleted reservation.
     pub fn reservation_gone(&mut self, name: &str) {
         self.reservations.remove(name);
-        self.unite_reservations();
+        self.merge_reservations();
     }
 
     pub(super) fn drop_unlisted_reservations(&mut self) {
         let list = self.list(Feed::Reservations);
-        self.reservations.retain(|_, (_, seen)| *seen == list);
-        self.unite_reservations();
+        self.reservations.retain(|_, (_, entry_list)| *entry_list == list);
+        self.merge_reservations();
     }
 
-    fn unite_reservations(&mut self) {
+    fn merge_reservations(&mut self) {
         self.reserved = Reservations::new(self.reservations.values().flat_map(|(ranges, _)| ranges).copied());
     }
 
     /// Returns the pools, sorted by name.
-    pub fn pools(&self) -> Vec<PoolNumbers<'_>> {
+    pub fn pools(&self) -> Vec<PoolSize<'_>> {
         let mut pools: Vec<_> = self
             .pools
             .iter()
-            .map(|(_, pool)| PoolNumbers {
+            .map(|(_, pool)| PoolSize {
                 name: &pool.name,
                 size: pool.cidr.size(),
                 reserved: self.reserved.within(&pool.cidr),
@@ -118,13 +118,13 @@ impl Index {
 
     /// Returns the pool of a block, or [`NONE`]. Of several pools that contain the block, the smallest counts, and
     /// among equal ones the first by name. Upstream takes any of them (KC-426).
-    pub(in super::super) fn pool_of(&self, block: &Cidr) -> Row {
-        let around = self.pools.iter().filter(|(_, pool)| pool.cidr.covers(block));
-        let narrowest = around.min_by_key(|(_, pool)| (std::cmp::Reverse(pool.cidr.prefix()), &pool.name));
+    pub(in super::super) fn pool_of(&self, block: &Cidr) -> RowId {
+        let containing = self.pools.iter().filter(|(_, pool)| pool.cidr.covers(block));
+        let narrowest = containing.min_by_key(|(_, pool)| (std::cmp::Reverse(pool.cidr.prefix()), &pool.name));
         narrowest.map_or(NONE, |(row, _)| row)
     }
 
-    fn sort_into_pools(&mut self) {
+    fn assign_pools(&mut self) {
         for row in self.blocks.rows() {
             let Some(block) = self.blocks.get(row) else { continue };
             let pool = self.pool_of(&block.cidr);
@@ -134,8 +134,8 @@ impl Index {
         }
     }
 
-    fn set_pool(&mut self, row: Row, pool: Row) {
-        let Some(tracked) = self.blocks.get(row).map(|block| block.tracked.clone()) else { return };
+    fn set_pool(&mut self, row: RowId, pool: RowId) {
+        let Some(tracked) = self.blocks.get(row).map(|block| block.addresses.clone()) else { return };
         self.count_all(row, &tracked, -1);
         if let Some(block) = self.blocks.get_mut(row) {
             block.pool = pool;
@@ -143,7 +143,7 @@ impl Index {
         self.count_all(row, &tracked, 1);
     }
 
-    pub(in super::super) fn pool_name(&self, pool: Row) -> Option<&str> {
+    pub(in super::super) fn pool_name(&self, pool: RowId) -> Option<&str> {
         self.pools.get(pool).map(|pool| &*pool.name)
     }
 }

@@ -22,7 +22,7 @@ const TEXTS: [Option<&str>; 8] = [
 
 /// A pod as the API server returns it. Kubelet writes all fields except the annotations and the deletion.
 #[derive(Clone)]
-struct Said<'a> {
+struct PodFixture<'a> {
     node: &'a str,
     phase: &'a str,
     deleting: bool,
@@ -30,8 +30,8 @@ struct Said<'a> {
     annotations: BTreeMap<String, String>,
 }
 
-impl<'a> Said<'a> {
-    fn facts(&self) -> PodState<'_> {
+impl<'a> PodFixture<'a> {
+    fn state(&self) -> PodState<'_> {
         let addresses = PodAddresses {
             phase: self.phase,
             deleting: self.deleting,
@@ -72,12 +72,12 @@ fn annotations_release_no_address_that_the_status_reports() {
     // The pod may be on another node than the allocation.
     for node in ["n1", "n2"] {
         each_combination(|deleting, annotations| {
-            let said = Said { node, phase: "Running", deleting, status: &["10.0.0.0"], annotations };
-            cluster.index.put_pod("ns", "p", &said.facts());
+            let pod = PodFixture { node, phase: "Running", deleting, status: &["10.0.0.0"], annotations };
+            cluster.index.put_pod("ns", "p", &pod.state());
             let changes = cluster.index.examine(cluster.now, Scope::Changed);
-            assert!(changes.is_empty(), "{changes:?} on {node}, deleting {deleting}: {:?}", said.annotations);
-            let (has, ended) = (said.facts().sight(address()).has, said.facts().ended);
-            assert_eq!((has, ended), (Some(true), None), "the live look: {:?}", said.annotations);
+            assert!(changes.is_empty(), "{changes:?} on {node}, deleting {deleting}: {:?}", pod.annotations);
+            let (has, ended) = (pod.state().sight(address()).has, pod.state().ended);
+            assert_eq!((has, ended), (Some(true), None), "the check before the release: {:?}", pod.annotations);
         });
     }
 }
@@ -85,14 +85,14 @@ fn annotations_release_no_address_that_the_status_reports() {
 #[test]
 fn annotated_addresses_add_to_the_addresses_in_the_status() {
     let annotations = KEYS.map(|key| (key.to_owned(), "10.0.0.7/32".to_owned()));
-    let said = Said {
+    let pod = PodFixture {
         node: "n1",
         phase: "Running",
         deleting: true,
         status: &["10.0.0.0"],
         annotations: annotations.into_iter().take(3).collect(),
     };
-    let has = ["10.0.0.0", "10.0.0.7", "10.0.0.6"].map(|ip| said.facts().sight(ip.parse().unwrap()).has);
+    let has = ["10.0.0.0", "10.0.0.7", "10.0.0.6"].map(|ip| pod.state().sight(ip.parse().unwrap()).has);
     assert_eq!(has, [Some(true), Some(true), Some(false)]);
 }
 
@@ -102,10 +102,10 @@ fn emptied_annotation_releases_the_address_only_after_the_pod_ended() {
     for key in KEYS {
         let mut cluster = cluster();
         let annotations = BTreeMap::from([(key.to_owned(), String::new())]);
-        let running = Said { node: "n1", phase: "Running", deleting: true, status: &["10.0.0.0"], annotations };
-        cluster.index.put_pod("ns", "p", &running.facts());
+        let running = PodFixture { node: "n1", phase: "Running", deleting: true, status: &["10.0.0.0"], annotations };
+        cluster.index.put_pod("ns", "p", &running.state());
         assert_eq!(cluster.index.examine(cluster.now, Scope::Changed), [], "{key}");
-        cluster.index.put_pod("ns", "p", &Said { phase: "Succeeded", ..running.clone() }.facts());
+        cluster.index.put_pod("ns", "p", &PodFixture { phase: "Succeeded", ..running.clone() }.state());
         let kinds = cluster.index.examine(cluster.now, Scope::Changed).into_iter().map(|change| change.kind);
         assert_eq!(kinds.collect::<Vec<_>>(), [ChangeKind::Candidate(Evidence::PodFinished)], "{key}");
     }
@@ -116,9 +116,14 @@ fn status_with_other_addresses_makes_the_address_a_candidate() {
     let mut cluster = cluster();
     let annotations = BTreeMap::from([(KEYS[0].to_owned(), String::new()), (KEYS[1].to_owned(), String::new())]);
     for deleting in [false, true] {
-        let said =
-            Said { node: "n1", phase: "Running", deleting, status: &["10.0.0.6"], annotations: annotations.clone() };
-        cluster.index.put_pod("ns", "p", &said.facts());
+        let pod = PodFixture {
+            node: "n1",
+            phase: "Running",
+            deleting,
+            status: &["10.0.0.6"],
+            annotations: annotations.clone(),
+        };
+        cluster.index.put_pod("ns", "p", &pod.state());
     }
     let kinds = cluster.index.examine(cluster.now, Scope::Changed).into_iter().map(|change| change.kind);
     assert_eq!(kinds.collect::<Vec<_>>(), [ChangeKind::Candidate(Evidence::OtherAddresses)]);
@@ -129,14 +134,14 @@ fn status_with_other_addresses_makes_the_address_a_candidate() {
 fn long_address_annotation_takes_little_memory_and_retains_all_addresses() {
     let list: Vec<String> = (0..20_000).map(|n: u32| std::net::Ipv4Addr::from(0x0b00_0000 + n).to_string()).collect();
     let annotations = BTreeMap::from([(KEYS[1].to_owned(), list.join(","))]);
-    let said = Said { node: "n1", phase: "Running", deleting: false, status: &["10.0.0.0"], annotations };
+    let pod = PodFixture { node: "n1", phase: "Running", deleting: false, status: &["10.0.0.0"], annotations };
     let mut cluster = cluster();
     let before = cluster.index.size().bytes;
-    cluster.index.put_pod("ns", "p", &said.facts());
+    cluster.index.put_pod("ns", "p", &pod.state());
     let more = cluster.index.size().bytes - before;
     assert!(more < 10_000, "{more} bytes");
-    let has = ["10.0.0.0", "10.0.0.6"].map(|ip| said.facts().sight(ip.parse().unwrap()).has);
-    assert_eq!(has, [Some(true), None], "what is not read may hold any address");
+    let has = ["10.0.0.0", "10.0.0.6"].map(|ip| pod.state().sight(ip.parse().unwrap()).has);
+    assert_eq!(has, [Some(true), None], "an unread annotation may contain any address");
 }
 
 /// Kubelet reports one interface of a pod. Multus records the others in an annotation.
@@ -147,15 +152,15 @@ fn annotations_release_no_address_of_another_interface() {
         [("namespace", "ns"), ("pod", "p"), ("node", "n1")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     let take = |cluster: &mut super::cluster::Cluster, network: &str, container: usize| {
         let handle = crate::ipam::HandleId::new(format!("{network}.{container:064x}"));
-        cluster.take(false, "n1", &handle, &attributes).unwrap().to_string()
+        cluster.assign(false, "n1", &handle, &attributes).unwrap().to_string()
     };
     assert_eq!(take(&mut cluster, "macvlan", 1), "10.0.0.1", "of the container of p");
     assert_eq!(take(&mut cluster, "macvlan", 99), "10.0.0.2", "of a container before");
-    cluster.hear_all();
+    cluster.deliver_all();
     let mut candidates = std::collections::BTreeSet::new();
     let mut leaks = |status: &str, deleting: bool, annotations: BTreeMap<String, String>| {
-        let said = Said { node: "n1", phase: "Running", deleting, status: &[status], annotations };
-        cluster.index.put_pod("ns", "p", &said.facts());
+        let pod = PodFixture { node: "n1", phase: "Running", deleting, status: &[status], annotations };
+        cluster.index.put_pod("ns", "p", &pod.state());
         for Change { kind, address, .. } in cluster.index.examine(cluster.now, Scope::Changed) {
             match kind {
                 ChangeKind::Cleared => candidates.remove(&address.to_string()),

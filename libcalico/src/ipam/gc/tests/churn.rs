@@ -50,14 +50,14 @@ fn half_an_hour_of_churn_releases_no_used_address_and_every_leak() {
             }
             _ => {
                 let queue = QUEUES[numbers.below(5) as usize];
-                if numbers.below(200) == 0 { cluster.relist(queue) } else { cluster.hear(queue, 50) }
+                if numbers.below(200) == 0 { cluster.relist(queue) } else { cluster.deliver(queue, 50) }
             }
         }
         cluster.now += Duration::from_millis(200);
         if numbers.below(4) == 0 {
-            let plan = cluster.judge(|n| n % 20 == 19);
+            let plan = cluster.decide(|n| n % 20 == 19);
             released += cluster.apply(&plan);
-            cluster.tidy();
+            cluster.run_rest_of_pass();
         }
         cluster.check();
     }
@@ -66,12 +66,12 @@ fn half_an_hour_of_churn_releases_no_used_address_and_every_leak() {
         // A pod that never reports its addresses keeps the addresses that an earlier pod of its name left behind.
         if pod.addresses.is_empty() { cluster.delete(&name, false) } else { cluster.report(&name) }
     }
-    cluster.hear_all();
+    cluster.deliver_all();
     cluster.pass();
     cluster.now += GRACE;
     for _ in 0..2 {
         cluster.pass();
-        cluster.hear_all();
+        cluster.deliver_all();
     }
     assert_eq!(cluster.leaked(), Vec::<std::net::IpAddr>::new());
     assert_eq!(cluster.index.leaks(), (0, 0));

@@ -25,8 +25,8 @@ fn report(cluster: &mut Cluster, name: &str, addresses: &[&str], runs: bool) {
 /// Returns the lasting conflicts after an examination.
 fn lasting(cluster: &mut Cluster) -> Vec<(String, IpAddr)> {
     examine(cluster);
-    let found = cluster.index.conflicts(cluster.now);
-    found.into_iter().map(|conflict| (conflict.name, conflict.address)).collect()
+    let conflicts = cluster.index.conflicts(cluster.now);
+    conflicts.into_iter().map(|conflict| (conflict.name, conflict.address)).collect()
 }
 
 /// Returns the lasting conflicts after `time` has elapsed.
@@ -48,12 +48,12 @@ fn reported_address_that_is_free_in_ipam_conflicts_after_two_minutes() {
     let conflict = cluster.index.conflicts(cluster.now).remove(0);
     assert_eq!((conflict.namespace.as_str(), conflict.block.to_string().as_str()), ("ns", "10.0.0.0/29"));
     cluster.index.conflict_postponed(&conflict, cluster.now);
-    assert_eq!(lasting(&mut cluster), [], "not at once again");
+    assert_eq!(lasting(&mut cluster), [], "a postponed conflict is not returned");
     assert_eq!(cluster.index.next_deadline(cluster.now), Some(cluster.now + Duration::from_secs(1)));
     assert_eq!(after(&mut cluster, Duration::from_secs(1)).len(), 1);
     cluster.index.conflict_reported(&conflict);
-    assert_eq!(after(&mut cluster, TWO_MINUTES), [], "told once");
-    assert_eq!(cluster.index.conflicting(cluster.now), (1, 0), "counted still");
+    assert_eq!(after(&mut cluster, TWO_MINUTES), [], "a conflict is returned once");
+    assert_eq!(cluster.index.conflicting(cluster.now), (1, 0), "a reported conflict still counts");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn interrupted_conflict_restarts_its_two_minutes() {
         report(&mut cluster, "lost", &["10.0.0.5"], true);
         assert_eq!(after(&mut cluster, ALMOST), []);
         act(&mut cluster);
-        cluster.hear_all();
+        cluster.deliver_all();
         report(&mut cluster, "lost", &["10.0.0.5"], true);
         assert_eq!(after(&mut cluster, ALMOST), []);
         assert_eq!(after(&mut cluster, Duration::from_nanos(1)).len(), 1);
@@ -142,19 +142,19 @@ fn block_added_after_its_pods_is_compared_with_them() {
     report(&mut cluster, "early", &["10.0.0.17"], true);
     assert_eq!(after(&mut cluster, TWO_MINUTES), []);
     cluster.claim("10.0.0.16/29", "n1");
-    cluster.hear_all();
+    cluster.deliver_all();
     assert_eq!(after(&mut cluster, ALMOST), []);
     assert_eq!(after(&mut cluster, Duration::from_nanos(1)).len(), 1);
-    cluster.disclaim("10.0.0.16/29");
-    assert_eq!(lasting(&mut cluster), [], "it lies in no block");
+    cluster.clear_affinity("10.0.0.16/29");
+    assert_eq!(lasting(&mut cluster), [], "no block contains the address");
 }
 
 /// Both pods of a live migration have the VMI's address.
 #[test]
 fn pods_of_a_vmi_are_in_no_conflict_with_the_vmi() {
     let mut cluster = cluster();
-    cluster.machine("vm", true);
-    cluster.run_machine("vm", "n1", OwnerSlot::Active);
+    cluster.set_vmi("vm", true);
+    cluster.run_vmi("vm", "n1", OwnerSlot::Active);
     let handle = HandleId::for_machine("net", "ns", "vm");
     let address = cluster.blocks.values().flat_map(|block| block.addresses_of(&handle)).next().unwrap();
     let reporting = |cluster: &mut Cluster, pods: &[&str]| {
@@ -163,12 +163,8 @@ fn pods_of_a_vmi_are_in_no_conflict_with_the_vmi() {
     };
     assert_eq!(reporting(&mut cluster, &["virt-launcher-vm-2"]), []);
     assert_eq!(reporting(&mut cluster, &["other"]), [("other".to_owned(), address)]);
-    cluster.run_machine("vm", "n1", OwnerSlot::Alternate);
-    assert_eq!(
-        reporting(&mut cluster, &["virt-launcher-vm-3"]).len(),
-        2,
-        "the first pod of the machine, and the other"
-    );
+    cluster.run_vmi("vm", "n1", OwnerSlot::Alternate);
+    assert_eq!(reporting(&mut cluster, &["virt-launcher-vm-3"]).len(), 2, "the first pod of the VMI, and the other");
     // The allocation names no pod, so any pod of the namespace may have the address.
     let mut block = cluster.blocks.values().find(|block| block.cidr.contains(address)).cloned().unwrap();
     block.set_owner(&handle, OwnerSlot::Alternate, &Default::default());
@@ -182,5 +178,5 @@ fn final_block_read_names_the_rival_of_an_address() {
     let block = &cluster.blocks[&"10.0.0.0/29".parse().unwrap()];
     assert_eq!(rival(block, ip("10.0.0.0"), "ns", "p"), None);
     assert_eq!(rival(block, ip("10.0.0.3"), "ns", "p"), Some(Rival::Free));
-    assert_eq!(rival(block, ip("10.0.0.0"), "ns", "q").unwrap().to_string(), "for pod ns/p");
+    assert_eq!(rival(block, ip("10.0.0.0"), "ns", "q").unwrap().to_string(), "allocated to pod ns/p");
 }

@@ -21,21 +21,21 @@ fn deleted_node_loses_addresses_then_tunnels_then_affinities() {
     cluster.node("n1", false);
     let kinds = examine(&mut cluster);
     assert_eq!(kinds, [ChangeKind::Confirmed(Evidence::PodGone), ChangeKind::Confirmed(Evidence::NodeGone)]);
-    assert_eq!(cluster.index.nodes_to_release(cluster.now), [], "addresses first");
+    assert_eq!(cluster.index.nodes_to_release(cluster.now), [], "the addresses are released first");
     assert_eq!(cluster.pass(), 2);
-    cluster.hear_all();
+    cluster.deliver_all();
     assert!(!cluster.blocks.contains_key(&"10.0.0.0/29".parse().unwrap()), "the same pass released its blocks");
     cluster.check();
     let size = cluster.index.size();
     assert_eq!((size.nodes, size.addresses, size.blocks), (1, 0, 1));
-    assert_eq!(cluster.index.reclaimed().count(), 0, "its counters go with it");
+    assert_eq!(cluster.index.reclaimed().count(), 0, "the node's counters are removed");
 }
 
 #[test]
 fn block_reclaimed_by_a_deleted_node_between_lists_is_released_again() {
     let mut cluster = Cluster::new(0);
     cluster.claim("10.0.0.8/29", "gone");
-    cluster.hear_all();
+    cluster.deliver_all();
     cluster.pass();
     assert!(cluster.blocks.is_empty());
     // The deletion event is lost, and the following list has the new block in place of the released one.
@@ -56,13 +56,13 @@ fn deleted_node_with_existing_pods_is_not_released() {
     assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
     // The index is wrong. The fresh read of the node keeps the address that the index has as leaked.
     cluster.index.pod_gone("ns", "p");
-    let mut gone = cluster.judge(|_| false);
+    let mut gone = cluster.decide(|_| false);
     assert!(gone.blocks.is_empty() && !gone.kept.is_empty());
     cluster.index.put_kubernetes_node("n1", false);
     cluster.index.put_calico_node("n1", Some("n1"));
-    gone = cluster.judge(|_| false);
+    gone = cluster.decide(|_| false);
     assert!(gone.blocks.is_empty());
-    assert_eq!(cluster.index.leaks(), (1, 0), "with the node back its grace period begins");
+    assert_eq!(cluster.index.leaks(), (1, 0), "the grace period begins when the node exists again");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn calico_node_with_another_name_follows_its_kubernetes_node() {
     let mut cluster = cluster();
     cluster.index.put_calico_node("calico-1", Some("n1"));
     cluster.claim("10.0.1.0/30", "calico-1");
-    cluster.hear_all();
+    cluster.deliver_all();
     assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
     cluster.index.kubernetes_node_gone("n1");
     examine(&mut cluster);
@@ -115,7 +115,7 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
     for block in ["10.0.1.0/30", "10.0.1.4/30", "fd00::/126", "fd00::4/126"] {
         cluster.claim(block, "n2");
     }
-    cluster.hear_all();
+    cluster.deliver_all();
     assert_eq!(cluster.index.surrender(cluster.now), []);
     let due = cluster.now + GRACE;
     assert_eq!(cluster.index.next_deadline(cluster.now), Some(due));
@@ -123,7 +123,7 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
     let went = cluster.index.surrender(due);
     let v6 = went.iter().filter(|went| went.block.version() == crate::net::IpVersion::V6).count();
     assert_eq!((went.len(), v6), (3, 1));
-    assert_eq!(cluster.index.surrender(due), [], "not asked for twice");
+    assert_eq!(cluster.index.surrender(due), [], "a block is not returned twice");
     went.iter().for_each(|went| cluster.index.block_gone(&went.block));
     assert_eq!(cluster.index.surrender(due + GRACE), []);
     cluster.check();
@@ -144,7 +144,7 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
             assert!(cluster.add(pod, false));
         }
     }
-    cluster.hear_all();
+    cluster.deliver_all();
     assert_eq!(cluster.index.surrender(cluster.now + GRACE), []);
 }
 
@@ -152,7 +152,7 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
 fn cluster_with_spare() -> Cluster {
     let mut cluster = cluster();
     cluster.claim("10.0.1.0/30", "n2");
-    cluster.hear_all();
+    cluster.deliver_all();
     assert_eq!(cluster.index.surrender(cluster.now), []);
     cluster
 }
@@ -161,16 +161,16 @@ fn cluster_with_spare() -> Cluster {
 fn block_that_changes_owner_is_no_longer_counted_for_the_old_owner() {
     let mut cluster = cluster();
     cluster.claim("10.0.1.0/30", "n1");
-    cluster.hear_all();
+    cluster.deliver_all();
     // Now n2 has two blocks and n1 has one.
     cluster.claim("10.0.1.0/30", "n2");
-    cluster.hear_all();
+    cluster.deliver_all();
     cluster.check();
     cluster.index.surrender(cluster.now);
     let went = cluster.index.surrender(cluster.now + GRACE);
     assert_eq!(went.iter().map(|went| went.node.as_str()).collect::<Vec<_>>(), ["n2"]);
-    cluster.disclaim("10.0.1.0/30");
-    cluster.hear_all();
+    cluster.clear_affinity("10.0.1.0/30");
+    cluster.deliver_all();
     cluster.check();
 }
 
@@ -180,18 +180,18 @@ fn blocks_with_cooled_down_addresses_are_read_after_the_cooldown() {
     cluster.index.set_settings(Settings { cooldown: 30, ..*cluster.index.settings() });
     cluster.cooldown = 30;
     cluster.delete("p", true);
-    cluster.hear_all();
-    assert_eq!(cluster.index.size().addresses, 0, "a resting address is nobody's");
+    cluster.deliver_all();
+    assert_eq!(cluster.index.size().addresses, 0, "a cooling address has no owner");
     assert_eq!(cluster.index.next_cold(cluster.wall()), Some(Duration::from_secs(31)));
     let at = |seconds: u64| (cluster.wall() + Duration::from_secs(seconds), cluster.now + Duration::from_secs(seconds));
     let (early, late, again) = (at(30), at(31), at(62));
     assert!(cluster.index.cold_blocks(early.0, early.1).is_empty());
     assert_eq!(cluster.index.cold_blocks(late.0, late.1).len(), 1);
-    assert!(cluster.index.cold_blocks(late.0, late.1).is_empty(), "not asked for twice");
+    assert!(cluster.index.cold_blocks(late.0, late.1).is_empty(), "a block is not returned twice");
     assert_eq!(cluster.index.cold_blocks(again.0, again.1).len(), 1);
     cluster.now += Duration::from_secs(100);
-    cluster.tidy();
-    cluster.hear_all();
+    cluster.run_rest_of_pass();
+    cluster.deliver_all();
     assert_eq!(cluster.index.next_cold(cluster.wall()), None);
 }
 
@@ -222,7 +222,7 @@ fn read(cluster: &Cluster, suspect: &SuspectHandle) -> BTreeMap<Cidr, Option<Blo
 #[test]
 fn handles_that_disagree_with_the_blocks_are_repaired() {
     let mut cluster = cluster();
-    cluster.hear_all();
+    cluster.deliver_all();
     let truth = handles(&cluster);
     let id = truth.keys().next().unwrap().clone();
     let grace = Duration::from_secs(300);
@@ -355,8 +355,8 @@ fn unfinished_affinities_are_due_when_unchanged_for_the_grace_period() {
     };
     assert_eq!(due(&claims, 299, 1), [""; 0], "five minutes at least");
     let of_n1 = ["host:n1 10.0.0.8/29 1", "host:n1 10.0.0.16/29 1"];
-    assert_eq!(due(&claims, 300, 1), of_n1, "one of another node, and one of no block");
-    assert_eq!(claims.next_deadline(at(300), at(1)), Some(at(500)), "what moved begins anew");
+    assert_eq!(due(&claims, 300, 1), of_n1, "an affinity of another node, and one without block");
+    assert_eq!(claims.next_deadline(at(300), at(1)), Some(at(500)), "a changed affinity starts anew");
     assert_eq!(due(&claims, 500, 1).len(), 4);
     assert_eq!(due(&claims, 899, 900), [""; 0]);
     let key = claims.due(at(500), at(1)).remove(0).0;

@@ -21,12 +21,12 @@ enum Action {
     End(u8, bool),
     Delete(u8, bool),
     Tunnel(u8),
-    Machine(u8, bool),
+    SetVmi(u8, bool),
     RunMachine(u8, u8, bool),
     Service(u8, bool),
     Anonymous(u8),
     Wait(u16),
-    Hear(u8, u8),
+    Deliver(u8, u8),
     Relist(u8),
     Everything,
     Pass(u8),
@@ -50,12 +50,12 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => (pod.clone(), any::<bool>()).prop_map(|(p, b)| Action::End(p, b)),
         3 => (pod, any::<bool>()).prop_map(|(p, b)| Action::Delete(p, b)),
         1 => node.clone().prop_map(Action::Tunnel),
-        2 => (0..2u8, any::<bool>()).prop_map(|(m, b)| Action::Machine(m, b)),
+        2 => (0..2u8, any::<bool>()).prop_map(|(m, b)| Action::SetVmi(m, b)),
         2 => (0..2u8, node.clone(), any::<bool>()).prop_map(|(m, n, b)| Action::RunMachine(m, n, b)),
         1 => (0..2u8, any::<bool>()).prop_map(|(s, b)| Action::Service(s, b)),
         1 => node.prop_map(Action::Anonymous),
         4 => (0..1200u16).prop_map(Action::Wait),
-        12 => (0..5u8, 1..6u8).prop_map(|(q, n)| Action::Hear(q, n)),
+        12 => (0..5u8, 1..6u8).prop_map(|(q, n)| Action::Deliver(q, n)),
         1 => (0..5u8).prop_map(Action::Relist),
         1 => Just(Action::Everything),
         4 => any::<u8>().prop_map(Action::Pass),
@@ -76,11 +76,11 @@ impl History {
         let cluster = &mut self.cluster;
         let node = |n: &u8| format!("n{n}");
         let pod = |n: &u8| format!("p{n}");
-        let machine = |n: &u8| format!("vm{n}");
+        let vmi = |n: &u8| format!("vm{n}");
         match action {
-            Action::Node(n, there) => cluster.node(&node(n), *there),
+            Action::Node(n, exists) => cluster.node(&node(n), *exists),
             Action::Claim(b, n) => cluster.claim(BLOCKS[usize::from(*b)], &node(n)),
-            Action::Disclaim(b) => cluster.disclaim(BLOCKS[usize::from(*b)]),
+            Action::Disclaim(b) => cluster.clear_affinity(BLOCKS[usize::from(*b)]),
             Action::Schedule(p, n) => cluster.schedule(&pod(p), &node(n)),
             Action::Add(p, dual) => _ = cluster.add(&pod(p), *dual),
             Action::Report(p) => cluster.report(&pod(p)),
@@ -94,24 +94,24 @@ impl History {
                 cluster.tunnel(&node(n));
                 self.pending = None;
             }
-            Action::Machine(m, there) => cluster.machine(&machine(m), *there),
+            Action::SetVmi(m, exists) => cluster.set_vmi(&vmi(m), *exists),
             Action::RunMachine(m, n, alternate) => {
                 let slot = if *alternate { OwnerSlot::Alternate } else { OwnerSlot::Active };
-                cluster.run_machine(&machine(m), &node(n), slot);
+                cluster.run_vmi(&vmi(m), &node(n), slot);
             }
-            Action::Service(s, there) => cluster.service(&format!("s{s}"), *there),
-            Action::Anonymous(n) => cluster.anonymous(&node(n)),
+            Action::Service(s, exists) => cluster.service(&format!("s{s}"), *exists),
+            Action::Anonymous(n) => cluster.allocate_without_owner(&node(n)),
             Action::Wait(seconds) => cluster.now += Duration::from_secs(u64::from(*seconds)),
-            Action::Hear(q, n) => cluster.hear(QUEUES[usize::from(*q)], usize::from(*n)),
+            Action::Deliver(q, n) => cluster.deliver(QUEUES[usize::from(*q)], usize::from(*n)),
             Action::Relist(q) => cluster.relist(QUEUES[usize::from(*q)]),
             Action::Everything => _ = cluster.index.examine(cluster.now, Scope::Everything),
             Action::Pass(fails) => {
-                let plan = cluster.judge(|n| fails & (1 << (n % 8)) != 0 && fails % 3 == 0);
+                let plan = cluster.decide(|n| fails & (1 << (n % 8)) != 0 && fails % 3 == 0);
                 cluster.apply(&plan);
-                cluster.tidy();
+                cluster.run_rest_of_pass();
             }
             Action::Judge(fails) => {
-                self.pending = Some(cluster.judge(|n| fails & (1 << (n % 8)) != 0 && fails % 3 == 0));
+                self.pending = Some(cluster.decide(|n| fails & (1 << (n % 8)) != 0 && fails % 3 == 0));
             }
             Action::Apply => {
                 if let Some(plan) = self.pending.take() {
@@ -123,21 +123,21 @@ impl History {
 }
 
 /// Returns the state of the index, without the parts that depend on the times of the events.
-fn known(index: &Index) -> impl PartialEq + std::fmt::Debug + use<> {
+fn comparable_state(index: &Index) -> impl PartialEq + std::fmt::Debug + use<> {
     let samples: BTreeSet<String> =
         index.samples().map(|sample| format!("{:?}", Sample { candidates: 0, ..sample })).collect();
     let nodes: BTreeSet<String> = index.calico_nodes().map(str::to_owned).collect();
     let size = index.size();
-    (samples, nodes, size.addresses, size.blocks, size.subjects, index.tracked_addresses())
+    (samples, nodes, size.addresses, size.blocks, size.owners, index.tracked_addresses())
 }
 
 type Attributes = BTreeMap<String, String>;
 
-/// Returns the owners that allocations name, active and alternate. A VMI without an active owner is filed under the
+/// Returns the owners that allocations name, active and alternate. A VMI without an active owner is in the list of the
 /// node of the alternate one.
 fn owners(cluster: &Cluster) -> impl Iterator<Item = &Attributes> {
     let held = cluster.blocks.values().flat_map(Block::allocated);
-    held.filter_map(|held| held.attribute).flat_map(|noted| [&noted.active_owner, &noted.alternate_owner])
+    held.filter_map(|held| held.attribute).flat_map(|attribute| [&attribute.active_owner, &attribute.alternate_owner])
 }
 
 proptest! {
@@ -160,33 +160,34 @@ proptest! {
         for pod in &pods {
             cluster.report(pod);
         }
-        cluster.hear_all();
+        cluster.deliver_all();
         cluster.check();
-        let afresh = cluster.afresh();
-        afresh.verify().unwrap();
-        prop_assert_eq!(format!("{:?}", known(&cluster.index)), format!("{:?}", known(&afresh)));
+        let rebuilt_index = cluster.rebuilt_index();
+        rebuilt_index.verify().unwrap();
+        let state = format!("{:?}", comparable_state(&cluster.index));
+        prop_assert_eq!(state, format!("{:?}", comparable_state(&rebuilt_index)));
 
         // The first pass finds the leaks. After the grace period and the longest pause after a failure, further passes
         // release them.
         cluster.pass();
-        cluster.hear_all();
+        cluster.deliver_all();
         cluster.now += GRACE + Duration::from_secs(300);
         for _ in 0..3 {
             cluster.now += Duration::from_secs(300);
             cluster.pass();
-            cluster.hear_all();
+            cluster.deliver_all();
             cluster.check();
         }
         let silent: Vec<&String> = cluster.pods.iter().filter(|(_, pod)| !pod.reported).map(|(name, _)| name).collect();
         for address in cluster.leaked() {
             let block = cluster.blocks.values().find(|block| block.cidr.contains(address)).unwrap();
             let held = block.allocation(address).unwrap();
-            let noted = |key: &str| held.attributes().and_then(|noted| noted.get(key));
-            let nobody = noted("pod").is_none() && noted("type").is_none();
-            let of_silent = noted("pod").is_some_and(|pod| silent.contains(&pod));
+            let attribute = |key: &str| held.attributes().and_then(|attribute| attribute.get(key));
+            let is_without_owner = attribute("pod").is_none() && attribute("type").is_none();
+            let is_of_silent_pod = attribute("pod").is_some_and(|pod| silent.contains(&pod));
             // An existing virtual machine keeps its address while it is stopped.
-            let waits = held.handle().is_some_and(|handle| {
-                handle.as_str().strip_prefix("net.vmi.ns.").is_some_and(|name| cluster.machines.contains_key(name))
+            let is_of_existing_vmi = held.handle().is_some_and(|handle| {
+                handle.as_str().strip_prefix("net.vmi.ns.").is_some_and(|name| cluster.vmis.contains_key(name))
             });
             // An existing node keeps its tunnel address, and so does a deleted one while another kind of address is
             // left on it.
@@ -194,15 +195,17 @@ proptest! {
                 let on_node = |owner: &Attributes| owner.get("node") == Some(node) && !owner.contains_key("type");
                 cluster.nodes.contains(node) || owners(&cluster).any(on_node)
             };
-            let tunnel = noted("type").is_some_and(|kind| kind == "ipipTunnelAddress");
-            let tunnel = tunnel && noted("node").is_some_and(pinned);
-            prop_assert!(nobody || of_silent || waits || tunnel, "{address} is left: {held:?}");
+            let tunnel = attribute("type").is_some_and(|kind| kind == "ipipTunnelAddress");
+            let tunnel = tunnel && attribute("node").is_some_and(pinned);
+            let is_expected = is_without_owner || is_of_silent_pod || is_of_existing_vmi || tunnel;
+            prop_assert!(is_expected, "{address} is left: {held:?}");
         }
         // No empty block of a deleted node remains, unless an allocation still names the node.
         for block in cluster.blocks.values() {
             let owner = block.owner().filter(|owner| !cluster.nodes.contains(owner.name()));
             if let Some(owner) = owner {
-                let named = owners(&cluster).any(|noted| noted.get("node").is_some_and(|node| node == owner.name()));
+                let names_node = |attributes: &Attributes| attributes.get("node").is_some_and(|node| node == owner.name());
+                let named = owners(&cluster).any(names_node);
                 prop_assert!(!block.is_empty() || named, "{} is left to {owner}", block.cidr);
             }
         }

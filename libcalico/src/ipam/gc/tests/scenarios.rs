@@ -19,12 +19,12 @@ pub(super) fn cluster() -> Cluster {
     cluster.schedule("p", "n1");
     assert!(cluster.add("p", false));
     cluster.report("p");
-    cluster.hear_all();
+    cluster.deliver_all();
     cluster
 }
 
 pub(super) fn examine(cluster: &mut Cluster) -> Vec<ChangeKind> {
-    cluster.hear_all();
+    cluster.deliver_all();
     let changes = cluster.index.examine(cluster.now, Scope::Changed);
     cluster.check();
     changes.into_iter().map(|change| change.kind).collect()
@@ -32,12 +32,12 @@ pub(super) fn examine(cluster: &mut Cluster) -> Vec<ChangeKind> {
 
 /// Runs a pass before and after the grace period.
 pub(super) fn after_grace(cluster: &mut Cluster) -> usize {
-    cluster.hear_all();
+    cluster.deliver_all();
     let before = cluster.pass();
-    cluster.hear_all();
+    cluster.deliver_all();
     cluster.now += GRACE;
     let released = before + cluster.pass();
-    cluster.hear_all();
+    cluster.deliver_all();
     cluster.check();
     released
 }
@@ -50,7 +50,7 @@ fn address_is_released_after_its_pod_is_missing_for_the_grace_period() {
     assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(Evidence::PodGone)]);
     assert_eq!(cluster.index.leaks(), (1, 0));
     let due = cluster.index.next_deadline(cluster.now).unwrap();
-    assert_eq!(due, cluster.now + GRACE, "to be examined exactly then");
+    assert_eq!(due, cluster.now + GRACE, "the examination is due at the end of the grace period");
     cluster.now = due - Duration::from_nanos(1);
     assert_eq!(examine(&mut cluster), []);
     cluster.now = due;
@@ -105,12 +105,12 @@ fn addresses_with_a_possible_owner_are_retained() {
             c.delete("p", false);
             c.schedule("p", "n1");
         },
-        |c| c.anonymous("n1"),
+        |c| c.allocate_without_owner("n1"),
         |c| c.tunnel("n1"),
         |c| c.service("s", true),
         |c| {
-            c.machine("vm", true);
-            c.run_machine("vm", "n1", OwnerSlot::Active);
+            c.set_vmi("vm", true);
+            c.run_vmi("vm", "n1", OwnerSlot::Active);
         },
         // A node that is not ready exists. No event reports its readiness.
         |c| c.node("n2", false),
@@ -129,10 +129,10 @@ fn live_pod_overrides_the_index() {
     cluster.index.pod_gone("ns", "p");
     cluster.index.examine(cluster.now, Scope::Changed);
     cluster.now += GRACE;
-    let plan = cluster.judge(|_| false);
+    let plan = cluster.decide(|_| false);
     assert!(plan.blocks.is_empty());
-    assert_eq!(plan.kept.iter().map(|(_, keeper)| *keeper).collect::<Vec<_>>(), [Keeper::Pod]);
-    assert_eq!(cluster.index.leaks(), (0, 0), "and it is no leak");
+    assert_eq!(plan.kept.iter().map(|(_, in_use_reason)| *in_use_reason).collect::<Vec<_>>(), [Keeper::Pod]);
+    assert_eq!(cluster.index.leaks(), (0, 0), "the address is no leak");
 }
 
 #[test]
@@ -142,9 +142,9 @@ fn unreachable_api_releases_no_address_and_is_polled_less_often() {
     examine(&mut cluster);
     cluster.now += GRACE;
     for wait in [1, 2, 4] {
-        let plan = cluster.judge(|_| true);
+        let plan = cluster.decide(|_| true);
         assert_eq!(plan.kept.len(), 1);
-        assert_eq!(cluster.index.suspects(cluster.now, 10), [], "left alone");
+        assert_eq!(cluster.index.suspects(cluster.now, 10), [], "no suspect is returned");
         let again = cluster.index.next_deadline(cluster.now).unwrap();
         assert_eq!(again, cluster.now + Duration::from_secs(wait));
         cluster.now = again;
@@ -161,12 +161,12 @@ fn addresses_of_a_handle_are_released_together() {
     // The pod reports only the first of its two addresses.
     let pod = cluster.pods["q"].clone();
     let one = Pod { addresses: pod.addresses[..1].to_vec(), reported: true, ..pod.clone() };
-    cluster.tell(Queue::Pods, super::cluster::Told::Pod("q".into(), one));
+    cluster.queue_event(Queue::Pods, super::cluster::Event::Pod("q".into(), one));
     assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(Evidence::OtherAddresses)]);
     cluster.now += GRACE;
     assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(Evidence::OtherAddresses)]);
     assert_eq!(cluster.index.suspects(cluster.now, 10), []);
-    assert_eq!(cluster.index.next_deadline(cluster.now), None, "nothing to do until something changes");
+    assert_eq!(cluster.index.next_deadline(cluster.now), None, "no deadline without a change");
     cluster.delete("q", false);
     assert_eq!(after_grace(&mut cluster), 2);
 }
@@ -182,7 +182,7 @@ fn owner_found_for_an_address_spares_its_whole_handle() {
     cluster.now += GRACE;
     examine(&mut cluster);
     let suspects = cluster.index.suspects(cluster.now, 1);
-    assert_eq!(suspects.len(), 2, "a limit does not part a handle");
+    assert_eq!(suspects.len(), 2, "a limit does not split a handle");
     let decisions = [Decision::Release(Evidence::PodGone), Decision::Keep(Keeper::Pod)];
     let plan = plan(suspects.into_iter().zip(decisions));
     assert_eq!((plan.blocks.len(), plan.spared.len(), plan.kept.len()), (0, 1, 1));
@@ -195,20 +195,20 @@ fn without_a_grace_period_only_vmis_and_deleted_nodes_lose_addresses() {
         let settings = Settings { leak_grace: grace, ..*cluster.index.settings() };
         cluster.index.set_settings(settings);
         cluster.delete("p", false);
-        cluster.hear_all();
+        cluster.deliver_all();
         cluster.pass();
         cluster.now += Duration::from_secs(86_400);
         cluster.pass();
         assert_eq!(cluster.index.leaks(), leaks);
-        cluster.machine("vm", true);
-        cluster.run_machine("vm", "n2", OwnerSlot::Active);
-        cluster.machine("vm", false);
-        cluster.hear_all();
+        cluster.set_vmi("vm", true);
+        cluster.run_vmi("vm", "n2", OwnerSlot::Active);
+        cluster.set_vmi("vm", false);
+        cluster.deliver_all();
         assert_eq!(cluster.pass(), 0);
         cluster.now += Duration::from_secs(300);
         assert_eq!(cluster.pass(), 1, "five minutes");
         cluster.node("n1", false);
-        cluster.hear_all();
+        cluster.deliver_all();
         assert_eq!(cluster.pass(), 1);
     }
 }
@@ -227,12 +227,12 @@ fn shortened_grace_period_counts_from_the_first_detection() {
 #[test]
 fn vmi_and_service_addresses_are_retained_until_their_kinds_are_watched() {
     let mut cluster = cluster();
-    cluster.machine("vm", true);
-    cluster.run_machine("vm", "n1", OwnerSlot::Active);
+    cluster.set_vmi("vm", true);
+    cluster.run_vmi("vm", "n1", OwnerSlot::Active);
     cluster.service("s", true);
     let unwatched = Settings { machines: Machines::Unwatched, services: false, ..*cluster.index.settings() };
     cluster.index.set_settings(unwatched);
-    cluster.machine("vm", false);
+    cluster.set_vmi("vm", false);
     cluster.service("s", false);
     assert_eq!(after_grace(&mut cluster), 0);
     cluster.index.set_settings(Settings { machines: Machines::Watched, services: true, ..unwatched });
@@ -242,9 +242,9 @@ fn vmi_and_service_addresses_are_retained_until_their_kinds_are_watched() {
 #[test]
 fn vmi_of_a_deleted_vm_retains_its_address() {
     let mut cluster = cluster();
-    cluster.machine("vm", true);
-    cluster.run_machine("vm", "n1", OwnerSlot::Active);
-    cluster.hear_all();
+    cluster.set_vmi("vm", true);
+    cluster.run_vmi("vm", "n1", OwnerSlot::Active);
+    cluster.deliver_all();
     cluster.index.machine_gone("ns", "vm");
     assert_eq!(examine(&mut cluster), []);
     cluster.index.instance_gone("ns", "vm");
@@ -254,24 +254,24 @@ fn vmi_of_a_deleted_vm_retains_its_address() {
 #[test]
 fn owning_launcher_retains_the_address_of_a_deleted_vmi() {
     let mut cluster = cluster();
-    cluster.machine("vm", true);
-    cluster.run_machine("vm", "n1", OwnerSlot::Active);
-    cluster.hear_all();
+    cluster.set_vmi("vm", true);
+    cluster.run_vmi("vm", "n1", OwnerSlot::Active);
+    cluster.deliver_all();
     let handle = HandleId::for_machine("net", "ns", "vm");
     let held = cluster.blocks.values().flat_map(|block| block.allocated().collect::<Vec<_>>());
     let held = held.into_iter().find(|held| held.handle().as_ref() == Some(&handle)).unwrap();
     let (address, launcher) = (held.ip, held.attributes().unwrap()["pod"].clone());
     let pod =
         |addresses: &[IpAddr], ended| Pod { node: "n1".into(), addresses: addresses.into(), reported: true, ended };
-    cluster.index.put_pod("ns", &launcher, &pod(&[address], None).facts());
+    cluster.index.put_pod("ns", &launcher, &pod(&[address], None).state());
     cluster.index.machine_gone("ns", "vm");
     cluster.index.instance_gone("ns", "vm");
     assert_eq!(examine(&mut cluster), []);
     let leaked = [ChangeKind::Candidate(Evidence::MachineGone)];
     for change in [pod(&[address], Some(Ended::Finished)), pod(&["10.0.9.9".parse().unwrap()], None)] {
-        cluster.index.put_pod("ns", &launcher, &change.facts());
+        cluster.index.put_pod("ns", &launcher, &change.state());
         assert_eq!(examine(&mut cluster), leaked);
-        cluster.index.put_pod("ns", &launcher, &pod(&[address], None).facts());
+        cluster.index.put_pod("ns", &launcher, &pod(&[address], None).state());
         assert_eq!(examine(&mut cluster), [ChangeKind::Cleared]);
     }
     cluster.index.pod_gone("ns", &launcher);
@@ -281,9 +281,9 @@ fn owning_launcher_retains_the_address_of_a_deleted_vmi() {
 #[test]
 fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
     let mut cluster = cluster();
-    cluster.machine("vm", true);
-    cluster.run_machine("vm", "n1", OwnerSlot::Active);
-    cluster.hear_all();
+    cluster.set_vmi("vm", true);
+    cluster.run_vmi("vm", "n1", OwnerSlot::Active);
+    cluster.deliver_all();
     assert!(cluster.index.has_machines());
     let watched = *cluster.index.settings();
     let undefined = Settings { machines: Machines::Undefined, ..watched };
@@ -314,22 +314,22 @@ fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
 #[test]
 fn vmi_address_is_counted_on_the_node_of_its_owner() {
     let mut cluster = cluster();
-    cluster.machine("vm", true);
-    cluster.run_machine("vm", "n1", OwnerSlot::Active);
-    cluster.run_machine("vm", "n2", OwnerSlot::Alternate);
+    cluster.set_vmi("vm", true);
+    cluster.run_vmi("vm", "n1", OwnerSlot::Active);
+    cluster.run_vmi("vm", "n2", OwnerSlot::Alternate);
     examine(&mut cluster);
     let on = |cluster: &Cluster, node: &str| {
         cluster.index.samples().filter(|s| s.node == Some(node)).map(|sample| sample.in_use).sum::<i64>()
     };
-    assert_eq!((on(&cluster, "n1"), on(&cluster, "n2")), (1, 1), "the pod's, and the machine's");
-    cluster.machine("vm", false);
+    assert_eq!((on(&cluster, "n1"), on(&cluster, "n2")), (1, 1), "one address of the pod, one of the VMI");
+    cluster.set_vmi("vm", false);
     examine(&mut cluster);
     cluster.now += GRACE;
-    let plan = cluster.judge(|_| false);
+    let plan = cluster.decide(|_| false);
     assert_eq!(plan.blocks.len(), 1);
     // The virtual machine starts again between the final check and the write.
-    cluster.machine("vm", true);
-    cluster.run_machine("vm", "n2", OwnerSlot::Active);
+    cluster.set_vmi("vm", true);
+    cluster.run_vmi("vm", "n2", OwnerSlot::Active);
     assert_eq!(cluster.apply(&plan), 0);
 }
 
@@ -339,7 +339,7 @@ fn reallocated_address_restarts_its_leak_detection() {
     cluster.delete("p", false);
     examine(&mut cluster);
     cluster.now += GRACE;
-    let plan = cluster.judge(|_| false);
+    let plan = cluster.decide(|_| false);
     let (cidr, suspects) = plan.blocks.iter().next().unwrap();
     // A late DEL released the address, and another pod has it.
     let mut block = cluster.blocks[cidr].clone();
@@ -362,9 +362,9 @@ fn reallocated_address_restarts_its_leak_detection() {
 #[test]
 fn gauges_count_addresses_candidates_and_blocks_by_pool_and_node() {
     let mut cluster = cluster();
-    cluster.anonymous("n2");
+    cluster.allocate_without_owner("n2");
     cluster.claim("192.168.0.0/30", "n1");
-    cluster.hear_all();
+    cluster.deliver_all();
     let sample = |cluster: &Cluster, pool: Option<&str>, node: Option<&str>| {
         let sample = cluster.index.samples().find(|sample| (sample.pool, sample.node) == (pool, node));
         sample.map(|s| (s.in_use, s.borrowed, s.candidates, s.unknown_owner, s.blocks))
@@ -372,7 +372,7 @@ fn gauges_count_addresses_candidates_and_blocks_by_pool_and_node() {
     assert_eq!(sample(&cluster, Some("v4"), Some("n1")), Some((1, 0, 0, 0, 1)));
     assert_eq!(sample(&cluster, Some("v4"), Some("n2")), Some((1, 0, 0, 1, 1)));
     assert_eq!(sample(&cluster, None, Some("n1")), Some((0, 0, 0, 0, 1)));
-    cluster.disclaim("10.0.0.0/29");
+    cluster.clear_affinity("10.0.0.0/29");
     cluster.delete("p", false);
     examine(&mut cluster);
     assert_eq!(sample(&cluster, Some("v4"), Some("n1")), Some((1, 1, 1, 0, 0)), "borrowed, and a candidate");
@@ -390,7 +390,7 @@ fn gauges_count_addresses_candidates_and_blocks_by_pool_and_node() {
     };
     cluster.index.put_reservation(&IpReservation::new("a", reserved(&["192.168.0.0/28"])));
     cluster.index.put_reservation(&IpReservation::new("b", reserved(&["192.168.0.0/28", "192.168.0.200"])));
-    let numbers = |reserved| PoolNumbers { name: "narrow", size: 256, reserved };
+    let numbers = |reserved| PoolSize { name: "narrow", size: 256, reserved };
     assert_eq!(cluster.index.pools()[0], numbers(17));
     cluster.index.reservation_gone("b");
     assert_eq!(cluster.index.pools()[0], numbers(16));
@@ -426,8 +426,8 @@ fn pod_change_marks_only_that_pods_addresses() {
     examine(&mut cluster);
     assert!(!cluster.index.has_changed());
     let facts = cluster.pods["a"].clone();
-    cluster.index.put_pod("ns", "a", &facts.facts());
-    assert!(!cluster.index.has_changed(), "nothing new is nothing");
+    cluster.index.put_pod("ns", "a", &facts.state());
+    assert!(!cluster.index.has_changed(), "an unchanged object marks no address");
     cluster.index.pod_gone("ns", "a");
     assert_eq!(cluster.index.dirty_addresses(), 1);
 }

@@ -54,7 +54,7 @@ fn indexed_address_with_its_pod_takes_less_than_250_bytes() {
     let mut index = large(100, 8, 50, 26);
     index.examine(Duration::ZERO, Scope::Everything);
     let size = index.size();
-    assert_eq!((size.addresses, size.blocks, size.subjects), (40_000, 800, 40_000));
+    assert_eq!((size.addresses, size.blocks, size.owners), (40_000, 800, 40_000));
     let each = size.bytes / size.addresses;
     assert!(each < 250, "{each} bytes for each address: {size:?}");
 }
@@ -85,6 +85,6 @@ fn emptied_cluster_leaves_no_index_entries() {
     }
     index.verify().unwrap();
     let size = index.size();
-    assert_eq!((size.addresses, size.blocks, size.subjects, size.nodes), (0, 0, 0, 0));
+    assert_eq!((size.addresses, size.blocks, size.owners, size.nodes), (0, 0, 0, 0));
     assert_eq!(index.samples().count(), 0);
 }

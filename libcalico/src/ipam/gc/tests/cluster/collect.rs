@@ -4,7 +4,7 @@ use super::*;
 
 impl Cluster {
     /// Examines the index and decides about every suspect by the true state. `fails` selects the lookups that fail.
-    pub(in super::super) fn judge(&mut self, fails: impl Fn(usize) -> bool) -> Plan {
+    pub(in super::super) fn decide(&mut self, fails: impl Fn(usize) -> bool) -> Plan {
         self.index.examine(self.now, Scope::Changed);
         let suspects = self.index.suspects(self.now, usize::MAX);
         let decided: Vec<_> = suspects
@@ -17,29 +17,29 @@ impl Cluster {
             })
             .collect();
         let plan = plan(decided);
-        for (suspect, keeper) in &plan.kept {
-            self.index.kept(suspect, *keeper, self.now);
+        for (suspect, in_use_reason) in &plan.kept {
+            self.index.kept(suspect, *in_use_reason, self.now);
         }
         plan
     }
 
     fn live(&self, suspect: &Suspect) -> LiveFacts<'_> {
-        let asked = suspect.questions();
-        let there = |there| if there { Sight::Present(()) } else { Sight::Absent };
+        let lookups = suspect.questions();
+        let lookup = |exists| if exists { Sight::Present(()) } else { Sight::Absent };
         LiveFacts {
-            pod: asked.pod.map_or(Sight::Unknown, |(_, name)| {
-                self.pods.get(name).map_or(Sight::Absent, |pod| Sight::Present(pod.facts()))
+            pod: lookups.pod.map_or(Sight::Unknown, |(_, name)| {
+                self.pods.get(name).map_or(Sight::Absent, |pod| Sight::Present(pod.state()))
             }),
-            machine: match asked.machine {
+            machine: match lookups.machine {
                 None => MachineSight::Unknown,
-                Some((_, name)) if self.machines.contains_key(name) => MachineSight::Present,
+                Some((_, name)) if self.vmis.contains_key(name) => MachineSight::Present,
                 Some(_) => MachineSight::Absent,
             },
             // The simulated cluster has no pods for launchers.
-            owners: asked.owners.iter().map(|_| Sight::Absent).collect(),
-            service: asked.service.map_or(Sight::Unknown, |(_, name)| there(self.services.contains(name))),
-            kubernetes_node: asked.kubernetes_node.map_or(Sight::Unknown, |name| there(self.nodes.contains(name))),
-            calico_node: asked.calico_node.map_or(Sight::Unknown, |name| there(self.nodes.contains(name))),
+            owners: lookups.owners.iter().map(|_| Sight::Absent).collect(),
+            service: lookups.service.map_or(Sight::Unknown, |(_, name)| lookup(self.services.contains(name))),
+            kubernetes_node: lookups.kubernetes_node.map_or(Sight::Unknown, |name| lookup(self.nodes.contains(name))),
+            calico_node: lookups.calico_node.map_or(Sight::Unknown, |name| lookup(self.nodes.contains(name))),
         }
     }
 
@@ -56,8 +56,8 @@ impl Cluster {
             if requests.is_empty() {
                 continue;
             }
-            let done = block.release(&requests, self.cooldown, self.wall()).unwrap();
-            assert_eq!(done.released.len(), requests.len());
+            let outcome = block.release(&requests, self.cooldown, self.wall()).unwrap();
+            assert_eq!(outcome.released.len(), requests.len());
             released += requests.len();
             self.write(block);
             for suspect in suspects.iter().filter(|suspect| !changed.contains(suspect)) {
@@ -69,7 +69,7 @@ impl Cluster {
     }
 
     /// Runs the rest of a pass: elapsed cooldowns, excess blocks, deleted nodes.
-    pub(in super::super) fn tidy(&mut self) {
+    pub(in super::super) fn run_rest_of_pass(&mut self) {
         for cidr in self.index.cold_blocks(self.wall(), self.now) {
             let Some(mut block) = self.blocks.get(&cidr).cloned() else { continue };
             if block.collect_garbage(self.cooldown, self.wall()).unwrap() {
@@ -83,15 +83,15 @@ impl Cluster {
             };
             if block.is_empty() {
                 self.blocks.remove(&cidr);
-                self.tell(Queue::Blocks, Told::BlockGone(cidr));
+                self.queue_event(Queue::Blocks, Event::BlockGone(cidr));
                 self.index.block_gone(&cidr);
-                self.keeps_one(&owner, &cidr);
+                self.check_last_block(&owner, &cidr);
             }
         }
         for gone in self.index.nodes_to_release(self.now) {
-            let there = |there| if there { Sight::Present(()) } else { Sight::Absent };
-            let there = there(self.nodes.contains(&gone.calico));
-            if !gone.is_gone(there, there) {
+            let lookup = |exists| if exists { Sight::Present(()) } else { Sight::Absent };
+            let node = lookup(self.nodes.contains(&gone.calico));
+            if !gone.is_gone(node, node) {
                 self.index.node_not_released(&gone.calico, self.now);
                 continue;
             }
@@ -100,10 +100,10 @@ impl Cluster {
     }
 
     /// Checks that the node did not lose its last block of a family, unless the index has events pending.
-    fn keeps_one(&self, owner: &Owner, cidr: &Cidr) {
+    fn check_last_block(&self, owner: &Owner, cidr: &Cidr) {
         if self.queues.get(&Queue::Blocks).is_none_or(|queue| queue.len() <= 1) {
-            let mut left = self.blocks.values().filter(|block| block.owner().as_ref() == Some(owner));
-            assert!(left.any(|block| block.cidr.version() == cidr.version()), "{owner} lost its last block");
+            let mut remaining = self.blocks.values().filter(|block| block.owner().as_ref() == Some(owner));
+            assert!(remaining.any(|block| block.cidr.version() == cidr.version()), "{owner} lost its last block");
         }
     }
 
@@ -115,22 +115,22 @@ impl Cluster {
             .filter(|block| block.owner().as_ref() == Some(&owner))
             .map(|block| block.cidr)
             .collect();
-        let mut left = false;
+        let mut has_remaining = false;
         for cidr in owned {
             if self.blocks[&cidr].is_empty() {
                 self.blocks.remove(&cidr);
-                self.tell(Queue::Blocks, Told::BlockGone(cidr));
+                self.queue_event(Queue::Blocks, Event::BlockGone(cidr));
             } else {
-                left = true;
+                has_remaining = true;
             }
         }
-        if left { self.index.node_not_released(node, self.now) } else { self.index.node_released(node) }
+        if has_remaining { self.index.node_not_released(node, self.now) } else { self.index.node_released(node) }
     }
 
     pub(in super::super) fn pass(&mut self) -> usize {
-        let plan = self.judge(|_| false);
+        let plan = self.decide(|_| false);
         let released = self.apply(&plan);
-        self.tidy();
+        self.run_rest_of_pass();
         released
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Pod {
 }
 
 impl Pod {
-    pub(super) fn facts(&self) -> PodState<'_> {
+    pub(super) fn state(&self) -> PodState<'_> {
         let addresses =
             if self.reported { ReportedAddresses::new(self.addresses.clone()) } else { ReportedAddresses::default() };
         let runs = self.reported && self.ended.is_none();
@@ -40,19 +40,19 @@ impl Pod {
 
 /// A VMI. `runs` is true once a pod of the VMI has its address.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Machine {
+pub(super) struct Vmi {
     pub(super) runs: bool,
     pub(super) handle: Option<HandleId>,
 }
 
 /// An event of a watch.
 #[derive(Debug, Clone)]
-pub(super) enum Told {
+pub(super) enum Event {
     Block(Box<Block>),
     BlockGone(Cidr),
     Pod(String, Pod),
     PodGone(String),
-    Machine(String, bool),
+    Vmi(String, bool),
     Service(String, bool),
     Node(String, bool),
 }
@@ -64,12 +64,12 @@ pub(super) struct Cluster {
     pub(super) cooldown: i64,
     pub(super) nodes: BTreeSet<String>,
     pub(super) pods: BTreeMap<String, Pod>,
-    pub(super) machines: BTreeMap<String, Machine>,
+    pub(super) vmis: BTreeMap<String, Vmi>,
     pub(super) services: BTreeSet<String>,
     pub(super) tunnels: BTreeSet<String>,
     pub(super) blocks: BTreeMap<Cidr, Block>,
     pub(super) index: Index,
-    pub(super) queues: BTreeMap<Queue, VecDeque<Told>>,
+    pub(super) queues: BTreeMap<Queue, VecDeque<Event>>,
     pub(super) released: Vec<Suspect>,
     handles: usize,
 }
@@ -79,12 +79,12 @@ pub(super) struct Cluster {
 pub(super) enum Queue {
     Blocks,
     Pods,
-    Machines,
+    Vmis,
     Services,
     Nodes,
 }
 
-pub(super) const QUEUES: [Queue; 5] = [Queue::Blocks, Queue::Pods, Queue::Machines, Queue::Services, Queue::Nodes];
+pub(super) const QUEUES: [Queue; 5] = [Queue::Blocks, Queue::Pods, Queue::Vmis, Queue::Services, Queue::Nodes];
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
@@ -104,7 +104,7 @@ impl Cluster {
             cooldown,
             nodes: BTreeSet::new(),
             pods: BTreeMap::new(),
-            machines: BTreeMap::new(),
+            vmis: BTreeMap::new(),
             services: BTreeSet::new(),
             tunnels: BTreeSet::new(),
             blocks: BTreeMap::new(),
@@ -119,8 +119,8 @@ impl Cluster {
         EPOCH + self.now
     }
 
-    pub(super) fn tell(&mut self, queue: Queue, told: Told) {
-        self.queues.entry(queue).or_default().push_back(told);
+    pub(super) fn queue_event(&mut self, queue: Queue, event: Event) {
+        self.queues.entry(queue).or_default().push_back(event);
     }
 
     /// Writes a block as a compare-and-swap does.
@@ -129,11 +129,11 @@ impl Cluster {
         let cidr = block.cidr;
         if block.is_empty() && block.affinity.is_none() {
             self.blocks.remove(&cidr);
-            self.tell(Queue::Blocks, Told::BlockGone(cidr));
+            self.queue_event(Queue::Blocks, Event::BlockGone(cidr));
             return;
         }
         self.blocks.insert(cidr, block.clone());
-        self.tell(Queue::Blocks, Told::Block(Box::new(block)));
+        self.queue_event(Queue::Blocks, Event::Block(Box::new(block)));
     }
 
     pub(super) fn claim(&mut self, cidr: &str, node: &str) {
@@ -150,7 +150,7 @@ impl Cluster {
         self.write(block);
     }
 
-    pub(super) fn disclaim(&mut self, cidr: &str) {
+    pub(super) fn clear_affinity(&mut self, cidr: &str) {
         if let Some(mut block) = self.blocks.get(&cidr.parse().unwrap()).cloned() {
             block.clear_affinity();
             self.write(block);
@@ -163,7 +163,7 @@ impl Cluster {
     }
 
     /// Assigns an address of a family, preferably from the node's own blocks.
-    pub(super) fn take(
+    pub(super) fn assign(
         &mut self,
         v6: bool,
         node: &str,
@@ -192,8 +192,8 @@ impl Cluster {
         let Some(pod) = self.pods.get(name).cloned().filter(|pod| pod.ended.is_none()) else { return false };
         let handle = self.new_handle();
         let attributes = map(&[("namespace", "ns"), ("pod", name), ("node", &pod.node)]);
-        let v4 = self.take(false, &pod.node, &handle, &attributes);
-        let v6 = if dual { self.take(true, &pod.node, &handle, &attributes) } else { None };
+        let v4 = self.assign(false, &pod.node, &handle, &attributes);
+        let v6 = if dual { self.assign(true, &pod.node, &handle, &attributes) } else { None };
         let addresses: Vec<IpAddr> = v4.into_iter().chain(v6).collect();
         if addresses.is_empty() {
             return false;
@@ -204,7 +204,7 @@ impl Cluster {
 
     pub(super) fn set_pod(&mut self, name: &str, pod: Pod) {
         self.pods.insert(name.into(), pod.clone());
-        self.tell(Queue::Pods, Told::Pod(name.into(), pod));
+        self.queue_event(Queue::Pods, Event::Pod(name.into(), pod));
     }
 
     pub(super) fn schedule(&mut self, name: &str, node: &str) {
@@ -228,21 +228,21 @@ impl Cluster {
     /// Deletes the pod. With `del`, its addresses are released.
     pub(super) fn delete(&mut self, name: &str, del: bool) {
         let Some(pod) = self.pods.remove(name) else { return };
-        self.tell(Queue::Pods, Told::PodGone(name.into()));
+        self.queue_event(Queue::Pods, Event::PodGone(name.into()));
         if del && pod.ended.is_none() {
-            pod.addresses.into_iter().for_each(|address| self.give_back(address));
+            pod.addresses.into_iter().for_each(|address| self.release_address(address));
         }
     }
 
-    fn give_back(&mut self, address: IpAddr) {
+    fn release_address(&mut self, address: IpAddr) {
         let Some(mut block) = self.blocks.values().find(|block| block.cidr.contains(address)).cloned() else { return };
         let Some(handle) = block.allocation(address).and_then(|held| held.handle()) else { return };
         block.release_by_handle(&handle, None, self.cooldown, self.wall()).unwrap();
         self.write(block);
     }
 
-    pub(super) fn node(&mut self, name: &str, there: bool) {
-        if there {
+    pub(super) fn node(&mut self, name: &str, exists: bool) {
+        if exists {
             self.nodes.insert(name.into());
         } else {
             self.nodes.remove(name);
@@ -251,7 +251,7 @@ impl Cluster {
                 self.pods.iter().filter(|(_, pod)| pod.node == name).map(|(name, _)| name.clone()).collect();
             on.iter().for_each(|pod| self.delete(pod, false));
         }
-        self.tell(Queue::Nodes, Told::Node(name.into(), there));
+        self.queue_event(Queue::Nodes, Event::Node(name.into(), exists));
     }
 
     pub(super) fn tunnel(&mut self, node: &str) {
@@ -259,26 +259,26 @@ impl Cluster {
         if !self.nodes.contains(node) {
             return;
         }
-        let known = self.blocks.values().any(|block| !block.addresses_of(&handle).is_empty());
+        let is_allocated = self.blocks.values().any(|block| !block.addresses_of(&handle).is_empty());
         let attributes = map(&[("type", "ipipTunnelAddress"), ("node", node)]);
-        if known || self.take(false, node, &handle, &attributes).is_some() {
+        if is_allocated || self.assign(false, node, &handle, &attributes).is_some() {
             self.tunnels.insert(node.into());
         }
     }
 
     /// Creates a VMI, or deletes the VMI and leaves its address behind.
-    pub(super) fn machine(&mut self, name: &str, there: bool) {
-        if there {
-            self.machines.entry(name.into()).or_default();
+    pub(super) fn set_vmi(&mut self, name: &str, exists: bool) {
+        if exists {
+            self.vmis.entry(name.into()).or_default();
         } else {
-            self.machines.remove(name);
+            self.vmis.remove(name);
         }
-        self.tell(Queue::Machines, Told::Machine(name.into(), there));
+        self.queue_event(Queue::Vmis, Event::Vmi(name.into(), exists));
     }
 
     /// Starts a pod of a VMI. The pod takes over the VMI's address or gets a new one.
-    pub(super) fn run_machine(&mut self, name: &str, node: &str, slot: OwnerSlot) {
-        if !self.machines.contains_key(name) || !self.nodes.contains(node) {
+    pub(super) fn run_vmi(&mut self, name: &str, node: &str, slot: OwnerSlot) {
+        if !self.vmis.contains_key(name) || !self.nodes.contains(node) {
             return;
         }
         let handle = HandleId::for_machine("net", "ns", name);
@@ -295,29 +295,29 @@ impl Cluster {
                 self.write(block);
                 true
             }
-            None => self.take(false, node, &handle, &attributes).is_some(),
+            None => self.assign(false, node, &handle, &attributes).is_some(),
         };
-        if let Some(machine) = self.machines.get_mut(name).filter(|_| runs) {
-            *machine = Machine { runs, handle: Some(handle) };
+        if let Some(vmi) = self.vmis.get_mut(name).filter(|_| runs) {
+            *vmi = Vmi { runs, handle: Some(handle) };
         }
     }
 
-    pub(super) fn service(&mut self, name: &str, there: bool) {
-        if !there {
+    pub(super) fn service(&mut self, name: &str, exists: bool) {
+        if !exists {
             self.services.remove(name);
         } else if self.services.insert(name.into()) {
             self.handles += 1;
             let handle = HandleId::new(format!("lb-{:x}", self.handles));
             let attributes = map(&[("type", "LoadBalancer"), ("namespace", "ns"), ("service", name)]);
-            self.take(false, "", &handle, &attributes);
+            self.assign(false, "", &handle, &attributes);
         }
-        self.tell(Queue::Services, Told::Service(name.into(), there));
+        self.queue_event(Queue::Services, Event::Service(name.into(), exists));
     }
 
     /// Allocates an address without owner.
-    pub(super) fn anonymous(&mut self, node: &str) {
+    pub(super) fn allocate_without_owner(&mut self, node: &str) {
         let handle = self.new_handle();
-        self.take(false, node, &handle, &map(&[("node", node)]));
+        self.assign(false, node, &handle, &map(&[("node", node)]));
     }
 
     /// Returns true if the address is in use in the true state.
@@ -325,10 +325,10 @@ impl Cluster {
         let Some(block) = self.blocks.values().find(|block| block.cidr.contains(address)) else { return false };
         let Some(held) = block.allocation(address).filter(|held| !held.is_cooling()) else { return false };
         let Some(handle) = held.handle() else { return false };
-        let noted = |key: &str| held.attributes().and_then(|noted| noted.get(key)).map(String::as_str);
+        let attribute = |key: &str| held.attributes().and_then(|attribute| attribute.get(key)).map(String::as_str);
         self.pods.values().any(|pod| pod.ended.is_none() && pod.addresses.contains(&address))
-            || self.machines.values().any(|machine| machine.runs && machine.handle.as_ref() == Some(&handle))
-            || noted("service").is_some_and(|name| self.services.contains(name))
+            || self.vmis.values().any(|vmi| vmi.runs && vmi.handle.as_ref() == Some(&handle))
+            || attribute("service").is_some_and(|name| self.services.contains(name))
             || self.tunnels.iter().any(|node| handle.as_str() == format!("ipip-tunnel-addr-{node}"))
             || handle.as_str() == WINDOWS_RESERVED_HANDLE
     }
@@ -340,15 +340,15 @@ impl Cluster {
     }
 
     /// Delivers up to `n` events of a watch.
-    pub(super) fn hear(&mut self, queue: Queue, n: usize) {
+    pub(super) fn deliver(&mut self, queue: Queue, n: usize) {
         for _ in 0..n {
-            let Some(told) = self.queues.entry(queue).or_default().pop_front() else { return };
-            tell(&mut self.index, &told);
+            let Some(event) = self.queues.entry(queue).or_default().pop_front() else { return };
+            apply_event(&mut self.index, &event);
         }
     }
 
-    pub(super) fn hear_all(&mut self) {
-        QUEUES.into_iter().for_each(|queue| self.hear(queue, usize::MAX));
+    pub(super) fn deliver_all(&mut self) {
+        QUEUES.into_iter().for_each(|queue| self.deliver(queue, usize::MAX));
     }
 
     /// Discards the pending events of a watch and lists its objects again.
@@ -363,23 +363,23 @@ impl Cluster {
         let feeds: &[Feed] = match queue {
             Queue::Blocks => &[Feed::Blocks],
             Queue::Pods => &[Feed::Pods],
-            Queue::Machines => &[Feed::Machines, Feed::Instances],
+            Queue::Vmis => &[Feed::Machines, Feed::Instances],
             Queue::Services => &[Feed::Services],
             Queue::Nodes => &[Feed::CalicoNodes, Feed::KubernetesNodes],
         };
         feeds.iter().for_each(|feed| index.list_begins(*feed));
         match queue {
             Queue::Blocks => self.blocks.values().for_each(|block| index.put_block(block).unwrap()),
-            Queue::Pods => self.pods.iter().for_each(|(name, pod)| index.put_pod("ns", name, &pod.facts())),
-            Queue::Machines => {
-                for name in self.machines.keys() {
-                    tell(index, &Told::Machine(name.clone(), true));
+            Queue::Pods => self.pods.iter().for_each(|(name, pod)| index.put_pod("ns", name, &pod.state())),
+            Queue::Vmis => {
+                for name in self.vmis.keys() {
+                    apply_event(index, &Event::Vmi(name.clone(), true));
                 }
             }
             Queue::Services => self.services.iter().for_each(|name| index.put_service("ns", name)),
             Queue::Nodes => {
                 for name in &self.nodes {
-                    tell(index, &Told::Node(name.clone(), true));
+                    apply_event(index, &Event::Node(name.clone(), true));
                 }
             }
         }
@@ -387,7 +387,7 @@ impl Cluster {
     }
 
     /// Returns a new index that has received only the present objects.
-    pub(super) fn afresh(&self) -> Index {
+    pub(super) fn rebuilt_index(&self) -> Index {
         let mut index = Index::new(settings(self.cooldown));
         index.put_pool("v4", "10.0.0.0/16".parse().unwrap());
         index.put_pool("v6", "fd00::/64".parse().unwrap());
@@ -400,27 +400,27 @@ impl Cluster {
     }
 }
 
-fn tell(index: &mut Index, told: &Told) {
-    match told {
-        Told::Block(block) => index.put_block(block).unwrap(),
-        Told::BlockGone(cidr) => index.block_gone(cidr),
-        Told::Pod(name, pod) => index.put_pod("ns", name, &pod.facts()),
-        Told::PodGone(name) => index.pod_gone("ns", name),
-        Told::Machine(name, true) => {
+fn apply_event(index: &mut Index, event: &Event) {
+    match event {
+        Event::Block(block) => index.put_block(block).unwrap(),
+        Event::BlockGone(cidr) => index.block_gone(cidr),
+        Event::Pod(name, pod) => index.put_pod("ns", name, &pod.state()),
+        Event::PodGone(name) => index.pod_gone("ns", name),
+        Event::Vmi(name, true) => {
             index.put_machine("ns", name);
             index.put_instance("ns", name);
         }
-        Told::Machine(name, false) => {
+        Event::Vmi(name, false) => {
             index.machine_gone("ns", name);
             index.instance_gone("ns", name);
         }
-        Told::Service(name, true) => index.put_service("ns", name),
-        Told::Service(name, false) => index.service_gone("ns", name),
-        Told::Node(name, true) => {
+        Event::Service(name, true) => index.put_service("ns", name),
+        Event::Service(name, false) => index.service_gone("ns", name),
+        Event::Node(name, true) => {
             index.put_calico_node(name, Some(name));
             index.put_kubernetes_node(name, false);
         }
-        Told::Node(name, false) => {
+        Event::Node(name, false) => {
             index.kubernetes_node_gone(name);
             index.calico_node_gone(name);
         }

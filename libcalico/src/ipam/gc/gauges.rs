@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::suspect::Suspect;
-use super::table::Row;
+use super::table::RowId;
 
 /// The counts for a pool on a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct AddressCounts {
     pub(super) in_use: i64,
     pub(super) borrowed: i64,
     pub(super) candidates: i64,
@@ -17,11 +17,11 @@ pub(super) struct Counts {
 }
 
 /// The counts by pool and node, with `NONE` for no pool and for no node.
-pub(super) type CountsByPlace = HashMap<(Row, Row), Counts>;
+pub(super) type CountsByPoolAndNode = HashMap<(RowId, RowId), AddressCounts>;
 
 #[derive(Debug, Default)]
-pub(super) struct Numbers {
-    pub(super) counts: CountsByPlace,
+pub(super) struct Gauges {
+    pub(super) counts: CountsByPoolAndNode,
     pub(super) reclaimed: BTreeMap<(Option<String>, Option<String>), u64>,
 }
 
@@ -56,22 +56,22 @@ pub struct Reclaimed<'a> {
     pub addresses: u64,
 }
 
-impl Numbers {
-    pub(super) fn change(&mut self, pool: Row, node: Row, change: impl FnOnce(&mut Counts)) {
+impl Gauges {
+    pub(super) fn change(&mut self, pool: RowId, node: RowId, change: impl FnOnce(&mut AddressCounts)) {
         let counts = self.counts.entry((pool, node)).or_default();
         change(counts);
-        if *counts == Counts::default() {
+        if *counts == AddressCounts::default() {
             self.counts.remove(&(pool, node));
         }
     }
 
     /// Removes the counters of a deleted pool (KC-154).
-    pub(super) fn forget_pool(&mut self, pool: &str) {
+    pub(super) fn remove_pool(&mut self, pool: &str) {
         self.reclaimed.retain(|(name, _), _| name.as_deref() != Some(pool));
     }
 
     /// Removes the counters of a node whose affinities were released (KC-155).
-    pub(super) fn forget_node(&mut self, node: &str) {
+    pub(super) fn remove_node(&mut self, node: &str) {
         self.reclaimed.retain(|(_, name), _| name.as_deref() != Some(node));
     }
 

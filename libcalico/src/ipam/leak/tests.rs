@@ -46,85 +46,85 @@ fn allocation_owner_is_derived_from_handle_and_attributes() {
 }
 
 /// Returns facts with this pod, this result for every other lookup, and this node.
-fn world<'a>(pod: Sight<AddressInPod<'a>>, other: Sight<()>, node: Option<&'a str>) -> HolderFacts<'a> {
-    let (machine, owner) = (MachineSight::Unknown, OwnerSight::Absent);
-    HolderFacts { pod, machine, owner, service: other, tunnel_node: other, unnamed: other, node }
+fn facts_with<'a>(pod: Sight<AddressInPod<'a>>, other: Sight<()>, node: Option<&'a str>) -> OwnerFacts<'a> {
+    let (vmi, owner) = (MachineSight::Unknown, OwnerPodsLookup::Absent);
+    OwnerFacts { pod, vmi, owner, service: other, tunnel_node: other, unnamed: other, node }
 }
 
 /// The rows follow upstream's order of checks, except that a pod with the address keeps it on any node (KC-434).
 #[test]
 fn pod_retains_addresses_that_are_reported_or_not_yet_reported() {
-    use Holding::{Held, Leaked};
+    use Verdict::{InUse, Leaked};
     let pod = |node, has, ended| Sight::Present(AddressInPod { node, has, ended });
     for (sight, node, expected) in [
         (Sight::Absent, Some("n1"), Leaked(Evidence::PodGone)),
-        (Sight::Unknown, Some("n1"), Held(Keeper::Unseen)),
-        (pod("n1", Some(true), None), Some("n1"), Held(Keeper::Pod)),
-        (pod("n1", Some(true), None), None, Held(Keeper::Pod)),
-        (pod("n2", Some(true), None), Some("n1"), Held(Keeper::Pod)),
+        (Sight::Unknown, Some("n1"), InUse(Keeper::Unseen)),
+        (pod("n1", Some(true), None), Some("n1"), InUse(Keeper::Pod)),
+        (pod("n1", Some(true), None), None, InUse(Keeper::Pod)),
+        (pod("n2", Some(true), None), Some("n1"), InUse(Keeper::Pod)),
         (pod("n2", None, None), Some("n1"), Leaked(Evidence::PodElsewhere)),
         (pod("n2", Some(false), None), Some("n1"), Leaked(Evidence::PodElsewhere)),
         (pod("n2", Some(false), None), None, Leaked(Evidence::OtherAddresses)),
-        (pod("", None, None), Some("n1"), Held(Keeper::SilentPod)),
-        (pod("n1", None, None), Some("n1"), Held(Keeper::SilentPod)),
-        (pod("n1", None, Some(Ended::Evicted)), Some("n1"), Held(Keeper::SilentPod)),
+        (pod("", None, None), Some("n1"), InUse(Keeper::PodWithoutAddress)),
+        (pod("n1", None, None), Some("n1"), InUse(Keeper::PodWithoutAddress)),
+        (pod("n1", None, Some(Ended::Evicted)), Some("n1"), InUse(Keeper::PodWithoutAddress)),
         (pod("n1", Some(false), None), Some("n1"), Leaked(Evidence::OtherAddresses)),
         (pod("n1", Some(true), Some(Ended::Finished)), Some("n1"), Leaked(Evidence::PodFinished)),
         (pod("n1", Some(true), Some(Ended::Evicted)), Some("n1"), Leaked(Evidence::PodEvicted)),
     ] {
-        assert_eq!(holding(ClaimKind::Pod, &world(sight, Sight::Unknown, node)), expected, "{sight:?} {node:?}");
+        assert_eq!(assess(ClaimKind::Pod, &facts_with(sight, Sight::Unknown, node)), expected, "{sight:?} {node:?}");
     }
 }
 
 #[test]
 fn other_owners_retain_addresses_while_present_or_unknown() {
-    use Holding::{Held, Leaked};
-    let ask = |kind, sight| holding(kind, &world(Sight::Unknown, sight, None));
-    for (kind, keeper, evidence) in [
+    use Verdict::{InUse, Leaked};
+    let ask = |kind, sight| assess(kind, &facts_with(Sight::Unknown, sight, None));
+    for (kind, in_use, leaked) in [
         (ClaimKind::Tunnel, Keeper::Tunnel, Evidence::NodeGone),
         (ClaimKind::Service, Keeper::Service, Evidence::ServiceGone),
         (ClaimKind::Unnamed, Keeper::Endpoint, Evidence::NoEndpoint),
     ] {
-        assert_eq!(ask(kind, Sight::Present(())), Held(keeper));
-        assert_eq!(ask(kind, Sight::Absent), Leaked(evidence));
-        assert!(matches!(ask(kind, Sight::Unknown), Held(Keeper::Unseen | Keeper::UnknownOwner)));
+        assert_eq!(ask(kind, Sight::Present(())), InUse(in_use));
+        assert_eq!(ask(kind, Sight::Absent), Leaked(leaked));
+        assert!(matches!(ask(kind, Sight::Unknown), InUse(Keeper::Unseen | Keeper::UnknownOwner)));
     }
-    assert_eq!(ask(ClaimKind::HostReserved, Sight::Absent), Held(Keeper::Host));
-    assert_eq!(ask(ClaimKind::Foreign, Sight::Absent), Held(Keeper::UnknownOwner));
+    assert_eq!(ask(ClaimKind::HostReserved, Sight::Absent), InUse(Keeper::Host));
+    assert_eq!(ask(ClaimKind::Foreign, Sight::Absent), InUse(Keeper::UnknownOwner));
 }
 
 /// Returns facts about a VMI, and about the pods that its allocation names.
-fn machine_facts<'a>(machine: MachineSight, pods: &[Sight<AddressInPod<'a>>]) -> HolderFacts<'a> {
-    let absent = world(Sight::Absent, Sight::Absent, None);
-    HolderFacts { machine, owner: OwnerSight::of(pods.iter().copied()), ..absent }
+fn vmi_facts<'a>(vmi: MachineSight, pods: &[Sight<AddressInPod<'a>>]) -> OwnerFacts<'a> {
+    let absent = facts_with(Sight::Absent, Sight::Absent, None);
+    OwnerFacts { vmi, owner: OwnerPodsLookup::of(pods.iter().copied()), ..absent }
 }
 
 #[test]
 fn vmi_address_is_retained_by_the_vmi_or_a_launcher_with_the_address() {
-    use Holding::{Held, Leaked};
+    use Verdict::{InUse, Leaked};
     let pod = |has, ended| Sight::Present(AddressInPod { node: "n1", has, ended });
     let (gone, unseen) = (Sight::Absent, Sight::Unknown);
     let (runs, silent) = (pod(Some(true), None), pod(None, None));
     let (other, ended) = (pod(Some(false), None), pod(Some(true), Some(Ended::Finished)));
-    for (machine, owners, expected) in [
-        (MachineSight::Present, &[][..], Held(Keeper::Machine)),
-        (MachineSight::Present, &[unseen], Held(Keeper::Machine)),
+    for (vmi, owners, expected) in [
+        (MachineSight::Present, &[][..], InUse(Keeper::Machine)),
+        (MachineSight::Present, &[unseen], InUse(Keeper::Machine)),
         (MachineSight::Absent, &[], Leaked(Evidence::MachineGone)),
         (MachineSight::Absent, &[gone, ended], Leaked(Evidence::MachineGone)),
         (MachineSight::Absent, &[other], Leaked(Evidence::MachineGone)),
-        (MachineSight::Absent, &[runs], Held(Keeper::Pod)),
-        (MachineSight::Absent, &[gone, runs], Held(Keeper::Pod)),
-        (MachineSight::Absent, &[silent, gone], Held(Keeper::Pod)),
-        (MachineSight::Absent, &[other, unseen], Held(Keeper::Unseen)),
-        (MachineSight::Unknown, &[gone], Held(Keeper::Unseen)),
-        (MachineSight::Unknown, &[runs], Held(Keeper::Pod)),
+        (MachineSight::Absent, &[runs], InUse(Keeper::Pod)),
+        (MachineSight::Absent, &[gone, runs], InUse(Keeper::Pod)),
+        (MachineSight::Absent, &[silent, gone], InUse(Keeper::Pod)),
+        (MachineSight::Absent, &[other, unseen], InUse(Keeper::Unseen)),
+        (MachineSight::Unknown, &[gone], InUse(Keeper::Unseen)),
+        (MachineSight::Unknown, &[runs], InUse(Keeper::Pod)),
         (MachineSight::Undefined, &[], Leaked(Evidence::NoKubeVirt)),
         (MachineSight::Undefined, &[gone, gone], Leaked(Evidence::NoKubeVirt)),
-        (MachineSight::Undefined, &[gone, ended], Held(Keeper::Pod)),
-        (MachineSight::Undefined, &[other], Held(Keeper::Pod)),
-        (MachineSight::Undefined, &[unseen], Held(Keeper::Unseen)),
+        (MachineSight::Undefined, &[gone, ended], InUse(Keeper::Pod)),
+        (MachineSight::Undefined, &[other], InUse(Keeper::Pod)),
+        (MachineSight::Undefined, &[unseen], InUse(Keeper::Unseen)),
     ] {
-        let facts = machine_facts(machine, owners);
-        assert_eq!(holding(ClaimKind::Machine, &facts), expected, "{machine:?} {owners:?}");
+        let facts = vmi_facts(vmi, owners);
+        assert_eq!(assess(ClaimKind::Machine, &facts), expected, "{vmi:?} {owners:?}");
     }
 }

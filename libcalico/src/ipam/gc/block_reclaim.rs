@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::leaks::Postponement;
 use super::rows::NEVER;
-use super::table::Row;
+use super::table::RowId;
 use crate::ipam::Sight;
 use crate::net::Cidr;
 
 /// The time for which a returned block with elapsed cooldowns is not returned again, unless it changed.
-pub(super) const COLD_AGAIN: Duration = Duration::from_secs(30);
+pub(super) const PAUSE_AFTER_COOLDOWN: Duration = Duration::from_secs(30);
 
 /// An empty block that its node does not need.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,59 +39,59 @@ impl GoneNode {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Balance {
+pub(super) struct BlockReclaim {
     /// The time at which each excess empty block may be released.
-    pub(super) empty: HashMap<Row, Duration>,
-    pub(super) due: BTreeSet<(Duration, Row)>,
+    pub(super) due_times: HashMap<RowId, Duration>,
+    pub(super) due: BTreeSet<(Duration, RowId)>,
     /// Nodes whose blocks changed.
-    pub(super) unbalanced: BTreeSet<Row>,
-    pub(super) departing: BTreeMap<Row, Postponement>,
+    pub(super) changed_nodes: BTreeSet<RowId>,
+    pub(super) deleted_nodes: BTreeMap<RowId, Postponement>,
     /// Blocks with addresses that are cooling down, by the earliest release time.
-    pub(super) cold: BTreeSet<(i64, Row)>,
-    pub(super) cold_asked: HashMap<Row, Duration>,
+    pub(super) cooling: BTreeSet<(i64, RowId)>,
+    pub(super) returned_until: HashMap<RowId, Duration>,
 }
 
-impl Balance {
-    pub(super) fn forget_block(&mut self, row: Row, cold: i64) {
-        self.stop(row);
-        self.set_cold(row, cold, NEVER);
+impl BlockReclaim {
+    pub(super) fn remove_block(&mut self, row: RowId, cooling_since: i64) {
+        self.stop_timer(row);
+        self.set_cooling(row, cooling_since, NEVER);
     }
 
-    pub(super) fn forget_node(&mut self, node: Row) {
-        self.unbalanced.remove(&node);
-        self.departing.remove(&node);
+    pub(super) fn remove_node(&mut self, node: RowId) {
+        self.changed_nodes.remove(&node);
+        self.deleted_nodes.remove(&node);
     }
 
-    pub(super) fn is_departing(&self, node: Row) -> bool {
-        self.departing.contains_key(&node)
+    pub(super) fn has_deleted_node(&self, node: RowId) -> bool {
+        self.deleted_nodes.contains_key(&node)
     }
 
-    pub(super) fn depart(&mut self, node: Row) {
-        self.departing.entry(node).or_default();
+    pub(super) fn add_deleted_node(&mut self, node: RowId) {
+        self.deleted_nodes.entry(node).or_default();
     }
 
-    pub(super) fn stay(&mut self, node: Row) {
-        self.departing.remove(&node);
+    pub(super) fn remove_deleted_node(&mut self, node: RowId) {
+        self.deleted_nodes.remove(&node);
     }
 
-    pub(super) fn set_cold(&mut self, row: Row, old: i64, new: i64) {
+    pub(super) fn set_cooling(&mut self, row: RowId, old: i64, new: i64) {
         if old == new {
             return;
         }
-        self.cold_asked.remove(&row);
-        self.cold.remove(&(old, row));
+        self.returned_until.remove(&row);
+        self.cooling.remove(&(old, row));
         if new != NEVER {
-            self.cold.insert((new, row));
+            self.cooling.insert((new, row));
         }
     }
 
-    pub(super) fn start(&mut self, row: Row, now: Duration, grace: Duration) {
-        let due = *self.empty.entry(row).or_insert(now.saturating_add(grace));
+    pub(super) fn start_timer(&mut self, row: RowId, now: Duration, grace: Duration) {
+        let due = *self.due_times.entry(row).or_insert(now.saturating_add(grace));
         self.due.insert((due, row));
     }
 
-    pub(super) fn stop(&mut self, row: Row) {
-        if let Some(due) = self.empty.remove(&row) {
+    pub(super) fn stop_timer(&mut self, row: RowId) {
+        if let Some(due) = self.due_times.remove(&row) {
             self.due.remove(&(due, row));
         }
     }

@@ -9,7 +9,7 @@ use crate::ipam::{Attribute, HandleId, Tunnel};
 const SERVICE: &str = "LoadBalancer";
 const SERVICE_HANDLE: &str = "lb-";
 /// The separator before the namespace and name in a VMI's handle.
-const MACHINE_HANDLE: &str = ".vmi.";
+const VMI_HANDLE_SEPARATOR: &str = ".vmi.";
 
 /// The owner for which an address was allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl<'a> Claim<'a> {
     /// owner counts. If a VMI's allocation has neither, its handle counts.
     pub fn of(attribute: &'a Attribute) -> (Self, Option<&'a str>) {
         if attribute.is_windows_reserved() {
-            return (Claim::HostReserved, noted(&attribute.active_owner, "node"));
+            return (Claim::HostReserved, non_empty(&attribute.active_owner, "node"));
         }
         let owner =
             if attribute.active_owner.is_empty() { &attribute.alternate_owner } else { &attribute.active_owner };
@@ -78,13 +78,13 @@ impl<'a> Claim<'a> {
             .or_else(|| Self::by_owner(owner))
             .or_else(|| Self::by_handle(handle, owner))
             .unwrap_or(Claim::Unnamed);
-        (claim, noted(owner, "node"))
+        (claim, non_empty(owner, "node"))
     }
 
     /// Returns namespace and name of the pods that an allocation names as owners, the active and the alternate one.
     pub fn owners(attribute: &'a Attribute) -> impl Iterator<Item = (&'a str, &'a str)> {
         let owners = [&attribute.active_owner, &attribute.alternate_owner].into_iter();
-        owners.filter_map(|owner| Some((noted(owner, "namespace")?, noted(owner, "pod")?)))
+        owners.filter_map(|owner| Some((non_empty(owner, "namespace")?, non_empty(owner, "pod")?)))
     }
 
     /// Returns a hash of both owners' attributes. An address of a virtual machine that starts again gets a new owner,
@@ -104,11 +104,11 @@ impl<'a> Claim<'a> {
     }
 
     fn by_owner(owner: &'a BTreeMap<String, String>) -> Option<Self> {
-        let namespace = noted(owner, "namespace");
+        let namespace = non_empty(owner, "namespace");
         if let Some(name) = owner.get("vmi-name") {
             return Some(Claim::Machine { namespace: namespace.unwrap_or_default(), name });
         }
-        Some(Claim::Pod { namespace: namespace?, name: noted(owner, "pod")? })
+        Some(Claim::Pod { namespace: namespace?, name: non_empty(owner, "pod")? })
     }
 
     fn by_handle(handle: &'a str, owner: &'a BTreeMap<String, String>) -> Option<Self> {
@@ -120,13 +120,13 @@ impl<'a> Claim<'a> {
         }
         // A namespace contains no dots. If the handle contains a hash of names that are too long, both names are empty
         // here: the VMI cannot be looked up and keeps the address.
-        let (_, names) = handle.split_once(MACHINE_HANDLE)?;
+        let (_, names) = handle.split_once(VMI_HANDLE_SEPARATOR)?;
         let (namespace, name) = names.split_once('.').unwrap_or_default();
         Some(Claim::Machine { namespace, name })
     }
 
     fn service(owner: &'a BTreeMap<String, String>) -> Self {
-        let [namespace, name] = ["namespace", "service"].map(|key| noted(owner, key).unwrap_or_default());
+        let [namespace, name] = ["namespace", "service"].map(|key| non_empty(owner, key).unwrap_or_default());
         Claim::Service { namespace, name }
     }
 
@@ -156,6 +156,6 @@ impl<'a> Claim<'a> {
     }
 }
 
-fn noted<'a>(owner: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
+fn non_empty<'a>(owner: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
     owner.get(key).map(String::as_str).filter(|value| !value.is_empty())
 }

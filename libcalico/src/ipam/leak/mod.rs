@@ -1,11 +1,11 @@
 //! Decides whether an allocated address is in use. `calico-ipam check` and garbage collection share this decision.
 //!
-//! An allocation names its owner ([`Claim`]). [`HolderFacts`] gives the facts about the owner, from endpoints that
+//! An allocation names its owner ([`Claim`]). [`OwnerFacts`] gives the facts about the owner, from endpoints that
 //! were just read, from a cache or from the API server. When in doubt, an address counts as in use.
 
-mod claim;
+mod owner;
 
-pub use self::claim::{Claim, ClaimKind};
+pub use self::owner::{Claim, ClaimKind};
 
 /// The result of looking up an object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub enum MachineSight {
 /// The result of looking up the pods that an allocation names as its owners ([`Claim::owners`]). The greatest result
 /// of several pods counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum OwnerSight {
+pub enum OwnerPodsLookup {
     /// None of the pods exists.
     Absent,
     /// A pod exists, and has ended or has other addresses.
@@ -69,19 +69,19 @@ pub enum OwnerSight {
     #[default]
     Unknown,
     /// A pod that has not ended has the address, or has not reported its addresses yet.
-    HasIt,
+    HasAddress,
 }
 
-impl OwnerSight {
+impl OwnerPodsLookup {
     /// Returns the greatest result of the lookups of the pods.
     pub fn of<'a>(pods: impl Iterator<Item = Sight<AddressInPod<'a>>>) -> Self {
-        let sights = pods.map(|pod| match pod {
-            Sight::Absent => OwnerSight::Absent,
-            Sight::Unknown => OwnerSight::Unknown,
-            Sight::Present(pod) if pod.ended.is_none() && pod.has != Some(false) => OwnerSight::HasIt,
-            Sight::Present(_) => OwnerSight::Present,
+        let results = pods.map(|pod| match pod {
+            Sight::Absent => OwnerPodsLookup::Absent,
+            Sight::Unknown => OwnerPodsLookup::Unknown,
+            Sight::Present(pod) if pod.ended.is_none() && pod.has != Some(false) => OwnerPodsLookup::HasAddress,
+            Sight::Present(_) => OwnerPodsLookup::Present,
         });
-        sights.max().unwrap_or(OwnerSight::Absent)
+        results.max().unwrap_or(OwnerPodsLookup::Absent)
     }
 }
 
@@ -96,13 +96,13 @@ pub enum Ended {
 
 /// Facts about the owner that an allocation names. Facts that were not looked up are unknown.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct HolderFacts<'a> {
+pub struct OwnerFacts<'a> {
     /// The pod.
     pub pod: Sight<AddressInPod<'a>>,
     /// The state of the VMI and its VirtualMachine.
-    pub machine: MachineSight,
+    pub vmi: MachineSight,
     /// The pods that an allocation for a VMI names as its owners.
-    pub owner: OwnerSight,
+    pub owner: OwnerPodsLookup,
     /// The Service.
     pub service: Sight<()>,
     /// The Calico node of the tunnel.
@@ -116,9 +116,9 @@ pub struct HolderFacts<'a> {
 
 /// The decision about an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holding {
+pub enum Verdict {
     /// The address is in use, or may be.
-    Held(Keeper),
+    InUse(Keeper),
     /// The facts show no owner that uses the address.
     Leaked(Evidence),
 }
@@ -127,37 +127,37 @@ pub enum Holding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Keeper {
     /// The host reserves the address.
-    #[error("the host keeps it for itself")]
+    #[error("the host reserves the address")]
     Host,
     /// The tunnel's node exists.
-    #[error("its tunnel's node is there")]
+    #[error("the node of its tunnel exists")]
     Tunnel,
     /// The Service exists.
-    #[error("its service is there")]
+    #[error("its service exists")]
     Service,
     /// The VMI or its VirtualMachine exists.
-    #[error("its virtual machine is there")]
+    #[error("its virtual machine exists")]
     Machine,
     /// The pod has the address.
-    #[error("its pod has it")]
+    #[error("its pod has the address")]
     Pod,
     /// The pod has not reported an address yet, or none that is readable.
-    #[error("its pod has told no address yet")]
-    SilentPod,
+    #[error("its pod has reported no address yet")]
+    PodWithoutAddress,
     /// An endpoint has the address, although the allocation names no owner.
-    #[error("an endpoint has it")]
+    #[error("an endpoint has the address")]
     Endpoint,
     /// The allocation's owner is of a kind that cannot be looked up.
-    #[error("nobody knows whose it is")]
+    #[error("its owner is unknown")]
     UnknownOwner,
     /// The node is not a Kubernetes node.
-    #[error("its node is none of Kubernetes")]
-    ForeignNode,
+    #[error("its node is not a Kubernetes node")]
+    NotKubernetesNode,
     /// The node exists again.
-    #[error("its node is there")]
+    #[error("its node exists")]
     Node,
     /// The owner could not be looked up.
-    #[error("its holder could not be looked at")]
+    #[error("its owner cannot be looked up")]
     Unseen,
 }
 
@@ -192,62 +192,88 @@ pub enum Evidence {
     #[error("its node is gone")]
     NodeGone,
     /// No endpoint has the address.
-    #[error("no endpoint has it")]
+    #[error("no endpoint has the address")]
     NoEndpoint,
 }
 
+impl Evidence {
+    /// Returns true if the address may belong to a second interface of the pod, which only the index can determine.
+    pub fn may_be_second_interface(self) -> bool {
+        match self {
+            Evidence::OtherAddresses => true,
+            Evidence::PodGone | Evidence::PodElsewhere | Evidence::PodFinished | Evidence::PodEvicted => false,
+            Evidence::MachineGone | Evidence::NoKubeVirt | Evidence::ServiceGone => false,
+            Evidence::NodeGone | Evidence::NoEndpoint => false,
+        }
+    }
+
+    /// Returns true if the reason must be unchanged for the whole grace period, even on a deleted node.
+    pub fn needs_full_grace(self) -> bool {
+        match self {
+            Evidence::NoKubeVirt => true,
+            Evidence::PodGone | Evidence::PodElsewhere | Evidence::PodFinished | Evidence::PodEvicted => false,
+            Evidence::OtherAddresses | Evidence::MachineGone | Evidence::ServiceGone => false,
+            Evidence::NodeGone | Evidence::NoEndpoint => false,
+        }
+    }
+}
+
 /// Decides whether an address that was allocated for an owner of a `kind` is in use.
-pub fn holding(kind: ClaimKind, facts: &HolderFacts<'_>) -> Holding {
-    let there = |sight: Sight<()>, keeper, evidence| match sight {
-        Sight::Present(()) => Holding::Held(keeper),
-        Sight::Absent => Holding::Leaked(evidence),
-        Sight::Unknown => Holding::Held(Keeper::Unseen),
+pub fn assess(kind: ClaimKind, facts: &OwnerFacts<'_>) -> Verdict {
+    let by_existence = |sight: Sight<()>, in_use, leaked| match sight {
+        Sight::Present(()) => Verdict::InUse(in_use),
+        Sight::Absent => Verdict::Leaked(leaked),
+        Sight::Unknown => Verdict::InUse(Keeper::Unseen),
     };
     match kind {
-        ClaimKind::HostReserved => Holding::Held(Keeper::Host),
-        ClaimKind::Foreign => Holding::Held(Keeper::UnknownOwner),
-        ClaimKind::Tunnel => there(facts.tunnel_node, Keeper::Tunnel, Evidence::NodeGone),
-        ClaimKind::Service => there(facts.service, Keeper::Service, Evidence::ServiceGone),
-        ClaimKind::Machine => of_machine(facts.machine, facts.owner),
+        ClaimKind::HostReserved => Verdict::InUse(Keeper::Host),
+        ClaimKind::Foreign => Verdict::InUse(Keeper::UnknownOwner),
+        ClaimKind::Tunnel => by_existence(facts.tunnel_node, Keeper::Tunnel, Evidence::NodeGone),
+        ClaimKind::Service => by_existence(facts.service, Keeper::Service, Evidence::ServiceGone),
+        ClaimKind::Machine => assess_vmi(facts.vmi, facts.owner),
         ClaimKind::Pod => match facts.pod {
-            Sight::Present(pod) => of_pod(&pod, facts.node),
-            Sight::Absent => Holding::Leaked(Evidence::PodGone),
-            Sight::Unknown => Holding::Held(Keeper::Unseen),
+            Sight::Present(pod) => assess_pod(&pod, facts.node),
+            Sight::Absent => Verdict::Leaked(Evidence::PodGone),
+            Sight::Unknown => Verdict::InUse(Keeper::Unseen),
         },
         ClaimKind::Unnamed => match facts.unnamed {
-            Sight::Present(()) => Holding::Held(Keeper::Endpoint),
-            Sight::Absent => Holding::Leaked(Evidence::NoEndpoint),
-            Sight::Unknown => Holding::Held(Keeper::UnknownOwner),
+            Sight::Present(()) => Verdict::InUse(Keeper::Endpoint),
+            Sight::Absent => Verdict::Leaked(Evidence::NoEndpoint),
+            Sight::Unknown => Verdict::InUse(Keeper::UnknownOwner),
         },
     }
 }
 
 /// Decides about a VMI's address. A running launcher pod keeps the address, even if its VMI was deleted. Without
 /// KubeVirt, no controller deletes launcher pods, so any existing pod keeps the address.
-fn of_machine(machine: MachineSight, owner: OwnerSight) -> Holding {
-    match (machine, owner) {
-        (MachineSight::Present, _) => Holding::Held(Keeper::Machine),
-        (_, OwnerSight::HasIt) | (MachineSight::Undefined, OwnerSight::Present) => Holding::Held(Keeper::Pod),
-        (MachineSight::Unknown, _) | (_, OwnerSight::Unknown) => Holding::Held(Keeper::Unseen),
-        (MachineSight::Absent, OwnerSight::Present | OwnerSight::Absent) => Holding::Leaked(Evidence::MachineGone),
-        (MachineSight::Undefined, OwnerSight::Absent) => Holding::Leaked(Evidence::NoKubeVirt),
+fn assess_vmi(vmi: MachineSight, owner: OwnerPodsLookup) -> Verdict {
+    match (vmi, owner) {
+        (MachineSight::Present, _) => Verdict::InUse(Keeper::Machine),
+        (_, OwnerPodsLookup::HasAddress) | (MachineSight::Undefined, OwnerPodsLookup::Present) => {
+            Verdict::InUse(Keeper::Pod)
+        }
+        (MachineSight::Unknown, _) | (_, OwnerPodsLookup::Unknown) => Verdict::InUse(Keeper::Unseen),
+        (MachineSight::Absent, OwnerPodsLookup::Present | OwnerPodsLookup::Absent) => {
+            Verdict::Leaked(Evidence::MachineGone)
+        }
+        (MachineSight::Undefined, OwnerPodsLookup::Absent) => Verdict::Leaked(Evidence::NoKubeVirt),
     }
 }
 
 /// Decides about a pod's address. A pod that has the address keeps it, whatever its node is: metadata alone never
 /// frees an address in use. Upstream compares the nodes first (KC-434).
-fn of_pod(pod: &AddressInPod<'_>, node: Option<&str>) -> Holding {
+fn assess_pod(pod: &AddressInPod<'_>, node: Option<&str>) -> Verdict {
     if pod.has == Some(true) && pod.ended.is_none() {
-        return Holding::Held(Keeper::Pod);
+        return Verdict::InUse(Keeper::Pod);
     }
     if node.is_some_and(|node| !pod.node.is_empty() && node != pod.node) {
-        return Holding::Leaked(Evidence::PodElsewhere);
+        return Verdict::Leaked(Evidence::PodElsewhere);
     }
     match (pod.has, pod.ended) {
-        (None, _) => Holding::Held(Keeper::SilentPod),
-        (_, Some(Ended::Evicted)) => Holding::Leaked(Evidence::PodEvicted),
-        (_, Some(Ended::Finished)) => Holding::Leaked(Evidence::PodFinished),
-        (_, None) => Holding::Leaked(Evidence::OtherAddresses),
+        (None, _) => Verdict::InUse(Keeper::PodWithoutAddress),
+        (_, Some(Ended::Evicted)) => Verdict::Leaked(Evidence::PodEvicted),
+        (_, Some(Ended::Finished)) => Verdict::Leaked(Evidence::PodFinished),
+        (_, None) => Verdict::Leaked(Evidence::OtherAddresses),
     }
 }
 

@@ -1,0 +1,92 @@
+//! [`Index::assess`]: decides whether an address is in use, based on the pods, VMIs and Services in the index.
+
+use std::net::IpAddr;
+
+use super::index::{Index, Machines};
+use super::rows::{AddressRow, CalicoNode, CompactHandle, OwnerState};
+use super::table::RowId;
+use crate::ipam::{AddressInPod, ClaimKind, Keeper, MachineSight, OwnerFacts, OwnerPodsLookup, Sight, Verdict, assess};
+
+impl Index {
+    /// Returns the decision about the address of a row, with its reason.
+    pub(super) fn assess(&self, row: RowId) -> Verdict {
+        let Some(tracked) = self.addresses.get(row) else { return Verdict::InUse(Keeper::Unseen) };
+        if self.nodes.get(tracked.node).is_some_and(|node| node.calico == CalicoNode::Foreign) {
+            return Verdict::InUse(Keeper::NotKubernetesNode);
+        }
+        let Some(address) = self.address_of(tracked) else { return Verdict::InUse(Keeper::Unseen) };
+        match assess(tracked.kind, &self.facts(row, tracked, address)) {
+            Verdict::Leaked(evidence) if evidence.may_be_second_interface() && self.is_second_interface(tracked) => {
+                Verdict::InUse(Keeper::Pod)
+            }
+            verdict => verdict,
+        }
+    }
+
+    /// Returns the facts in the index about the owner of an address.
+    fn facts<'a>(&'a self, row: RowId, tracked: &'a AddressRow, address: IpAddr) -> OwnerFacts<'a> {
+        let state = self.owners.get(tracked.owner).map(|owner| &owner.state);
+        let sight = |pod: &'a OwnerState| match pod {
+            OwnerState::Absent => Sight::Absent,
+            OwnerState::Pod { node, addresses, ended, .. } => Sight::Present(AddressInPod {
+                node: self.node_name(*node),
+                has: addresses.contain(address),
+                ended: *ended,
+            }),
+            OwnerState::Vmi { .. } | OwnerState::Service => Sight::Unknown,
+        };
+        let owner = |(namespace, name): &(Box<str>, Box<str>)| {
+            let pod = self.find_owner(ClaimKind::Pod, namespace, name);
+            pod.and_then(|pod| self.owners.get(pod)).map_or(Sight::Absent, |pod| sight(&pod.state))
+        };
+        OwnerFacts {
+            pod: state.map_or(Sight::Unknown, sight),
+            vmi: match (self.settings.machines, state) {
+                // While KubeVirt is not defined, the entries from an earlier watch are out of date.
+                (Machines::Undefined, _) => MachineSight::Undefined,
+                (_, Some(OwnerState::Vmi { .. })) => MachineSight::Present,
+                (Machines::Watched, Some(OwnerState::Absent)) => MachineSight::Absent,
+                _ => MachineSight::Unknown,
+            },
+            owner: OwnerPodsLookup::of(self.owner_pods.get(&row).into_iter().flatten().map(owner)),
+            service: match state {
+                Some(OwnerState::Absent) if self.settings.services => Sight::Absent,
+                Some(OwnerState::Service) => Sight::Present(()),
+                _ => Sight::Unknown,
+            },
+            tunnel_node: match self.nodes.get(tracked.named_node()).map(|node| node.calico) {
+                Some(CalicoNode::Absent) => Sight::Absent,
+                Some(CalicoNode::Foreign | CalicoNode::Kubernetes(_)) => Sight::Present(()),
+                None => Sight::Unknown,
+            },
+            unnamed: Sight::Unknown,
+            node: self.kubernetes_name(tracked.named_node()),
+        }
+    }
+
+    /// Returns true if the address's container has another address, on another network, that kubelet reports. Kubelet
+    /// reports one interface of a pod. The addresses of other interfaces appear only in annotations, which a tenant
+    /// can remove at any time.
+    fn is_second_interface(&self, tracked: &AddressRow) -> bool {
+        let Some(owner) = self.owners.get(tracked.owner) else { return false };
+        let OwnerState::Pod { addresses, .. } = &owner.state else { return false };
+        let Some(container) = self.container_of(tracked) else { return false };
+        let mut at = owner.first_address;
+        while let Some(other) = self.addresses.get(at) {
+            let is_other_network = other.handle != tracked.handle && self.container_of(other) == Some(container);
+            let address = self.address_of(other).filter(|_| is_other_network);
+            if address.is_some_and(|address| addresses.of_kubelet().any(|reported| reported == address)) {
+                return true;
+            }
+            at = other.next_of_owner;
+        }
+        false
+    }
+
+    fn container_of(&self, tracked: &AddressRow) -> Option<&[u8; 32]> {
+        match &self.handles.get(tracked.handle)?.id {
+            CompactHandle::Container { id, .. } => Some(id),
+            CompactHandle::Other(_) => None,
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Changes of pods, VMIs and Services. A change marks the object's addresses for examination.
+
+use super::super::rows::{OwnerRow, OwnerState};
+use super::super::table::{NONE, RowId};
+use super::{Feed, Index, OwnerPods};
+use crate::ipam::{ClaimKind, PodState};
+use crate::kubernetes::may_be_machine;
+
+impl Index {
+    /// Adds or updates a pod.
+    pub fn put_pod(&mut self, namespace: &str, name: &str, facts: &PodState<'_>) {
+        let row = self.owner_row(ClaimKind::Pod, namespace, name);
+        let node = if facts.node.is_empty() { NONE } else { self.node_row(facts.node) };
+        let PodState { addresses, ended, runs, .. } = facts.clone();
+        let state = OwnerState::Pod { node, addresses, ended, runs };
+        self.set_state(row, Feed::Pods, state);
+    }
+
+    /// Removes a deleted pod.
+    pub fn pod_gone(&mut self, namespace: &str, name: &str) {
+        self.remove_owner(ClaimKind::Pod, namespace, name);
+    }
+
+    /// Adds a VirtualMachine.
+    pub fn put_machine(&mut self, namespace: &str, name: &str) {
+        self.set_vmi(Feed::Machines, namespace, name, true);
+    }
+
+    /// Removes a deleted VirtualMachine.
+    pub fn machine_gone(&mut self, namespace: &str, name: &str) {
+        self.set_vmi(Feed::Machines, namespace, name, false);
+    }
+
+    /// Adds a VirtualMachineInstance. An instance may outlive the VirtualMachine that owns it and then keeps the
+    /// address; upstream ignores such an instance (KC-436).
+    pub fn put_instance(&mut self, namespace: &str, name: &str) {
+        self.set_vmi(Feed::Instances, namespace, name, true);
+    }
+
+    /// Removes a deleted VirtualMachineInstance.
+    pub fn instance_gone(&mut self, namespace: &str, name: &str) {
+        self.set_vmi(Feed::Instances, namespace, name, false);
+    }
+
+    /// Adds a Service of type LoadBalancer.
+    pub fn put_service(&mut self, namespace: &str, name: &str) {
+        let row = self.owner_row(ClaimKind::Service, namespace, name);
+        self.set_state(row, Feed::Services, OwnerState::Service);
+    }
+
+    /// Removes a Service that was deleted or changed its type.
+    pub fn service_gone(&mut self, namespace: &str, name: &str) {
+        self.remove_owner(ClaimKind::Service, namespace, name);
+    }
+
+    fn remove_owner(&mut self, kind: ClaimKind, namespace: &str, name: &str) {
+        if let Some(row) = self.find_owner(kind, namespace, name) {
+            self.set_state(row, Feed::Pods, OwnerState::Absent);
+        }
+    }
+
+    fn set_vmi(&mut self, feed: Feed, namespace: &str, name: &str, exists: bool) {
+        let row = match self.find_owner(ClaimKind::Machine, namespace, name) {
+            Some(row) => row,
+            None if !exists => return,
+            None => self.owner_row(ClaimKind::Machine, namespace, name),
+        };
+        if exists {
+            self.listed_vmis.entry(feed).or_default().insert(row);
+        }
+        self.set_vmi_row(row, feed, exists);
+    }
+
+    fn set_vmi_row(&mut self, row: RowId, feed: Feed, exists: bool) {
+        let (mut has_vm, mut has_vmi) = match self.owners.get(row).map(|owner| &owner.state) {
+            Some(OwnerState::Vmi { has_vm, has_vmi }) => (*has_vm, *has_vmi),
+            _ => (false, false),
+        };
+        *(if feed == Feed::Machines { &mut has_vm } else { &mut has_vmi }) = exists;
+        if !exists && let Some(listed) = self.listed_vmis.get_mut(&feed) {
+            listed.remove(&row);
+        }
+        let state = if has_vm || has_vmi { OwnerState::Vmi { has_vm, has_vmi } } else { OwnerState::Absent };
+        self.set_state(row, feed, state);
+    }
+
+    /// Replaces the state of an owner. If the state is unchanged, no address is marked.
+    fn set_state(&mut self, row: RowId, feed: Feed, state: OwnerState) {
+        let list = self.list(feed);
+        let Some(owner) = self.owners.get_mut(row) else { return };
+        owner.list = list;
+        if owner.state != state {
+            let node = |state: &OwnerState| if let OwnerState::Pod { node, .. } = state { *node } else { NONE };
+            let new = node(&state);
+            let old_state = std::mem::replace(&mut owner.state, state);
+            let old = node(&old_state);
+            if let Some(node) = self.nodes.get_mut(new) {
+                node.references += 1;
+            }
+            if let Some(node) = self.nodes.get_mut(old) {
+                node.references -= 1;
+                self.drop_unused_node(old);
+            }
+            self.mark_owner_dirty(row);
+            if let OwnerState::Pod { .. } = old_state {
+                self.mark_vmi_of_pod(row);
+            }
+            self.pod_changed(row);
+        }
+        self.drop_unused_owner(row);
+    }
+
+    pub(super) fn drop_unlisted_owners(&mut self, feed: Feed) {
+        let list = self.list(feed);
+        if matches!(feed, Feed::Machines | Feed::Instances) {
+            let listed = self.listed_vmis.get(&feed).cloned().unwrap_or_default();
+            let is_unlisted = |row: &RowId, owner: &OwnerRow| match owner.state {
+                OwnerState::Vmi { has_vm, has_vmi } => {
+                    (if feed == Feed::Machines { has_vm } else { has_vmi }) && !listed.contains(row)
+                }
+                _ => false,
+            };
+            let gone: Vec<RowId> =
+                self.owners.iter().filter(|(row, owner)| is_unlisted(row, owner)).map(|(row, _)| row).collect();
+            gone.into_iter().for_each(|row| self.set_vmi_row(row, feed, false));
+            return;
+        }
+        let kind = if feed == Feed::Pods { ClaimKind::Pod } else { ClaimKind::Service };
+        let is_unlisted =
+            |owner: &OwnerRow| owner.kind == kind && owner.list != list && owner.state != OwnerState::Absent;
+        let gone: Vec<RowId> = self.owners.iter().filter(|(_, owner)| is_unlisted(owner)).map(|(row, _)| row).collect();
+        gone.into_iter().for_each(|row| self.set_state(row, feed, OwnerState::Absent));
+    }
+
+    pub(in super::super) fn find_owner(&self, kind: ClaimKind, namespace: &str, name: &str) -> Option<RowId> {
+        self.owners.find((kind, self.namespaces.find(namespace)?, name))
+    }
+
+    /// Returns the row of an owner, and creates it if it is missing.
+    pub(super) fn owner_row(&mut self, kind: ClaimKind, namespace: &str, name: &str) -> RowId {
+        if let Some(row) = self.find_owner(kind, namespace, name) {
+            return row;
+        }
+        let namespace = self.namespaces.intern(namespace);
+        let (name, state) = (name.into(), OwnerState::Absent);
+        self.owners.insert(OwnerRow { kind, namespace, name, state, first_address: NONE, list: 0 })
+    }
+
+    /// Marks every address of an owner.
+    pub(super) fn mark_owner_dirty(&mut self, owner: RowId) {
+        let mut at = self.owners.get(owner).map_or(NONE, |owner| owner.first_address);
+        while let Some(next) = self.addresses.get(at).map(|tracked| tracked.next_of_owner) {
+            self.mark_dirty(at);
+            at = next;
+        }
+    }
+
+    /// Marks the VMIs' addresses whose allocations name a pod that changed or was deleted. A new pod is not handled,
+    /// because it cannot make an address a leak.
+    fn mark_vmi_of_pod(&mut self, pod: RowId) {
+        let Some(owner) = self.owners.get(pod).filter(|owner| may_be_machine(&owner.name)) else { return };
+        let (namespace, name) = (self.namespaces.text(owner.namespace), &*owner.name);
+        let is_named = |owners: &OwnerPods| owners.iter().any(|(of, owner)| (&**of, &**owner) == (namespace, name));
+        let rows: Vec<RowId> =
+            self.owner_pods.iter().filter(|(_, owners)| is_named(owners)).map(|(row, _)| *row).collect();
+        rows.into_iter().for_each(|row| self.mark_dirty(row));
+    }
+
+    /// Removes an owner that neither exists nor has an address.
+    pub(super) fn drop_unused_owner(&mut self, row: RowId) {
+        let is_unused = |owner: &&OwnerRow| owner.first_address == NONE && owner.state == OwnerState::Absent;
+        if self.owners.get(row).filter(is_unused).is_some()
+            && let Some(owner) = self.owners.remove(row)
+        {
+            self.namespaces.release(owner.namespace);
+        }
+    }
+}

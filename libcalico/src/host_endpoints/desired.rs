@@ -26,7 +26,7 @@ pub struct Desired {
 
 /// A template that cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the host endpoint template {template:?} is passed over: {reason}")]
+#[error("skipping the host endpoint template {template:?}: {reason}")]
 pub struct TemplateProblem {
     /// The template's `generateName`.
     pub template: String,

@@ -18,7 +18,7 @@ pub enum TranscodeError {
         reason: &'static str,
     },
     /// A path that no object of its kind has.
-    #[error("cannot find {kind} at {path}: not a path of that kind")]
+    #[error("cannot find {kind}: invalid path {path}")]
     Path {
         /// The kind.
         kind: String,
@@ -80,7 +80,7 @@ pub enum PodProblem {
         cause: CidrParseError,
     },
     /// Floating addresses of a pod whose own address is a network.
-    #[error("the pod's address {0} is not a single one")]
+    #[error("the pod's address {0} is a range; floating IPs require a single address")]
     NotOneAddress(Cidr),
     /// A traffic limit.
     #[error("{reason}")]

@@ -73,7 +73,7 @@ pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mu
     if let Some(dscp) = annotations.get(DSCP) {
         match parse_dscp(dscp) {
             Some(value) => _ = controls.insert("dscp".into(), value),
-            None => problems.push(PodProblem::Limit { annotation: DSCP, reason: format!("{dscp:?} is no DSCP") }),
+            None => problems.push(PodProblem::Limit { annotation: DSCP, reason: format!("invalid DSCP {dscp:?}") }),
         }
     }
     (!controls.is_empty()).then_some(Value::Object(controls))
@@ -89,11 +89,12 @@ fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems:
         if value == 0 || counts {
             return value;
         }
-        problems.push(limit.problem(format!("it needs {needs}")));
+        problems.push(limit.problem(format!("ignored without {needs}")));
         0
     };
     let burst = refine(burst_limit, burst, bandwidth != 0, "a bandwidth");
-    let peakrate = refine(peakrate_limit, peakrate, bandwidth != 0 && peakrate > bandwidth, "a bandwidth below it");
+    let peakrate =
+        refine(peakrate_limit, peakrate, bandwidth != 0 && peakrate > bandwidth, "a bandwidth below the peak rate");
     let minburst = refine(minburst_limit, minburst, peakrate != 0, "a peak rate");
     let packet_burst = refine(packet_burst_limit, packet_burst, packet_rate != 0, "a packet rate");
     let or_default = |value, of, default| if of != 0 && value == 0 { default } else { value };
@@ -107,13 +108,13 @@ impl Limit {
     fn read(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> i64 {
         let Some(text) = self.annotations.iter().rev().find_map(|key| annotations.get(*key)) else { return 0 };
         let Some(value) = quantity(text) else {
-            problems.push(self.problem(format!("{text:?} is no quantity")));
+            problems.push(self.problem(format!("invalid quantity {text:?}")));
             return 0;
         };
         let clamped = value.clamp(self.least, self.most);
         if clamped != value {
             problems
-                .push(self.problem(format!("{text} is not within {}..={}, taken as {clamped}", self.least, self.most)));
+                .push(self.problem(format!("{text} is not within {}..={}; using {clamped}", self.least, self.most)));
         }
         clamped
     }

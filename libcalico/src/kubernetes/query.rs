@@ -89,7 +89,7 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
         StoredKind::Profile => Err(TranscodeError::Unsupported {
             operation: "List",
             object: range.kind.into(),
-            reason: "they are made of namespaces and service accounts; get them by name",
+            reason: "profiles are derived from namespaces and service accounts; get each profile by name",
         }),
         _ => Ok(Query::List(list)),
     }

@@ -92,7 +92,7 @@ pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Resul
         return patch(location, write);
     }
     if matches!(write.op, WriteOp::UpdateStatus(..)) && !matches!(kind, StoredKind::Object(_)) {
-        return Err(unsupported(write, "the kind has no status there"));
+        return Err(unsupported(write, "this kind has no status in the Kubernetes datastore"));
     }
     if let (StoredKind::Node, WriteOp::Update(bytes, revision)) = (kind, &write.op) {
         let node: Value = serde_json::from_slice(bytes).map_err(|error| refused(write, error.into()))?;
@@ -100,7 +100,7 @@ pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Resul
         return Ok(Request::PatchStatus { location, body });
     }
     if kind.is_kubernetes_own() {
-        return Err(unsupported(write, "it is an object of Kubernetes, which others write"));
+        return Err(unsupported(write, "Calico does not write this kind of Kubernetes object"));
     }
     let value = |bytes| body(group, kind, &location, write, bytes, None);
     Ok(match &write.op {
@@ -176,12 +176,13 @@ fn resource(
     let spec = match kind {
         StoredKind::Block => ipam::block_to_spec(stored),
         StoredKind::Affinity => {
-            let key = BlockAffinity::parse_path(path).ok_or_else(|| Malformed(format!("no affinity is at {path}")))?;
+            let key = BlockAffinity::parse_path(path)
+                .ok_or_else(|| Malformed(format!("invalid path of a block affinity: {path}")))?;
             labels.extend(affinity::labels(&key));
             affinity::to_spec(group, &key, stored)
         }
         StoredKind::Handle => {
-            let id = Handle::parse_path(path).ok_or_else(|| Malformed(format!("no handle is at {path}")))?;
+            let id = Handle::parse_path(path).ok_or_else(|| Malformed(format!("invalid path of a handle: {path}")))?;
             ipam::handle_to_spec(&id, stored)
         }
         StoredKind::Config => ipam::config_to_spec(stored),
@@ -218,8 +219,8 @@ fn refused(write: &Write, malformed: Malformed) -> TranscodeError {
 
 fn unplaced(kind: StoredKind, write: &Write) -> TranscodeError {
     match kind {
-        StoredKind::Profile => unsupported(write, "profiles are made of namespaces and service accounts there"),
-        StoredKind::Endpoint => unsupported(write, "only endpoints of pods have a place there"),
+        StoredKind::Profile => unsupported(write, "profiles are derived from namespaces and service accounts"),
+        StoredKind::Endpoint => unsupported(write, "the Kubernetes datastore stores only endpoints of pods"),
         _ => TranscodeError::Path { kind: write.kind.into(), path: write.path.clone() },
     }
 }

@@ -39,10 +39,10 @@ pub enum ManifestError {
         found: &'static str,
     },
     /// `kind` is missing or is not a text.
-    #[error("the manifest has no kind; write one of {}", KINDS.join(", "))]
+    #[error("the manifest's kind is missing; write one of {}", KINDS.join(", "))]
     NoKind,
     /// A kind that people may not write here.
-    #[error("the kind {kind:?} is not known here; write one of {}", KINDS.join(", "))]
+    #[error("unsupported kind {kind:?}; write one of {}", KINDS.join(", "))]
     UnknownKind {
         /// The kind.
         kind: String,
@@ -234,7 +234,7 @@ mod tests {
         assert!(error(json!([])).ends_with("found a list"));
         assert!(error(json!(null)).ends_with("found nothing"));
         assert!(error(json!({"kind": 5})).starts_with("the manifest has no kind; write one of IPPool, "));
-        assert!(error(manifest("Pool", json!({}))).starts_with("the kind \"Pool\" is not known here"));
+        assert!(error(manifest("Pool", json!({}))).starts_with("unsupported kind \"Pool\""));
         let mut json = manifest("IPPool", json!({}));
         json["apiVersion"] = json!("crd.projectcalico.org/v1");
         assert!(error(json.clone()).ends_with("write \"projectcalico.org/v3\""));

@@ -31,7 +31,7 @@ pub(super) fn check_metadata<S: Spec>(object: &Object<S>) -> Vec<FieldError> {
         findings.push(FieldError::missing("Metadata.Namespace", "namespace is not specified on namespaced resource"));
     }
     if !S::NAMESPACED && !meta.namespace.is_empty() {
-        let reason = format!("a {} has no namespace; remove it", S::KIND);
+        let reason = format!("kind {} is not namespaced; remove the namespace", S::KIND);
         findings.push(FieldError::new("Metadata.Namespace", &meta.namespace, reason));
     }
     if meta.name.len() > MAX_NAME {

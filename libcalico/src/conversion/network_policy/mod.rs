@@ -69,7 +69,7 @@ pub enum RuleProblem {
         problem: PortParseError,
     },
     /// An invalid network, or an invalid exception of a network.
-    #[error("failed to parse the network of an ipBlock: {0}")]
+    #[error("cannot parse the network of an ipBlock: {0}")]
     Network(#[from] CidrParseError),
 }
 

@@ -48,9 +48,8 @@ fn rule_with_an_unparsable_network_is_dropped() {
     let first = json!({"action": "Allow", "source":
         {"nets": ["10.0.0.0/8"], "notNets": ["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"]}});
     assert_eq!(rules(zeros), (json!([first, second]), vec![]));
-    let text = |cidr: &str| {
-        vec![format!("ingress[0]: failed to parse the network of an ipBlock: invalid CIDR address: {cidr}")]
-    };
+    let text =
+        |cidr: &str| vec![format!("ingress[0]: cannot parse the network of an ipBlock: invalid CIDR address: {cidr}")];
     for (wrong, cidr) in [
         (json!([{"ipBlock": {"cidr": "10.0.0.0"}}]), "10.0.0.0"),
         (json!([{"podSelector": {}}, {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16", "any"]}}]), "any"),

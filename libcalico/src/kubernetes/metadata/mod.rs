@@ -252,7 +252,7 @@ fn take_annotation(resource: &mut Fields) -> Result<Option<Fields>, Malformed> {
     put_object(resource, "annotations", annotations);
     let Some(text) = text else { return Ok(None) };
     let inner: Option<Fields> = serde_json::from_str(&text)
-        .map_err(|error| Malformed(format!("the annotation {ANNOTATION} is not the JSON of metadata: {error}")))?;
+        .map_err(|error| Malformed(format!("cannot parse the annotation {ANNOTATION} as JSON of metadata: {error}")))?;
     Ok(Some(inner.unwrap_or_default()))
 }
 
@@ -286,7 +286,7 @@ fn each_owner(metadata: &mut Fields, rename: impl Fn(&str) -> Option<&'static st
 
 /// Returns the v3 uid of a custom resource, or back.
 pub(super) fn reversed(uid: &str) -> Result<String, Malformed> {
-    reverse_uid(uid).ok_or_else(|| Malformed(format!("the uid {uid:?} is not a UUID")))
+    reverse_uid(uid).ok_or_else(|| Malformed(format!("invalid uid {uid:?}: not a UUID")))
 }
 
 fn is_shown(key: &str) -> bool {

@@ -120,7 +120,7 @@ impl Transcoder {
         StoredKind::named(name).ok_or_else(|| TranscodeError::Unsupported {
             operation,
             object: name.into(),
-            reason: "the kind is not kept in the Kubernetes datastore",
+            reason: "the Kubernetes datastore does not store this kind",
         })
     }
 
@@ -236,7 +236,7 @@ fn placed(kind: StoredKind, range: &Range, stored: Option<Stored>) -> Result<Opt
     if kind == StoredKind::Endpoint {
         return Ok(None);
     }
-    Err(Malformed(format!("the object of that name is {}", stored.path)))
+    Err(Malformed(format!("the object of this name belongs to another path: {}", stored.path)))
 }
 
 #[cfg(test)]

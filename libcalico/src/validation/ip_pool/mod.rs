@@ -193,14 +193,14 @@ fn check_uses(spec: &IpPoolSpec, findings: &mut Vec<FieldError>) {
     let uses = &spec.allowed_uses;
     let uses_text = || format!("{uses:?}");
     if uses.iter().enumerate().any(|(i, allowed)| uses[..i].contains(allowed)) {
-        refuse("IPPool.Spec.AllowedUses", uses_text(), "each use may be named once");
+        refuse("IPPool.Spec.AllowedUses", uses_text(), "a use is listed twice; list each use once");
     }
     for unknown in uses.iter().filter(|allowed| matches!(allowed, Choice::Other(_))) {
-        let reason = "not a use that is known here: Workload, Tunnel and LoadBalancer are";
+        let reason = "unsupported use; use Workload, Tunnel or LoadBalancer";
         refuse("IPPool.Spec.AllowedUses", format!("{unknown:?}"), reason);
     }
     if let Some(Choice::Other(mode)) = &spec.assignment_mode {
-        let reason = "not a mode that is known here: Automatic and Manual are";
+        let reason = "unsupported mode; use Automatic or Manual";
         refuse("IPPool.Spec.AssignmentMode", mode.clone(), reason);
     }
     if spec.allows(AllowedUse::Tunnel) && !spec.namespace_selector.is_empty() {

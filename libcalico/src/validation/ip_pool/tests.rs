@@ -94,11 +94,11 @@ fn invalid_pool_modes_selectors_and_uses_are_rejected() {
     let cases: [(Change, &str); 14] = [
         (
             |s| s.allowed_uses.push(Choice::Other("Gateway".into())),
-            "AllowedUses = 'Gateway' (not a use that is known here: Workload, Tunnel and LoadBalancer are)",
+            "AllowedUses = 'Gateway' (unsupported use; use Workload, Tunnel or LoadBalancer)",
         ),
         (
             |s| s.assignment_mode = Some(Choice::Other("OnDemand".into())),
-            "AssignmentMode = 'OnDemand' (not a mode that is known here: Automatic and Manual are)",
+            "AssignmentMode = 'OnDemand' (unsupported mode; use Automatic or Manual)",
         ),
         (|s| s.ipip_mode = "Sometimes".into(), "IPIPMode = 'Sometimes' (Reason: failed to validate Field: IPIPMode"),
         (|s| s.vxlan_mode = "x".into(), "because of Tag: vxlanMode )"),
@@ -113,7 +113,7 @@ fn invalid_pool_modes_selectors_and_uses_are_rejected() {
         (|s| s.node_selector = "global()".into(), "global() cannot be used"),
         (|s| s.node_selector = format!("has({})", "a".repeat(1024)), "longer than 1024 characters"),
         (|s| s.namespace_selector = "has(a)".into(), "cannot be used with the allowed use Tunnel"),
-        (|s| s.allowed_uses = vec![AllowedUse::Workload.into(); 2], "each use may be named once"),
+        (|s| s.allowed_uses = vec![AllowedUse::Workload.into(); 2], "a use is listed twice; list each use once"),
         (
             |s| s.allowed_uses = vec![AllowedUse::LoadBalancer.into(), AllowedUse::Workload.into()],
             "'[LoadBalancer, Workload]' (LoadBalancer cannot be combined with Workload or Tunnel allowed uses)",

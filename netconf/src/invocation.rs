@@ -56,9 +56,9 @@ impl Plugin {
     /// Returns the line that refers to the subcommands, which are for people.
     fn subcommand_hint(self) -> &'static str {
         match self {
-            Plugin::Calico => "For installers and people: calico install; see `calico help`\n\n",
+            Plugin::Calico => "For installers and operators: calico install; see `calico help`\n\n",
             Plugin::CalicoIpam => {
-                "For people: calico-ipam show, trace, check, release, apply, get, delete, endpoints, init, export, \
+                "For operators: calico-ipam show, trace, check, release, apply, get, delete, endpoints, init, export, \
                  import; see --help\n\n"
             }
         }
@@ -106,7 +106,7 @@ fn format_about(plugin: Plugin, build: &str) -> CommandOutput {
         "{} {build}\n\
          CNI protocol versions supported: {versions}\n\
          \n\
-         A container runtime runs this program. By hand, for a network namespace made with `ip netns add test`:\n\
+         A container runtime runs this program. To run the program by hand in a namespace from `ip netns add test`:\n\
          \n  \
            jq '.plugins[0] + {{name, cniVersion}}' /etc/cni/net.d/10-calico.conflist |\n  \
            CNI_COMMAND=ADD CNI_CONTAINERID=test CNI_NETNS=/var/run/netns/test CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin {}\n\

@@ -114,10 +114,11 @@ impl Call {
         if command == Command::Gc && conf.valid_attachments.is_none() {
             return Err(CniError::new(
                 Code::INVALID_CONFIG,
-                "failed to load netconf: $[\"cni.dev/valid-attachments\"]: missing, want the attachments that exist",
+                "failed to load netconf: $[\"cni.dev/valid-attachments\"]: missing, want the existing attachments",
             )
             .with_details(
-                "GC removes what is not in this list; the runtime writes it, an empty one when nothing is left",
+                "GC removes every attachment that this list does not contain; the runtime must pass the list, even if \
+                 the list is empty",
             ));
         }
         Ok(Call {

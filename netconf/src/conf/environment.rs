@@ -83,7 +83,7 @@ fn parse_datastore_type(text: &str) -> Result<Option<DatastoreType>, CniError> {
     found.map(Some).ok_or_else(|| {
         let known = words.map(|(word, _)| word).join(", ");
         CniError::new(Code::INVALID_ENVIRONMENT, format!("unknown datastore type: {text}"))
-            .with_details(format!("DATASTORE_TYPE or CALICO_DATASTORE_TYPE has to be one of {known}"))
+            .with_details(format!("set DATASTORE_TYPE or CALICO_DATASTORE_TYPE to one of {known}"))
     })
 }
 

@@ -178,7 +178,7 @@ impl<'a> Object<'a> {
             None => Ok(Some((first, value))),
             // Two keys that differ only in letter case mean the same setting.
             Some((second, _)) => {
-                let problem = format!("the same key as {first:?}; keep one of them");
+                let problem = format!("duplicate of key {first:?}; remove one of them");
                 Err(DecodeError { path: self.path_of(second), code: Code::DECODE, problem })
             }
         }

@@ -78,17 +78,17 @@ fn selectors(spec: &mut Field<'_>) {
 }
 
 fn load_balancer(spec: &mut Field<'_>) {
-    let mut unless = |kept: &str, message: &str| {
-        let rule = format!("!(has(self.allowedUses) && 'LoadBalancer' in self.allowedUses) || {kept}");
+    let mut require = |condition: &str, message: &str| {
+        let rule = format!("!(has(self.allowedUses) && 'LoadBalancer' in self.allowedUses) || {condition}");
         spec.rule(&rule, message);
     };
-    unless("self.allowedUses.size() == 1", "a pool for LoadBalancer must have no other allowedUses");
-    unless(&format!("!({IPIP} || {VXLAN})"), "a pool for LoadBalancer must have neither ipipMode nor vxlanMode");
-    unless(
+    require("self.allowedUses.size() == 1", "a pool for LoadBalancer must have no other allowedUses");
+    require(&format!("!({IPIP} || {VXLAN})"), "a pool for LoadBalancer must have neither ipipMode nor vxlanMode");
+    require(
         "!has(self.disableBGPExport) || !self.disableBGPExport",
         "a pool for LoadBalancer must be exported over BGP",
     );
-    unless(
+    require(
         "(has(self.nodeSelector) && self.nodeSelector == 'all()')",
         "a pool for LoadBalancer must be for all() nodes",
     );

@@ -38,7 +38,7 @@ struct PolicyFields {
     #[schemars(length(max = 1024))]
     service_account_selector: Option<String>,
     /// Hints that improve Felix's performance.
-    performance_hints: Option<Vec<Hint>>,
+    performance_hints: Option<Vec<PerformanceHint>>,
 }
 
 /// Additional fields of global policies.
@@ -90,7 +90,7 @@ enum Direction {
 }
 
 #[derive(JsonSchema)]
-enum Hint {
+enum PerformanceHint {
     /// The policy is likely to be used on every node.
     AssumeNeededOnEveryNode,
 }
@@ -266,7 +266,7 @@ fn of<K: PolicyKind, S: JsonSchema>(group: ApiGroup, about: &'static str) -> Val
 }
 
 /// Name, default action and order of the built-in tiers.
-const BUILT_IN: [(&str, &str, u32); 3] =
+const BUILT_IN_TIERS: [(&str, &str, u32); 3] =
     [("default", "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
 
 /// Returns the definition of Tier. The three built-in tiers must keep their order and default action (DS-97).
@@ -280,16 +280,16 @@ pub(super) fn tier(group: ApiGroup) -> Value {
         .spec(|spec| {
             spec.at("defaultAction").default("Deny");
         });
-    for (name, action, order) in BUILT_IN {
-        let is_kept = |field: &str, value: &str| {
+    for (name, action, order) in BUILT_IN_TIERS {
+        let has_value = |field: &str, value: &str| {
             format!("self.metadata.name != '{name}' || (has(self.spec.{field}) && self.spec.{field} == {value})")
         };
         tier = tier
             .rule(
-                &is_kept("defaultAction", &format!("'{action}'")),
+                &has_value("defaultAction", &format!("'{action}'")),
                 &format!("the tier {name} must have the default action {action}"),
             )
-            .rule(&is_kept("order", &format!("{order}.0")), &format!("the tier {name} must have the order {order}"));
+            .rule(&has_value("order", &format!("{order}.0")), &format!("the tier {name} must have the order {order}"));
     }
     tier.definition()
 }

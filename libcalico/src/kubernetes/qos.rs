@@ -10,8 +10,8 @@ use super::error::PodProblem;
 struct Limit {
     field: &'static str,
     annotations: &'static [&'static str],
-    least: i64,
-    most: i64,
+    min: i64,
+    max: i64,
 }
 
 /// The burst of a bandwidth without an explicit burst, in bits.
@@ -20,12 +20,12 @@ const DEFAULT_BURST: i64 = 4 << 30;
 const DEFAULT_PACKET_BURST: i64 = 5;
 
 macro_rules! limit {
-    ($ingress:literal, $name:literal, $least:literal, $most:literal $(, $older:expr)?) => {
+    ($ingress:literal, $name:literal, $min:literal, $max:literal $(, $older:expr)?) => {
         Limit {
             field: concat!($ingress, $name),
             annotations: &[$($older,)? concat!("qos.projectcalico.org/", $ingress, $name)],
-            least: $least,
-            most: $most,
+            min: $min,
+            max: $max,
         }
     };
 }
@@ -85,18 +85,22 @@ fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems:
     let [bandwidth, burst, peakrate, minburst, packet_rate, packet_burst, max_connections] = read;
     let [_, burst_limit, peakrate_limit, minburst_limit, _, packet_burst_limit, _] = limits;
 
-    let mut refine = |limit: &Limit, value: i64, counts: bool, needs: &str| {
-        if value == 0 || counts {
+    let mut drop_without_base = |limit: &Limit, value: i64, has_base: bool, base: &str| {
+        if value == 0 || has_base {
             return value;
         }
-        problems.push(limit.problem(format!("ignored without {needs}")));
+        problems.push(limit.problem(format!("ignored without {base}")));
         0
     };
-    let burst = refine(burst_limit, burst, bandwidth != 0, "a bandwidth");
-    let peakrate =
-        refine(peakrate_limit, peakrate, bandwidth != 0 && peakrate > bandwidth, "a bandwidth below the peak rate");
-    let minburst = refine(minburst_limit, minburst, peakrate != 0, "a peak rate");
-    let packet_burst = refine(packet_burst_limit, packet_burst, packet_rate != 0, "a packet rate");
+    let burst = drop_without_base(burst_limit, burst, bandwidth != 0, "a bandwidth");
+    let peakrate = drop_without_base(
+        peakrate_limit,
+        peakrate,
+        bandwidth != 0 && peakrate > bandwidth,
+        "a bandwidth below the peak rate",
+    );
+    let minburst = drop_without_base(minburst_limit, minburst, peakrate != 0, "a peak rate");
+    let packet_burst = drop_without_base(packet_burst_limit, packet_burst, packet_rate != 0, "a packet rate");
     let or_default = |value, of, default| if of != 0 && value == 0 { default } else { value };
     let burst = or_default(burst, bandwidth, DEFAULT_BURST);
     let packet_burst = or_default(packet_burst, packet_rate, DEFAULT_PACKET_BURST);
@@ -111,10 +115,9 @@ impl Limit {
             problems.push(self.problem(format!("invalid quantity {text:?}")));
             return 0;
         };
-        let clamped = value.clamp(self.least, self.most);
+        let clamped = value.clamp(self.min, self.max);
         if clamped != value {
-            problems
-                .push(self.problem(format!("{text} is not within {}..={}; using {clamped}", self.least, self.most)));
+            problems.push(self.problem(format!("{text} is not within {}..={}; using {clamped}", self.min, self.max)));
         }
         clamped
     }

@@ -70,8 +70,8 @@ impl DatastoreConf {
 }
 
 /// Returns the value that the environment gives a setting, or `None` to keep the configured one.
-fn lookup_value(lookup: Lookup<'_>, name: &str, unset: bool) -> Option<String> {
-    lookup(&format!("CALICO_{name}")).or_else(|| lookup(name).filter(|_| unset))
+fn lookup_value(lookup: Lookup<'_>, name: &str, is_unset: bool) -> Option<String> {
+    lookup(&format!("CALICO_{name}")).or_else(|| lookup(name).filter(|_| is_unset))
 }
 
 fn parse_datastore_type(text: &str) -> Result<Option<DatastoreType>, CniError> {

@@ -9,9 +9,10 @@ use super::datastore::{DatastoreConf, Kubernetes, Policy};
 use super::interface::{ContainerSettings, DataplaneOptions, FeatureControl, InterfaceConf};
 use super::ipam::Ipam;
 use super::log::LogConf;
-use super::node::{NodeConf, ReadinessConf};
+use super::node::NodeConf;
+use super::readiness::ReadinessConf;
 use crate::decode::{self, DecodeError, FromNode, FromObject, Node, Object};
-use crate::list::{LOADING, refuse_list};
+use crate::list::{LOAD_CONTEXT, refuse_list};
 use crate::{CniError, CniResult, Code, Version};
 
 /// The network configuration: one plugin object of a network configuration list, with the list's `name` and
@@ -160,7 +161,7 @@ impl NetConf {
     }
 
     pub(crate) fn read(root: &Node<'_>) -> Result<NetConf, CniError> {
-        NetConf::from_node(root).map_err(|error| error.while_doing(LOADING))
+        NetConf::from_node(root).map_err(|error| error.with_context(LOAD_CONTEXT))
     }
 
     /// Decodes `prevResult`, which the configuration stores undecoded. `assumed` is the version of a result without
@@ -171,6 +172,6 @@ impl NetConf {
     pub fn read_prev_result(&self, assumed: Version) -> Result<Option<CniResult>, CniError> {
         let Some(value) = &self.prev_result else { return Ok(None) };
         let node = Node::root("$.prevResult", value);
-        CniResult::from_node(&node, assumed).map(Some).map_err(|error| error.while_doing(LOADING))
+        CniResult::from_node(&node, assumed).map(Some).map_err(|error| error.with_context(LOAD_CONTEXT))
     }
 }

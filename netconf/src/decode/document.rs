@@ -40,9 +40,9 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
-    /// Returns the CNI error. `doing` precedes the message and names the failed step and the document.
-    pub(crate) fn while_doing(&self, doing: &str) -> CniError {
-        CniError::new(self.code, format!("{doing}: {self}"))
+    /// Returns the CNI error. `context` precedes the message and names the failed step and the document.
+    pub(crate) fn with_context(&self, context: &str) -> CniError {
+        CniError::new(self.code, format!("{context}: {self}"))
     }
 }
 

@@ -40,7 +40,7 @@ fn converted_policies_match_upstreams_golden_output() {
 fn rule_with_an_unparsable_network_is_dropped() {
     let rules = |peers: Value| {
         let converted = converted(json!({"ingress": [{"from": peers}, {"ports": [{"port": 80}]}]}));
-        let refused: Vec<String> = converted.refused.iter().map(RefusedRule::to_string).collect();
+        let refused: Vec<String> = converted.refused.iter().map(RejectedRule::to_string).collect();
         (serde_json::to_value(converted.spec.ingress).unwrap(), refused)
     };
     let second = json!({"action": "Allow", "protocol": "TCP", "destination": {"ports": [80]}});

@@ -1,5 +1,5 @@
 use super::*;
-use crate::api::Choice;
+use crate::api::StringEnum;
 
 fn pool(cidr: &str) -> IpPool {
     IpPool::new("pool", IpPoolSpec { cidr: cidr.into(), ..IpPoolSpec::default() })
@@ -93,11 +93,11 @@ fn invalid_pool_modes_selectors_and_uses_are_rejected() {
     type Change = fn(&mut IpPoolSpec);
     let cases: [(Change, &str); 14] = [
         (
-            |s| s.allowed_uses.push(Choice::Other("Gateway".into())),
+            |s| s.allowed_uses.push(StringEnum::Other("Gateway".into())),
             "AllowedUses = 'Gateway' (unsupported use; use Workload, Tunnel or LoadBalancer)",
         ),
         (
-            |s| s.assignment_mode = Some(Choice::Other("OnDemand".into())),
+            |s| s.assignment_mode = Some(StringEnum::Other("OnDemand".into())),
             "AssignmentMode = 'OnDemand' (unsupported mode; use Automatic or Manual)",
         ),
         (|s| s.ipip_mode = "Sometimes".into(), "IPIPMode = 'Sometimes' (Reason: failed to validate Field: IPIPMode"),
@@ -155,21 +155,21 @@ fn created_pool_may_not_overlap_another_pool() {
     let mut broken = pool("nonsense");
     broken.metadata.name = "broken".into();
     let pools = [other, broken, pool("10.0.0.0/16")];
-    let surroundings = PoolSurroundings { pools: &pools, ..PoolSurroundings::default() };
-    let found = findings(admit_ip_pool(pool("10.0.0.0/16"), &surroundings));
+    let context = PoolSurroundings { pools: &pools, ..PoolSurroundings::default() };
+    let found = findings(admit_ip_pool(pool("10.0.0.0/16"), &context));
     let expected =
         "IPPool.Spec.CIDR = '10.0.0.0/16' (IPPool(pool) CIDR overlaps with IPPool(other) CIDR 10.0.128.0/20)";
     assert_eq!(found, [expected]);
-    let update = PoolSurroundings { previous: Some(&pools[2]), ..surroundings };
+    let update = PoolSurroundings { previous: Some(&pools[2]), ..context };
     assert!(admit_ip_pool(pool("10.0.0.0/16"), &update).is_ok(), "an overlap that is there already stays");
 }
 
 #[test]
 fn created_pool_may_not_cover_blocks_of_another_size() {
     let blocks = ["10.0.1.0/26", "10.9.0.0/24"].map(|b| b.parse().unwrap());
-    let surroundings = PoolSurroundings { blocks: &blocks, ..PoolSurroundings::default() };
-    assert!(admit_ip_pool(pool("10.0.0.0/16"), &surroundings).is_ok());
-    let found = findings(admit_ip_pool(with("10.0.0.0/16", |s| s.block_size = Some(28)), &surroundings));
+    let context = PoolSurroundings { blocks: &blocks, ..PoolSurroundings::default() };
+    assert!(admit_ip_pool(pool("10.0.0.0/16"), &context).is_ok());
+    let found = findings(admit_ip_pool(with("10.0.0.0/16", |s| s.block_size = Some(28)), &context));
     assert!(found[0].starts_with("IPPool.Spec.BlockSize = '28' (IPPool blocksSize conflicts"), "{found:?}");
 }
 

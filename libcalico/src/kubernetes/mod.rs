@@ -53,7 +53,7 @@ pub use pod_cidrs::{PodCidrError, PodCidrs};
 pub use pod_patch::{
     CONTAINER_ID, POD_IP, POD_IPS, STRATEGIC_MERGE_PATCH, is_detached, listed_addresses, lists_nothing,
 };
-pub use qos::quantity;
+pub use qos::parse_quantity;
 pub use query::{List, Query};
 pub use request::{Preconditions, Request};
 pub use resource::{

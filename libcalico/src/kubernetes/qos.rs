@@ -111,7 +111,7 @@ impl Limit {
     /// Returns the limit within its bounds; 0 for none.
     fn read(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> i64 {
         let Some(text) = self.annotations.iter().rev().find_map(|key| annotations.get(*key)) else { return 0 };
-        let Some(value) = quantity(text) else {
+        let Some(value) = parse_quantity(text) else {
             problems.push(self.problem(format!("invalid quantity {text:?}")));
             return 0;
         };
@@ -138,7 +138,7 @@ fn parse_dscp(text: &str) -> Option<Value> {
 
 /// Parses a quantity as a whole number, rounded away from zero; returns `None` for a text that is not a quantity.
 /// Numbers that are too large become the largest.
-pub fn quantity(text: &str) -> Option<i64> {
+pub fn parse_quantity(text: &str) -> Option<i64> {
     let (negative, rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
@@ -260,10 +260,10 @@ mod tests {
             ("1e-400", 1),
             ("0e400", 0),
         ] {
-            assert_eq!(quantity(text), Some(value), "{text}");
+            assert_eq!(parse_quantity(text), Some(value), "{text}");
         }
         for text in ["", "-", ".", "1.2.3", "1K", "1kk", "x", "1 M", "1e", "0x10"] {
-            assert_eq!(quantity(text), None, "{text}");
+            assert_eq!(parse_quantity(text), None, "{text}");
         }
     }
 }

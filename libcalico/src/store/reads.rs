@@ -114,8 +114,14 @@ impl ReadBatch {
         KeysTicket(ticket)
     }
 
-    fn add<K: Kind>(&mut self, path: String, prefix: bool) -> usize {
-        self.ranges.push(Range { kind: K::KIND, path, prefix, keys_only: false, freshness: Freshness::Latest });
+    fn add<K: Kind>(&mut self, path: String, is_prefix: bool) -> usize {
+        self.ranges.push(Range {
+            kind: K::KIND,
+            path,
+            prefix: is_prefix,
+            keys_only: false,
+            freshness: Freshness::Latest,
+        });
         self.ranges.len() - 1
     }
 

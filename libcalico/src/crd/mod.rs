@@ -68,7 +68,7 @@ pub fn generated_files() -> Result<Vec<(String, String)>, serde_norway::Error> {
         }
         let list =
             json!({ "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": KUSTOMIZATION, "resources": names });
-        files.push((format!("{folder}/{LIST}"), format!("{HEADER}{}", serde_norway::to_string(&list)?)));
+        files.push((format!("{folder}/{KUSTOMIZATION}"), format!("{HEADER}{}", serde_norway::to_string(&list)?)));
     }
     Ok(files)
 }

@@ -28,8 +28,8 @@ pub(super) fn from_kubernetes(mut object: Fields) -> Result<Fields, Malformed> {
     let labels = take_object(&mut given, "labels");
     let owner = text(&given, "name").unwrap_or_default();
     let (name, prefix, has_rules) = match text(&given, "namespace") {
-        None => (format!("{OF_NAMESPACE}{owner}"), "pcns.", true),
-        Some(namespace) => (format!("{OF_SERVICE_ACCOUNT}{namespace}.{owner}"), "pcsa.", false),
+        None => (format!("{NAMESPACE_PREFIX}{owner}"), "pcns.", true),
+        Some(namespace) => (format!("{SERVICE_ACCOUNT_PREFIX}{namespace}.{owner}"), "pcsa.", false),
     };
     let mut to_apply: Fields = labels.into_iter().map(|(key, value)| (format!("{prefix}{key}"), value)).collect();
     to_apply.insert(format!("{prefix}projectcalico.org/name"), owner.into());

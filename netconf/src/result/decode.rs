@@ -16,7 +16,7 @@ impl CniResult {
     pub fn parse(stdout: &[u8], assumed: Version) -> Result<CniResult, CniError> {
         const CONTEXT: &str = "cannot read the result of the delegated plugin";
         let value =
-            decode::parse(stdout).map_err(|malformed| CniError::new(Code::DECODE, format!("{DOING}: {malformed}")))?;
+            decode::parse(stdout).map_err(|malformed| CniError::new(Code::DECODE, format!("{CONTEXT}: {malformed}")))?;
         if value.is_null() {
             return Ok(CniResult::default());
         }

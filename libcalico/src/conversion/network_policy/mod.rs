@@ -3,8 +3,8 @@
 //! There are two differences from upstream, because a policy must not allow more than it states. A rule with an invalid
 //! CIDR is left out, while upstream makes it a rule for all addresses (KC-307). Such rules are rare, because leading
 //! zeros in an IPv4 address are accepted, as the API server accepts them. The rules left out are listed in
-//! [`Converted::refused`], next to all rules that could be converted, while upstream's controller drops the whole
-//! policy for an invalid port.
+//! [`Converted::refused`], next to all rules that could be converted. Upstream's controller drops the
+//! whole policy for an invalid port.
 
 mod peers;
 mod ports;

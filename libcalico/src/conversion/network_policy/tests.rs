@@ -120,7 +120,7 @@ fn any_policy() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// The converted policy can be stored and read back, every selector parses, and no refused rule is part of it.
+    /// The converted policy can be stored and read back, every selector parses, and no rejected rule is part of it.
     #[test]
     fn policy_conversion_is_deterministic_and_its_output_parses(policy in any_policy()) {
         let once = converted(policy.clone());

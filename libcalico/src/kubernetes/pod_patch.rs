@@ -101,7 +101,7 @@ mod tests {
     fn pod_patches_match_upstreams_vectors() {
         let networks = ["10.244.1.3/32".to_owned(), "fd00:10:244:1::3/128".to_owned()];
         assert_eq!(
-            attach("9c1e5b7d", &networks, None),
+            attach_patch("9c1e5b7d", &networks, None),
             json!({"metadata": {"annotations": {
                 CONTAINER_ID: "9c1e5b7d", POD_IP: "10.244.1.3/32", POD_IPS: "10.244.1.3/32,fd00:10:244:1::3/128",
             }}})
@@ -110,10 +110,10 @@ mod tests {
             ObjectRevision { resource_version: "4711".into(), uid: Some("u".into()), ..ObjectRevision::default() };
         let annotations = json!({POD_IP: "", POD_IPS: ""});
         assert_eq!(
-            detach(Some(&revision)),
+            detach_patch(Some(&revision)),
             json!({"metadata": {"annotations": annotations, "resourceVersion": "4711", "uid": "u"}})
         );
-        assert_eq!(detach(None), json!({"metadata": {"annotations": annotations}}));
+        assert_eq!(detach_patch(None), json!({"metadata": {"annotations": annotations}}));
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
             address_patch(&left, Some(&revision)),
             json!({"metadata": {"annotations": annotations, "resourceVersion": "4711", "uid": "u"}})
         );
-        assert_eq!(address_patch(&[], Some(&revision)), detach(Some(&revision)));
+        assert_eq!(address_patch(&[], Some(&revision)), detach_patch(Some(&revision)));
     }
 
     #[test]
@@ -155,16 +155,16 @@ mod tests {
         ] {
             let pod = json!({"annotations": annotations, "resourceVersion": "4711", "uid": "u"});
             let pod = pod.as_object().unwrap();
-            let revision = ObjectRevision::of(pod, detached(pod)).revision();
+            let revision = ObjectRevision::of(pod, preserve_detached(pod)).revision();
             assert_eq!(is_detached(&revision), expected, "{annotations}");
         }
     }
 
     #[test]
     fn unknown_values_are_omitted_from_the_pod_patch() {
-        assert_eq!(attach("c", &[], None), json!({"metadata": {}}));
+        assert_eq!(attach_patch("c", &[], None), json!({"metadata": {}}));
         let networks = ["10.0.0.1/32".to_owned()];
-        let patch = attach("", &networks, Some("u"));
+        let patch = attach_patch("", &networks, Some("u"));
         assert_eq!(patch["metadata"]["annotations"], json!({POD_IP: "10.0.0.1/32", POD_IPS: "10.0.0.1/32"}));
         assert_eq!(patch["metadata"]["uid"], "u");
     }

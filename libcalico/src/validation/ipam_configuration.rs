@@ -100,8 +100,8 @@ mod tests {
     fn ipam_config_rejects_inconsistent_field_combinations() {
         assert_eq!(validate_ipam_config(&IpamConfig::absent()), Ok(()));
         assert!(validate_ipam_config(&IpamConfig::default()).is_err());
-        let decode_strict = IpamConfig { strict_affinity: true, max_blocks_per_host: 1, ..IpamConfig::default() };
-        assert_eq!(validate_ipam_config(&decode_strict), Ok(()));
+        let strict = IpamConfig { strict_affinity: true, max_blocks_per_host: 1, ..IpamConfig::default() };
+        assert_eq!(validate_ipam_config(&strict), Ok(()));
         assert!(validate_ipam_config(&IpamConfig { max_blocks_per_host: 1, ..IpamConfig::absent() }).is_err());
     }
 }

@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn configuration_without_calico_is_rejected_with_the_reason() {
-        for (text, reason) in [("{", "EOF"), ("[]", "no JSON object"), (r#"{"plugins":[]}"#, "none of its plugins")] {
+        for (text, reason) in [("{", "EOF"), ("[]", "not a JSON object"), (r#"{"plugins":[]}"#, "no plugin of the")] {
             let error = parse(text, &Layout::node(), "/etc/cni/net.d").unwrap_err();
             assert!(error.to_string().contains(reason), "{error}");
         }

@@ -78,18 +78,18 @@ impl Cidr {
 
     /// Parses `text` and also returns the address as written, with its host bits.
     pub fn parse_with_address(text: &str) -> Result<(Self, IpAddr), CidrParseError> {
-        let bad = || CidrParseError(text.to_owned());
-        let (address, prefix) = text.split_once('/').ok_or_else(bad)?;
+        let parse_error = || CidrParseError(text.to_owned());
+        let (address, prefix) = text.split_once('/').ok_or_else(parse_error)?;
         // Go's ParseCIDR accepts decimal digits only: no sign, no netmask form.
         if prefix.is_empty() || prefix.len() > 3 || !prefix.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(bad());
+            return Err(parse_error());
         }
         if prefix.len() > 1 && prefix.starts_with('0') {
-            return Err(bad());
+            return Err(parse_error());
         }
-        let ip: IpAddr = address.parse().map_err(|_| bad())?;
-        let prefix: u8 = prefix.parse().map_err(|_| bad())?;
-        let cidr = Cidr::new(ip, prefix).ok_or_else(bad)?;
+        let ip: IpAddr = address.parse().map_err(|_| parse_error())?;
+        let prefix: u8 = prefix.parse().map_err(|_| parse_error())?;
+        let cidr = Cidr::new(ip, prefix).ok_or_else(parse_error)?;
         Ok((cidr, ip))
     }
 

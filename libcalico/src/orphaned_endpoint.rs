@@ -45,16 +45,16 @@ pub struct NodeSight<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Orphaned {
     /// No pod of that name exists.
-    #[error("its pod is gone")]
+    #[error("the endpoint's pod no longer exists")]
     PodGone,
     /// The pod of that name is not the pod that the endpoint was created for, and has none of the endpoint's addresses.
-    #[error("its pod is gone, and another has its name")]
+    #[error("another pod has the name of the endpoint's pod")]
     AnotherPod,
     /// The pod of that name is on another node, and has none of the endpoint's addresses.
-    #[error("its pod is on another node")]
+    #[error("the endpoint's pod is on another node")]
     PodElsewhere,
     /// The node does not exist. The pod is still assigned to it, but has none of the endpoint's addresses.
-    #[error("its node is gone")]
+    #[error("the endpoint's node no longer exists")]
     NodeGone,
 }
 

@@ -110,7 +110,7 @@ fn split_pair(pair: &str) -> Result<(&str, &str), CniError> {
     match pair.split_once('=') {
         Some((key, value)) if !value.contains('=') => Ok((key, value)),
         _ => Err(invalid_environment(format!("ARGS: invalid pair {pair:?}"))
-            .with_details("CNI_ARGS is KEY=value;KEY=value, without '=' in a value and without an empty piece")),
+            .with_details("write CNI_ARGS as KEY=value;KEY=value, without '=' in a value and without an empty pair")),
     }
 }
 

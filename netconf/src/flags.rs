@@ -73,9 +73,9 @@ pub(crate) fn format_usage(title: &str, defined: &[Flag]) -> String {
     format!("Usage of {title}:\n{}", flags.collect::<String>())
 }
 
-fn usage_error(title: &str, defined: &[Flag], what: &str) -> Flags {
+fn usage_error(title: &str, defined: &[Flag], message: &str) -> Flags {
     Flags::Print(CommandOutput {
-        stderr: format!("{what}\n{}", format_usage(title, defined)),
+        stderr: format!("{message}\n{}", format_usage(title, defined)),
         status: 2,
         ..CommandOutput::default()
     })
@@ -136,9 +136,12 @@ mod tests {
             ("-=v", "bad flag syntax: -=v"),
             ("-v=perhaps", "invalid boolean value \"perhaps\" for -v: parse error"),
         ];
-        for (argument, what) in table {
+        for (argument, message) in table {
             let Flags::Print(printed) = run(&[argument]) else { panic!("{argument}") };
-            assert_eq!(printed, CommandOutput { stdout: String::new(), stderr: format!("{what}\n{USAGE}"), status: 2 });
+            assert_eq!(
+                printed,
+                CommandOutput { stdout: String::new(), stderr: format!("{message}\n{USAGE}"), status: 2 }
+            );
         }
     }
 }

@@ -56,9 +56,9 @@ impl Plugin {
     /// Returns the line that refers to the subcommands, which are for people.
     fn subcommand_hint(self) -> &'static str {
         match self {
-            Plugin::Calico => "For installers and people: calico install; see `calico help`\n\n",
+            Plugin::Calico => "For installers and operators: calico install; see `calico help`\n\n",
             Plugin::CalicoIpam => {
-                "For people: calico-ipam show, trace, check, release, apply, get, delete, endpoints, init, export, \
+                "For operators: calico-ipam show, trace, check, release, apply, get, delete, endpoints, init, export, \
                  import; see --help\n\n"
             }
         }
@@ -81,7 +81,7 @@ pub fn invocation(
 ) -> Result<Invocation, CallError> {
     let set = match flags::parse(plugin.title(), plugin.flags(), arguments) {
         Flags::Set(set) => set,
-        Flags::Print(printed) => return Ok(Invocation::Print(printed)),
+        Flags::Print(output) => return Ok(Invocation::Print(output)),
     };
     if set.contains(&"v") {
         return Ok(Invocation::Print(CommandOutput { stdout: format!("{build}\n"), ..CommandOutput::default() }));
@@ -106,7 +106,7 @@ fn format_about(plugin: Plugin, build: &str) -> CommandOutput {
         "{} {build}\n\
          CNI protocol versions supported: {versions}\n\
          \n\
-         A container runtime runs this program. By hand, for a network namespace made with `ip netns add test`:\n\
+         A container runtime runs this program. To run the program by hand in a namespace from `ip netns add test`:\n\
          \n  \
            jq '.plugins[0] + {{name, cniVersion}}' /etc/cni/net.d/10-calico.conflist |\n  \
            CNI_COMMAND=ADD CNI_CONTAINERID=test CNI_NETNS=/var/run/netns/test CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin {}\n\
@@ -144,9 +144,9 @@ mod tests {
         invocation(plugin, "v9", &arguments, &lookup, || Ok(stdin.as_bytes().to_vec()))
     }
 
-    fn printed(plugin: Plugin, arguments: &[&str], command: &str, stdin: &str) -> CommandOutput {
+    fn output(plugin: Plugin, arguments: &[&str], command: &str, stdin: &str) -> CommandOutput {
         match run(plugin, arguments, command, stdin).unwrap() {
-            Invocation::Print(printed) => printed,
+            Invocation::Print(output) => output,
             other => panic!("{other:?}"),
         }
     }
@@ -158,9 +158,9 @@ mod tests {
     #[test]
     fn version_flag_takes_precedence_over_other_flags() {
         for arguments in [&["-v"][..], &["--v"], &["-v=true"], &["-t", "-v"]] {
-            assert_eq!(printed(Plugin::Calico, arguments, "ADD", "").stdout, "v9\n", "{arguments:?}");
+            assert_eq!(output(Plugin::Calico, arguments, "ADD", "").stdout, "v9\n", "{arguments:?}");
         }
-        assert_eq!(printed(Plugin::CalicoIpam, &["-v", "-upgrade"], "", "").stdout, "v9\n");
+        assert_eq!(output(Plugin::CalicoIpam, &["-v", "-upgrade"], "", "").stdout, "v9\n");
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(run(Plugin::Calico, &["-t"], "", "").unwrap(), Invocation::TestConnection);
         assert_eq!(run(Plugin::CalicoIpam, &["-upgrade"], "", "").unwrap(), Invocation::Upgrade);
         for (plugin, other) in [(Plugin::Calico, "-upgrade"), (Plugin::CalicoIpam, "-t")] {
-            assert_eq!(printed(plugin, &[other], "ADD", "").status, 2);
+            assert_eq!(output(plugin, &[other], "ADD", "").status, 2);
         }
     }
 
@@ -200,7 +200,7 @@ mod tests {
             ("{", "1.1.0"),
             ("", "1.1.0"),
         ] {
-            let answer = printed(Plugin::Calico, &[], "VERSION", stdin);
+            let answer = output(Plugin::Calico, &[], "VERSION", stdin);
             assert!(answer.stdout.starts_with(&format!("{{\"cniVersion\":\"{said}\",")), "{stdin}");
             assert_eq!((answer.stderr.as_str(), answer.status), ("", 0));
         }

@@ -12,17 +12,17 @@ use crate::{CniError, Code};
 /// # Errors
 /// The problem, worded to follow "the configuration: ".
 pub fn calico_plugin(conf: Value) -> Result<Map<String, Value>, &'static str> {
-    let Value::Object(mut list) = conf else { return Err("it is no JSON object") };
+    let Value::Object(mut list) = conf else { return Err("the network configuration is not a JSON object") };
     let Some(plugins) = list.remove("plugins") else {
-        return if is_ours(&list) {
+        return if is_calico(&list) {
             Ok(list)
         } else {
-            Err("its plugin is not `calico`, nor has it `calico-ipam` as ipam")
+            Err("the configured plugin is not `calico` and does not use the IPAM plugin `calico-ipam`")
         };
     };
     let mut plugins = plugins.as_array().into_iter().flatten().filter_map(Value::as_object);
-    let found = plugins.find(|plugin| is_ours(plugin)).cloned();
-    let mut plugin = found.ok_or("none of its plugins is `calico` or has `calico-ipam` as ipam")?;
+    let calico = plugins.find(|plugin| is_calico(plugin)).cloned();
+    let mut plugin = calico.ok_or("no plugin of the list is `calico` or uses the IPAM plugin `calico-ipam`")?;
     for key in ["name", "cniVersion"] {
         if let Some(value) = list.remove(key) {
             plugin.insert(key.into(), value);
@@ -31,29 +31,30 @@ pub fn calico_plugin(conf: Value) -> Result<Map<String, Value>, &'static str> {
     Ok(plugin)
 }
 
-fn is_ours(plugin: &Map<String, Value>) -> bool {
-    let is = |holder: Option<&Map<String, Value>>, kind: &str| {
-        holder.and_then(|holder| holder.get("type")).is_some_and(|found| found == kind)
+fn is_calico(plugin: &Map<String, Value>) -> bool {
+    let has_type = |object: Option<&Map<String, Value>>, kind: &str| {
+        object.and_then(|object| object.get("type")).is_some_and(|found| found == kind)
     };
-    is(Some(plugin), "calico") || is(plugin.get("ipam").and_then(Value::as_object), "calico-ipam")
+    has_type(Some(plugin), "calico") || has_type(plugin.get("ipam").and_then(Value::as_object), "calico-ipam")
 }
 
 /// Rejects a whole configuration list, a common mistake in calls by hand.
 pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
-    let given = |key| root.object().and_then(|object| object.has(key)).map_err(|error| error.while_doing(LOADING));
+    let given =
+        |key| root.object().and_then(|object| object.has(key)).map_err(|error| error.with_context(LOAD_CONTEXT));
     if !given("plugins")? || given("type")? {
         return Ok(());
     }
-    Err(CniError::new(Code::INVALID_CONFIG, "a network configuration list, where one of its plugins is wanted")
+    Err(CniError::new(Code::INVALID_CONFIG, "found a network configuration list, want the configuration of one plugin")
         .with_details(LIST_ADVICE))
 }
 
 /// Advice for extracting one plugin's configuration from a configuration list.
 pub(crate) const LIST_ADVICE: &str =
-    "take it with: jq '.plugins[0] + {name, cniVersion}' /etc/cni/net.d/10-calico.conflist";
+    "extract the configuration of the plugin: jq '.plugins[0] + {name, cniVersion}' /etc/cni/net.d/10-calico.conflist";
 
 /// Upstream's prefix of every error about the configuration.
-pub(crate) const LOADING: &str = "failed to load netconf";
+pub(crate) const LOAD_CONTEXT: &str = "failed to load netconf";
 
 #[cfg(test)]
 mod tests {
@@ -78,16 +79,16 @@ mod tests {
 
     #[test]
     fn list_without_calico_is_rejected_with_the_reason() {
-        assert_eq!(calico_plugin(json!([])).unwrap_err(), "it is no JSON object");
+        assert_eq!(calico_plugin(json!([])).unwrap_err(), "the network configuration is not a JSON object");
         for plugins in [json!([{ "type": "bridge" }]), json!([]), json!("x")] {
             let error = calico_plugin(json!({ "plugins": plugins })).unwrap_err();
-            assert!(error.starts_with("none of its plugins"), "{error}");
+            assert!(error.starts_with("no plugin of the list"), "{error}");
         }
         for alone in
             [json!({ "type": "multus" }), json!({ "type": "bridge", "ipam": { "type": "host-local" } }), json!({})]
         {
             let error = calico_plugin(alone).unwrap_err();
-            assert!(error.starts_with("its plugin is not `calico`"), "{error}");
+            assert!(error.starts_with("the configured plugin is not `calico`"), "{error}");
         }
     }
 }

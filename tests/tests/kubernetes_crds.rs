@@ -147,7 +147,7 @@ fn pools() -> Vec<(Value, &'static str)> {
         (v4(json!({ "allowedUses": ["Tunnel", "Tunnel"] })), "Duplicate value"),
         (v4(json!({ "allowedUses": ["Gateway"] })), "Unsupported value"),
         (balancer(json!({})), ""),
-        (balancer(json!({ "allowedUses": ["LoadBalancer", "Workload"] })), "must be for nothing else"),
+        (balancer(json!({ "allowedUses": ["LoadBalancer", "Workload"] })), "must have no other allowedUses"),
         (balancer(json!({ "ipipMode": "Always" })), "must have neither ipipMode nor vxlanMode"),
         (balancer(json!({ "vxlanMode": "Always" })), "must have neither ipipMode nor vxlanMode"),
         (balancer(json!({ "disableBGPExport": true })), "must be exported over BGP"),

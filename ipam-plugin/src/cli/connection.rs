@@ -202,8 +202,8 @@ mod tests {
 
         for (text, problem) in [
             ("{", "EOF"),
-            ("[]", "no JSON object"),
-            (r#"{"name":"n","plugins":[{"type":"bridge"}]}"#, "none of its plugins"),
+            ("[]", "not a JSON object"),
+            (r#"{"name":"n","plugins":[{"type":"bridge"}]}"#, "no plugin of the"),
             (r#"{"name":"n","type":"multus","datastore_path":"/m.db"}"#, "its plugin is not `calico`"),
         ] {
             write(text);

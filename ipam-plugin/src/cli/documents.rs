@@ -185,7 +185,7 @@ mod tests {
     fn parse_errors_name_the_document() {
         let error = |text: &str| parse_manifests("pools.yaml", text).unwrap_err().to_string();
         let second = error(&format!("{NODE}---\nkind: Pool\n"));
-        assert!(second.starts_with("pools.yaml, document 2: the kind \"Pool\" is not known here"), "{second}");
+        assert!(second.starts_with("pools.yaml, document 2: unsupported kind \"Pool\""), "{second}");
         assert!(error("a: [").starts_with("pools.yaml, document 1: "));
         assert!(error("{\"a\": ").starts_with("pools.yaml, document 1: "));
         assert!(error("").starts_with("pools.yaml holds no object"));

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Choice, Object, Spec, Unknown};
+use super::{Object, Spec, StringEnum, Unknown};
 use crate::net::{Cidr, CidrParseError, IpVersion};
 
 /// A range from which addresses are assigned.
@@ -49,10 +49,10 @@ pub struct IpPoolSpec {
     /// Purposes for which the pool's addresses may be used. Empty means workloads and tunnels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 10)))]
-    pub allowed_uses: Vec<Choice<AllowedUse>>,
+    pub allowed_uses: Vec<StringEnum<AllowedUse>>,
     /// Mode in which requests use the pool: automatically, or only if they name the pool.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub assignment_mode: Option<Choice<AssignmentMode>>,
+    pub assignment_mode: Option<StringEnum<AssignmentMode>>,
     /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,

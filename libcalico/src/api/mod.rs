@@ -3,7 +3,6 @@
 //! Every type keeps the fields that it does not model in `unknown`, so that a read-modify-write never drops a field
 //! that a newer Calico wrote. Read `object` first: the envelope that all kinds share.
 
-mod choice;
 mod cluster_information;
 mod go_duration;
 mod host_endpoint;
@@ -13,16 +12,16 @@ mod ipam_configuration;
 mod kube_controllers_configuration;
 mod meta;
 mod node;
+mod node_scoped;
 mod object;
-mod of_node;
 mod policy;
 mod port;
 mod profile;
 mod rule;
+mod string_enum;
 mod tier;
 mod workload_endpoint;
 
-pub use choice::Choice;
 pub use cluster_information::{ClusterInformation, ClusterInformationSpec};
 pub use go_duration::{DurationError, GoDuration};
 pub use host_endpoint::{HostEndpoint, HostEndpointPort, HostEndpointSpec};
@@ -37,11 +36,11 @@ pub use kube_controllers_configuration::{
 pub use meta::{DEFAULT_TIER, ObjectMeta, Unknown};
 pub(crate) use meta::{NAME_ANNOTATION, is_zero, parse_time, seconds_in_utc, without_tier};
 pub use node::{Node, NodeAddress, NodeBgp, NodeSpec, NodeWireguard, OrchRef};
-pub use object::{API_VERSION, Object, ObjectKey, ObjectSelect, Spec};
-pub use of_node::{
+pub use node_scoped::{
     BgpConfiguration, BgpConfigurationSpec, BgpPeer, BgpPeerSpec, FelixConfiguration, FelixConfigurationSpec,
     configuration_of_node,
 };
+pub use object::{API_VERSION, Object, ObjectKey, ObjectSelect, Spec};
 pub use policy::{
     Global, GlobalNetworkPolicy, InNamespace, NetworkPolicy, PolicyKind, PolicySpec, StagedGlobal,
     StagedGlobalNetworkPolicy, StagedInNamespace, StagedNetworkPolicy,
@@ -49,5 +48,6 @@ pub use policy::{
 pub use port::{Port, PortParseError, Protocol};
 pub use profile::{Profile, ProfileSpec};
 pub use rule::{Rule, RuleEntity};
+pub use string_enum::StringEnum;
 pub use tier::{Tier, TierSpec};
 pub use workload_endpoint::{EndpointPort, IpNat, WorkloadEndpoint, WorkloadEndpointSpec};

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
 }
 
 fn write(folder: &std::path::Path) -> io::Result<()> {
-    for (path, text) in libcalico::crd::published().map_err(io::Error::other)? {
+    for (path, text) in libcalico::crd::generated_files().map_err(io::Error::other)? {
         let path = folder.join(path);
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::write(path, text)?;

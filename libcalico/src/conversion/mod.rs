@@ -4,15 +4,15 @@
 //! convert namespaces, service accounts and network policies.
 
 #[cfg(test)]
-mod controllers_recording;
+mod golden_controllers;
+#[cfg(test)]
+mod golden_endpoints;
 mod network_policy;
 mod profile;
-#[cfg(test)]
-mod recordings;
 mod workload_endpoint;
 
 pub use network_policy::{
-    Converted, Direction, POLICY_PREFIX, RefusedRule, RuleProblem, network_policy, simplify_ports,
+    Converted, Direction, POLICY_PREFIX, RejectedRule, RuleProblem, network_policy, simplify_ports,
 };
 pub use profile::{
     NAMESPACE_PROFILE_PREFIX, ProfileReach, SERVICE_ACCOUNT_PROFILE_PREFIX, default_profile, namespace_profile,

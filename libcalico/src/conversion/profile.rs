@@ -19,21 +19,21 @@ pub fn namespace_profile(name: &str, labels: &BTreeMap<String, String>) -> Profi
     ProfileSpec {
         ingress: rules(),
         egress: rules(),
-        labels_to_apply: inherited("pcns.", name, labels),
+        labels_to_apply: inherited_labels("pcns.", name, labels),
         ..ProfileSpec::default()
     }
 }
 
 /// Returns the profile of a service account, which passes the labels on and has no rules.
 pub fn service_account_profile(name: &str, labels: &BTreeMap<String, String>) -> ProfileSpec {
-    ProfileSpec { labels_to_apply: inherited("pcsa.", name, labels), ..ProfileSpec::default() }
+    ProfileSpec { labels_to_apply: inherited_labels("pcsa.", name, labels), ..ProfileSpec::default() }
 }
 
-fn inherited(prefix: &str, name: &str, labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let mut inherited: BTreeMap<_, _> =
+fn inherited_labels(prefix: &str, name: &str, labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut inherited_labels: BTreeMap<_, _> =
         labels.iter().map(|(key, value)| (format!("{prefix}{key}"), value.clone())).collect();
-    inherited.insert(format!("{prefix}{NAME_LABEL}"), name.into());
-    inherited
+    inherited_labels.insert(format!("{prefix}{NAME_LABEL}"), name.into());
+    inherited_labels
 }
 
 /// The sources from which the default profile allows traffic.

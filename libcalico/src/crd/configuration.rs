@@ -8,7 +8,7 @@ use crate::kubernetes::ApiGroup;
 
 /// Returns the definition of ClusterInformation.
 pub(super) fn cluster_information(group: ApiGroup) -> Value {
-    let about = "What is true of the cluster as a whole. There is one, called default.";
+    let about = "Information about the whole cluster. The only object is named default.";
     CustomResource::new::<ClusterInformationSpec>(group, "ClusterInformation", "clusterinformations", about)
         .short_names(&["clusterinfo", "clusterinfos"])
         .definition()
@@ -17,10 +17,10 @@ pub(super) fn cluster_information(group: ApiGroup) -> Value {
 /// Returns the definition of KubeControllersConfiguration. Its status contains a `spec`: the settings in effect.
 pub(super) fn kube_controllers(group: ApiGroup) -> Value {
     let (kind, plural) = ("KubeControllersConfiguration", "kubecontrollersconfigurations");
-    let about = "Settings of kube-controllers. There is one, called default.";
+    let about = "Settings of kube-controllers. The only object is named default.";
     CustomResource::new::<KubeControllersConfigurationSpec>(group, kind, plural, about)
         .spec(fields)
-        .status::<KubeControllersConfigurationStatus>("What kube-controllers does.", |status| {
+        .status::<KubeControllersConfigurationStatus>("Settings with which kube-controllers runs.", |status| {
             fields(&mut status.at("runningConfig"));
         })
         .definition()

@@ -115,7 +115,7 @@ impl CustomResource {
 
     /// Adds a status with conditions.
     pub(super) fn conditions(self) -> Self {
-        let about = format!("What controllers found out about this {}.", self.kind);
+        let about = format!("Status that controllers report for this {}.", self.kind);
         self.status::<Conditions>(&about, |status| {
             status.at("conditions").each().at("observedGeneration").set("format", "int64");
         })
@@ -193,7 +193,7 @@ impl<'s> Field<'s> {
     /// If the type has no such field. Generating the definitions finds this mistake at once.
     pub(super) fn at(&mut self, name: &str) -> Field<'_> {
         let field = self.schema["properties"].get_mut(name);
-        Field::new(field.unwrap_or_else(|| panic!("the type has a field {name}")))
+        Field::new(field.unwrap_or_else(|| panic!("the type has no field {name}")))
     }
 
     /// Returns the schema of each item of this list, or of each value of this map.

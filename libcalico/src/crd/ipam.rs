@@ -53,11 +53,11 @@ pub struct AllocationAttribute {
 
 /// Returns the definition of IPAMBlock. Only v3 checks the range and the affinity (DS-54).
 pub(super) fn block(group: ApiGroup) -> Value {
-    let about = "A block of addresses and who holds them. Kept by address management.";
+    let about = "A block of addresses with the owner of each allocation. Written by IPAM.";
     CustomResource::new::<IpamBlockSpec>(group, "IPAMBlock", "ipamblocks", about)
         .column("CIDR", "string", ".spec.cidr", "Range of the block")
         .column("Affinity", "string", ".spec.affinity", "Owner of the block")
-        .column("ClaimTime", "date", ".spec.affinityClaimTime", "When the owner claimed the block")
+        .column("ClaimTime", "date", ".spec.affinityClaimTime", "Time at which the owner claimed the block")
         .spec(|spec| {
             spec.at("sequenceNumber").default(0).set("format", "int64");
             spec.at("sequenceNumberForAllocation").each().set("format", "int64");
@@ -88,12 +88,12 @@ pub struct BlockAffinitySpec {
 /// Returns the definition of BlockAffinity. In v1 the mark for deletion is text, and neither the state nor the range is
 /// checked (DS-54).
 pub(super) fn affinity(group: ApiGroup) -> Value {
-    let about = "Which node a block of addresses belongs to. Kept by address management.";
+    let about = "Assignment of a block of addresses to a node. Written by IPAM.";
     CustomResource::new::<BlockAffinitySpec>(group, "BlockAffinity", "blockaffinities", about)
         .short_names(&["affinity", "affinities"])
         .column("CIDR", "string", ".spec.cidr", "Range of the block")
-        .column("Node", "string", ".spec.node", "Who owns the block")
-        .column("Type", "string", ".spec.type", "What the owner is")
+        .column("Node", "string", ".spec.node", "Owner of the block")
+        .column("Type", "string", ".spec.type", "Type of the owner")
         .spec(|spec| match group {
             ApiGroup::CrdV1 => _ = spec.at("deleted").set("type", "string"),
             ApiGroup::V3 => {
@@ -119,23 +119,28 @@ pub struct IpamHandleSpec {
 
 /// Returns the definition of IPAMHandle.
 pub(super) fn handle(group: ApiGroup) -> Value {
-    let about = "In which blocks one owner, such as a container, holds addresses. Kept by address management.";
+    let about = "Number of addresses that one owner, such as a container, has in each block. Written by IPAM.";
     CustomResource::new::<IpamHandleSpec>(group, "IPAMHandle", "ipamhandles", about)
-        .column("ID", "string", ".spec.handleID", "Id of the handle")
+        .column("ID", "string", ".spec.handleID", "ID of the handle")
         .definition()
 }
 
 /// Returns the definition of IPAMConfig in v1, IPAMConfiguration in v3. Only v3 has defaults (DS-46).
 pub(super) fn settings(group: ApiGroup) -> Value {
-    let about = "Settings of address management. There is one, called default.";
+    let about = "Settings of IPAM. The only object is named default.";
     let (kind, plural) = match group {
         ApiGroup::CrdV1 => ("IPAMConfig", "ipamconfigs"),
         ApiGroup::V3 => ("IPAMConfiguration", "ipamconfigurations"),
     };
     CustomResource::new::<IpamConfigurationSpec>(group, kind, plural, about)
         .short_names(&["ipamconfig", "ipamconfigs"])
-        .column("StrictAffinity", "boolean", ".spec.strictAffinity", "Whether nodes keep to their own blocks")
-        .column("MaxBlocksPerHost", "integer", ".spec.maxBlocksPerHost", "Most blocks of a node")
+        .column(
+            "StrictAffinity",
+            "boolean",
+            ".spec.strictAffinity",
+            "Whether nodes assign addresses only from their own blocks",
+        )
+        .column("MaxBlocksPerHost", "integer", ".spec.maxBlocksPerHost", "Maximum number of blocks of a node")
         .column("AutoAllocateBlocks", "boolean", ".spec.autoAllocateBlocks", "Whether nodes claim blocks")
         .spec(|spec| {
             spec.required(&["autoAllocateBlocks", "strictAffinity"]);

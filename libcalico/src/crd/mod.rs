@@ -53,10 +53,10 @@ pub fn definitions(group: ApiGroup) -> Vec<Value> {
 
 /// The file that lists a folder's files for kustomize. It has no extension, because `kubectl apply -f` applies every
 /// `.yaml`.
-const LIST: &str = "Kustomization";
+const KUSTOMIZATION: &str = "Kustomization";
 
 /// Returns the paths below `deploy/crds` and the content of the files.
-pub fn published() -> Result<Vec<(String, String)>, serde_norway::Error> {
+pub fn generated_files() -> Result<Vec<(String, String)>, serde_norway::Error> {
     let mut files = Vec::new();
     for (folder, group) in [("v1", ApiGroup::CrdV1), ("v3", ApiGroup::V3)] {
         let mut names = Vec::new();
@@ -66,8 +66,9 @@ pub fn published() -> Result<Vec<(String, String)>, serde_norway::Error> {
             files.push((format!("{folder}/{name}"), format!("{HEADER}{}", serde_norway::to_string(&definition)?)));
             names.push(name);
         }
-        let list = json!({ "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": LIST, "resources": names });
-        files.push((format!("{folder}/{LIST}"), format!("{HEADER}{}", serde_norway::to_string(&list)?)));
+        let list =
+            json!({ "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": KUSTOMIZATION, "resources": names });
+        files.push((format!("{folder}/{KUSTOMIZATION}"), format!("{HEADER}{}", serde_norway::to_string(&list)?)));
     }
     Ok(files)
 }

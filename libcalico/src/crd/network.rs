@@ -8,7 +8,7 @@ use crate::kubernetes::ApiGroup;
 
 /// Returns the definition of IPPool, with the rules across its fields.
 pub(super) fn pool(group: ApiGroup) -> Value {
-    CustomResource::new::<IpPoolSpec>(group, "IPPool", "ippools", "A range that addresses are taken from.")
+    CustomResource::new::<IpPoolSpec>(group, "IPPool", "ippools", "A range from which addresses are assigned.")
         .column("CIDR", "string", ".spec.cidr", "The range")
         .column("VXLAN", "string", ".spec.vxlanMode", "VXLAN between nodes")
         .column("IPIP", "string", ".spec.ipipMode", "IPIP between nodes")
@@ -17,7 +17,7 @@ pub(super) fn pool(group: ApiGroup) -> Value {
             "Allocatable",
             "string",
             ".status.conditions[?(@.type=='Allocatable')].status",
-            "Whether addresses are taken from the pool",
+            "Whether addresses are assigned from the pool",
         )
         .column("Age", "date", ".metadata.creationTimestamp", "Age of the pool")
         .conditions()
@@ -78,17 +78,17 @@ fn selectors(spec: &mut Field<'_>) {
 }
 
 fn load_balancer(spec: &mut Field<'_>) {
-    let mut unless = |kept: &str, message: &str| {
-        let rule = format!("!(has(self.allowedUses) && 'LoadBalancer' in self.allowedUses) || {kept}");
+    let mut require = |condition: &str, message: &str| {
+        let rule = format!("!(has(self.allowedUses) && 'LoadBalancer' in self.allowedUses) || {condition}");
         spec.rule(&rule, message);
     };
-    unless("self.allowedUses.size() == 1", "a pool for LoadBalancer must be for nothing else");
-    unless(&format!("!({IPIP} || {VXLAN})"), "a pool for LoadBalancer must have neither ipipMode nor vxlanMode");
-    unless(
+    require("self.allowedUses.size() == 1", "a pool for LoadBalancer must have no other allowedUses");
+    require(&format!("!({IPIP} || {VXLAN})"), "a pool for LoadBalancer must have neither ipipMode nor vxlanMode");
+    require(
         "!has(self.disableBGPExport) || !self.disableBGPExport",
         "a pool for LoadBalancer must be exported over BGP",
     );
-    unless(
+    require(
         "(has(self.nodeSelector) && self.nodeSelector == 'all()')",
         "a pool for LoadBalancer must be for all() nodes",
     );
@@ -97,7 +97,7 @@ fn load_balancer(spec: &mut Field<'_>) {
 /// Returns the definition of IPReservation. Its entries must be CIDRs, although readers also accept single addresses
 /// (DS-96).
 pub(super) fn reservation(group: ApiGroup) -> Value {
-    let about = "Ranges from which no address is handed out unasked. Addresses in use stay in use.";
+    let about = "Ranges from which no address is assigned automatically. Addresses in use stay in use.";
     CustomResource::new::<IpReservationSpec>(group, "IPReservation", "ipreservations", about)
         .spec(|spec| {
             spec.at("reservedCIDRs").set("x-kubernetes-list-type", "set").each().set("format", "cidr");

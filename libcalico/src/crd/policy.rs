@@ -38,7 +38,7 @@ struct PolicyFields {
     #[schemars(length(max = 1024))]
     service_account_selector: Option<String>,
     /// Hints that improve Felix's performance.
-    performance_hints: Option<Vec<Hint>>,
+    performance_hints: Option<Vec<PerformanceHint>>,
 }
 
 /// Additional fields of global policies.
@@ -90,7 +90,7 @@ enum Direction {
 }
 
 #[derive(JsonSchema)]
-enum Hint {
+enum PerformanceHint {
     /// The policy is likely to be used on every node.
     AssumeNeededOnEveryNode,
 }
@@ -233,23 +233,26 @@ impl JsonSchema for NumberOrText {
 
 /// Returns the definition of NetworkPolicy.
 pub(super) fn in_namespace(group: ApiGroup) -> Value {
-    of::<InNamespace, PolicyFields>(group, "What endpoints of a namespace may reach, and what may reach them.")
+    of::<InNamespace, PolicyFields>(group, "Rules for traffic to and from the endpoints of a namespace.")
 }
 
 /// Returns the definition of GlobalNetworkPolicy.
 pub(super) fn global(group: ApiGroup) -> Value {
-    of::<Global, GlobalFields>(group, "What endpoints of any namespace may reach, and what may reach them.")
+    of::<Global, GlobalFields>(
+        group,
+        "Rules for traffic to and from the endpoints of all namespaces, and host endpoints.",
+    )
 }
 
 /// Returns the definition of StagedNetworkPolicy.
 pub(super) fn staged_in_namespace(group: ApiGroup) -> Value {
-    let about = "A NetworkPolicy that is tried out: what it would do is told, and not done.";
+    let about = "A preview of a NetworkPolicy: the effect of the policy is reported, but not enforced.";
     of::<StagedInNamespace, StagedFields<PolicyFields>>(group, about)
 }
 
 /// Returns the definition of StagedGlobalNetworkPolicy.
 pub(super) fn staged_global(group: ApiGroup) -> Value {
-    let about = "A GlobalNetworkPolicy that is tried out: what it would do is told, and not done.";
+    let about = "A preview of a GlobalNetworkPolicy: the effect of the policy is reported, but not enforced.";
     of::<StagedGlobal, StagedFields<GlobalFields>>(group, about)
 }
 
@@ -263,30 +266,30 @@ fn of<K: PolicyKind, S: JsonSchema>(group: ApiGroup, about: &'static str) -> Val
 }
 
 /// Name, default action and order of the built-in tiers.
-const BUILT_IN: [(&str, &str, u32); 3] =
+const BUILT_IN_TIERS: [(&str, &str, u32); 3] =
     [("default", "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
 
 /// Returns the definition of Tier. The three built-in tiers must keep their order and default action (DS-97).
 pub(super) fn tier(group: ApiGroup) -> Value {
-    let about = "A rank of network policies.";
+    let about = "A group of network policies that are evaluated together.";
     let mut tier = CustomResource::new::<TierSpec>(group, "Tier", "tiers", about)
-        .column("Order", "integer", ".spec.order", "Rank; lower comes first")
-        .column("DefaultAction", "string", ".spec.defaultAction", "What becomes of traffic that no rule matches")
-        .column("Status", "string", ".status.conditions[?(@.type=='Ready')].reason", "Why the tier is not ready")
+        .column("Order", "integer", ".spec.order", "Order of evaluation; lower values come first")
+        .column("DefaultAction", "string", ".spec.defaultAction", "Action for traffic that no rule matches")
+        .column("Status", "string", ".status.conditions[?(@.type=='Ready')].reason", "Reason of the condition Ready")
         .conditions()
         .spec(|spec| {
             spec.at("defaultAction").default("Deny");
         });
-    for (name, action, order) in BUILT_IN {
-        let is_kept = |field: &str, value: &str| {
+    for (name, action, order) in BUILT_IN_TIERS {
+        let has_value = |field: &str, value: &str| {
             format!("self.metadata.name != '{name}' || (has(self.spec.{field}) && self.spec.{field} == {value})")
         };
         tier = tier
             .rule(
-                &is_kept("defaultAction", &format!("'{action}'")),
+                &has_value("defaultAction", &format!("'{action}'")),
                 &format!("the tier {name} must have the default action {action}"),
             )
-            .rule(&is_kept("order", &format!("{order}.0")), &format!("the tier {name} must have the order {order}"));
+            .rule(&has_value("order", &format!("{order}.0")), &format!("the tier {name} must have the order {order}"));
     }
     tier.definition()
 }

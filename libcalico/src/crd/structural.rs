@@ -31,17 +31,17 @@ pub(super) fn structural<T: JsonSchema>() -> Value {
 /// Converts a schema and all schemas in it. Returns true if the schema allowed null.
 fn convert(schema: &mut Value) -> bool {
     let Some(schema) = schema.as_object_mut() else { return false };
-    let mut nullable = without_null_branch(schema);
-    nullable |= without_null_type(schema);
+    let mut is_nullable = remove_null_branch(schema);
+    is_nullable |= remove_null_type(schema);
     variants_as_enum(schema);
     for keyword in ["title", "$schema", "default"] {
         schema.remove(keyword);
     }
-    if schema.get("format").and_then(Value::as_str).is_some_and(is_width) {
+    if schema.get("format").and_then(Value::as_str).is_some_and(is_integer_width) {
         schema.remove("format");
     }
     if let Some(Value::String(description)) = schema.get_mut("description") {
-        *description = for_readers(description);
+        *description = without_citations(description);
     }
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
         properties.values_mut().for_each(|field| _ = convert(field));
@@ -54,35 +54,35 @@ fn convert(schema: &mut Value) -> bool {
             item["nullable"] = true.into();
         }
     }
-    nullable
+    is_nullable
 }
 
 /// Replaces an `anyOf` of a schema and null by that schema, with the description of the field.
-fn without_null_branch(schema: &mut Map<String, Value>) -> bool {
+fn remove_null_branch(schema: &mut Map<String, Value>) -> bool {
     let Some(branches) = schema.get("anyOf").and_then(Value::as_array) else { return false };
     let is_null = |branch: &&Value| branch["type"] == "null";
     let [Value::Object(only)] = &branches.iter().filter(|branch| !is_null(branch)).cloned().collect::<Vec<_>>()[..]
     else {
         return false;
     };
-    let nullable = branches.iter().any(|branch| is_null(&branch));
+    let is_nullable = branches.iter().any(|branch| is_null(&branch));
     schema.remove("anyOf");
     for (keyword, value) in only {
         schema.entry(keyword).or_insert_with(|| value.clone());
     }
-    nullable
+    is_nullable
 }
 
 /// Removes null from the types, and from the values of an enum.
-fn without_null_type(schema: &mut Map<String, Value>) -> bool {
+fn remove_null_type(schema: &mut Map<String, Value>) -> bool {
     let Some(Value::Array(types)) = schema.get("type") else { return false };
-    let nullable = types.iter().any(|one| one == "null");
+    let is_nullable = types.iter().any(|one| one == "null");
     let [only] = &types.iter().filter(|one| *one != "null").cloned().collect::<Vec<_>>()[..] else { return false };
     schema.insert("type".into(), only.clone());
     if let Some(Value::Array(values)) = schema.get_mut("enum") {
         values.retain(|value| !value.is_null());
     }
-    nullable
+    is_nullable
 }
 
 /// Converts the variants of an enum, each a `const` with a description, to the values of a single field.
@@ -104,18 +104,18 @@ fn variants_as_enum(schema: &mut Map<String, Value>) {
     schema.insert("description".into(), description.into());
 }
 
-fn is_width(format: &str) -> bool {
+fn is_integer_width(format: &str) -> bool {
     let width = format.strip_prefix('u').unwrap_or(format).strip_prefix("int");
     width.is_some_and(|width| width.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Returns the description on one line, without citations of compatibility facts.
-fn for_readers(description: &str) -> String {
+fn without_citations(description: &str) -> String {
     let mut text = description.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut from = 0;
     while let Some(open) = text[from..].find(" (").map(|at| from + at) {
         let Some(close) = text[open..].find(')').map(|at| open + at) else { break };
-        if text[open + 2..close].split(", ").all(is_reference) {
+        if text[open + 2..close].split(", ").all(is_citation) {
             text.replace_range(open..=close, "");
             from = open;
         } else {
@@ -126,7 +126,7 @@ fn for_readers(description: &str) -> String {
 }
 
 /// Returns true for a citation such as `DS-42` or `IPAM-101`.
-fn is_reference(text: &str) -> bool {
+fn is_citation(text: &str) -> bool {
     text.split_once('-').is_some_and(|(chapter, number)| {
         !chapter.is_empty()
             && chapter.bytes().all(|b| b.is_ascii_uppercase())
@@ -155,7 +155,7 @@ mod tests {
         #[schemars(range(max = 9))]
         number: Option<u8>,
         free: Vec<Option<i64>>,
-        choice: Option<Choice>,
+        choice: Option<StringEnum>,
         #[schemars(extend("enum" = ["a", "b"]))]
         letter: Option<String>,
         counts: BTreeMap<String, u64>,
@@ -167,7 +167,7 @@ mod tests {
     /// One of two.
     #[derive(JsonSchema)]
     #[allow(dead_code, reason = "only the schema is used")]
-    enum Choice {
+    enum StringEnum {
         /// This.
         One,
         /// That.

@@ -26,7 +26,7 @@ pub struct Desired {
 
 /// A template that cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the host endpoint template {template:?} is passed over: {reason}")]
+#[error("skipping the host endpoint template {template:?}: {reason}")]
 pub struct TemplateProblem {
     /// The template's `generateName`.
     pub template: String,
@@ -36,7 +36,7 @@ pub struct TemplateProblem {
 
 /// The invalid field of a template, with the reason.
 #[derive(Debug, thiserror::Error)]
-enum InvalidField {
+enum InvalidTemplateField {
     #[error("nodeSelector: {0}")]
     NodeSelector(#[from] SelectorError),
     #[error("interfaceCIDRs: {0}")]
@@ -61,7 +61,7 @@ pub fn desired<E: fmt::Display>(
         desired.endpoints.push(endpoint(node, name, ALL_INTERFACES, &node.addresses, None));
     }
     for template in &wanted.templates {
-        match of_template(node, template, &is_match) {
+        match template_endpoints(node, template, &is_match) {
             Ok(endpoints) => desired.endpoints.extend(endpoints),
             Err(field) => {
                 desired.keep = true;
@@ -73,11 +73,11 @@ pub fn desired<E: fmt::Display>(
     desired
 }
 
-fn of_template<E: fmt::Display>(
+fn template_endpoints<E: fmt::Display>(
     node: &HostNode,
     template: &HostEndpointTemplate,
     is_match: impl Fn(&str, &str) -> Result<bool, E>,
-) -> Result<Vec<HostEndpoint>, InvalidField> {
+) -> Result<Vec<HostEndpoint>, InvalidTemplateField> {
     if !Selector::parse(&template.node_selector)?.matches(&node.labels) {
         return Ok(Vec::new());
     }
@@ -91,7 +91,7 @@ fn of_template<E: fmt::Display>(
     let mut endpoints = Vec::new();
     for interface in &node.interfaces {
         let found = is_match(&template.interface_pattern, &interface.name);
-        if !found.map_err(|error| InvalidField::InterfacePattern(error.to_string()))? {
+        if !found.map_err(|error| InvalidTemplateField::InterfacePattern(error.to_string()))? {
             continue;
         }
         let mut addresses = addresses.clone();

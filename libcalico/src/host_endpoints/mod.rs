@@ -90,7 +90,7 @@ impl HostNode {
         let interfaces: Vec<NodeInterface> = node.spec.interfaces.iter().filter_map(interface).collect();
         let mut addresses = Vec::new();
         let of_interfaces = interfaces.iter().flat_map(|interface| interface.addresses.iter().copied());
-        for ip in texts(node).filter_map(address).chain(of_interfaces) {
+        for ip in address_texts(node).filter_map(address).chain(of_interfaces) {
             // Upstream keeps duplicates among the addresses of tunnels; the API server then rejects the endpoint.
             if !addresses.contains(&ip) {
                 addresses.push(ip);
@@ -101,7 +101,7 @@ impl HostNode {
 }
 
 /// Returns the texts that may be addresses of the node, except those of interfaces.
-fn texts(node: &Node) -> impl Iterator<Item = &str> {
+fn address_texts(node: &Node) -> impl Iterator<Item = &str> {
     let spec = &node.spec;
     let bgp = spec.bgp.iter().flat_map(|bgp| [&bgp.ipv4_address, &bgp.ipv6_address, &bgp.ipv4_ipip_tunnel_addr]);
     let vxlan = [&spec.ipv4_vxlan_tunnel_addr, &spec.ipv6_vxlan_tunnel_addr];

@@ -71,10 +71,10 @@ fn host_endpoint_addresses_are_in_upstreams_order() {
             ],
         }),
     );
-    let texts: Vec<String> = node.addresses.iter().map(ToString::to_string).collect();
+    let address_texts: Vec<String> = node.addresses.iter().map(ToString::to_string).collect();
     let expected = "172.100.2.3, fe80::1, 10.10.20.1, dead:beef::1, 192.168.100.1, dead:beef::100:1, 192.168.200.1, \
                     192.168.200.3, 192.168.200.4, 192.168.200.5";
-    assert_eq!(texts.join(", "), expected);
+    assert_eq!(address_texts.join(", "), expected);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::error::Malformed;
-use super::json::{Fields, require, take_text};
+use super::json::{Fields, set_if_missing, take_text};
 use super::resource::ApiGroup;
 use crate::ipam::{self, AffinityKey, Owner};
 use crate::names::{HOSTNAME_HASH_LABEL, cidr_name, hostname_hash};
@@ -84,14 +84,14 @@ pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKe
     {
         spec.insert("deleted".into(), go_bool(&text)?.into());
     }
-    require(&mut spec, "state", "");
-    require(&mut spec, "deleted", false);
+    set_if_missing(&mut spec, "state", "");
+    set_if_missing(&mut spec, "deleted", false);
     Ok((AffinityKey { owner, cidr }, spec))
 }
 
 /// Returns the `spec` of the affinity stored under `key`.
 pub(super) fn to_spec(group: ApiGroup, key: &AffinityKey, mut stored: Fields) -> Fields {
-    require(&mut stored, "state", "");
+    set_if_missing(&mut stored, "state", "");
     let deleted = stored.get("deleted") == Some(&Value::Bool(true));
     stored.insert(
         "deleted".into(),

@@ -6,7 +6,7 @@ use crate::store::StoreError;
 
 /// A request that the Kubernetes datastore does not support.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TranscodeError {
+pub enum CodecError {
     /// The kind, or the operation on the kind, does not exist on an API server. The text is upstream's (DS-118).
     #[error("operation {operation} is not supported on {object}: {reason}")]
     Unsupported {
@@ -18,7 +18,7 @@ pub enum TranscodeError {
         reason: &'static str,
     },
     /// A path that no object of its kind has.
-    #[error("cannot find {kind} at {path}: not a path of that kind")]
+    #[error("cannot find {kind}: invalid path {path}")]
     Path {
         /// The kind.
         kind: String,
@@ -35,8 +35,8 @@ pub enum TranscodeError {
     },
 }
 
-impl From<TranscodeError> for StoreError {
-    fn from(error: TranscodeError) -> Self {
+impl From<CodecError> for StoreError {
+    fn from(error: CodecError) -> Self {
         StoreError::Other(error.to_string())
     }
 }
@@ -80,8 +80,8 @@ pub enum PodProblem {
         cause: CidrParseError,
     },
     /// Floating addresses of a pod whose own address is a network.
-    #[error("the pod's address {0} is not a single one")]
-    NotOneAddress(Cidr),
+    #[error("the pod's address {0} is a range; floating IPs require a single address")]
+    NotSingleAddress(Cidr),
     /// A traffic limit.
     #[error("{reason}")]
     Limit {
@@ -97,7 +97,7 @@ impl PodProblem {
     pub fn annotation(&self) -> Option<&'static str> {
         match self {
             PodProblem::Address(_) => None,
-            PodProblem::NotOneAddress(_) => Some(FLOATING_IPS),
+            PodProblem::NotSingleAddress(_) => Some(FLOATING_IPS),
             PodProblem::Json { annotation, .. }
             | PodProblem::Prefix { annotation, .. }
             | PodProblem::Limit { annotation, .. } => Some(annotation),

@@ -10,7 +10,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::error::Malformed;
-use super::json::{Fields, require, take_text, text};
+use super::json::{Fields, set_if_missing, take_text, text};
 use crate::ipam::{Block, BlockGlance, HandleId, Sighting};
 use crate::names::{cidr_name, is_dns_name};
 use crate::net::Cidr;
@@ -69,10 +69,10 @@ pub(super) fn block_to_spec(mut block: Fields) -> Fields {
     // Deprecated, and unknown to the API server.
     block.remove("hostAffinity");
     for list in ["allocations", "attributes", "unallocated"] {
-        require(&mut block, list, Vec::<Value>::new());
+        set_if_missing(&mut block, list, Vec::<Value>::new());
     }
-    require(&mut block, "sequenceNumberForAllocation", Fields::new());
-    require(&mut block, "strictAffinity", false);
+    set_if_missing(&mut block, "sequenceNumberForAllocation", Fields::new());
+    set_if_missing(&mut block, "strictAffinity", false);
     block
 }
 
@@ -140,8 +140,8 @@ pub(super) fn handle_from_spec(mut spec: Fields) -> Result<(HandleId, Fields), M
 
 /// Returns the `spec` of the handle stored under `id`.
 pub(super) fn handle_to_spec(id: &HandleId, mut stored: Fields) -> Fields {
-    require(&mut stored, "block", Value::Object(Fields::new()));
-    require(&mut stored, "deleted", false);
+    set_if_missing(&mut stored, "block", Value::Object(Fields::new()));
+    set_if_missing(&mut stored, "deleted", false);
     stored.insert("handleID".into(), id.as_str().into());
     stored
 }
@@ -167,7 +167,7 @@ pub(super) fn config_to_spec(mut stored: Fields) -> Fields {
         if let Some(value) = stored.remove(stored_name) {
             stored.insert(resource.into(), value);
         }
-        require(&mut stored, resource, false);
+        set_if_missing(&mut stored, resource, false);
     }
     stored
 }

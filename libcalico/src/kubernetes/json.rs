@@ -42,7 +42,7 @@ pub fn json_bytes(value: &Value) -> Vec<u8> {
 }
 
 /// Makes sure that a required field exists: a missing or null field becomes `default` (DS-55).
-pub(super) fn require(fields: &mut Fields, key: &str, default: impl Into<Value>) {
+pub(super) fn set_if_missing(fields: &mut Fields, key: &str, default: impl Into<Value>) {
     let value = fields.entry(key).or_insert(Value::Null);
     if value.is_null() {
         *value = default.into();

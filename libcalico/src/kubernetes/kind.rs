@@ -28,9 +28,9 @@ pub(super) enum StoredKind {
     /// A namespace, unchanged.
     Namespace,
     /// A KubeVirt VirtualMachine, unchanged.
-    Machine,
+    VirtualMachine,
     /// A KubeVirt VirtualMachineInstance, unchanged.
-    MachineInstance,
+    VirtualMachineInstance,
 }
 
 /// A v3 kind that has a custom resource of its own.
@@ -83,8 +83,8 @@ impl StoredKind {
             "Pod" => StoredKind::Pod,
             "PodOnNode" => StoredKind::PodOnNode,
             "Namespace" => StoredKind::Namespace,
-            "VirtualMachine" => StoredKind::Machine,
-            "VirtualMachineInstance" => StoredKind::MachineInstance,
+            "VirtualMachine" => StoredKind::VirtualMachine,
+            "VirtualMachineInstance" => StoredKind::VirtualMachineInstance,
             name => StoredKind::Object(*OBJECTS.iter().find(|object| object.kind == name)?),
         })
     }
@@ -108,8 +108,8 @@ impl StoredKind {
             StoredKind::Endpoint | StoredKind::Pod | StoredKind::PodOnNode => PODS,
             StoredKind::Node => NODES,
             StoredKind::Profile | StoredKind::Namespace => NAMESPACES,
-            StoredKind::Machine => VIRTUAL_MACHINES,
-            StoredKind::MachineInstance => VIRTUAL_MACHINE_INSTANCES,
+            StoredKind::VirtualMachine => VIRTUAL_MACHINES,
+            StoredKind::VirtualMachineInstance => VIRTUAL_MACHINE_INSTANCES,
         }
     }
 
@@ -119,7 +119,7 @@ impl StoredKind {
     }
 
     /// Returns true if the kind is read from Kubernetes' own objects, which we do not create or delete.
-    pub(super) fn is_kubernetes_own(self) -> bool {
+    pub(super) fn is_kubernetes_object(self) -> bool {
         use StoredKind::{Affinity, Block, Config, Handle, Object};
         !matches!(self, Block | Affinity | Handle | Config | Object(_))
     }

@@ -14,10 +14,10 @@ use crate::api::{ObjectKey, ObjectMeta};
 use crate::store::Kind;
 
 /// The prefix of the names of pods that run a VMI.
-const POD_PREFIX: &str = "virt-launcher-";
+const LAUNCHER_POD_PREFIX: &str = "virt-launcher-";
 const API_VERSION: &str = "kubevirt.io/v1";
-const INSTANCE: &str = "VirtualMachineInstance";
-const MACHINE: &str = "VirtualMachine";
+const VMI_KIND: &str = "VirtualMachineInstance";
+const VM_KIND: &str = "VirtualMachine";
 /// The label on the target pod of a live migration; its value is the migration's uid.
 const MIGRATION_LABEL: &str = "kubevirt.io/migrationJobUID";
 
@@ -74,13 +74,13 @@ pub struct MachinePod {
 
 /// Returns true if a pod of this name may run a VMI. For any other pod no lookup is needed.
 pub fn may_be_machine(pod: &str) -> bool {
-    pod.starts_with(POD_PREFIX)
+    pod.starts_with(LAUNCHER_POD_PREFIX)
 }
 
 impl Pod {
     /// Returns the VMI that controls the pod.
     pub fn instance(&self) -> Option<OwnerReference> {
-        owners(&self.metadata, INSTANCE).find(|owner| owner.controller == Some(true))
+        owners(&self.metadata, VMI_KIND).find(|owner| owner.controller == Some(true))
     }
 
     fn migration(&self) -> Option<String> {
@@ -91,7 +91,7 @@ impl Pod {
 impl VirtualMachineInstance {
     /// Returns the VM that owns the VMI.
     pub fn machine(&self) -> Option<OwnerReference> {
-        owners(&self.metadata, MACHINE).next()
+        owners(&self.metadata, VM_KIND).next()
     }
 }
 
@@ -110,9 +110,9 @@ impl MachinePod {
         instance: Option<&VirtualMachineInstance>,
         machine: Option<&VirtualMachine>,
     ) -> Self {
-        let named = instance.and_then(VirtualMachineInstance::machine);
+        let vm_owner = instance.and_then(VirtualMachineInstance::machine);
         let metadata = match instance {
-            Some(instance) if named.is_none() => Some(&instance.metadata),
+            Some(instance) if vm_owner.is_none() => Some(&instance.metadata),
             _ => machine.map(|machine| &machine.metadata),
         };
         MachinePod {
@@ -120,7 +120,7 @@ impl MachinePod {
             pod: pod.metadata.name.clone(),
             instance: owner.name.clone(),
             instance_uid: owner.uid.clone(),
-            machine_uid: named.map(|named| named.uid),
+            machine_uid: vm_owner.map(|vm_owner| vm_owner.uid),
             migration_uid: pod.migration(),
             is_going: metadata.is_none_or(|metadata| metadata.deletion_timestamp.is_some()),
         }
@@ -142,7 +142,7 @@ impl MachinePod {
 
 // === paths in a read batch ===
 
-macro_rules! kept_as_it_is {
+macro_rules! unconverted_kinds {
     ($($type:ty, $kind:expr, $root:literal;)*) => {$(
         impl Kind for $type {
             const KIND: &'static str = $kind;
@@ -164,9 +164,9 @@ macro_rules! kept_as_it_is {
     )*};
 }
 
-kept_as_it_is! {
-    VirtualMachineInstance, INSTANCE, "/kubernetes/virtualmachineinstances/";
-    VirtualMachine, MACHINE, "/kubernetes/virtualmachines/";
+unconverted_kinds! {
+    VirtualMachineInstance, VMI_KIND, "/kubernetes/virtualmachineinstances/";
+    VirtualMachine, VM_KIND, "/kubernetes/virtualmachines/";
 }
 
 #[cfg(test)]
@@ -184,12 +184,12 @@ mod tests {
         serde_json::from_value(json!({ "metadata": metadata })).unwrap()
     }
 
-    fn by_instance() -> Value {
-        json!({ "apiVersion": "kubevirt.io/v1", "kind": INSTANCE, "name": "vm1", "uid": "i-1", "controller": true })
+    fn vmi_owner() -> Value {
+        json!({ "apiVersion": "kubevirt.io/v1", "kind": VMI_KIND, "name": "vm1", "uid": "i-1", "controller": true })
     }
 
     fn instance(owned: bool, going: bool) -> VirtualMachineInstance {
-        let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": MACHINE, "name": "vm1", "uid": "m-1" });
+        let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": VM_KIND, "name": "vm1", "uid": "m-1" });
         let owners = if owned { json!([owner]) } else { json!([]) };
         let since = going.then_some("2026-08-22T06:33:20Z");
         let metadata = json!({ "name": "vm1", "uid": "i-1", "ownerReferences": owners, "deletionTimestamp": since });
@@ -201,27 +201,27 @@ mod tests {
         serde_json::from_value(json!({ "metadata": { "name": "vm1", "deletionTimestamp": since } })).unwrap()
     }
 
-    fn made(
+    fn vmi_pod(
         label: Option<&str>,
         instance: Option<&VirtualMachineInstance>,
         machine: Option<&VirtualMachine>,
     ) -> MachinePod {
-        let pod = pod(by_instance(), label);
+        let pod = pod(vmi_owner(), label);
         MachinePod::new(&pod, &pod.instance().unwrap(), instance, machine)
     }
 
     #[test]
     fn only_the_controlling_vmi_owns_a_launcher_pod() {
-        assert_eq!(pod(by_instance(), None).instance().unwrap().name, "vm1");
+        assert_eq!(pod(vmi_owner(), None).instance().unwrap().name, "vm1");
         for (field, value) in
             [("apiVersion", json!("kubevirt.io/v2")), ("kind", json!("Pod")), ("controller", json!(null))]
         {
-            let mut owner = by_instance();
+            let mut owner = vmi_owner();
             owner[field] = value;
             assert_eq!(pod(owner, None).instance(), None, "{field}");
         }
-        let mut two = pod(by_instance(), None);
-        let mut other = by_instance();
+        let mut two = pod(vmi_owner(), None);
+        let mut other = vmi_owner();
         (other["name"], other["controller"]) = (json!("vm2"), json!(false));
         two.metadata.unknown["ownerReferences"].as_array_mut().unwrap().insert(0, other);
         assert_eq!(two.instance().unwrap().name, "vm1");
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn vmi_addresses_are_released_with_the_vm_or_an_unowned_vmi() {
         let going = |instance: Option<VirtualMachineInstance>, machine: Option<VirtualMachine>| {
-            made(None, instance.as_ref(), machine.as_ref()).is_going
+            vmi_pod(None, instance.as_ref(), machine.as_ref()).is_going
         };
         assert!(!going(Some(instance(true, true)), Some(machine(false))));
         assert!(going(Some(instance(true, false)), Some(machine(true))));
@@ -248,14 +248,14 @@ mod tests {
 
     #[test]
     fn vmi_attributes_of_source_and_target_are_recorded() {
-        let noted = |label, owned| -> BTreeMap<String, String> {
-            made(label, Some(&instance(owned, false)), None).attributes().collect()
+        let attributes_of = |label, owned| -> BTreeMap<String, String> {
+            vmi_pod(label, Some(&instance(owned, false)), None).attributes().collect()
         };
         let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        assert_eq!(noted(None, false), pairs(&[("vmi-name", "vm1"), ("vmi-uid", "i-1")]));
+        assert_eq!(attributes_of(None, false), pairs(&[("vmi-name", "vm1"), ("vmi-uid", "i-1")]));
         let target = [("vmi-name", "vm1"), ("vmi-uid", "i-1"), ("vm-uid", "m-1"), ("vmim-uid", "job")];
-        assert_eq!(noted(Some("job"), true), pairs(&target));
-        assert_eq!(noted(Some(""), true), pairs(&target[..3]));
-        assert!(made(Some("job"), None, None).is_migration_target());
+        assert_eq!(attributes_of(Some("job"), true), pairs(&target));
+        assert_eq!(attributes_of(Some(""), true), pairs(&target[..3]));
+        assert!(vmi_pod(Some("job"), None, None).is_migration_target());
     }
 }

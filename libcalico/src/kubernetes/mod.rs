@@ -12,7 +12,10 @@
 //! Read `transcoder` first, then `query` and `request`.
 
 mod affinity;
+mod codec;
 mod error;
+#[cfg(test)]
+pub(crate) mod golden;
 mod ipam;
 mod json;
 mod kind;
@@ -27,18 +30,16 @@ mod pod_patch;
 mod profile;
 mod qos;
 mod query;
-#[cfg(test)]
-pub(crate) mod recordings;
 mod request;
 mod resource;
 mod revision;
 mod served;
 mod status;
-mod transcoder;
 mod workload_endpoint;
 
 pub use affinity::affinity_name;
-pub use error::{FLOATING_IPS, PodProblem, TranscodeError};
+pub use codec::{Decoded, Transcoder};
+pub use error::{CodecError, FLOATING_IPS, PodProblem};
 pub use ipam::{cidr_of_name, handle_name, sighting_of_block};
 pub use json::json_bytes;
 pub use kubevirt::{MachinePod, OwnerReference, VirtualMachine, VirtualMachineInstance, may_be_machine};
@@ -52,15 +53,14 @@ pub use pod_cidrs::{PodCidrError, PodCidrs};
 pub use pod_patch::{
     CONTAINER_ID, POD_IP, POD_IPS, STRATEGIC_MERGE_PATCH, is_detached, listed_addresses, lists_nothing,
 };
-pub use qos::quantity;
+pub use qos::parse_quantity;
 pub use query::{List, Query};
 pub use request::{Preconditions, Request};
 pub use resource::{
     ApiGroup, Location, NAMESPACES, NETWORK_POLICIES, NODES, PODS, Resource, SERVICE_ACCOUNTS, SERVICES,
     VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, escaped,
 };
-pub use revision::{Foreign, ObjectRevision, reverse_uid};
+pub use revision::{ObjectRevision, PreservedMetadata, reverse_uid};
 pub use served::{DiscoveryError, GROUPS, Served, has_kind, kinds_path};
 pub use status::{Status, StatusCause, StatusDetails};
-pub use transcoder::{Decoded, Transcoder};
 pub use workload_endpoint::{PodEndpoint, endpoint_of_pod, floating_ips, texts_of};

@@ -17,7 +17,7 @@ const KUBE_LABELS: &str = "projectcalico.org/kube-labels";
 
 /// The form of an annotation's value.
 #[derive(Clone, Copy)]
-enum Form {
+enum AnnotationFormat {
     Text,
     Address(IpVersion),
     /// An address with or without a prefix length.
@@ -27,18 +27,18 @@ enum Form {
 
 /// The annotations: the name of each after `projectcalico.org/`, the object in the v3 `spec` and the field that contain
 /// the value, and the form of the value.
-const FIELDS: [(&str, &str, &str, Form); 11] = [
-    ("IPv4Address", "bgp", "ipv4Address", Form::AddressOrNetwork(IpVersion::V4)),
-    ("IPv6Address", "bgp", "ipv6Address", Form::AddressOrNetwork(IpVersion::V6)),
-    ("RouteReflectorClusterID", "bgp", "routeReflectorClusterID", Form::Address(IpVersion::V4)),
-    ("IPv4IPIPTunnelAddr", "bgp", "ipv4IPIPTunnelAddr", Form::Address(IpVersion::V4)),
-    ("IPv4VXLANTunnelAddr", "", "ipv4VXLANTunnelAddr", Form::Address(IpVersion::V4)),
-    ("VXLANTunnelMACAddr", "", "vxlanTunnelMACAddr", Form::Text),
-    ("IPv6VXLANTunnelAddr", "", "ipv6VXLANTunnelAddr", Form::Address(IpVersion::V6)),
-    ("VXLANTunnelMACAddrV6", "", "vxlanTunnelMACAddrV6", Form::Text),
-    ("IPv4WireguardInterfaceAddr", "wireguard", "interfaceIPv4Address", Form::Address(IpVersion::V4)),
-    ("IPv6WireguardInterfaceAddr", "wireguard", "interfaceIPv6Address", Form::Address(IpVersion::V6)),
-    ("ASNumber", "bgp", "asNumber", Form::AsNumber),
+const ANNOTATED_FIELDS: [(&str, &str, &str, AnnotationFormat); 11] = [
+    ("IPv4Address", "bgp", "ipv4Address", AnnotationFormat::AddressOrNetwork(IpVersion::V4)),
+    ("IPv6Address", "bgp", "ipv6Address", AnnotationFormat::AddressOrNetwork(IpVersion::V6)),
+    ("RouteReflectorClusterID", "bgp", "routeReflectorClusterID", AnnotationFormat::Address(IpVersion::V4)),
+    ("IPv4IPIPTunnelAddr", "bgp", "ipv4IPIPTunnelAddr", AnnotationFormat::Address(IpVersion::V4)),
+    ("IPv4VXLANTunnelAddr", "", "ipv4VXLANTunnelAddr", AnnotationFormat::Address(IpVersion::V4)),
+    ("VXLANTunnelMACAddr", "", "vxlanTunnelMACAddr", AnnotationFormat::Text),
+    ("IPv6VXLANTunnelAddr", "", "ipv6VXLANTunnelAddr", AnnotationFormat::Address(IpVersion::V6)),
+    ("VXLANTunnelMACAddrV6", "", "vxlanTunnelMACAddrV6", AnnotationFormat::Text),
+    ("IPv4WireguardInterfaceAddr", "wireguard", "interfaceIPv4Address", AnnotationFormat::Address(IpVersion::V4)),
+    ("IPv6WireguardInterfaceAddr", "wireguard", "interfaceIPv6Address", AnnotationFormat::Address(IpVersion::V6)),
+    ("ASNumber", "bgp", "asNumber", AnnotationFormat::AsNumber),
 ];
 
 /// Returns the v3 node of a Kubernetes node. An annotation that cannot be parsed counts as missing.
@@ -71,7 +71,7 @@ pub(super) fn from_kubernetes(mut object: Fields) -> Fields {
 
 fn v3_spec(annotations: &Annotations, name: &Value, status: &Fields) -> Fields {
     let (mut spec, mut bgp, mut wireguard) = (Fields::new(), Fields::new(), Fields::new());
-    for (annotation, section, field, form) in FIELDS {
+    for (annotation, section, field, form) in ANNOTATED_FIELDS {
         let fields = match section {
             "bgp" => &mut bgp,
             "wireguard" => &mut wireguard,
@@ -125,17 +125,17 @@ impl Annotations {
     }
 
     /// Returns the value of an annotation that has the given form.
-    fn value(&self, name: &str, form: Form) -> Option<Value> {
+    fn value(&self, name: &str, form: AnnotationFormat) -> Option<Value> {
         let text = self.text(name)?;
         let address = text.parse().ok();
         let is_valid = match form {
-            Form::Text => true,
-            Form::Address(version) => address.is_some_and(|address| IpVersion::of(address) == version),
-            Form::AddressOrNetwork(version) => {
+            AnnotationFormat::Text => true,
+            AnnotationFormat::Address(version) => address.is_some_and(|address| IpVersion::of(address) == version),
+            AnnotationFormat::AddressOrNetwork(version) => {
                 let address = Cidr::parse_with_address(text).map(|(_, address)| address).ok().or(address);
                 address.is_some_and(|address| IpVersion::of(address) == version)
             }
-            Form::AsNumber => return as_number(text),
+            AnnotationFormat::AsNumber => return as_number(text),
         };
         is_valid.then(|| text.into())
     }
@@ -175,7 +175,7 @@ fn is_address(text: &str) -> bool {
 pub(super) fn update_patch(node: &Value, revision: &ObjectRevision) -> Value {
     let mut annotations = Map::new();
     let spec = &node["spec"];
-    for (name, section, field, _) in FIELDS {
+    for (name, section, field, _) in ANNOTATED_FIELDS {
         let fields = if section.is_empty() { spec } else { &spec[section] };
         let value = match fields.get(field) {
             Some(Value::String(text)) if !text.is_empty() => Value::from(text.as_str()),

@@ -106,7 +106,10 @@ impl Pod {
             generate_name: self.metadata.generate_name.clone(),
             labels: self.metadata.labels.clone(),
             service_account: self.spec.service_account_name.clone(),
-            ports: containers.flat_map(|container| &container.ports).filter_map(ContainerPort::of_endpoint).collect(),
+            ports: containers
+                .flat_map(|container| &container.ports)
+                .filter_map(ContainerPort::to_endpoint_port)
+                .collect(),
         }
     }
 }
@@ -120,15 +123,15 @@ impl PodStatus {
 
 impl ContainerPort {
     /// Returns the port as endpoints list it; `None` for a port with neither a name nor a port on the node (CNI-116).
-    fn of_endpoint(&self) -> Option<EndpointPort> {
-        let wanted = self.container_port != 0 && (self.host_port != 0 || !self.name.is_empty());
+    fn to_endpoint_port(&self) -> Option<EndpointPort> {
+        let is_exposed = self.container_port != 0 && (self.host_port != 0 || !self.name.is_empty());
         let protocol = match self.protocol.as_str() {
             "" | "TCP" => "TCP",
             "UDP" => "UDP",
             "SCTP" => "SCTP",
             _ => return None,
         };
-        wanted.then(|| EndpointPort {
+        is_exposed.then(|| EndpointPort {
             name: self.name.clone(),
             protocol: Value::from(protocol),
             port: self.container_port,

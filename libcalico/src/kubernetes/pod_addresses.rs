@@ -68,8 +68,8 @@ impl<'a> PodAddresses<'a> {
     /// depends on annotations, which a tenant can write. It must therefore not be used to decide that an address is
     /// free.
     pub fn is_finished(&self) -> bool {
-        let emptied = [self.annotations.pod_ip, self.annotations.aws_pod_ips].contains(&Some(""));
-        self.has_ended() || (self.deleting && emptied)
+        let has_empty_annotation = [self.annotations.pod_ip, self.annotations.aws_pod_ips].contains(&Some(""));
+        self.has_ended() || (self.deleting && has_empty_annotation)
     }
 
     /// Returns the addresses from the first source that has any (DS-77).
@@ -98,9 +98,9 @@ impl<'a> PodAddresses<'a> {
         if !self.pod_ip.is_empty() {
             return vec![self.pod_ip];
         }
-        let noted = |text: Option<&'a str>| text.filter(|text| !text.is_empty());
+        let nonempty = |text: Option<&'a str>| text.filter(|text| !text.is_empty());
         let AddressAnnotations { pod_ip, pod_ips, aws_pod_ips } = self.annotations;
-        let listed = noted(pod_ips).or_else(|| noted(pod_ip)).or_else(|| noted(aws_pod_ips));
+        let listed = nonempty(pod_ips).or_else(|| nonempty(pod_ip)).or_else(|| nonempty(aws_pod_ips));
         listed.map(|list| list.split(',').collect()).unwrap_or_default()
     }
 }

@@ -29,7 +29,7 @@ pub enum PodCidrError {
         found: String,
     },
     /// An entry that is not a CIDR.
-    #[error("podCIDRs of node {node}: {cause}")]
+    #[error("cannot read the podCIDRs of node {node}: {cause}")]
     Cidr {
         /// The node.
         node: String,
@@ -120,7 +120,7 @@ mod tests {
                 "node n1 has several podCIDRs of one family and none of the other: 10.1.0.0/24, 10.2.0.0/24",
             ),
             (json!({ "podCIDRs": ["fd00::/64", "fd01::/64"] }), "several podCIDRs of one family"),
-            (json!({ "podCIDRs": ["10.1.0.0"] }), "podCIDRs of node n1: "),
+            (json!({ "podCIDRs": ["10.1.0.0"] }), "cannot read the podCIDRs of node n1: "),
         ] {
             let error = of(spec.clone()).unwrap_err();
             assert!(error.contains(expected), "{spec}: {error}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::revision::{Foreign, ObjectRevision};
+use super::revision::{ObjectRevision, PreservedMetadata};
 use crate::store::Revision;
 
 /// The annotation with the container ID of the sandbox that has the pod's addresses.
@@ -19,7 +19,7 @@ pub const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json"
 
 /// Returns the patch of ADD. With `uid`, the API server rejects the patch for another pod of the same name (CNI-223).
 /// The patch contains no resourceVersion, because other clients change the pod frequently.
-pub(super) fn attach(container_id: &str, ip_networks: &[String], uid: Option<&str>) -> Value {
+pub(super) fn attach_patch(container_id: &str, ip_networks: &[String], uid: Option<&str>) -> Value {
     let mut metadata = Map::new();
     if !ip_networks.is_empty() {
         metadata = addresses(ip_networks);
@@ -35,13 +35,13 @@ pub(super) fn attach(container_id: &str, ip_networks: &[String], uid: Option<&st
 
 /// Returns the patch of DEL. It empties the addresses and keeps the container ID, so that a late DEL of the same
 /// sandbox is still recognized. The patch fails if the pod has changed since `revision`.
-pub(super) fn detach(revision: Option<&ObjectRevision>) -> Value {
-    relist(&[], revision)
+pub(super) fn detach_patch(revision: Option<&ObjectRevision>) -> Value {
+    address_patch(&[], revision)
 }
 
 /// Returns the patch that reduces the addresses in the annotations to `ip_networks`. It does not write the container
 /// ID, because the pod may have another sandbox by now. The patch fails if the pod has changed since `revision`.
-pub(super) fn relist(ip_networks: &[String], revision: Option<&ObjectRevision>) -> Value {
+pub(super) fn address_patch(ip_networks: &[String], revision: Option<&ObjectRevision>) -> Value {
     let mut metadata = addresses(ip_networks);
     if let Some(revision) = revision {
         metadata.insert("resourceVersion".into(), revision.resource_version.as_str().into());
@@ -57,7 +57,7 @@ pub(super) fn relist(ip_networks: &[String], revision: Option<&ObjectRevision>) 
 pub fn listed_addresses(annotations: &BTreeMap<String, String>) -> Vec<String> {
     let mut listed = Vec::<String>::new();
     for text in [POD_IP, POD_IPS].iter().filter_map(|key| annotations.get(*key)).flat_map(|list| list.split(',')) {
-        if !text.is_empty() && !listed.iter().any(|known| known == text) {
+        if !text.is_empty() && !listed.iter().any(|other| other == text) {
             listed.push(text.to_owned());
         }
     }
@@ -72,16 +72,19 @@ pub fn lists_nothing(annotations: &BTreeMap<String, String>) -> bool {
 /// Returns true if the pod had the patch of DEL at `revision`. The endpoint's addresses do not show this: the addresses
 /// in the pod's status remain, and a terminated pod has no addresses anyway (DS-78).
 pub fn is_detached(revision: &Revision) -> bool {
-    ObjectRevision::parse(revision).foreign.metadata == addresses(&[])
+    ObjectRevision::parse(revision).preserved.metadata == addresses(&[])
 }
 
 /// Returns the annotations that an earlier DEL wrote, if any. The revision of a pod's endpoint contains them for
 /// [`is_detached`].
-pub(super) fn detached(metadata: &Map<String, Value>) -> Foreign {
+pub(super) fn preserve_detached(metadata: &Map<String, Value>) -> PreservedMetadata {
     let annotations = metadata.get("annotations");
     let is_empty = |key| annotations.and_then(|all| all.get(key)) == Some(&Value::from(""));
     let is_detached = [POD_IP, POD_IPS].into_iter().all(is_empty);
-    Foreign { metadata: if is_detached { addresses(&[]) } else { Map::new() }, ..Foreign::default() }
+    PreservedMetadata {
+        metadata: if is_detached { addresses(&[]) } else { Map::new() },
+        ..PreservedMetadata::default()
+    }
 }
 
 fn addresses(ip_networks: &[String]) -> Map<String, Value> {
@@ -98,7 +101,7 @@ mod tests {
     fn pod_patches_match_upstreams_vectors() {
         let networks = ["10.244.1.3/32".to_owned(), "fd00:10:244:1::3/128".to_owned()];
         assert_eq!(
-            attach("9c1e5b7d", &networks, None),
+            attach_patch("9c1e5b7d", &networks, None),
             json!({"metadata": {"annotations": {
                 CONTAINER_ID: "9c1e5b7d", POD_IP: "10.244.1.3/32", POD_IPS: "10.244.1.3/32,fd00:10:244:1::3/128",
             }}})
@@ -107,10 +110,10 @@ mod tests {
             ObjectRevision { resource_version: "4711".into(), uid: Some("u".into()), ..ObjectRevision::default() };
         let annotations = json!({POD_IP: "", POD_IPS: ""});
         assert_eq!(
-            detach(Some(&revision)),
+            detach_patch(Some(&revision)),
             json!({"metadata": {"annotations": annotations, "resourceVersion": "4711", "uid": "u"}})
         );
-        assert_eq!(detach(None), json!({"metadata": {"annotations": annotations}}));
+        assert_eq!(detach_patch(None), json!({"metadata": {"annotations": annotations}}));
     }
 
     #[test]
@@ -119,10 +122,10 @@ mod tests {
         let revision = ObjectRevision { resource_version: "4711".into(), uid: Some("u".into()), ..Default::default() };
         let annotations = json!({POD_IP: "10.244.1.9/32", POD_IPS: "10.244.1.9/32,fd00:10:244:1::3/128"});
         assert_eq!(
-            relist(&left, Some(&revision)),
+            address_patch(&left, Some(&revision)),
             json!({"metadata": {"annotations": annotations, "resourceVersion": "4711", "uid": "u"}})
         );
-        assert_eq!(relist(&[], Some(&revision)), detach(Some(&revision)));
+        assert_eq!(address_patch(&[], Some(&revision)), detach_patch(Some(&revision)));
     }
 
     #[test]
@@ -152,16 +155,16 @@ mod tests {
         ] {
             let pod = json!({"annotations": annotations, "resourceVersion": "4711", "uid": "u"});
             let pod = pod.as_object().unwrap();
-            let revision = ObjectRevision::of(pod, detached(pod)).revision();
+            let revision = ObjectRevision::of(pod, preserve_detached(pod)).revision();
             assert_eq!(is_detached(&revision), expected, "{annotations}");
         }
     }
 
     #[test]
     fn unknown_values_are_omitted_from_the_pod_patch() {
-        assert_eq!(attach("c", &[], None), json!({"metadata": {}}));
+        assert_eq!(attach_patch("c", &[], None), json!({"metadata": {}}));
         let networks = ["10.0.0.1/32".to_owned()];
-        let patch = attach("", &networks, Some("u"));
+        let patch = attach_patch("", &networks, Some("u"));
         assert_eq!(patch["metadata"]["annotations"], json!({POD_IP: "10.0.0.1/32", POD_IPS: "10.0.0.1/32"}));
         assert_eq!(patch["metadata"]["uid"], "u");
     }

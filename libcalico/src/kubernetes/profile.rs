@@ -4,22 +4,22 @@ use serde_json::{Value, json};
 
 use super::error::Malformed;
 use super::json::{Fields, put_object, take_object, take_text, text};
-use super::metadata::reversed;
+use super::metadata::reversed_uid;
 use super::resource::{Location, NAMESPACES, SERVICE_ACCOUNTS};
 
 /// The prefixes of the names of both sorts of profiles.
-const OF_NAMESPACE: &str = "kns.";
-const OF_SERVICE_ACCOUNT: &str = "ksa.";
+const NAMESPACE_PREFIX: &str = "kns.";
+const SERVICE_ACCOUNT_PREFIX: &str = "ksa.";
 
 /// Returns the location of the object behind the profile `name`; `None` for a name that no such profile has.
 pub(super) fn locate(name: &str) -> Option<Location> {
-    if let Some(namespace) = name.strip_prefix(OF_NAMESPACE) {
+    if let Some(namespace) = name.strip_prefix(NAMESPACE_PREFIX) {
         return (!namespace.is_empty()).then(|| Location::global(NAMESPACES, namespace));
     }
     // The name of a namespace contains no dot; that of a service account may.
-    let (namespace, account) = name.strip_prefix(OF_SERVICE_ACCOUNT)?.split_once('.')?;
-    let named = !namespace.is_empty() && !account.is_empty();
-    named.then(|| Location::namespaced(SERVICE_ACCOUNTS, namespace, account))
+    let (namespace, account) = name.strip_prefix(SERVICE_ACCOUNT_PREFIX)?.split_once('.')?;
+    let is_complete = !namespace.is_empty() && !account.is_empty();
+    is_complete.then(|| Location::namespaced(SERVICE_ACCOUNTS, namespace, account))
 }
 
 /// Returns the profile of a namespace or service account.
@@ -27,9 +27,9 @@ pub(super) fn from_kubernetes(mut object: Fields) -> Result<Fields, Malformed> {
     let mut given = take_object(&mut object, "metadata");
     let labels = take_object(&mut given, "labels");
     let owner = text(&given, "name").unwrap_or_default();
-    let (name, prefix, rules) = match text(&given, "namespace") {
-        None => (format!("{OF_NAMESPACE}{owner}"), "pcns.", true),
-        Some(namespace) => (format!("{OF_SERVICE_ACCOUNT}{namespace}.{owner}"), "pcsa.", false),
+    let (name, prefix, has_rules) = match text(&given, "namespace") {
+        None => (format!("{NAMESPACE_PREFIX}{owner}"), "pcns.", true),
+        Some(namespace) => (format!("{SERVICE_ACCOUNT_PREFIX}{namespace}.{owner}"), "pcsa.", false),
     };
     let mut to_apply: Fields = labels.into_iter().map(|(key, value)| (format!("{prefix}{key}"), value)).collect();
     to_apply.insert(format!("{prefix}projectcalico.org/name"), owner.into());
@@ -38,10 +38,10 @@ pub(super) fn from_kubernetes(mut object: Fields) -> Result<Fields, Malformed> {
     metadata.insert("name".into(), name.into());
     metadata.extend(given.remove_entry("creationTimestamp"));
     if let Some(uid) = take_text(&mut given, "uid") {
-        metadata.insert("uid".into(), reversed(&uid)?.into());
+        metadata.insert("uid".into(), reversed_uid(&uid)?.into());
     }
     let mut spec = Fields::new();
-    if rules {
+    if has_rules {
         spec.insert("ingress".into(), json!([{"action": "Allow"}]));
         spec.insert("egress".into(), json!([{"action": "Allow"}]));
     }

@@ -10,8 +10,8 @@ use super::error::PodProblem;
 struct Limit {
     field: &'static str,
     annotations: &'static [&'static str],
-    least: i64,
-    most: i64,
+    min: i64,
+    max: i64,
 }
 
 /// The burst of a bandwidth without an explicit burst, in bits.
@@ -20,12 +20,12 @@ const DEFAULT_BURST: i64 = 4 << 30;
 const DEFAULT_PACKET_BURST: i64 = 5;
 
 macro_rules! limit {
-    ($ingress:literal, $name:literal, $least:literal, $most:literal $(, $older:expr)?) => {
+    ($ingress:literal, $name:literal, $min:literal, $max:literal $(, $older:expr)?) => {
         Limit {
             field: concat!($ingress, $name),
             annotations: &[$($older,)? concat!("qos.projectcalico.org/", $ingress, $name)],
-            least: $least,
-            most: $most,
+            min: $min,
+            max: $max,
         }
     };
 }
@@ -73,7 +73,7 @@ pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mu
     if let Some(dscp) = annotations.get(DSCP) {
         match parse_dscp(dscp) {
             Some(value) => _ = controls.insert("dscp".into(), value),
-            None => problems.push(PodProblem::Limit { annotation: DSCP, reason: format!("{dscp:?} is no DSCP") }),
+            None => problems.push(PodProblem::Limit { annotation: DSCP, reason: format!("invalid DSCP {dscp:?}") }),
         }
     }
     (!controls.is_empty()).then_some(Value::Object(controls))
@@ -85,17 +85,22 @@ fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems:
     let [bandwidth, burst, peakrate, minburst, packet_rate, packet_burst, max_connections] = read;
     let [_, burst_limit, peakrate_limit, minburst_limit, _, packet_burst_limit, _] = limits;
 
-    let mut refine = |limit: &Limit, value: i64, counts: bool, needs: &str| {
-        if value == 0 || counts {
+    let mut drop_without_base = |limit: &Limit, value: i64, has_base: bool, base: &str| {
+        if value == 0 || has_base {
             return value;
         }
-        problems.push(limit.problem(format!("it needs {needs}")));
+        problems.push(limit.problem(format!("ignored without {base}")));
         0
     };
-    let burst = refine(burst_limit, burst, bandwidth != 0, "a bandwidth");
-    let peakrate = refine(peakrate_limit, peakrate, bandwidth != 0 && peakrate > bandwidth, "a bandwidth below it");
-    let minburst = refine(minburst_limit, minburst, peakrate != 0, "a peak rate");
-    let packet_burst = refine(packet_burst_limit, packet_burst, packet_rate != 0, "a packet rate");
+    let burst = drop_without_base(burst_limit, burst, bandwidth != 0, "a bandwidth");
+    let peakrate = drop_without_base(
+        peakrate_limit,
+        peakrate,
+        bandwidth != 0 && peakrate > bandwidth,
+        "a bandwidth below the peak rate",
+    );
+    let minburst = drop_without_base(minburst_limit, minburst, peakrate != 0, "a peak rate");
+    let packet_burst = drop_without_base(packet_burst_limit, packet_burst, packet_rate != 0, "a packet rate");
     let or_default = |value, of, default| if of != 0 && value == 0 { default } else { value };
     let burst = or_default(burst, bandwidth, DEFAULT_BURST);
     let packet_burst = or_default(packet_burst, packet_rate, DEFAULT_PACKET_BURST);
@@ -106,14 +111,13 @@ impl Limit {
     /// Returns the limit within its bounds; 0 for none.
     fn read(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> i64 {
         let Some(text) = self.annotations.iter().rev().find_map(|key| annotations.get(*key)) else { return 0 };
-        let Some(value) = quantity(text) else {
-            problems.push(self.problem(format!("{text:?} is no quantity")));
+        let Some(value) = parse_quantity(text) else {
+            problems.push(self.problem(format!("invalid quantity {text:?}")));
             return 0;
         };
-        let clamped = value.clamp(self.least, self.most);
+        let clamped = value.clamp(self.min, self.max);
         if clamped != value {
-            problems
-                .push(self.problem(format!("{text} is not within {}..={}, taken as {clamped}", self.least, self.most)));
+            problems.push(self.problem(format!("{text} is not within {}..={}; using {clamped}", self.min, self.max)));
         }
         clamped
     }
@@ -134,7 +138,7 @@ fn parse_dscp(text: &str) -> Option<Value> {
 
 /// Parses a quantity as a whole number, rounded away from zero; returns `None` for a text that is not a quantity.
 /// Numbers that are too large become the largest.
-pub fn quantity(text: &str) -> Option<i64> {
+pub fn parse_quantity(text: &str) -> Option<i64> {
     let (negative, rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
@@ -256,10 +260,10 @@ mod tests {
             ("1e-400", 1),
             ("0e400", 0),
         ] {
-            assert_eq!(quantity(text), Some(value), "{text}");
+            assert_eq!(parse_quantity(text), Some(value), "{text}");
         }
         for text in ["", "-", ".", "1.2.3", "1K", "1kk", "x", "1 M", "1e", "0x10"] {
-            assert_eq!(quantity(text), None, "{text}");
+            assert_eq!(parse_quantity(text), None, "{text}");
         }
     }
 }

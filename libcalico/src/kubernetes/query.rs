@@ -1,6 +1,6 @@
 //! [`Query`]: the request that reads a range.
 
-use super::error::TranscodeError;
+use super::error::CodecError;
 use super::ipam::handle_name;
 use super::kind::StoredKind;
 use super::resource::{ApiGroup, Location, Resource};
@@ -50,13 +50,13 @@ impl List {
 }
 
 /// Returns the request for a range of `kind`.
-pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<Query, TranscodeError> {
+pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<Query, CodecError> {
     if !range.prefix {
         return match locate(group, kind, &range.path) {
             Some(location) => Ok(Query::Get(location)),
             // Profiles of networks and endpoints of containers have valid paths, but do not exist on an API server.
             None if matches!(kind, StoredKind::Profile | StoredKind::Endpoint) => Ok(Query::Nothing),
-            None => Err(no_path(range)),
+            None => Err(invalid_path(range)),
         };
     }
     let list = List {
@@ -69,27 +69,27 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
     };
     match kind {
         StoredKind::Affinity => {
-            let label_selector = affinity::selector(&range.path).ok_or_else(|| no_path(range))?;
+            let label_selector = affinity::selector(&range.path).ok_or_else(|| invalid_path(range))?;
             Ok(Query::List(List { label_selector, ..list }))
         }
         StoredKind::Config => Ok(Query::Get(config(group, kind))),
         StoredKind::Object(object) if object.namespaced => {
-            let rest = below(&range.path, object.plural).ok_or_else(|| no_path(range))?;
+            let rest = path_below(&range.path, object.plural).ok_or_else(|| invalid_path(range))?;
             Ok(Query::List(List { namespace: namespace_of(rest), ..list }))
         }
         StoredKind::Endpoint => Ok(endpoints(range, list)),
         StoredKind::Pod => {
-            let rest = range.path.strip_prefix("/kubernetes/pods/").ok_or_else(|| no_path(range))?;
+            let rest = range.path.strip_prefix("/kubernetes/pods/").ok_or_else(|| invalid_path(range))?;
             Ok(Query::List(List { namespace: namespace_of(rest), ..list }))
         }
         StoredKind::PodOnNode => {
-            let node = pod::node_of_prefix(&range.path).ok_or_else(|| no_path(range))?;
+            let node = pod::node_of_prefix(&range.path).ok_or_else(|| invalid_path(range))?;
             Ok(Query::List(List { field_selector: Some(format!("spec.nodeName={node}")), ..list }))
         }
-        StoredKind::Profile => Err(TranscodeError::Unsupported {
+        StoredKind::Profile => Err(CodecError::Unsupported {
             operation: "List",
             object: range.kind.into(),
-            reason: "they are made of namespaces and service accounts; get them by name",
+            reason: "profiles are derived from namespaces and service accounts; get each profile by name",
         }),
         _ => Ok(Query::List(list)),
     }
@@ -98,7 +98,7 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
 /// Returns the request for endpoints below a prefix. The CNI plugin's user may get pods but not list them, so a prefix
 /// that identifies a single pod becomes a get of that pod (DS-83).
 fn endpoints(range: &Range, list: List) -> Query {
-    let rest = below(&range.path, "workloadendpoints");
+    let rest = path_below(&range.path, "workloadendpoints");
     let Some((namespace, name)) = rest.and_then(|rest| rest.split_once('/')) else { return Query::List(list) };
     let ids = EndpointIdentifiers::parse(name).unwrap_or_default();
     if !ids.orchestrator.is_empty() && ids.orchestrator != KUBERNETES {
@@ -130,9 +130,9 @@ pub(super) fn locate(group: ApiGroup, kind: StoredKind, path: &str) -> Option<Lo
         StoredKind::Affinity => BlockAffinity::parse_path(path).map(|key| global(affinity::affinity_name(&key))),
         StoredKind::Handle => Handle::parse_path(path).map(|id| global(handle_name(&id))),
         StoredKind::Config => Some(config(group, kind)),
-        StoredKind::Object(object) if object.namespaced => {
-            located(ObjectKey::parse_namespaced(below(path, object.plural)?).filter(|key| !key.name.contains('/'))?)
-        }
+        StoredKind::Object(object) if object.namespaced => located(
+            ObjectKey::parse_namespaced(path_below(path, object.plural)?).filter(|key| !key.name.contains('/'))?,
+        ),
         StoredKind::Object(object) => name_below(path, object.plural).map(global),
         StoredKind::Node => name_below(path, "nodes").map(global),
         StoredKind::Profile => profile::locate(&name_below(path, "profiles")?),
@@ -145,8 +145,8 @@ pub(super) fn locate(group: ApiGroup, kind: StoredKind, path: &str) -> Option<Lo
         // A single pod is read by its name, not by its node.
         StoredKind::PodOnNode => None,
         StoredKind::Pod => located(super::Pod::parse_path(path)?),
-        StoredKind::Machine => located(super::VirtualMachine::parse_path(path)?),
-        StoredKind::MachineInstance => located(super::VirtualMachineInstance::parse_path(path)?),
+        StoredKind::VirtualMachine => located(super::VirtualMachine::parse_path(path)?),
+        StoredKind::VirtualMachineInstance => located(super::VirtualMachineInstance::parse_path(path)?),
         StoredKind::Namespace => super::Namespace::parse_path(path).map(|key| global(key.name)),
     }
 }
@@ -156,12 +156,12 @@ fn config(group: ApiGroup, kind: StoredKind) -> Location {
 }
 
 /// Returns the part of a path after the plural of a v3 kind.
-fn below<'p>(path: &'p str, plural: &str) -> Option<&'p str> {
+fn path_below<'p>(path: &'p str, plural: &str) -> Option<&'p str> {
     path.strip_prefix(OBJECTS)?.strip_prefix(plural)?.strip_prefix('/')
 }
 
 fn name_below(path: &str, plural: &str) -> Option<String> {
-    let name = below(path, plural)?;
+    let name = path_below(path, plural)?;
     (!name.is_empty() && !name.contains('/')).then(|| name.to_owned())
 }
 
@@ -179,6 +179,6 @@ pub(super) fn path_of_name(kind: StoredKind, namespace: Option<&str>, name: &str
     }
 }
 
-fn no_path(range: &Range) -> TranscodeError {
-    TranscodeError::Path { kind: range.kind.into(), path: range.path.clone() }
+fn invalid_path(range: &Range) -> CodecError {
+    CodecError::Path { kind: range.kind.into(), path: range.path.clone() }
 }

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::error::{Malformed, TranscodeError};
+use super::error::{CodecError, Malformed};
 use super::json::{Fields, take_object};
 use super::kind::StoredKind;
 use super::query::locate;
 use super::resource::{ApiGroup, Location};
 use super::revision::ObjectRevision;
-use super::workload_endpoint::written_part;
+use super::workload_endpoint::written_fields;
 use super::{affinity, ipam, metadata, node, pod_patch};
 use crate::ipam::{BlockAffinity, Handle};
 use crate::store::{Kind, Revision, Write, WriteOp};
@@ -86,21 +86,21 @@ impl Preconditions {
 }
 
 /// Returns the request for a write of `kind`.
-pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Result<Request, TranscodeError> {
-    let location = locate(group, kind, &write.path).ok_or_else(|| unplaced(kind, write))?;
+pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Result<Request, CodecError> {
+    let location = locate(group, kind, &write.path).ok_or_else(|| no_location(kind, write))?;
     if kind == StoredKind::Endpoint {
         return patch(location, write);
     }
     if matches!(write.op, WriteOp::UpdateStatus(..)) && !matches!(kind, StoredKind::Object(_)) {
-        return Err(unsupported(write, "the kind has no status there"));
+        return Err(unsupported(write, "this kind has no status in the Kubernetes datastore"));
     }
     if let (StoredKind::Node, WriteOp::Update(bytes, revision)) = (kind, &write.op) {
-        let node: Value = serde_json::from_slice(bytes).map_err(|error| refused(write, error.into()))?;
+        let node: Value = serde_json::from_slice(bytes).map_err(|error| invalid_value(write, error.into()))?;
         let body = node::update_patch(&node, &ObjectRevision::parse(revision));
         return Ok(Request::PatchStatus { location, body });
     }
-    if kind.is_kubernetes_own() {
-        return Err(unsupported(write, "it is an object of Kubernetes, which others write"));
+    if kind.is_kubernetes_object() {
+        return Err(unsupported(write, "Calico does not write this kind of Kubernetes object"));
     }
     let value = |bytes| body(group, kind, &location, write, bytes, None);
     Ok(match &write.op {
@@ -120,7 +120,7 @@ pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Resul
     })
 }
 
-fn patch(location: Location, write: &Write) -> Result<Request, TranscodeError> {
+fn patch(location: Location, write: &Write) -> Result<Request, CodecError> {
     if let WriteOp::Delete(Some(revision)) = &write.op
         && pod_patch::is_detached(revision)
     {
@@ -130,22 +130,22 @@ fn patch(location: Location, write: &Write) -> Result<Request, TranscodeError> {
         WriteOp::Create(bytes) => attach(write, bytes, None)?,
         WriteOp::Update(bytes, revision) => attach(write, bytes, ObjectRevision::parse(revision).uid.as_deref())?,
         WriteOp::UpdateStatus(bytes, revision) => {
-            let (_, networks) = endpoint_part(write, bytes)?;
-            pod_patch::relist(&networks, Some(&ObjectRevision::parse(revision)))
+            let (_, networks) = read_written_fields(write, bytes)?;
+            pod_patch::address_patch(&networks, Some(&ObjectRevision::parse(revision)))
         }
-        WriteOp::Delete(revision) => pod_patch::detach(revision.as_ref().map(ObjectRevision::parse).as_ref()),
+        WriteOp::Delete(revision) => pod_patch::detach_patch(revision.as_ref().map(ObjectRevision::parse).as_ref()),
     };
     Ok(Request::PatchStatus { location, body })
 }
 
-fn attach(write: &Write, bytes: &[u8], uid: Option<&str>) -> Result<Value, TranscodeError> {
-    let (container, networks) = endpoint_part(write, bytes)?;
-    Ok(pod_patch::attach(&container, &networks, uid))
+fn attach(write: &Write, bytes: &[u8], uid: Option<&str>) -> Result<Value, CodecError> {
+    let (container, networks) = read_written_fields(write, bytes)?;
+    Ok(pod_patch::attach_patch(&container, &networks, uid))
 }
 
-fn endpoint_part(write: &Write, bytes: &[u8]) -> Result<(String, Vec<String>), TranscodeError> {
-    let endpoint: Value = serde_json::from_slice(bytes).map_err(|error| refused(write, error.into()))?;
-    Ok(written_part(&endpoint))
+fn read_written_fields(write: &Write, bytes: &[u8]) -> Result<(String, Vec<String>), CodecError> {
+    let endpoint: Value = serde_json::from_slice(bytes).map_err(|error| invalid_value(write, error.into()))?;
+    Ok(written_fields(&endpoint))
 }
 
 fn body(
@@ -155,9 +155,10 @@ fn body(
     write: &Write,
     bytes: &[u8],
     revision: Option<&ObjectRevision>,
-) -> Result<Value, TranscodeError> {
-    let fields: Fields = serde_json::from_slice(bytes).map_err(|error| refused(write, error.into()))?;
-    let mut object = resource(group, kind, location, &write.path, fields, revision).map_err(|e| refused(write, e))?;
+) -> Result<Value, CodecError> {
+    let fields: Fields = serde_json::from_slice(bytes).map_err(|error| invalid_value(write, error.into()))?;
+    let mut object =
+        resource(group, kind, location, &write.path, fields, revision).map_err(|e| invalid_value(write, e))?;
     object.insert("apiVersion".into(), location.resource.api_version.into());
     object.insert("kind".into(), location.resource.kind.into());
     Ok(Value::Object(object))
@@ -176,12 +177,13 @@ fn resource(
     let spec = match kind {
         StoredKind::Block => ipam::block_to_spec(stored),
         StoredKind::Affinity => {
-            let key = BlockAffinity::parse_path(path).ok_or_else(|| Malformed(format!("no affinity is at {path}")))?;
+            let key = BlockAffinity::parse_path(path)
+                .ok_or_else(|| Malformed(format!("invalid path of a block affinity: {path}")))?;
             labels.extend(affinity::labels(&key));
             affinity::to_spec(group, &key, stored)
         }
         StoredKind::Handle => {
-            let id = Handle::parse_path(path).ok_or_else(|| Malformed(format!("no handle is at {path}")))?;
+            let id = Handle::parse_path(path).ok_or_else(|| Malformed(format!("invalid path of a handle: {path}")))?;
             ipam::handle_to_spec(&id, stored)
         }
         StoredKind::Config => ipam::config_to_spec(stored),
@@ -191,7 +193,7 @@ fn resource(
             let name = is_policy.then(|| metadata::take_policy_name(&mut metadata));
             let mut metadata = metadata::write(group, location, metadata, revision)?;
             if let Some(name) = name.filter(|_| group == ApiGroup::CrdV1) {
-                metadata::name(&mut metadata, name)?;
+                metadata::set_policy_name(&mut metadata, name)?;
             }
             stored.insert("metadata".into(), Value::Object(metadata));
             return Ok(stored);
@@ -204,7 +206,7 @@ fn resource(
         metadata.extend(uid.map(|uid| ("uid".to_owned(), Value::from(uid))));
     }
     if kind == StoredKind::Block && revision.is_some() {
-        metadata::forget_field_managers(&mut metadata);
+        metadata::clear_field_managers(&mut metadata);
     }
     let mut object = Fields::new();
     object.insert("metadata".into(), Value::Object(metadata));
@@ -212,24 +214,24 @@ fn resource(
     Ok(object)
 }
 
-fn refused(write: &Write, malformed: Malformed) -> TranscodeError {
-    TranscodeError::Value { object: write.key.clone(), reason: malformed.0 }
+fn invalid_value(write: &Write, malformed: Malformed) -> CodecError {
+    CodecError::Value { object: write.key.clone(), reason: malformed.0 }
 }
 
-fn unplaced(kind: StoredKind, write: &Write) -> TranscodeError {
+fn no_location(kind: StoredKind, write: &Write) -> CodecError {
     match kind {
-        StoredKind::Profile => unsupported(write, "profiles are made of namespaces and service accounts there"),
-        StoredKind::Endpoint => unsupported(write, "only endpoints of pods have a place there"),
-        _ => TranscodeError::Path { kind: write.kind.into(), path: write.path.clone() },
+        StoredKind::Profile => unsupported(write, "profiles are derived from namespaces and service accounts"),
+        StoredKind::Endpoint => unsupported(write, "the Kubernetes datastore stores only endpoints of pods"),
+        _ => CodecError::Path { kind: write.kind.into(), path: write.path.clone() },
     }
 }
 
-fn unsupported(write: &Write, reason: &'static str) -> TranscodeError {
+fn unsupported(write: &Write, reason: &'static str) -> CodecError {
     let operation = match write.op {
         WriteOp::Create(_) => "Create",
         WriteOp::Update(..) => "Update",
         WriteOp::UpdateStatus(..) => "UpdateStatus",
         WriteOp::Delete(_) => "Delete",
     };
-    TranscodeError::Unsupported { operation, object: write.key.clone(), reason }
+    CodecError::Unsupported { operation, object: write.key.clone(), reason }
 }

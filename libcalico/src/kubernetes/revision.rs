@@ -16,14 +16,14 @@ pub struct ObjectRevision {
     /// `metadata.uid`, as on the API server (that is, not reversed).
     pub uid: Option<String>,
     /// The metadata that others put on the object, to be written back.
-    pub foreign: Foreign,
+    pub preserved: PreservedMetadata,
 }
 
 /// Metadata of a custom resource that Calico's own metadata has no field for. Upstream drops it with the next write
 /// (IPAM-86); we write it back.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Foreign {
+pub struct PreservedMetadata {
     /// The fields of the resource's `metadata`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
@@ -32,7 +32,7 @@ pub struct Foreign {
     pub annotation: Map<String, Value>,
 }
 
-impl Foreign {
+impl PreservedMetadata {
     /// Returns true if there is no such metadata, which is the usual case.
     pub fn is_empty(&self) -> bool {
         self.metadata.is_empty() && self.annotation.is_empty()
@@ -45,11 +45,11 @@ impl ObjectRevision {
         let Some((resource_version, rest)) = revision.0.split_once('@') else {
             return ObjectRevision { resource_version: revision.0.clone(), ..Self::default() };
         };
-        let (uid, foreign) = rest.split_at(rest.find('{').unwrap_or(rest.len()));
+        let (uid, preserved) = rest.split_at(rest.find('{').unwrap_or(rest.len()));
         ObjectRevision {
             resource_version: resource_version.into(),
             uid: (!uid.is_empty()).then(|| uid.into()),
-            foreign: serde_json::from_str(foreign).unwrap_or_default(),
+            preserved: serde_json::from_str(preserved).unwrap_or_default(),
         }
     }
 
@@ -57,19 +57,19 @@ impl ObjectRevision {
     /// [`Revision::resource_version`] returns the part before the `@`.
     pub fn revision(&self) -> Revision {
         let mut text = format!("{}@{}", self.resource_version, self.uid.as_deref().unwrap_or_default());
-        if !self.foreign.is_empty() {
-            text.push_str(&serde_json::json!(self.foreign).to_string());
+        if !self.preserved.is_empty() {
+            text.push_str(&serde_json::json!(self.preserved).to_string());
         }
         Revision(text)
     }
 
     /// Returns the revision of an object that the API server sent.
-    pub(super) fn of(metadata: &Map<String, Value>, foreign: Foreign) -> Self {
+    pub(super) fn of(metadata: &Map<String, Value>, preserved: PreservedMetadata) -> Self {
         let text = |key| metadata.get(key).and_then(Value::as_str);
         ObjectRevision {
             resource_version: text("resourceVersion").unwrap_or_default().into(),
             uid: text("uid").map(str::to_owned),
-            foreign,
+            preserved,
         }
     }
 }
@@ -95,9 +95,11 @@ mod tests {
     #[test]
     fn object_revision_round_trips_through_text() {
         let finalizers = json!({"finalizers": ["a@b", "{"]}).as_object().unwrap().clone();
-        for foreign in [Foreign::default(), Foreign { metadata: finalizers, ..Foreign::default() }] {
+        for preserved in
+            [PreservedMetadata::default(), PreservedMetadata { metadata: finalizers, ..PreservedMetadata::default() }]
+        {
             for uid in [None, Some("7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7".to_owned())] {
-                let revision = ObjectRevision { resource_version: "4711".into(), uid, foreign: foreign.clone() };
+                let revision = ObjectRevision { resource_version: "4711".into(), uid, preserved: preserved.clone() };
                 assert_eq!(ObjectRevision::parse(&revision.revision()), revision);
                 assert_eq!(revision.revision().resource_version(), "4711");
             }

@@ -60,7 +60,10 @@ impl Served {
     pub fn read(json: &str) -> Result<Self, DiscoveryError> {
         let Groups { kind, groups } = parse(GROUPS, json)?;
         if kind != "APIGroupList" || groups.is_empty() {
-            return Err(error(GROUPS, format!("the answer is a {kind:?} of {} groups", groups.len())));
+            return Err(error(
+                GROUPS,
+                format!("expected an APIGroupList, found a {kind:?} of {} groups", groups.len()),
+            ));
         }
         Ok(Served(groups))
     }
@@ -86,7 +89,10 @@ pub fn has_kind(group_version: &str, json: &str, plurals: &[&str]) -> Result<boo
     let path = kinds_path(group_version);
     let Kinds { kind, group_version: found, resources } = parse(&path, json)?;
     if kind != "APIResourceList" || found != group_version {
-        return Err(error(&path, format!("the answer is a {kind:?} of {found:?}")));
+        return Err(error(
+            &path,
+            format!("expected an APIResourceList of {group_version:?}, found a {kind:?} of {found:?}"),
+        ));
     }
     Ok(resources.iter().any(|resource| plurals.contains(&&*resource.name)))
 }

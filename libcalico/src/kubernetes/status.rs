@@ -55,14 +55,14 @@ impl Status {
             (401 | 403, _) => StoreError::Unauthorized {
                 reason: match credential {
                     "" => self.message.clone(),
-                    known => format!("{} ({known})", self.message),
+                    credential => format!("{} ({credential})", self.message),
                 },
             },
             // Another object of the same name as the object that was read.
             (409, _) if self.message.contains("UID in precondition") => StoreError::NotFound { key },
             (409, _) => StoreError::Conflict { key },
             // The API server rejects a patch with a stale uid or resourceVersion with 422.
-            (422, _) => self.stale(key)?,
+            (422, _) => self.stale_revision(key)?,
             _ => return None,
         })
     }
@@ -73,7 +73,7 @@ impl Status {
     }
 
     /// Returns the error for a uid or resourceVersion that is stale, if nothing else is wrong.
-    fn stale(&self, key: String) -> Option<StoreError> {
+    fn stale_revision(&self, key: String) -> Option<StoreError> {
         let causes = &self.details.causes;
         let is = |cause: &StatusCause, field| cause.reason == "FieldValueInvalid" && cause.field == field;
         if causes.is_empty()

@@ -32,7 +32,7 @@ pub enum EndpointNameError {
     Empty,
     /// The text has more than four parts.
     #[error(
-        "the WorkloadEndpoint name {name:?} has {parts} parts where four are the most; \
+        "the WorkloadEndpoint name {name:?} has {parts} parts, more than the four allowed; \
          write a '-' inside a part as '--'"
     )]
     TooManyParts {

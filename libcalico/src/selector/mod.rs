@@ -72,7 +72,7 @@ pub enum SelectorErrorReason {
     UnterminatedString,
     /// A single character of a two-character operator.
     #[error("expected {0}")]
-    HalfOperator(&'static str),
+    IncompleteOperator(&'static str),
     /// A character with which no token begins, or an empty `has()`.
     #[error("expected identifier")]
     ExpectedIdentifier,

@@ -175,15 +175,15 @@ impl Group {
 
     fn end_all_of(&mut self) {
         let terms = std::mem::take(&mut self.all_of);
-        self.any_of.push(alone_or(terms, Expr::And));
+        self.any_of.push(single_or_joined(terms, Expr::And));
     }
 
     fn into_expr(mut self) -> Expr {
         self.end_all_of();
-        alone_or(self.any_of, Expr::Or)
+        single_or_joined(self.any_of, Expr::Or)
     }
 }
 
-fn alone_or(mut terms: Vec<Expr>, join: fn(Vec<Expr>) -> Expr) -> Expr {
+fn single_or_joined(mut terms: Vec<Expr>, join: fn(Vec<Expr>) -> Expr) -> Expr {
     if terms.len() == 1 { terms.swap_remove(0) } else { join(terms) }
 }

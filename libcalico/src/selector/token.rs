@@ -114,7 +114,7 @@ impl<'t> Cursor<'t> {
     }
 
     fn double(&mut self, operator: &'static str, kind: TokenKind<'t>) -> Result<TokenKind<'t>, SelectorErrorReason> {
-        if self.eat(operator) { Ok(kind) } else { Err(SelectorErrorReason::HalfOperator(operator)) }
+        if self.eat(operator) { Ok(kind) } else { Err(SelectorErrorReason::IncompleteOperator(operator)) }
     }
 
     fn quoted(&mut self, quote: char) -> Result<TokenKind<'t>, SelectorErrorReason> {

@@ -195,18 +195,18 @@ pub trait Store: Send + Sync {
     /// Answers a batch of reads, with as few round trips as the datastore allows.
     fn read(&self, batch: &ReadBatch) -> impl Future<Output = Result<Answers, StoreError>> + Send;
 
-    /// Calls `tell` for each block that `survey` selects. A store overrides this method if it can read the blocks in
+    /// Calls `report` for each block that `survey` selects. A store overrides this method if it can read the blocks in
     /// pieces, so that only one piece is in memory at a time.
     fn survey(
         &self,
         survey: &Survey,
-        tell: &mut (dyn FnMut(Sighting) + Send),
+        report: &mut (dyn FnMut(Sighting) + Send),
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
         let (batch, tickets) = survey.batch();
         async move {
             let answers = self.read(&batch).await?;
             let pairs = tickets.iter().flat_map(|ticket| answers.pairs(ticket));
-            pairs.filter_map(|pair| sighting(&pair.path, &pair.value)).for_each(tell);
+            pairs.filter_map(|pair| sighting(&pair.path, &pair.value)).for_each(report);
             Ok(())
         }
     }

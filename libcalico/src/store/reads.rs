@@ -114,8 +114,14 @@ impl ReadBatch {
         KeysTicket(ticket)
     }
 
-    fn add<K: Kind>(&mut self, path: String, prefix: bool) -> usize {
-        self.ranges.push(Range { kind: K::KIND, path, prefix, keys_only: false, freshness: Freshness::Latest });
+    fn add<K: Kind>(&mut self, path: String, is_prefix: bool) -> usize {
+        self.ranges.push(Range {
+            kind: K::KIND,
+            path,
+            prefix: is_prefix,
+            keys_only: false,
+            freshness: Freshness::Latest,
+        });
         self.ranges.len() - 1
     }
 
@@ -203,7 +209,7 @@ pub fn decode_entry<K: Kind>(raw: &RawEntry) -> Result<Entry<K>, StoreError> {
     let key = K::parse_path(&raw.path).ok_or_else(|| corrupt(format!("not a path of kind {}", K::KIND)))?;
     let mut value = K::decode(&raw.value).map_err(|e| corrupt(e.to_string()))?;
     if !value.belongs_to(&key) {
-        return Err(corrupt(format!("the value is not that of {key}")));
+        return Err(corrupt(format!("the value belongs to another key than {key}")));
     }
     value.set_revision(&raw.revision);
     Ok(Entry { key, value, revision: raw.revision.clone() })

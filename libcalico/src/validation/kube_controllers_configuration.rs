@@ -40,11 +40,11 @@ pub fn validate_kube_controllers_configuration(
 /// Returns the invalid templates, by their index in the list.
 pub fn wrong_templates(templates: &[HostEndpointTemplate]) -> Vec<(usize, FieldError)> {
     let mut names = BTreeSet::new();
-    let problem = |(index, template)| wrong_template(template, &mut names).map(|error| (index, error));
+    let problem = |(index, template)| invalid_template(template, &mut names).map(|error| (index, error));
     templates.iter().enumerate().filter_map(problem).collect()
 }
 
-fn wrong_template<'t>(template: &'t HostEndpointTemplate, names: &mut BTreeSet<&'t str>) -> Option<FieldError> {
+fn invalid_template<'t>(template: &'t HostEndpointTemplate, names: &mut BTreeSet<&'t str>) -> Option<FieldError> {
     let name = template.generate_name.as_str();
     if name.is_empty() {
         return Some(FieldError::missing("Template.GenerateName", "a template needs a name"));

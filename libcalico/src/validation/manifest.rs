@@ -12,7 +12,7 @@ use crate::api::{
 const SERVER_METADATA: [&str; 4] = ["selfLink", "generation", "deletionGracePeriodSeconds", "managedFields"];
 
 /// The metadata without a field in [`crate::api::ObjectMeta`] that is stored unchanged (DS-32).
-const KEPT_METADATA: [&str; 2] = ["ownerReferences", "finalizers"];
+const SUPPORTED_METADATA: [&str; 2] = ["ownerReferences", "finalizers"];
 
 /// An object of a kind that people may write.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,10 +39,10 @@ pub enum ManifestError {
         found: &'static str,
     },
     /// `kind` is missing or is not a text.
-    #[error("the manifest has no kind; write one of {}", KINDS.join(", "))]
+    #[error("the manifest's kind is missing; write one of {}", KINDS.join(", "))]
     NoKind,
     /// A kind that people may not write here.
-    #[error("the kind {kind:?} is not known here; write one of {}", KINDS.join(", "))]
+    #[error("unsupported kind {kind:?}; write one of {}", KINDS.join(", "))]
     UnknownKind {
         /// The kind.
         kind: String,
@@ -91,23 +91,25 @@ pub fn decode(json: Value) -> Result<Manifest, ManifestError> {
         return Err(ManifestError::ApiVersion { kind: kind.into(), found: api_version.into() });
     }
     match kind {
-        "IPPool" => strict(json, |spec: &IpPoolSpec| vec![("spec".into(), &spec.unknown)]).map(Manifest::IpPool),
-        "IPReservation" => {
-            strict(json, |spec: &IpReservationSpec| vec![("spec".into(), &spec.unknown)]).map(Manifest::IpReservation)
-        }
-        "IPAMConfiguration" => strict(json, |spec: &IpamConfigurationSpec| vec![("spec".into(), &spec.unknown)])
+        "IPPool" => decode_strict(json, |spec: &IpPoolSpec| vec![("spec".into(), &spec.unknown)]).map(Manifest::IpPool),
+        "IPReservation" => decode_strict(json, |spec: &IpReservationSpec| vec![("spec".into(), &spec.unknown)])
+            .map(Manifest::IpReservation),
+        "IPAMConfiguration" => decode_strict(json, |spec: &IpamConfigurationSpec| vec![("spec".into(), &spec.unknown)])
             .map(Manifest::IpamConfiguration),
-        "Node" => strict(json, node_leftovers).map(|node| Manifest::Node(Box::new(node))),
-        _ => strict(json, |spec: &ClusterInformationSpec| vec![("spec".into(), &spec.unknown)])
+        "Node" => decode_strict(json, node_unknown_fields).map(|node| Manifest::Node(Box::new(node))),
+        _ => decode_strict(json, |spec: &ClusterInformationSpec| vec![("spec".into(), &spec.unknown)])
             .map(Manifest::ClusterInformation),
     }
 }
 
 /// The fields that a type does not model, with the JSON path of the object that contains them.
-type Leftovers<'o> = Vec<(String, &'o Unknown)>;
+type UnknownFields<'o> = Vec<(String, &'o Unknown)>;
 
 /// Decodes `json` and rejects fields that the type does not have.
-fn strict<S: Spec>(json: Value, spec_leftovers: fn(&S) -> Leftovers<'_>) -> Result<Object<S>, ManifestError> {
+fn decode_strict<S: Spec>(
+    json: Value,
+    spec_unknown_fields: fn(&S) -> UnknownFields<'_>,
+) -> Result<Object<S>, ManifestError> {
     let mut object: Object<S> = serde_path_to_error::deserialize(json).map_err(|error| ManifestError::Value {
         kind: S::KIND.into(),
         path: error.path().to_string(),
@@ -117,9 +119,9 @@ fn strict<S: Spec>(json: Value, spec_leftovers: fn(&S) -> Leftovers<'_>) -> Resu
         object.metadata.unknown.remove(field);
     }
     let top = object.unknown.keys().cloned();
-    let metadata = object.metadata.unknown.keys().filter(|key| !KEPT_METADATA.contains(&key.as_str()));
+    let metadata = object.metadata.unknown.keys().filter(|key| !SUPPORTED_METADATA.contains(&key.as_str()));
     let metadata = metadata.map(|key| format!("metadata.{key}"));
-    let spec = spec_leftovers(&object.spec).into_iter();
+    let spec = spec_unknown_fields(&object.spec).into_iter();
     let spec = spec.flat_map(|(path, unknown)| unknown.keys().map(move |key| format!("{path}.{key}")));
     match top.chain(metadata).chain(spec).next() {
         Some(path) => Err(ManifestError::UnknownField { kind: S::KIND.into(), path }),
@@ -127,17 +129,17 @@ fn strict<S: Spec>(json: Value, spec_leftovers: fn(&S) -> Leftovers<'_>) -> Resu
     }
 }
 
-fn node_leftovers(spec: &NodeSpec) -> Leftovers<'_> {
-    let mut leftovers = vec![("spec".to_owned(), &spec.unknown)];
-    leftovers.extend(spec.bgp.iter().map(|bgp| ("spec.bgp".to_owned(), &bgp.unknown)));
-    leftovers.extend(spec.wireguard.iter().map(|wireguard| ("spec.wireguard".to_owned(), &wireguard.unknown)));
+fn node_unknown_fields(spec: &NodeSpec) -> UnknownFields<'_> {
+    let mut unknown_fields = vec![("spec".to_owned(), &spec.unknown)];
+    unknown_fields.extend(spec.bgp.iter().map(|bgp| ("spec.bgp".to_owned(), &bgp.unknown)));
+    unknown_fields.extend(spec.wireguard.iter().map(|wireguard| ("spec.wireguard".to_owned(), &wireguard.unknown)));
     for (i, orch_ref) in spec.orch_refs.iter().enumerate() {
-        leftovers.push((format!("spec.orchRefs[{i}]"), &orch_ref.unknown));
+        unknown_fields.push((format!("spec.orchRefs[{i}]"), &orch_ref.unknown));
     }
     for (i, address) in spec.addresses.iter().enumerate() {
-        leftovers.push((format!("spec.addresses[{i}]"), &address.unknown));
+        unknown_fields.push((format!("spec.addresses[{i}]"), &address.unknown));
     }
-    leftovers
+    unknown_fields
 }
 
 fn type_name(json: &Value) -> &'static str {
@@ -234,7 +236,7 @@ mod tests {
         assert!(error(json!([])).ends_with("found a list"));
         assert!(error(json!(null)).ends_with("found nothing"));
         assert!(error(json!({"kind": 5})).starts_with("the manifest has no kind; write one of IPPool, "));
-        assert!(error(manifest("Pool", json!({}))).starts_with("the kind \"Pool\" is not known here"));
+        assert!(error(manifest("Pool", json!({}))).starts_with("unsupported kind \"Pool\""));
         let mut json = manifest("IPPool", json!({}));
         json["apiVersion"] = json!("crd.projectcalico.org/v1");
         assert!(error(json.clone()).ends_with("write \"projectcalico.org/v3\""));

@@ -11,13 +11,13 @@ const MAX_ANNOTATIONS: usize = 256 << 10;
 /// The name of objects of which there is only one.
 pub(super) const SINGLETON: &str = "default";
 
-/// Returns the invalid fields of the metadata of an object of which there is only one. `what` names the kind with its
-/// article.
-pub(super) fn check_singleton<S: Spec>(object: &Object<S>, what: &str) -> Vec<FieldError> {
+/// Returns the invalid fields of the metadata of an object of which there is only one. `resource` names the kind with
+/// its article.
+pub(super) fn check_singleton<S: Spec>(object: &Object<S>, resource: &str) -> Vec<FieldError> {
     let mut findings = check_metadata(object);
     let name = &object.metadata.name;
     if name != SINGLETON {
-        let reason = format!("Cannot create {what} resource with a name other than \"{SINGLETON}\"");
+        let reason = format!("Cannot create {resource} resource with a name other than \"{SINGLETON}\"");
         findings.push(FieldError::new("Metadata.Name", name, reason));
     }
     findings
@@ -31,7 +31,7 @@ pub(super) fn check_metadata<S: Spec>(object: &Object<S>) -> Vec<FieldError> {
         findings.push(FieldError::missing("Metadata.Namespace", "namespace is not specified on namespaced resource"));
     }
     if !S::NAMESPACED && !meta.namespace.is_empty() {
-        let reason = format!("a {} has no namespace; remove it", S::KIND);
+        let reason = format!("kind {} is not namespaced; remove the namespace", S::KIND);
         findings.push(FieldError::new("Metadata.Namespace", &meta.namespace, reason));
     }
     if meta.name.len() > MAX_NAME {

@@ -51,7 +51,7 @@ fn check_name<K: PolicyKind>(name: &str, findings: &mut Vec<FieldError>) {
         K::NAMESPACED && FOREIGN_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(is_dns_name));
     let is_own = is_dns_name(name) && name.split('.').count() <= 2;
     if !is_own && !is_foreign {
-        let reason = "name must be a DNS label, with no more than the name of the tier before it";
+        let reason = "name must be a DNS label, optionally after the name of the tier and a dot";
         findings.push(FieldError::new("Metadata.Name", name, reason));
     }
 }
@@ -84,7 +84,7 @@ fn check_networks(rule: &Rule, findings: &mut Vec<FieldError>) {
             continue;
         };
         if field == "NotNets" && network.prefix() == 0 {
-            findings.push(FieldError::new(field, text, "the whole address space cannot be left out"));
+            findings.push(FieldError::new(field, text, "cannot exclude the whole address space"));
         }
         if *family.get_or_insert(network.version()) != network.version() {
             findings.push(FieldError::new(field, text, "rule contains both IPv4 and IPv6 CIDRs"));

@@ -89,8 +89,8 @@ impl Call {
         check_name(root)?;
         let command = Command::parse(&environment.command)?;
         let version = config_version(root)?;
-        let rest = Call::from_parts(command, environment, version, lookup, root, raw);
-        rest.map_err(|error| CallError { version: Some(version), ..error.into() })
+        let call = Call::from_parts(command, environment, version, lookup, root, raw);
+        call.map_err(|error| CallError { version: Some(version), ..error.into() })
     }
 
     fn from_parts(
@@ -114,10 +114,11 @@ impl Call {
         if command == Command::Gc && conf.valid_attachments.is_none() {
             return Err(CniError::new(
                 Code::INVALID_CONFIG,
-                "failed to load netconf: $[\"cni.dev/valid-attachments\"]: missing, want the attachments that exist",
+                "failed to load netconf: $[\"cni.dev/valid-attachments\"]: missing, want the existing attachments",
             )
             .with_details(
-                "GC removes what is not in this list; the runtime writes it, an empty one when nothing is left",
+                "GC removes every attachment that this list does not contain; the runtime must pass the list, even if \
+                 the list is empty",
             ));
         }
         Ok(Call {
@@ -155,10 +156,10 @@ fn json_error(raw: &[u8], malformed: &Malformed) -> CniError {
 /// Validates the name of the network, which upstream does before it looks at the command, and detects two common
 /// mistakes in a hand-written configuration.
 fn check_name(root: &Node<'_>) -> Result<(), CniError> {
-    const DOING: &str = "error unmarshall network config";
-    let object = root.object().map_err(|error| error.while_doing(DOING))?;
+    const CONTEXT: &str = "error unmarshall network config";
+    let object = root.object().map_err(|error| error.with_context(CONTEXT))?;
     list::refuse_list(root)?;
-    let name: String = object.read_or_default("name").map_err(|error| error.while_doing(DOING))?;
+    let name: String = object.read_or_default("name").map_err(|error| error.with_context(CONTEXT))?;
     if name.is_empty() {
         return Err(invalid_config("missing network name").with_details(format!(
             "a plugin of a network configuration list has neither name nor cniVersion of its own; {}",
@@ -173,7 +174,7 @@ fn check_name(root: &Node<'_>) -> Result<(), CniError> {
 
 fn config_version(root: &Node<'_>) -> Result<Version, CniError> {
     let text: Result<String, _> = root.object().and_then(|object| object.read_or_default("cniVersion"));
-    parse_config_version(&text.map_err(|error| error.while_doing("decoding version from network config"))?)
+    parse_config_version(&text.map_err(|error| error.with_context("decoding version from network config"))?)
 }
 
 /// Returns the version of a configuration whose `cniVersion` is `text`.

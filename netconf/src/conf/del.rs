@@ -6,12 +6,12 @@ use serde_json::Value;
 use super::net_conf::NetConf;
 use crate::CniError;
 use crate::decode::{DecodeError, FromNode, Node};
-use crate::list::LOADING;
+use crate::list::LOAD_CONTEXT;
 
 /// Keys, in lower case, that a DEL needs to identify the attachment, its endpoint, its addresses and the dataplane of
 /// its interface. Of `ipam`, only `type` is needed. `calico_api_group` is not: without it, the client discovers the
 /// group.
-const NEEDED: [&str; 11] = [
+const REQUIRED_KEYS: [&str; 11] = [
     "name",
     "cniversion",
     "ipam",
@@ -26,7 +26,7 @@ const NEEDED: [&str; 11] = [
 ];
 
 /// Prefixes of the keys that locate the datastore.
-const OF_DATASTORE: [&str; 2] = ["etcd_", "datastore_"];
+const DATASTORE_KEY_PREFIXES: [&str; 2] = ["etcd_", "datastore_"];
 
 impl NetConf {
     /// Decodes the configuration of a DEL. Returns the errors of keys that a DEL does not need; those keys get their
@@ -41,8 +41,8 @@ impl NetConf {
                 Ok(conf) => return Ok((conf, passed_over)),
                 Err(error) => error,
             };
-            if !remove(&mut document, &error.path) {
-                return Err(error.while_doing(LOADING));
+            if !remove_setting(&mut document, &error.path) {
+                return Err(error.with_context(LOAD_CONTEXT));
             }
             passed_over.push(error);
         }
@@ -50,7 +50,7 @@ impl NetConf {
 }
 
 /// Removes the key at `path`, or the top-level key above it. Returns false if DEL needs that key.
-fn remove(document: &mut Value, path: &str) -> bool {
+fn remove_setting(document: &mut Value, path: &str) -> bool {
     let mut keys = path_keys(path);
     let Some(key) = keys.next() else { return false };
     let name = key.to_ascii_lowercase();
@@ -59,15 +59,16 @@ fn remove(document: &mut Value, path: &str) -> bool {
         let ipam = document.get_mut(key).and_then(Value::as_object_mut);
         return setting.zip(ipam).is_some_and(|(setting, ipam)| ipam.remove(setting).is_some());
     }
-    let is_needed = NEEDED.contains(&name.as_str()) || OF_DATASTORE.iter().any(|prefix| name.starts_with(prefix));
-    !is_needed && document.as_object_mut().is_some_and(|object| object.remove(key).is_some())
+    let is_required =
+        REQUIRED_KEYS.contains(&name.as_str()) || DATASTORE_KEY_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    !is_required && document.as_object_mut().is_some_and(|object| object.remove(key).is_some())
 }
 
 /// Returns the keys of a JSON path as [`DecodeError`] writes it, up to the first that is quoted or inside a list.
 fn path_keys(path: &str) -> impl Iterator<Item = &str> {
-    let plain = |step: &&str| !step.is_empty() && !step.contains('[');
+    let is_plain = |step: &&str| !step.is_empty() && !step.contains('[');
     let steps = path.trim_start_matches('$').split('.').skip(1);
-    steps.map(|step| step.split('[').next().unwrap_or_default()).take_while(plain)
+    steps.map(|step| step.split('[').next().unwrap_or_default()).take_while(is_plain)
 }
 
 #[cfg(test)]

@@ -70,8 +70,8 @@ impl DatastoreConf {
 }
 
 /// Returns the value that the environment gives a setting, or `None` to keep the configured one.
-fn lookup_value(lookup: Lookup<'_>, name: &str, unset: bool) -> Option<String> {
-    lookup(&format!("CALICO_{name}")).or_else(|| lookup(name).filter(|_| unset))
+fn lookup_value(lookup: Lookup<'_>, name: &str, is_unset: bool) -> Option<String> {
+    lookup(&format!("CALICO_{name}")).or_else(|| lookup(name).filter(|_| is_unset))
 }
 
 fn parse_datastore_type(text: &str) -> Result<Option<DatastoreType>, CniError> {
@@ -83,7 +83,7 @@ fn parse_datastore_type(text: &str) -> Result<Option<DatastoreType>, CniError> {
     found.map(Some).ok_or_else(|| {
         let known = words.map(|(word, _)| word).join(", ");
         CniError::new(Code::INVALID_ENVIRONMENT, format!("unknown datastore type: {text}"))
-            .with_details(format!("DATASTORE_TYPE or CALICO_DATASTORE_TYPE has to be one of {known}"))
+            .with_details(format!("set DATASTORE_TYPE or CALICO_DATASTORE_TYPE to one of {known}"))
     })
 }
 

@@ -120,8 +120,8 @@ impl FromObject for DataplaneOptions {
                 conf.options.insert(key.to_owned(), text.clone());
             }
         }
-        let socket_given = conf.socket.as_ref().is_some_and(|socket| !socket.is_empty());
-        if conf.dataplane_type.is_some() && !socket_given {
+        let has_socket = conf.socket.as_ref().is_some_and(|socket| !socket.is_empty());
+        if conf.dataplane_type.is_some() && !has_socket {
             return Err(object.missing("socket", "the target of the gRPC server, as the type is \"grpc\""));
         }
         Ok(conf)

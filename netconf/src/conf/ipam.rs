@@ -97,13 +97,13 @@ impl Default for Ipam {
 impl FromObject for Ipam {
     fn from_object(object: &Object<'_>) -> Result<Ipam, DecodeError> {
         let ipam_type = object.read_with("type", read_binary_name)?.unwrap_or_default();
-        let host_local = ipam_type == HOST_LOCAL;
+        let is_host_local = ipam_type == HOST_LOCAL;
         Ok(Ipam {
             name: object.read_or_default("name")?,
             subnet: object.read_or_default("subnet")?,
             // Another IPAM plugin may use these two keys differently.
-            ranges: if host_local { object.read_or_default("ranges")? } else { Vec::new() },
-            routes: if host_local { object.read_or_default("routes")? } else { Vec::new() },
+            ranges: if is_host_local { object.read_or_default("ranges")? } else { Vec::new() },
+            routes: if is_host_local { object.read_or_default("routes")? } else { Vec::new() },
             assign_ipv4: read_true_or_false(object, "assign_ipv4")?.unwrap_or(true),
             assign_ipv6: read_true_or_false(object, "assign_ipv6")?.unwrap_or(false),
             ipv4_pools: read_pools(object, "ipv4_pools", IpAddr::is_ipv4)?,
@@ -141,14 +141,14 @@ fn read_true_or_false(object: &Object<'_>, key: &str) -> Result<Option<bool>, De
 
 /// Reads a list of pools. An entry with a `/` cannot be a pool's name, so it must be a CIDR of the family. Upstream
 /// detects an invalid entry only after it has listed the pools (IPAM-34).
-fn read_pools(object: &Object<'_>, key: &str, family: fn(&IpAddr) -> bool) -> Result<Vec<String>, DecodeError> {
+fn read_pools(object: &Object<'_>, key: &str, is_family: fn(&IpAddr) -> bool) -> Result<Vec<String>, DecodeError> {
     let want =
         if key == "ipv4_pools" { "an IPv4 CIDR or the name of a pool" } else { "an IPv6 CIDR or the name of a pool" };
     let pool = |node: &Node<'_>| match node.text(want)? {
         "" => Err(node.bad_value(want)),
         text if !text.contains('/') => Ok(text.to_owned()),
         text => match text.parse::<IpNet>() {
-            Ok(cidr) if family(&cidr.addr()) => Ok(text.to_owned()),
+            Ok(cidr) if is_family(&cidr.addr()) => Ok(text.to_owned()),
             _ => Err(node.bad_value(want)),
         },
     };

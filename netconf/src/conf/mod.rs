@@ -11,6 +11,7 @@ mod ipam;
 mod log;
 mod net_conf;
 mod node;
+mod readiness;
 
 pub use accepted::{
     Args, MesosLabel, MesosLabels, MesosNetworkInfo, OrgApacheMesos, RuntimeConfig, RuntimeDns, WindowsConf,
@@ -20,7 +21,8 @@ pub use interface::{ContainerSettings, DataplaneOptions, DeviceType, FeatureCont
 pub use ipam::{Ipam, IpamRange, IpamRoute};
 pub use log::{LogConf, LogLevel};
 pub use net_conf::{Attachment, NetConf};
-pub use node::{NodeConf, ReadinessConf};
+pub use node::NodeConf;
+pub use readiness::ReadinessConf;
 
 #[cfg(test)]
 mod tests;

@@ -9,9 +9,10 @@ use super::datastore::{DatastoreConf, Kubernetes, Policy};
 use super::interface::{ContainerSettings, DataplaneOptions, FeatureControl, InterfaceConf};
 use super::ipam::Ipam;
 use super::log::LogConf;
-use super::node::{NodeConf, ReadinessConf};
+use super::node::NodeConf;
+use super::readiness::ReadinessConf;
 use crate::decode::{self, DecodeError, FromNode, FromObject, Node, Object};
-use crate::list::{LOADING, refuse_list};
+use crate::list::{LOAD_CONTEXT, refuse_list};
 use crate::{CniError, CniResult, Code, Version};
 
 /// The network configuration: one plugin object of a network configuration list, with the list's `name` and
@@ -152,15 +153,15 @@ impl NetConf {
     /// # Errors
     /// Code 6 or 7; the message gives the JSON path, the value found and the values allowed.
     pub fn parse(bytes: &[u8]) -> Result<NetConf, CniError> {
-        let document =
-            decode::parse(bytes).map_err(|malformed| CniError::new(Code::DECODE, format!("{LOADING}: {malformed}")))?;
+        let document = decode::parse(bytes)
+            .map_err(|malformed| CniError::new(Code::DECODE, format!("{LOAD_CONTEXT}: {malformed}")))?;
         let root = Node::root("$", &document);
         refuse_list(&root)?;
         NetConf::read(&root)
     }
 
     pub(crate) fn read(root: &Node<'_>) -> Result<NetConf, CniError> {
-        NetConf::from_node(root).map_err(|error| error.while_doing(LOADING))
+        NetConf::from_node(root).map_err(|error| error.with_context(LOAD_CONTEXT))
     }
 
     /// Decodes `prevResult`, which the configuration stores undecoded. `assumed` is the version of a result without
@@ -171,6 +172,6 @@ impl NetConf {
     pub fn read_prev_result(&self, assumed: Version) -> Result<Option<CniResult>, CniError> {
         let Some(value) = &self.prev_result else { return Ok(None) };
         let node = Node::root("$.prevResult", value);
-        CniResult::from_node(&node, assumed).map(Some).map_err(|error| error.while_doing(LOADING))
+        CniResult::from_node(&node, assumed).map(Some).map_err(|error| error.with_context(LOAD_CONTEXT))
     }
 }

@@ -18,11 +18,11 @@ pub(crate) enum Malformed {
     /// The input ends too early, or is empty. The text is upstream's.
     #[error("unexpected end of JSON input")]
     Truncated,
-    #[error("more than {MAX_INPUT} bytes")]
+    #[error("the input has more than {MAX_INPUT} bytes")]
     TooLong,
-    #[error("not UTF-8 from byte {0} on")]
+    #[error("invalid UTF-8 at byte {0}")]
     NotUtf8(usize),
-    #[error("{0} is given twice")]
+    #[error("duplicate key {0}")]
     DuplicateKey(String),
     #[error("{0}")]
     Syntax(String),
@@ -40,9 +40,9 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
-    /// Returns the CNI error. `doing` precedes the message and names the failed step and the document.
-    pub(crate) fn while_doing(&self, doing: &str) -> CniError {
-        CniError::new(self.code, format!("{doing}: {self}"))
+    /// Returns the CNI error. `context` precedes the message and names the failed step and the document.
+    pub(crate) fn with_context(&self, context: &str) -> CniError {
+        CniError::new(self.code, format!("{context}: {self}"))
     }
 }
 

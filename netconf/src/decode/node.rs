@@ -29,7 +29,7 @@ impl<T: FromObject> FromNode for T {
 pub(crate) struct Node<'a> {
     pub(crate) value: &'a Value,
     path: Path<'a>,
-    secret: bool,
+    is_secret: bool,
 }
 
 /// An object at a position in a document.
@@ -42,12 +42,12 @@ pub(crate) struct Object<'a> {
 impl<'a> Node<'a> {
     /// Creates the root of a document. Errors use `name` for it: `$`, or the path of this value in an outer document.
     pub(crate) fn root(name: &'a str, value: &'a Value) -> Node<'a> {
-        Node { value, path: Path::Root(name), secret: false }
+        Node { value, path: Path::Root(name), is_secret: false }
     }
 
     /// Returns the same position, with its value hidden in errors.
     pub(crate) fn secret(&'a self) -> Node<'a> {
-        Node { value: self.value, path: self.path, secret: true }
+        Node { value: self.value, path: self.path, is_secret: true }
     }
 
     /// Returns the object at this position.
@@ -61,25 +61,25 @@ impl<'a> Node<'a> {
     /// Returns the items of the array at this position, each decoded by `read`.
     pub(crate) fn items<T>(&self, read: impl Fn(&Node<'_>) -> Result<T, DecodeError>) -> Result<Vec<T>, DecodeError> {
         let Value::Array(items) = self.value else { return Err(self.wrong_type("an array")) };
-        let item = |(index, value)| Node { value, path: Path::Index(&self.path, index), secret: self.secret };
+        let item = |(index, value)| Node { value, path: Path::Index(&self.path, index), is_secret: self.is_secret };
         items.iter().enumerate().map(|item_at| read(&item(item_at))).collect()
     }
 
     fn child(&'a self, key: &'a str, value: &'a Value) -> Node<'a> {
-        Node { value, path: Path::Key(&self.path, key), secret: self.secret }
+        Node { value, path: Path::Key(&self.path, key), is_secret: self.is_secret }
     }
 
     /// Returns the error for a value of the wrong JSON type.
     pub(crate) fn wrong_type(&self, want: &str) -> DecodeError {
-        self.unwanted(Code::DECODE, want)
+        self.mismatch(Code::DECODE, want)
     }
 
     /// Returns the error for a value of the right type that is not allowed.
     pub(crate) fn bad_value(&self, want: &str) -> DecodeError {
-        self.unwanted(Code::INVALID_CONFIG, want)
+        self.mismatch(Code::INVALID_CONFIG, want)
     }
 
-    fn unwanted(&self, code: Code, want: &str) -> DecodeError {
+    fn mismatch(&self, code: Code, want: &str) -> DecodeError {
         let problem = format!("found {}, want {want}", self.describe());
         DecodeError { path: self.path.to_string(), code, problem }
     }
@@ -95,7 +95,7 @@ impl<'a> Node<'a> {
             Value::Array(_) => return "an array".to_owned(),
             Value::Object(_) => return "an object".to_owned(),
         };
-        if self.secret {
+        if self.is_secret {
             return kind.replace("the", "a");
         }
         let text = self.value.to_string();
@@ -128,11 +128,11 @@ impl<'a> Object<'a> {
         &self,
         key: &str,
         words: &[(&str, T)],
-        any_case: bool,
+        ignores_case: bool,
     ) -> Result<Option<T>, DecodeError> {
         let word = |node: &Node<'_>| match node.value.as_str() {
             Some("") => Ok(None),
-            _ => node.word(words, any_case).map(Some),
+            _ => node.word(words, ignores_case).map(Some),
         };
         Ok(self.read_with(key, word)?.flatten())
     }
@@ -172,13 +172,13 @@ impl<'a> Object<'a> {
     }
 
     fn find(&self, key: &str) -> Result<Option<(&'a str, &'a Value)>, DecodeError> {
-        let mut same = self.map.iter().filter(|(name, _)| name.eq_ignore_ascii_case(key));
-        let Some((first, value)) = same.next() else { return Ok(None) };
-        match same.next() {
+        let mut matching = self.map.iter().filter(|(name, _)| name.eq_ignore_ascii_case(key));
+        let Some((first, value)) = matching.next() else { return Ok(None) };
+        match matching.next() {
             None => Ok(Some((first, value))),
             // Two keys that differ only in letter case mean the same setting.
             Some((second, _)) => {
-                let problem = format!("the same key as {first:?}; keep one of them");
+                let problem = format!("duplicate of key {first:?}; remove one of them");
                 Err(DecodeError { path: self.path_of(second), code: Code::DECODE, problem })
             }
         }

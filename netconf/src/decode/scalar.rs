@@ -77,14 +77,14 @@ impl Node<'_> {
         }
     }
 
-    /// Returns the value that `words` assigns to the string at this position. `any_case` ignores letter case.
-    pub(crate) fn word<T: Copy>(&self, words: &[(&str, T)], any_case: bool) -> Result<T, DecodeError> {
+    /// Returns the value that `words` assigns to the string at this position. `ignores_case` ignores letter case.
+    pub(crate) fn word<T: Copy>(&self, words: &[(&str, T)], ignores_case: bool) -> Result<T, DecodeError> {
         let quoted: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
         let want = format!("the string {}", quoted.join(" or "));
         let text = self.text(&want)?;
         words
             .iter()
-            .find(|(word, _)| *word == text || any_case && word.eq_ignore_ascii_case(text))
+            .find(|(word, _)| *word == text || ignores_case && word.eq_ignore_ascii_case(text))
             .map(|(_, value)| *value)
             .ok_or_else(|| self.bad_value(&want))
     }

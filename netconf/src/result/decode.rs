@@ -14,13 +14,13 @@ impl CniResult {
     /// Code 6 if the result cannot be decoded, code 7 if a value or its version is not allowed. The message gives the
     /// JSON path.
     pub fn parse(stdout: &[u8], assumed: Version) -> Result<CniResult, CniError> {
-        const DOING: &str = "cannot read the result of the delegated plugin";
-        let value =
-            decode::parse(stdout).map_err(|malformed| CniError::new(Code::DECODE, format!("{DOING}: {malformed}")))?;
+        const CONTEXT: &str = "cannot read the result of the delegated plugin";
+        let value = decode::parse(stdout)
+            .map_err(|malformed| CniError::new(Code::DECODE, format!("{CONTEXT}: {malformed}")))?;
         if value.is_null() {
             return Ok(CniResult::default());
         }
-        CniResult::from_node(&Node::root("$", &value), assumed).map_err(|error| error.while_doing(DOING))
+        CniResult::from_node(&Node::root("$", &value), assumed).map_err(|error| error.with_context(CONTEXT))
     }
 
     /// Reads the result at `node` in the version of its own `cniVersion`, or in `assumed` without one.

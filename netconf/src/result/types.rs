@@ -178,9 +178,9 @@ impl FromStr for IpNet {
     fn from_str(text: &str) -> Result<IpNet, IpNetParseError> {
         let invalid = || IpNetParseError(text.to_owned());
         let (addr, prefix_len) = text.split_once('/').ok_or_else(invalid)?;
-        let decimal = !prefix_len.is_empty() && prefix_len.bytes().all(|b| b.is_ascii_digit());
+        let is_decimal = !prefix_len.is_empty() && prefix_len.bytes().all(|b| b.is_ascii_digit());
         let addr = addr.parse().map_err(|_| invalid())?;
-        let prefix_len = prefix_len.parse().ok().filter(|_| decimal).ok_or_else(invalid)?;
+        let prefix_len = prefix_len.parse().ok().filter(|_| is_decimal).ok_or_else(invalid)?;
         IpNet::new(addr, prefix_len).ok_or_else(invalid)
     }
 }

@@ -3,8 +3,8 @@
 //! There are two differences from upstream, because a policy must not allow more than it states. A rule with an invalid
 //! CIDR is left out, while upstream makes it a rule for all addresses (KC-307). Such rules are rare, because leading
 //! zeros in an IPv4 address are accepted, as the API server accepts them. The rules left out are listed in
-//! [`Converted::refused`], next to all rules that could be converted, while upstream's controller drops the whole
-//! policy for an invalid port.
+//! [`Converted::refused`], next to all rules that could be converted. Upstream's controller drops the
+//! whole policy for an invalid port.
 
 mod peers;
 mod ports;
@@ -15,7 +15,7 @@ use std::fmt;
 
 use serde_json::Number;
 
-use self::peers::{OfWhat, peers, selector};
+use self::peers::{SelectorTarget, peers, selector};
 use self::ports::by_protocol;
 pub use self::ports::simplify_ports;
 use crate::api::{DEFAULT_TIER, InNamespace, PolicySpec, PortParseError, Protocol, Rule, RuleEntity};
@@ -34,12 +34,12 @@ pub struct Converted {
     /// The policy, with all rules that could be converted.
     pub spec: PolicySpec<InNamespace>,
     /// The rules that could not be converted. They allow no traffic.
-    pub refused: Vec<RefusedRule>,
+    pub refused: Vec<RejectedRule>,
 }
 
 /// A rule that could not be converted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RefusedRule {
+pub struct RejectedRule {
     /// The list that contains the rule.
     pub direction: Direction,
     /// The index of the rule in that list.
@@ -69,7 +69,7 @@ pub enum RuleProblem {
         problem: PortParseError,
     },
     /// An invalid network, or an invalid exception of a network.
-    #[error("failed to parse the network of an ipBlock: {0}")]
+    #[error("cannot parse the network of an ipBlock: {0}")]
     Network(#[from] CidrParseError),
 }
 
@@ -83,7 +83,7 @@ pub fn network_policy(policy: &NetworkPolicySpec) -> Converted {
         order: Some(Number::from(ORDER)),
         ingress: rules(Direction::Ingress, ingress, &mut refused),
         egress: rules(Direction::Egress, egress, &mut refused),
-        selector: selector(policy.pod_selector.as_ref(), OfWhat::Pods),
+        selector: selector(policy.pod_selector.as_ref(), SelectorTarget::Pods),
         types: types(&policy.policy_types),
         ..PolicySpec::default()
     };
@@ -101,13 +101,13 @@ fn types(given: &[String]) -> Vec<String> {
 fn rules<'r>(
     direction: Direction,
     given: impl Iterator<Item = (&'r [PolicyPeer], &'r [PolicyPort])>,
-    refused: &mut Vec<RefusedRule>,
+    refused: &mut Vec<RejectedRule>,
 ) -> Vec<Rule> {
     let mut all = Vec::new();
     for (index, (peers, ports)) in given.enumerate() {
         match rule(direction, peers, ports) {
             Ok(rules) => all.extend(rules),
-            Err(problem) => refused.push(RefusedRule { direction, index, problem }),
+            Err(problem) => refused.push(RejectedRule { direction, index, problem }),
         }
     }
     all
@@ -140,7 +140,7 @@ impl fmt::Display for Direction {
     }
 }
 
-impl fmt::Display for RefusedRule {
+impl fmt::Display for RejectedRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = self.direction.to_string().to_lowercase();
         write!(f, "{list}[{}]: {}", self.index, self.problem)

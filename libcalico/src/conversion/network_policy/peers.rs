@@ -8,7 +8,7 @@ use crate::net::{Cidr, CidrParseError};
 use crate::workload::ORCHESTRATOR_LABEL;
 
 /// The prefix length of the range of IPv6 addresses that map IPv4 addresses.
-const MAPPED: u8 = 96;
+const IPV4_MAPPED_PREFIX: u8 = 96;
 
 /// Converts each peer separately. An empty list yields one peer that matches everything.
 pub(super) fn peers(given: &[PolicyPeer]) -> Result<Vec<RuleEntity>, CidrParseError> {
@@ -21,12 +21,12 @@ pub(super) fn peers(given: &[PolicyPeer]) -> Result<Vec<RuleEntity>, CidrParseEr
 fn peer(given: &PolicyPeer) -> Result<RuleEntity, CidrParseError> {
     if let Some(IpBlock { cidr, except }) = &given.ip_block {
         let nets = vec![network(cidr)?];
-        let not_nets = except.iter().map(|hole| network(hole)).collect::<Result<_, _>>()?;
+        let not_nets = except.iter().map(|excluded| network(excluded)).collect::<Result<_, _>>()?;
         return Ok(RuleEntity { nets, not_nets, ..RuleEntity::default() });
     }
     Ok(RuleEntity {
-        selector: selector(given.pod_selector.as_ref(), OfWhat::Pods),
-        namespace_selector: selector(given.namespace_selector.as_ref(), OfWhat::Namespaces),
+        selector: selector(given.pod_selector.as_ref(), SelectorTarget::Pods),
+        namespace_selector: selector(given.namespace_selector.as_ref(), SelectorTarget::Namespaces),
         ..RuleEntity::default()
     })
 }
@@ -35,11 +35,12 @@ fn peer(given: &PolicyPeer) -> Result<RuleEntity, CidrParseError> {
 fn network(text: &str) -> Result<String, CidrParseError> {
     let cidr: Cidr = match text.parse() {
         Ok(cidr) => cidr,
-        Err(error) => sloppy(text).ok_or(error)?,
+        Err(error) => parse_with_leading_zeros(text).ok_or(error)?,
     };
     if let IpAddr::V6(address) = cidr.network()
         && let Some(address) = address.to_ipv4_mapped()
-        && let Some(cidr) = cidr.prefix().checked_sub(MAPPED).and_then(|prefix| Cidr::new(address.into(), prefix))
+        && let Some(cidr) =
+            cidr.prefix().checked_sub(IPV4_MAPPED_PREFIX).and_then(|prefix| Cidr::new(address.into(), prefix))
     {
         return Ok(cidr.to_string());
     }
@@ -47,7 +48,7 @@ fn network(text: &str) -> Result<String, CidrParseError> {
 }
 
 /// Parses `010.0.0.0/8`, which the API server reads as 10.0.0.0/8. Other programs read the zero as octal or reject it.
-fn sloppy(text: &str) -> Option<Cidr> {
+fn parse_with_leading_zeros(text: &str) -> Option<Cidr> {
     let (address, prefix) = text.split_once('/')?;
     let octets = address.split('.').map(decimal).collect::<Option<Vec<u8>>>()?;
     let octets: [u8; 4] = octets.try_into().ok()?;
@@ -60,7 +61,7 @@ fn decimal(text: &str) -> Option<u8> {
 
 /// The kind of objects that a selector selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OfWhat {
+pub(super) enum SelectorTarget {
     /// Pods, but neither host endpoints nor endpoints of other orchestrators.
     Pods,
     /// Namespaces.
@@ -69,16 +70,16 @@ pub(super) enum OfWhat {
 
 /// Returns the selector's text; empty if a selector of namespaces is missing (KC-305). No value is escaped, because
 /// labels cannot contain quotes.
-pub(super) fn selector(given: Option<&LabelSelector>, what: OfWhat) -> String {
+pub(super) fn selector(given: Option<&LabelSelector>, target: SelectorTarget) -> String {
     let mut terms = Vec::new();
-    if what == OfWhat::Pods {
+    if target == SelectorTarget::Pods {
         terms.push(format!("{ORCHESTRATOR_LABEL} == 'k8s'"));
     }
     let Some(given) = given else { return terms.join(" && ") };
     terms.extend(given.match_labels.iter().map(|(key, value)| format!("{key} == '{value}'")));
     terms.extend(given.match_expressions.iter().filter_map(expression));
     let is_empty = given.match_labels.is_empty() && given.match_expressions.is_empty();
-    if what == OfWhat::Namespaces && is_empty { "all()".into() } else { terms.join(" && ") }
+    if target == SelectorTarget::Namespaces && is_empty { "all()".into() } else { terms.join(" && ") }
 }
 
 /// Returns the term of an expression; `None` for an unknown operator, which upstream also skips.

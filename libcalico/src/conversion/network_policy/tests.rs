@@ -40,7 +40,7 @@ fn converted_policies_match_upstreams_golden_output() {
 fn rule_with_an_unparsable_network_is_dropped() {
     let rules = |peers: Value| {
         let converted = converted(json!({"ingress": [{"from": peers}, {"ports": [{"port": 80}]}]}));
-        let refused: Vec<String> = converted.refused.iter().map(RefusedRule::to_string).collect();
+        let refused: Vec<String> = converted.refused.iter().map(RejectedRule::to_string).collect();
         (serde_json::to_value(converted.spec.ingress).unwrap(), refused)
     };
     let second = json!({"action": "Allow", "protocol": "TCP", "destination": {"ports": [80]}});
@@ -48,9 +48,8 @@ fn rule_with_an_unparsable_network_is_dropped() {
     let first = json!({"action": "Allow", "source":
         {"nets": ["10.0.0.0/8"], "notNets": ["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"]}});
     assert_eq!(rules(zeros), (json!([first, second]), vec![]));
-    let text = |cidr: &str| {
-        vec![format!("ingress[0]: failed to parse the network of an ipBlock: invalid CIDR address: {cidr}")]
-    };
+    let text =
+        |cidr: &str| vec![format!("ingress[0]: cannot parse the network of an ipBlock: invalid CIDR address: {cidr}")];
     for (wrong, cidr) in [
         (json!([{"ipBlock": {"cidr": "10.0.0.0"}}]), "10.0.0.0"),
         (json!([{"podSelector": {}}, {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16", "any"]}}]), "any"),
@@ -121,7 +120,7 @@ fn any_policy() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// The converted policy can be stored and read back, every selector parses, and no refused rule is part of it.
+    /// The converted policy can be stored and read back, every selector parses, and no rejected rule is part of it.
     #[test]
     fn policy_conversion_is_deterministic_and_its_output_parses(policy in any_policy()) {
         let once = converted(policy.clone());

@@ -4,17 +4,17 @@
 //! CEL rules need a real API server: `tests/tests/kubernetes_crds.rs`.
 
 mod api_server;
-mod kept;
-mod refused;
+mod preserved_fields;
+mod rejected_objects;
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::{definitions, published};
+use super::{definitions, generated_files};
 use crate::kubernetes::ApiGroup;
-use crate::kubernetes::recordings::GROUPS;
+use crate::kubernetes::golden::GROUPS;
 
 /// Returns the schema of a plural.
 fn schema(group: ApiGroup, plural: &str) -> Value {
@@ -32,7 +32,7 @@ fn published_crds_are_current() {
         }
     }
     there.sort();
-    let mut made = published().unwrap();
+    let mut made = generated_files().unwrap();
     made.sort();
     assert_eq!(there, made.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), "make generate");
     for (path, text) in made {

@@ -2,7 +2,7 @@
 //! the v3 metadata as JSON (DS-56, DS-57). In `projectcalico.org/v3` the v3 metadata is the resource's own.
 //!
 //! Upstream moves labels and annotations that others put on a v1 resource into the annotation, and drops those on an
-//! IPAM object (DS-59, IPAM-86). We leave both on the resource: see [`Foreign`].
+//! IPAM object (DS-59, IPAM-86). We leave both on the resource: see [`PreservedMetadata`].
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 use super::error::Malformed;
 use super::json::{Fields, put_object, take_object, take_text, text};
 use super::resource::{ApiGroup, Location};
-use super::revision::{Foreign, ObjectRevision, reverse_uid};
+use super::revision::{ObjectRevision, PreservedMetadata, reverse_uid};
 use crate::api::{DEFAULT_TIER, NAME_ANNOTATION as ANNOTATION, without_tier};
 
 /// Parts of keys. Labels and annotations whose key contains one of them are on the v1 resource as well as in the
 /// annotation.
-const SHOWN: [&str; 2] = ["projectcalico.org/", "operator.tigera.io/"];
+const SHARED_KEY_PARTS: [&str; 2] = ["projectcalico.org/", "operator.tigera.io/"];
 
-/// The fields that the API server maintains, which are never copied from an object; see also [`forget_field_managers`].
-const SERVERS_OWN: [&str; 3] = ["generation", "managedFields", "selfLink"];
+/// The fields that the API server maintains, which are never copied from an object; see also [`clear_field_managers`].
+const SERVER_MANAGED_FIELDS: [&str; 3] = ["generation", "managedFields", "selfLink"];
 
 /// The fields that identify an object or its state. They never count as metadata of others.
-const IDENTITY: [&str; 7] = [
+const IDENTITY_FIELDS: [&str; 7] = [
     "name",
     "namespace",
     "uid",
@@ -49,33 +49,37 @@ const ORDER: [&str; 11] = [
 // === v3 kinds: the canonical value has metadata ===
 
 /// Returns the v3 metadata of a resource, and the part of the resource's own metadata that v3 does not show.
-pub(super) fn read(group: ApiGroup, mut metadata: Fields) -> Result<(Fields, Foreign), Malformed> {
-    without(&mut metadata, &SERVERS_OWN);
+pub(super) fn read(group: ApiGroup, mut metadata: Fields) -> Result<(Fields, PreservedMetadata), Malformed> {
+    remove_keys(&mut metadata, &SERVER_MANAGED_FIELDS);
     metadata.remove("resourceVersion");
     match group {
-        ApiGroup::V3 => Ok((metadata, Foreign::default())),
+        ApiGroup::V3 => Ok((metadata, PreservedMetadata::default())),
         ApiGroup::CrdV1 => read_v1(metadata),
     }
 }
 
-fn read_v1(mut resource: Fields) -> Result<(Fields, Foreign), Malformed> {
+fn read_v1(mut resource: Fields) -> Result<(Fields, PreservedMetadata), Malformed> {
     if let Some(uid) = take_text(&mut resource, "uid").filter(|uid| !uid.is_empty()) {
-        resource.insert("uid".into(), reversed(&uid)?.into());
+        resource.insert("uid".into(), reversed_uid(&uid)?.into());
     }
     let Some(mut inner) = take_annotation(&mut resource)? else {
         // Only kubectl wrote this resource, so its own metadata is the v3 metadata.
-        let foreign = Foreign { metadata: own_of_others(&resource, &Fields::new()), ..Foreign::default() };
-        return Ok((resource, foreign));
+        let preserved = PreservedMetadata {
+            metadata: metadata_of_others(&resource, &Fields::new()),
+            ..PreservedMetadata::default()
+        };
+        return Ok((resource, preserved));
     };
-    let foreign = Foreign { metadata: own_of_others(&resource, &inner), ..Foreign::default() };
+    let preserved =
+        PreservedMetadata { metadata: metadata_of_others(&resource, &inner), ..PreservedMetadata::default() };
     for key in ["labels", "annotations"] {
         let mut merged = take_object(&mut resource, key);
         merged.append(&mut take_object(&mut inner, key));
         put_object(&mut inner, key, merged);
     }
-    each_owner(&mut inner, |owner| {
-        let of_calico = ApiGroup::CrdV1.api_version() == owner || ApiGroup::V3.api_version() == owner;
-        of_calico.then(|| ApiGroup::V3.api_version())
+    replace_owner_api_versions(&mut inner, |owner| {
+        let is_calico = ApiGroup::CrdV1.api_version() == owner || ApiGroup::V3.api_version() == owner;
+        is_calico.then(|| ApiGroup::V3.api_version())
     })?;
     for key in ["namespace", "uid"] {
         inner.remove(key);
@@ -86,19 +90,19 @@ fn read_v1(mut resource: Fields) -> Result<(Fields, Foreign), Malformed> {
             inner.extend(resource.remove_entry(key));
         }
     }
-    Ok((inner, foreign))
+    Ok((inner, preserved))
 }
 
 /// Returns the metadata that others put on a v1 resource: labels and annotations without our prefixes that the
 /// annotation does not repeat, owner references and finalizers. Owner references and finalizers stay on the resource,
 /// and also in the annotation if they are part of the v3 metadata.
-fn own_of_others(resource: &Fields, inner: &Fields) -> Fields {
+fn metadata_of_others(resource: &Fields, inner: &Fields) -> Fields {
     let mut others = resource.clone();
-    without(&mut others, &IDENTITY);
+    remove_keys(&mut others, &IDENTITY_FIELDS);
     for key in ["labels", "annotations"] {
         let mut pairs = take_object(&mut others, key);
         let repeated = |name: &String| inner.get(key).is_some_and(|inner| inner.get(name).is_some());
-        pairs.retain(|name, _| !is_shown(name) && !repeated(name));
+        pairs.retain(|name, _| !is_on_resource_too(name) && !repeated(name));
         put_object(&mut others, key, pairs);
     }
     others
@@ -111,24 +115,24 @@ pub(super) fn write(
     mut metadata: Fields,
     revision: Option<&ObjectRevision>,
 ) -> Result<Fields, Malformed> {
-    without(&mut metadata, &SERVERS_OWN);
+    remove_keys(&mut metadata, &SERVER_MANAGED_FIELDS);
     metadata.retain(|_, value| !value.is_null());
     let uid = take_text(&mut metadata, "uid").filter(|uid| !uid.is_empty());
-    without(&mut metadata, &["name", "namespace", "resourceVersion"]);
+    remove_keys(&mut metadata, &["name", "namespace", "resourceVersion"]);
     let mut resource = match group {
         ApiGroup::V3 => metadata,
-        ApiGroup::CrdV1 => write_v1(metadata, revision.map(|revision| &revision.foreign))?,
+        ApiGroup::CrdV1 => write_v1(metadata, revision.map(|revision| &revision.preserved))?,
     };
-    identify(&mut resource, location, revision);
+    set_identity(&mut resource, location, revision);
     if let Some(uid) = uid {
-        let uid = if group == ApiGroup::CrdV1 { reversed(&uid)? } else { uid };
+        let uid = if group == ApiGroup::CrdV1 { reversed_uid(&uid)? } else { uid };
         resource.insert("uid".into(), uid.into());
     }
     Ok(resource)
 }
 
-fn write_v1(mut inner: Fields, foreign: Option<&Foreign>) -> Result<Fields, Malformed> {
-    let mut resource = foreign.map(|foreign| foreign.metadata.clone()).unwrap_or_default();
+fn write_v1(mut inner: Fields, preserved: Option<&PreservedMetadata>) -> Result<Fields, Malformed> {
+    let mut resource = preserved.map(|preserved| preserved.metadata.clone()).unwrap_or_default();
     for key in ["labels", "annotations"] {
         let others = take_object(&mut resource, key);
         let (mut on_resource, mut in_annotation) = (Fields::new(), Fields::new());
@@ -136,7 +140,7 @@ fn write_v1(mut inner: Fields, foreign: Option<&Foreign>) -> Result<Fields, Malf
             if others.contains_key(&name) {
                 on_resource.insert(name, value);
             } else {
-                if is_shown(&name) {
+                if is_on_resource_too(&name) {
                     on_resource.insert(name.clone(), value.clone());
                 }
                 in_annotation.insert(name, value);
@@ -145,7 +149,9 @@ fn write_v1(mut inner: Fields, foreign: Option<&Foreign>) -> Result<Fields, Malf
         put_object(&mut resource, key, on_resource);
         put_object(&mut inner, key, in_annotation);
     }
-    each_owner(&mut inner, |owner| (owner == ApiGroup::V3.api_version()).then(|| ApiGroup::CrdV1.api_version()))?;
+    replace_owner_api_versions(&mut inner, |owner| {
+        (owner == ApiGroup::V3.api_version()).then(|| ApiGroup::CrdV1.api_version())
+    })?;
     put_annotation(&mut resource, &inner)?;
     Ok(resource)
 }
@@ -154,9 +160,13 @@ fn write_v1(mut inner: Fields, foreign: Option<&Foreign>) -> Result<Fields, Malf
 
 /// Returns the metadata of an IPAM object that [`write_ipam`] does not create itself. `labels` are the keys of the
 /// labels that the object must have.
-pub(super) fn read_ipam(group: ApiGroup, mut metadata: Fields, labels: &[&str]) -> Result<Foreign, Malformed> {
-    without(&mut metadata, &SERVERS_OWN);
-    without(&mut metadata, &IDENTITY);
+pub(super) fn read_ipam(
+    group: ApiGroup,
+    mut metadata: Fields,
+    labels: &[&str],
+) -> Result<PreservedMetadata, Malformed> {
+    remove_keys(&mut metadata, &SERVER_MANAGED_FIELDS);
+    remove_keys(&mut metadata, &IDENTITY_FIELDS);
     let mut annotation = match group {
         ApiGroup::V3 => Fields::new(),
         ApiGroup::CrdV1 => take_annotation(&mut metadata)?.unwrap_or_default(),
@@ -164,10 +174,10 @@ pub(super) fn read_ipam(group: ApiGroup, mut metadata: Fields, labels: &[&str]) 
     annotation.retain(|_, value| !value.is_null());
     for fields in [&mut metadata, &mut annotation] {
         let mut others = take_object(fields, "labels");
-        without(&mut others, labels);
+        remove_keys(&mut others, labels);
         put_object(fields, "labels", others);
     }
-    Ok(Foreign { metadata, annotation })
+    Ok(PreservedMetadata { metadata, annotation })
 }
 
 /// Returns the metadata of an IPAM object to be written. Without a revision, the object is new.
@@ -177,7 +187,7 @@ pub(super) fn write_ipam(
     labels: &[(&str, String)],
     revision: Option<&ObjectRevision>,
 ) -> Result<Fields, Malformed> {
-    let Foreign { mut metadata, mut annotation } = revision.map(|r| r.foreign.clone()).unwrap_or_default();
+    let PreservedMetadata { mut metadata, mut annotation } = revision.map(|r| r.preserved.clone()).unwrap_or_default();
     for fields in [&mut metadata, &mut annotation] {
         let mut all = take_object(fields, "labels");
         all.extend(labels.iter().map(|(key, value)| ((*key).to_owned(), Value::from(value.as_str()))));
@@ -186,7 +196,7 @@ pub(super) fn write_ipam(
     if group == ApiGroup::CrdV1 {
         put_annotation(&mut metadata, &annotation)?;
     }
-    identify(&mut metadata, location, revision);
+    set_identity(&mut metadata, location, revision);
     Ok(metadata)
 }
 
@@ -195,7 +205,7 @@ pub(super) fn write_ipam(
 ///
 /// Used for blocks, which are written for each pod, by programs that compare the resourceVersion. The record is of no
 /// use there. It makes up a quarter of each block, which all nodes watch, and a fifth of the time of each write.
-pub(super) fn forget_field_managers(resource: &mut Fields) {
+pub(super) fn clear_field_managers(resource: &mut Fields) {
     // An empty entry discards the record; without entries the API server keeps it.
     resource.insert("managedFields".into(), Value::Array(vec![Value::Object(Fields::new())]));
 }
@@ -214,11 +224,11 @@ pub(super) fn is_policy_named_by_resource(group: ApiGroup, resource: &Fields) ->
 }
 
 /// Stores the name in the v3 metadata, in both places of the stored form: `name` and the annotation.
-pub(super) fn note_policy_name(metadata: &mut Fields, by_resource: bool, spec: Option<&Value>) {
+pub(super) fn annotate_policy_name(metadata: &mut Fields, is_named_by_resource: bool, spec: Option<&Value>) {
     let tier = spec.and_then(|spec| spec["tier"].as_str()).unwrap_or_default();
     let is_default = tier.is_empty() || tier == DEFAULT_TIER;
     let name = text(metadata, "name").unwrap_or_default();
-    let name = if by_resource && is_default { without_tier(name) } else { name }.to_owned();
+    let name = if is_named_by_resource && is_default { without_tier(name) } else { name }.to_owned();
     let mut annotations = take_object(metadata, "annotations");
     annotations.insert(ANNOTATION.into(), json!({ "name": name }).to_string().into());
     put_object(metadata, "annotations", annotations);
@@ -235,7 +245,7 @@ pub(super) fn take_policy_name(metadata: &mut Fields) -> String {
 
 // === parts ===
 
-fn identify(resource: &mut Fields, location: &Location, revision: Option<&ObjectRevision>) {
+fn set_identity(resource: &mut Fields, location: &Location, revision: Option<&ObjectRevision>) {
     resource.insert("name".into(), location.name.as_str().into());
     if let Some(namespace) = &location.namespace {
         resource.insert("namespace".into(), namespace.as_str().into());
@@ -252,7 +262,7 @@ fn take_annotation(resource: &mut Fields) -> Result<Option<Fields>, Malformed> {
     put_object(resource, "annotations", annotations);
     let Some(text) = text else { return Ok(None) };
     let inner: Option<Fields> = serde_json::from_str(&text)
-        .map_err(|error| Malformed(format!("the annotation {ANNOTATION} is not the JSON of metadata: {error}")))?;
+        .map_err(|error| Malformed(format!("cannot parse the annotation {ANNOTATION} as JSON of metadata: {error}")))?;
     Ok(Some(inner.unwrap_or_default()))
 }
 
@@ -265,35 +275,38 @@ fn put_annotation(resource: &mut Fields, inner: &Fields) -> Result<(), Malformed
 }
 
 /// Stores the object's name in the annotation of a v1 resource, whose own name may differ.
-pub(super) fn name(resource: &mut Fields, name: String) -> Result<(), Malformed> {
+pub(super) fn set_policy_name(resource: &mut Fields, name: String) -> Result<(), Malformed> {
     let mut inner = take_annotation(resource)?.unwrap_or_default();
     inner.insert("name".into(), name.into());
     put_annotation(resource, &inner)
 }
 
 /// Rewrites the owner references for which `rename` returns another API version, and reverses their uids.
-fn each_owner(metadata: &mut Fields, rename: impl Fn(&str) -> Option<&'static str>) -> Result<(), Malformed> {
+fn replace_owner_api_versions(
+    metadata: &mut Fields,
+    rename: impl Fn(&str) -> Option<&'static str>,
+) -> Result<(), Malformed> {
     let owners = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut);
     for owner in owners.into_iter().flatten().filter_map(Value::as_object_mut) {
         let Some(version) = owner.get("apiVersion").and_then(Value::as_str).and_then(&rename) else { continue };
         owner.insert("apiVersion".into(), version.into());
         if let Some(uid) = take_text(owner, "uid").filter(|uid| !uid.is_empty()) {
-            owner.insert("uid".into(), reversed(&uid)?.into());
+            owner.insert("uid".into(), reversed_uid(&uid)?.into());
         }
     }
     Ok(())
 }
 
 /// Returns the v3 uid of a custom resource, or back.
-pub(super) fn reversed(uid: &str) -> Result<String, Malformed> {
-    reverse_uid(uid).ok_or_else(|| Malformed(format!("the uid {uid:?} is not a UUID")))
+pub(super) fn reversed_uid(uid: &str) -> Result<String, Malformed> {
+    reverse_uid(uid).ok_or_else(|| Malformed(format!("invalid uid {uid:?}: not a UUID")))
 }
 
-fn is_shown(key: &str) -> bool {
-    SHOWN.iter().any(|part| key.contains(part))
+fn is_on_resource_too(key: &str) -> bool {
+    SHARED_KEY_PARTS.iter().any(|part| key.contains(part))
 }
 
-fn without(fields: &mut Fields, keys: &[&str]) {
+fn remove_keys(fields: &mut Fields, keys: &[&str]) {
     for key in keys {
         fields.remove(*key);
     }

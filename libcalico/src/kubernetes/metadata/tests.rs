@@ -23,8 +23,8 @@ fn annotated(metadata: &Fields) -> Value {
 /// Reads `resource` and writes it back at the revision as read.
 fn rewritten(group: ApiGroup, resource: &Value) -> Value {
     let given = fields(resource.clone());
-    let (metadata, foreign) = read(group, given.clone()).unwrap();
-    let revision = ObjectRevision::of(&given, foreign);
+    let (metadata, preserved) = read(group, given.clone()).unwrap();
+    let revision = ObjectRevision::of(&given, preserved);
     Value::Object(write(group, &pool(group), metadata, Some(&revision)).unwrap())
 }
 
@@ -106,9 +106,9 @@ fn metadata_set_with_kubectl_stays_in_place() {
 fn removed_labels_are_deleted_from_the_resource() {
     let given =
         fields(json!({"name": "p", "labels": {"x": "y"}, "annotations": {ANNOTATION: r#"{"labels":{"q":"r"}}"#}}));
-    let (mut metadata, foreign) = read(ApiGroup::CrdV1, given).unwrap();
+    let (mut metadata, preserved) = read(ApiGroup::CrdV1, given).unwrap();
     metadata.remove("labels");
-    let revision = ObjectRevision { foreign, ..ObjectRevision::default() };
+    let revision = ObjectRevision { preserved, ..ObjectRevision::default() };
     let written = write(ApiGroup::CrdV1, &pool(ApiGroup::CrdV1), metadata, Some(&revision)).unwrap();
     assert!(!written.contains_key("labels"));
     assert_eq!(annotated(&written), json!({}));
@@ -138,9 +138,9 @@ fn created_object_has_upstreams_annotation_and_body() {
 fn v3_metadata_is_the_resource_metadata_unchanged() {
     let given = json!({"name": "p", "uid": UID, "resourceVersion": "9", "labels": {"x": "y"}, "finalizers": ["f"],
         "deletionTimestamp": "2026-08-22T07:00:00Z", "future": {"a": 1}});
-    let (metadata, foreign) = read(ApiGroup::V3, fields(given.clone())).unwrap();
+    let (metadata, preserved) = read(ApiGroup::V3, fields(given.clone())).unwrap();
     assert_eq!(metadata["deletionTimestamp"], "2026-08-22T07:00:00Z");
-    assert!(foreign.is_empty());
+    assert!(preserved.is_empty());
     assert_eq!(rewritten(ApiGroup::V3, &given), given);
 }
 
@@ -152,11 +152,11 @@ fn foreign_metadata_of_ipam_objects_is_preserved() {
         "labels": {"team": "a", label.0: "4"}, "finalizers": ["f"],
         "annotations": {"note": "n", ANNOTATION: r#"{"labels":{"projectcalico.org/ip-version":"4"}}"#},
     });
-    let foreign = read_ipam(ApiGroup::CrdV1, fields(given.clone()), &[label.0]).unwrap();
-    let revision = ObjectRevision::of(given.as_object().unwrap(), foreign);
+    let preserved = read_ipam(ApiGroup::CrdV1, fields(given.clone()), &[label.0]).unwrap();
+    let revision = ObjectRevision::of(given.as_object().unwrap(), preserved);
     let written = write_ipam(ApiGroup::CrdV1, &pool(ApiGroup::CrdV1), &[label], Some(&revision)).unwrap();
     let mut expected = fields(given);
-    without(&mut expected, &["uid", "generation", "creationTimestamp"]);
+    remove_keys(&mut expected, &["uid", "generation", "creationTimestamp"]);
     assert_eq!(written, expected);
 }
 
@@ -169,8 +169,8 @@ fn old_and_new_ipam_annotations_are_read() {
         (r#"{"creationTimestamp":"2026-08-22T06:33:20Z"}"#, r#"{"creationTimestamp":"2026-08-22T06:33:20Z"}"#),
     ] {
         let metadata = fields(json!({"name": "p", "resourceVersion": "9", "annotations": {ANNOTATION: given}}));
-        let foreign = read_ipam(ApiGroup::CrdV1, metadata.clone(), &[]).unwrap();
-        let revision = ObjectRevision::of(&metadata, foreign);
+        let preserved = read_ipam(ApiGroup::CrdV1, metadata.clone(), &[]).unwrap();
+        let revision = ObjectRevision::of(&metadata, preserved);
         let again = write_ipam(ApiGroup::CrdV1, &pool(ApiGroup::CrdV1), &[], Some(&revision)).unwrap();
         assert_eq!(again["annotations"][ANNOTATION], written);
     }

@@ -60,7 +60,7 @@ pub fn endpoint_of_pod(pod: &Pod, interface_prefix: &str) -> Option<PodEndpoint>
     let addresses = addresses(pod, &mut problems);
     spec.ip_networks = addresses.iter().map(Cidr::to_string).collect();
     if !addresses.is_empty() {
-        spec.ip_nats = floating(pod, &addresses, &mut problems);
+        spec.ip_nats = floating_nats(pod, &addresses, &mut problems);
     }
     spec.allow_spoofed_source_prefixes = source_prefixes(pod, &mut problems);
     spec.qos_controls = qos_controls(&pod.metadata.annotations, &mut problems);
@@ -83,18 +83,18 @@ fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
     if listed.is_finished() {
         return Vec::new();
     }
-    keep(listed.parse().map(|address| address.map_err(PodProblem::from)), problems)
+    valid_values(listed.parse().map(|address| address.map_err(PodProblem::from)), problems)
 }
 
 /// Pairs each floating address with the pod's own address of the same family. A floating address of a family that the
 /// pod does not have is left out.
-fn floating(pod: &Pod, addresses: &[Cidr], problems: &mut Vec<PodProblem>) -> Vec<IpNat> {
+fn floating_nats(pod: &Pod, addresses: &[Cidr], problems: &mut Vec<PodProblem>) -> Vec<IpNat> {
     let external = texts(pod, FLOATING_IPS, problems);
     if external.is_empty() {
         return Vec::new();
     }
     if let Some(network) = addresses.iter().find(|address| address.size() != 1) {
-        problems.push(PodProblem::NotOneAddress(*network));
+        problems.push(PodProblem::NotSingleAddress(*network));
         return Vec::new();
     }
     let nat = |external_ip: String| {
@@ -111,7 +111,7 @@ fn source_prefixes(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<String> {
         Ok(prefix) => Ok(prefix.to_string()),
         Err(cause) => Err(PodProblem::Prefix { annotation: ALLOWED_SOURCE_PREFIXES, cause }),
     });
-    keep(parsed, problems)
+    valid_values(parsed, problems)
 }
 
 fn texts(pod: &Pod, key: &'static str, problems: &mut Vec<PodProblem>) -> Vec<String> {
@@ -134,12 +134,12 @@ pub fn texts_of(annotations: &BTreeMap<String, String>, key: &'static str) -> Re
 }
 
 /// Returns the parsed values and adds an error for each other value to `problems`.
-fn keep<T>(parsed: impl Iterator<Item = Result<T, PodProblem>>, problems: &mut Vec<PodProblem>) -> Vec<T> {
+fn valid_values<T>(parsed: impl Iterator<Item = Result<T, PodProblem>>, problems: &mut Vec<PodProblem>) -> Vec<T> {
     parsed.filter_map(|one| one.map_err(|problem| problems.push(problem)).ok()).collect()
 }
 
 /// Returns the parts of an endpoint that the patch writes: container ID and addresses.
-pub(super) fn written_part(endpoint: &Value) -> (String, Vec<String>) {
+pub(super) fn written_fields(endpoint: &Value) -> (String, Vec<String>) {
     let container = endpoint.pointer("/spec/containerID").and_then(Value::as_str).unwrap_or_default();
     let networks = endpoint.pointer("/spec/ipNetworks").and_then(Value::as_array);
     let texts = networks.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);

@@ -149,7 +149,7 @@ fn invalid_pod_annotations_are_dropped_and_reported() {
     let bad = pod(json!({"metadata": {"annotations": {POD_IPS: "10.0.0.0/24,x", FLOATING_IPS: r#"["1.2.3.4"]"#}}}));
     let found = endpoint_of_pod(&bad, "cali").unwrap();
     assert_eq!(found.endpoint.spec.ip_networks, ["10.0.0.0/24"]);
-    assert!(matches!(&found.problems[..], [PodProblem::Address(_), PodProblem::NotOneAddress(_)]), "{found:?}");
+    assert!(matches!(&found.problems[..], [PodProblem::Address(_), PodProblem::NotSingleAddress(_)]), "{found:?}");
 }
 
 /// Endpoints list ports with a name or a host port (CNI-116).

@@ -6,7 +6,7 @@ mod tests;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::metadata::check_metadata;
-use crate::api::{AllowedUse, AssignmentMode, Choice, IpPool, IpPoolSpec};
+use crate::api::{AllowedUse, AssignmentMode, IpPool, IpPoolSpec, StringEnum};
 use crate::net::{Cidr, IpVersion};
 use crate::selector::Selector;
 use crate::validation_error::{FieldError, ValidationError};
@@ -28,7 +28,7 @@ pub struct PoolSurroundings<'a> {
 }
 
 /// Completes a pool, checks it, and returns the pool to store.
-pub fn admit_ip_pool(pool: IpPool, surroundings: &PoolSurroundings<'_>) -> Result<IpPool, ValidationError> {
+pub fn admit_ip_pool(pool: IpPool, context: &PoolSurroundings<'_>) -> Result<IpPool, ValidationError> {
     let mut pool = pool;
     let (range, address) = parse_cidr(&pool.spec)?;
     complete_ip_pool(&mut pool.spec);
@@ -37,7 +37,7 @@ pub fn admit_ip_pool(pool: IpPool, surroundings: &PoolSurroundings<'_>) -> Resul
         findings.push(FieldError::new("IPPool.Spec.CIDR", &pool.spec.cidr, "IPPool CIDR is not strictly masked"));
     }
     pool.spec.cidr = range.to_string();
-    check_change(&pool, &range, surroundings, &mut findings);
+    check_change(&pool, &range, context, &mut findings);
     check_content(&pool.spec, &range, &mut findings);
     findings.extend(check_metadata(&pool));
     ValidationError::from_findings(findings).map(|()| pool)
@@ -70,12 +70,12 @@ fn parse_cidr(spec: &IpPoolSpec) -> Result<(Cidr, IpAddr), FieldError> {
 }
 
 /// Checks a pool against stored pools and blocks: overlaps, and changes that existing allocations do not allow.
-fn check_change(pool: &IpPool, range: &Cidr, surroundings: &PoolSurroundings<'_>, findings: &mut Vec<FieldError>) {
-    match surroundings.previous {
+fn check_change(pool: &IpPool, range: &Cidr, context: &PoolSurroundings<'_>, findings: &mut Vec<FieldError>) {
+    match context.previous {
         Some(previous) => check_update(pool, range, previous, findings),
         None => {
-            check_overlaps(pool, range, surroundings.pools, findings);
-            check_blocks(pool, range, surroundings.blocks, findings);
+            check_overlaps(pool, range, context.pools, findings);
+            check_blocks(pool, range, context.blocks, findings);
         }
     }
 }
@@ -189,40 +189,40 @@ fn check_selector(name: &str, selector: &str, findings: &mut Vec<FieldError>) {
 }
 
 fn check_uses(spec: &IpPoolSpec, findings: &mut Vec<FieldError>) {
-    let mut refuse = |field: &str, value: String, reason: &str| findings.push(FieldError::new(field, value, reason));
+    let mut reject = |field: &str, value: String, reason: &str| findings.push(FieldError::new(field, value, reason));
     let uses = &spec.allowed_uses;
     let uses_text = || format!("{uses:?}");
     if uses.iter().enumerate().any(|(i, allowed)| uses[..i].contains(allowed)) {
-        refuse("IPPool.Spec.AllowedUses", uses_text(), "each use may be named once");
+        reject("IPPool.Spec.AllowedUses", uses_text(), "a use is listed twice; list each use once");
     }
-    for unknown in uses.iter().filter(|allowed| matches!(allowed, Choice::Other(_))) {
-        let reason = "not a use that is known here: Workload, Tunnel and LoadBalancer are";
-        refuse("IPPool.Spec.AllowedUses", format!("{unknown:?}"), reason);
+    for unknown in uses.iter().filter(|allowed| matches!(allowed, StringEnum::Other(_))) {
+        let reason = "unsupported use; use Workload, Tunnel or LoadBalancer";
+        reject("IPPool.Spec.AllowedUses", format!("{unknown:?}"), reason);
     }
-    if let Some(Choice::Other(mode)) = &spec.assignment_mode {
-        let reason = "not a mode that is known here: Automatic and Manual are";
-        refuse("IPPool.Spec.AssignmentMode", mode.clone(), reason);
+    if let Some(StringEnum::Other(mode)) = &spec.assignment_mode {
+        let reason = "unsupported mode; use Automatic or Manual";
+        reject("IPPool.Spec.AssignmentMode", mode.clone(), reason);
     }
     if spec.allows(AllowedUse::Tunnel) && !spec.namespace_selector.is_empty() {
         let reason = "namespaceSelector cannot be used with the allowed use Tunnel; set allowedUses to [Workload]";
-        refuse("IPPool.Spec.NamespaceSelector", spec.namespace_selector.clone(), reason);
+        reject("IPPool.Spec.NamespaceSelector", spec.namespace_selector.clone(), reason);
     }
     if !spec.allows(AllowedUse::LoadBalancer) {
         return;
     }
     if uses.iter().any(|u| !u.is(&AllowedUse::LoadBalancer)) {
         let reason = "LoadBalancer cannot be combined with Workload or Tunnel allowed uses";
-        refuse("IPPool.Spec.AllowedUses", uses_text(), reason);
+        reject("IPPool.Spec.AllowedUses", uses_text(), reason);
     }
     if spec.ipip_mode != NEVER || spec.vxlan_mode != NEVER {
-        refuse("IPPool.Spec.AllowedUses", uses_text(), "LoadBalancer IP pool cannot have IPIP or VXLAN enabled");
+        reject("IPPool.Spec.AllowedUses", uses_text(), "LoadBalancer IP pool cannot have IPIP or VXLAN enabled");
     }
     if spec.disable_bgp_export {
         let reason = "LoadBalancer IP pool cannot have disableBGPExport set";
-        refuse("IPPool.Spec.DisableBGPExport", spec.disable_bgp_export.to_string(), reason);
+        reject("IPPool.Spec.DisableBGPExport", spec.disable_bgp_export.to_string(), reason);
     }
     if spec.node_selector != ALL {
         let reason = "LoadBalancer IP pool must have the node selector all()";
-        refuse("IPPool.Spec.NodeSelector", spec.node_selector.clone(), reason);
+        reject("IPPool.Spec.NodeSelector", spec.node_selector.clone(), reason);
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::api::Choice;
+use crate::api::StringEnum;
 
 fn pool(cidr: &str) -> IpPool {
     IpPool::new("pool", IpPoolSpec { cidr: cidr.into(), ..IpPoolSpec::default() })
@@ -93,12 +93,12 @@ fn invalid_pool_modes_selectors_and_uses_are_rejected() {
     type Change = fn(&mut IpPoolSpec);
     let cases: [(Change, &str); 14] = [
         (
-            |s| s.allowed_uses.push(Choice::Other("Gateway".into())),
-            "AllowedUses = 'Gateway' (not a use that is known here: Workload, Tunnel and LoadBalancer are)",
+            |s| s.allowed_uses.push(StringEnum::Other("Gateway".into())),
+            "AllowedUses = 'Gateway' (unsupported use; use Workload, Tunnel or LoadBalancer)",
         ),
         (
-            |s| s.assignment_mode = Some(Choice::Other("OnDemand".into())),
-            "AssignmentMode = 'OnDemand' (not a mode that is known here: Automatic and Manual are)",
+            |s| s.assignment_mode = Some(StringEnum::Other("OnDemand".into())),
+            "AssignmentMode = 'OnDemand' (unsupported mode; use Automatic or Manual)",
         ),
         (|s| s.ipip_mode = "Sometimes".into(), "IPIPMode = 'Sometimes' (Reason: failed to validate Field: IPIPMode"),
         (|s| s.vxlan_mode = "x".into(), "because of Tag: vxlanMode )"),
@@ -113,7 +113,7 @@ fn invalid_pool_modes_selectors_and_uses_are_rejected() {
         (|s| s.node_selector = "global()".into(), "global() cannot be used"),
         (|s| s.node_selector = format!("has({})", "a".repeat(1024)), "longer than 1024 characters"),
         (|s| s.namespace_selector = "has(a)".into(), "cannot be used with the allowed use Tunnel"),
-        (|s| s.allowed_uses = vec![AllowedUse::Workload.into(); 2], "each use may be named once"),
+        (|s| s.allowed_uses = vec![AllowedUse::Workload.into(); 2], "a use is listed twice; list each use once"),
         (
             |s| s.allowed_uses = vec![AllowedUse::LoadBalancer.into(), AllowedUse::Workload.into()],
             "'[LoadBalancer, Workload]' (LoadBalancer cannot be combined with Workload or Tunnel allowed uses)",
@@ -155,21 +155,21 @@ fn created_pool_may_not_overlap_another_pool() {
     let mut broken = pool("nonsense");
     broken.metadata.name = "broken".into();
     let pools = [other, broken, pool("10.0.0.0/16")];
-    let surroundings = PoolSurroundings { pools: &pools, ..PoolSurroundings::default() };
-    let found = findings(admit_ip_pool(pool("10.0.0.0/16"), &surroundings));
+    let context = PoolSurroundings { pools: &pools, ..PoolSurroundings::default() };
+    let found = findings(admit_ip_pool(pool("10.0.0.0/16"), &context));
     let expected =
         "IPPool.Spec.CIDR = '10.0.0.0/16' (IPPool(pool) CIDR overlaps with IPPool(other) CIDR 10.0.128.0/20)";
     assert_eq!(found, [expected]);
-    let update = PoolSurroundings { previous: Some(&pools[2]), ..surroundings };
+    let update = PoolSurroundings { previous: Some(&pools[2]), ..context };
     assert!(admit_ip_pool(pool("10.0.0.0/16"), &update).is_ok(), "an overlap that is there already stays");
 }
 
 #[test]
 fn created_pool_may_not_cover_blocks_of_another_size() {
     let blocks = ["10.0.1.0/26", "10.9.0.0/24"].map(|b| b.parse().unwrap());
-    let surroundings = PoolSurroundings { blocks: &blocks, ..PoolSurroundings::default() };
-    assert!(admit_ip_pool(pool("10.0.0.0/16"), &surroundings).is_ok());
-    let found = findings(admit_ip_pool(with("10.0.0.0/16", |s| s.block_size = Some(28)), &surroundings));
+    let context = PoolSurroundings { blocks: &blocks, ..PoolSurroundings::default() };
+    assert!(admit_ip_pool(pool("10.0.0.0/16"), &context).is_ok());
+    let found = findings(admit_ip_pool(with("10.0.0.0/16", |s| s.block_size = Some(28)), &context));
     assert!(found[0].starts_with("IPPool.Spec.BlockSize = '28' (IPPool blocksSize conflicts"), "{found:?}");
 }
 

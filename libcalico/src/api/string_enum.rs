@@ -1,4 +1,4 @@
-//! [`Choice`]: a value of a closed set to which a newer Calico may have added values.
+//! [`StringEnum`]: a value of a closed set to which a newer Calico may have added values.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// readable and the value survives a rewrite.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Choice<T> {
+pub enum StringEnum<T> {
     /// A value of the set.
     Known(T),
     /// Any other text.
@@ -17,7 +17,7 @@ pub enum Choice<T> {
 
 /// The schema lists only the known values, so the API server rejects any other value that a client writes.
 #[cfg(feature = "schema")]
-impl<T: schemars::JsonSchema> schemars::JsonSchema for Choice<T> {
+impl<T: schemars::JsonSchema> schemars::JsonSchema for StringEnum<T> {
     fn inline_schema() -> bool {
         T::inline_schema()
     }
@@ -31,25 +31,25 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for Choice<T> {
     }
 }
 
-impl<T: PartialEq> Choice<T> {
+impl<T: PartialEq> StringEnum<T> {
     /// Returns true if this is `value`.
     pub fn is(&self, value: &T) -> bool {
-        matches!(self, Choice::Known(known) if known == value)
+        matches!(self, StringEnum::Known(known) if known == value)
     }
 }
 
-impl<T> From<T> for Choice<T> {
+impl<T> From<T> for StringEnum<T> {
     fn from(value: T) -> Self {
-        Choice::Known(value)
+        StringEnum::Known(value)
     }
 }
 
 /// Formats the value as it is stored, without quotes.
-impl<T: fmt::Debug> fmt::Debug for Choice<T> {
+impl<T: fmt::Debug> fmt::Debug for StringEnum<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Choice::Known(value) => value.fmt(f),
-            Choice::Other(text) => f.write_str(text),
+            StringEnum::Known(value) => value.fmt(f),
+            StringEnum::Other(text) => f.write_str(text),
         }
     }
 }

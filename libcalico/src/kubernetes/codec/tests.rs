@@ -70,7 +70,7 @@ fn objects_without_a_kubernetes_resource_are_not_requested() {
     assert_eq!(v1().query(&container), Ok(Query::Nothing));
     let containers = ObjectSelect { namespace: Some("default".into()), name_prefix: "n-cni-c1-".into() };
     assert_eq!(v1().query(&many::<WorkloadEndpoint>(&containers)), Ok(Query::Nothing));
-    assert!(matches!(v1().query(&many::<Profile>(&ObjectSelect::default())), Err(TranscodeError::Unsupported { .. })));
+    assert!(matches!(v1().query(&many::<Profile>(&ObjectSelect::default())), Err(CodecError::Unsupported { .. })));
     let elsewhere = Range {
         kind: "IPPool",
         path: "/calico/x".into(),
@@ -78,8 +78,8 @@ fn objects_without_a_kubernetes_resource_are_not_requested() {
         keys_only: false,
         freshness: Freshness::Latest,
     };
-    assert!(matches!(v1().query(&elsewhere), Err(TranscodeError::Path { .. })));
-    assert!(matches!(v1().query(&Range { kind: "Felix", ..elsewhere }), Err(TranscodeError::Unsupported { .. })));
+    assert!(matches!(v1().query(&elsewhere), Err(CodecError::Path { .. })));
+    assert!(matches!(v1().query(&Range { kind: "Felix", ..elsewhere }), Err(CodecError::Unsupported { .. })));
 }
 
 /// The CNI plugin's user may not list pods (DS-83).
@@ -421,7 +421,7 @@ fn writes_of_derived_objects_are_rejected() {
         Write::create(&ObjectKey::namespaced("default", "n-cni-c1-eth0"), &container),
     ] {
         let error = v1().request(&write.unwrap()).unwrap_err();
-        assert!(matches!(error, TranscodeError::Unsupported { .. }), "{error}");
+        assert!(matches!(error, CodecError::Unsupported { .. }), "{error}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::error::{Malformed, TranscodeError};
+use super::error::{CodecError, Malformed};
 use super::json::{Fields, json_bytes, take_object, text};
 use super::kind::StoredKind;
 use super::kubevirt::{VirtualMachine, VirtualMachineInstance};
@@ -10,7 +10,7 @@ use super::pod::{Pod, PodOnNode, PodOnNodeKey};
 use super::query::{self, Query};
 use super::request::{self, Request};
 use super::resource::ApiGroup;
-use super::revision::{Foreign, ObjectRevision};
+use super::revision::{ObjectRevision, PreservedMetadata};
 use super::workload_endpoint::endpoint_of_pod;
 use super::{affinity, ipam, metadata, node, pod_patch, profile};
 use crate::api::{API_VERSION, ObjectKey, WorkloadEndpoint};
@@ -37,10 +37,10 @@ pub struct Decoded {
 }
 
 /// An object in its stored form, with its path.
-struct Stored {
+struct StoredObject {
     path: String,
     value: Fields,
-    foreign: Foreign,
+    preserved: PreservedMetadata,
 }
 
 impl Transcoder {
@@ -61,7 +61,7 @@ impl Transcoder {
 
     /// Returns the request that reads `range`. Equal queries may share a request, such as those of an endpoint and its
     /// pod.
-    pub fn query(&self, range: &Range) -> Result<Query, TranscodeError> {
+    pub fn query(&self, range: &Range) -> Result<Query, CodecError> {
         query::query(self.group, self.kind("Get", range.kind)?, range)
     }
 
@@ -73,17 +73,20 @@ impl Transcoder {
         let given = object.get("metadata").and_then(Value::as_object);
         let name = given.and_then(|metadata| text(metadata, "name")).unwrap_or_default().to_owned();
         let namespace = given.and_then(|metadata| text(metadata, "namespace")).map(str::to_owned);
-        let mut revision = given.map(|given| ObjectRevision::of(given, Foreign::default())).unwrap_or_default();
+        let mut revision =
+            given.map(|given| ObjectRevision::of(given, PreservedMetadata::default())).unwrap_or_default();
 
-        let pair = |path, value, revision: &ObjectRevision| RawEntry { path, value, revision: revision.revision() };
+        let raw_entry =
+            |path, value, revision: &ObjectRevision| RawEntry { path, value, revision: revision.revision() };
         if range.keys_only && !object.contains_key("spec") {
-            let path = query::path_of_name(kind, namespace.as_deref(), &name).filter(|path| within(range, path))?;
-            return Some(Decoded { entry: pair(path, Vec::new(), &revision), tombstone: false });
+            let path =
+                query::path_of_name(kind, namespace.as_deref(), &name).filter(|path| is_in_range(range, path))?;
+            return Some(Decoded { entry: raw_entry(path, Vec::new(), &revision), tombstone: false });
         }
-        let (path, value) = match self.stored(kind, object).and_then(|stored| placed(kind, range, stored)) {
+        let (path, value) = match self.stored(kind, object).and_then(|stored| at_requested_path(kind, range, stored)) {
             Ok(None) => return None,
             Ok(Some(stored)) => {
-                revision.foreign = stored.foreign;
+                revision.preserved = stored.preserved;
                 (stored.path, Value::Object(stored.value))
             }
             // No kind decodes from a text, and the decoder's error quotes the text.
@@ -98,13 +101,13 @@ impl Transcoder {
         };
         let is_tombstone = kind.has_tombstones() && value.get("deleted") == Some(&Value::Bool(true));
         // Lists of affinities omit objects marked as deleted; lists of blocks and handles do not (DS-72).
-        let hidden = is_tombstone && range.prefix && kind == StoredKind::Affinity;
-        (within(range, &path) && !hidden)
-            .then(|| Decoded { entry: pair(path, json_bytes(&value), &revision), tombstone: is_tombstone })
+        let is_hidden = is_tombstone && range.prefix && kind == StoredKind::Affinity;
+        (is_in_range(range, &path) && !is_hidden)
+            .then(|| Decoded { entry: raw_entry(path, json_bytes(&value), &revision), tombstone: is_tombstone })
     }
 
     /// Returns the request that performs `write`.
-    pub fn request(&self, write: &Write) -> Result<Request, TranscodeError> {
+    pub fn request(&self, write: &Write) -> Result<Request, CodecError> {
         request::request(self.group, self.kind("Create", write.kind)?, write)
     }
 
@@ -112,46 +115,46 @@ impl Transcoder {
     pub fn revision(&self, kind: &str, reply: &Value) -> Revision {
         let metadata = reply.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
         // Metadata that cannot be parsed is not written back either.
-        let foreign = StoredKind::named(kind).map(|kind| self.foreign(kind, metadata.clone()));
-        ObjectRevision::of(&metadata, foreign.and_then(Result::ok).unwrap_or_default()).revision()
+        let preserved = StoredKind::named(kind).map(|kind| self.preserved(kind, metadata.clone()));
+        ObjectRevision::of(&metadata, preserved.and_then(Result::ok).unwrap_or_default()).revision()
     }
 
-    fn kind(&self, operation: &'static str, name: &str) -> Result<StoredKind, TranscodeError> {
-        StoredKind::named(name).ok_or_else(|| TranscodeError::Unsupported {
+    fn kind(&self, operation: &'static str, name: &str) -> Result<StoredKind, CodecError> {
+        StoredKind::named(name).ok_or_else(|| CodecError::Unsupported {
             operation,
             object: name.into(),
-            reason: "the kind is not kept in the Kubernetes datastore",
+            reason: "the Kubernetes datastore does not store this kind",
         })
     }
 
-    fn foreign(&self, kind: StoredKind, metadata: Fields) -> Result<Foreign, Malformed> {
+    fn preserved(&self, kind: StoredKind, metadata: Fields) -> Result<PreservedMetadata, Malformed> {
         match kind {
             StoredKind::Affinity => metadata::read_ipam(self.group, metadata, &affinity::LABELS),
             StoredKind::Block | StoredKind::Handle | StoredKind::Config => {
                 metadata::read_ipam(self.group, metadata, &[])
             }
-            StoredKind::Object(_) => metadata::read(self.group, metadata).map(|(_, foreign)| foreign),
-            StoredKind::Endpoint => Ok(pod_patch::detached(&metadata)),
-            _ => Ok(Foreign::default()),
+            StoredKind::Object(_) => metadata::read(self.group, metadata).map(|(_, preserved)| preserved),
+            StoredKind::Endpoint => Ok(pod_patch::preserve_detached(&metadata)),
+            _ => Ok(PreservedMetadata::default()),
         }
     }
 
-    fn stored(&self, kind: StoredKind, mut object: Fields) -> Result<Option<Stored>, Malformed> {
-        if kind.is_kubernetes_own() {
-            return self.kubernetes_own(kind, object);
+    fn stored(&self, kind: StoredKind, mut object: Fields) -> Result<Option<StoredObject>, Malformed> {
+        if kind.is_kubernetes_object() {
+            return self.kubernetes_object(kind, object);
         }
         let metadata = take_object(&mut object, "metadata");
         if let StoredKind::Object(v3) = kind {
             let name = text(&metadata, "name").unwrap_or_default().to_owned();
             let namespace = text(&metadata, "namespace").map(str::to_owned);
-            let by_resource = v3.is_policy && metadata::is_policy_named_by_resource(self.group, &metadata);
-            let (mut metadata, foreign) = metadata::read(self.group, metadata)?;
+            let is_named_by_resource = v3.is_policy && metadata::is_policy_named_by_resource(self.group, &metadata);
+            let (mut metadata, preserved) = metadata::read(self.group, metadata)?;
             if v3.is_policy {
-                metadata::note_policy_name(&mut metadata, by_resource, object.get("spec"));
+                metadata::annotate_policy_name(&mut metadata, is_named_by_resource, object.get("spec"));
             }
             object.insert("metadata".into(), Value::Object(metadata));
             let path = query::path_of_name(kind, namespace.as_deref(), &name).unwrap_or_default();
-            return Ok(Some(Stored { path, value: typed(object, v3.kind), foreign }));
+            return Ok(Some(StoredObject { path, value: with_type(object, v3.kind), preserved }));
         }
         let spec = take_object(&mut object, "spec");
         let (path, value) = match kind {
@@ -166,31 +169,31 @@ impl Transcoder {
             }
             _ => (IpamConfig::path(&TheConfig), ipam::config_from_spec(spec)),
         };
-        Ok(Some(Stored { path, value, foreign: self.foreign(kind, metadata)? }))
+        Ok(Some(StoredObject { path, value, preserved: self.preserved(kind, metadata)? }))
     }
 
-    fn kubernetes_own(&self, kind: StoredKind, object: Fields) -> Result<Option<Stored>, Malformed> {
-        let stored = |path, value| Ok(Some(Stored { path, value, foreign: Foreign::default() }));
+    fn kubernetes_object(&self, kind: StoredKind, object: Fields) -> Result<Option<StoredObject>, Malformed> {
+        let stored = |path, value| Ok(Some(StoredObject { path, value, preserved: PreservedMetadata::default() }));
         let name_of = |value: &Fields| {
             let name = value.get("metadata").and_then(|metadata| metadata["name"].as_str()).unwrap_or_default();
             name.to_owned()
         };
         match kind {
             StoredKind::Node => {
-                let value = typed(node::from_kubernetes(object), "Node");
+                let value = with_type(node::from_kubernetes(object), "Node");
                 stored(query::path_of_name(kind, None, &name_of(&value)).unwrap_or_default(), value)
             }
             StoredKind::Profile => {
-                let value = typed(profile::from_kubernetes(object)?, "Profile");
+                let value = with_type(profile::from_kubernetes(object)?, "Profile");
                 stored(crate::api::Profile::path(&ObjectKey::global(name_of(&value))), value)
             }
             StoredKind::Endpoint => {
-                let foreign = object.get("metadata").and_then(Value::as_object).map(pod_patch::detached);
+                let preserved = object.get("metadata").and_then(Value::as_object).map(pod_patch::preserve_detached);
                 let pod: Pod = serde_json::from_value(Value::Object(object))?;
                 let Some(found) = endpoint_of_pod(&pod, &self.interface_prefix) else { return Ok(None) };
                 let path = WorkloadEndpoint::path(&found.endpoint.key());
                 let value = serde_json::from_slice(&found.endpoint.encode()?)?;
-                Ok(Some(Stored { path, value, foreign: foreign.unwrap_or_default() }))
+                Ok(Some(StoredObject { path, value, preserved: preserved.unwrap_or_default() }))
             }
             StoredKind::Namespace => stored(super::Namespace::path(&ObjectKey::global(name_of(&object))), object),
             _ => {
@@ -198,8 +201,8 @@ impl Transcoder {
                 let node = object.get("spec").and_then(|spec| spec["nodeName"].as_str()).unwrap_or_default();
                 let key = ObjectKey::namespaced(namespace.unwrap_or_default(), name_of(&object));
                 let path = match kind {
-                    StoredKind::Machine => VirtualMachine::path(&key),
-                    StoredKind::MachineInstance => VirtualMachineInstance::path(&key),
+                    StoredKind::VirtualMachine => VirtualMachine::path(&key),
+                    StoredKind::VirtualMachineInstance => VirtualMachineInstance::path(&key),
                     StoredKind::PodOnNode => {
                         let namespace = namespace.unwrap_or_default().to_owned();
                         PodOnNode::path(&PodOnNodeKey { node: node.to_owned(), namespace, name: key.name })
@@ -213,13 +216,13 @@ impl Transcoder {
 }
 
 /// Returns `object` with the kind and the API version of v3 objects.
-fn typed(mut object: Fields, kind: &str) -> Fields {
+fn with_type(mut object: Fields, kind: &str) -> Fields {
     object.insert("apiVersion".into(), API_VERSION.into());
     object.insert("kind".into(), kind.into());
     object
 }
 
-fn within(range: &Range, path: &str) -> bool {
+fn is_in_range(range: &Range, path: &str) -> bool {
     match range.prefix {
         true => path.starts_with(&range.path) || affinity::is_of_any_owner(&range.path),
         false => path == range.path,
@@ -227,7 +230,11 @@ fn within(range: &Range, path: &str) -> bool {
 }
 
 /// Checks that a single object is the requested one, because different keys may share a name.
-fn placed(kind: StoredKind, range: &Range, stored: Option<Stored>) -> Result<Option<Stored>, Malformed> {
+fn at_requested_path(
+    kind: StoredKind,
+    range: &Range,
+    stored: Option<StoredObject>,
+) -> Result<Option<StoredObject>, Malformed> {
     let Some(stored) = stored else { return Ok(None) };
     if range.prefix || stored.path == range.path {
         return Ok(Some(stored));
@@ -236,7 +243,7 @@ fn placed(kind: StoredKind, range: &Range, stored: Option<Stored>) -> Result<Opt
     if kind == StoredKind::Endpoint {
         return Ok(None);
     }
-    Err(Malformed(format!("the object of that name is {}", stored.path)))
+    Err(Malformed(format!("the object of this name belongs to another path: {}", stored.path)))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::api::{NetworkPolicy, Object, Profile, Spec};
 use crate::store::Kind;
 use crate::validation::{admit_policy, validate_profile};
 
-const MIRRORED: [&str; 2] = ["/networkpolicies/", "/profiles/"];
+const CONVERTED_PATHS: [&str; 2] = ["/networkpolicies/", "/profiles/"];
 
 /// Returns the path and the stored form of an object, with the placeholders that the recordings use for uid and time.
 fn stored<S: Spec>(mut object: Object<S>) -> (String, Value) {
@@ -25,7 +25,7 @@ fn stored<S: Spec>(mut object: Object<S>) -> (String, Value) {
 }
 
 /// Returns the object to store for a Kubernetes object.
-fn mirrored(object: &Value) -> Option<(String, Value)> {
+fn converted_object(object: &Value) -> Option<(String, Value)> {
     let metadata = &object["metadata"];
     let (name, namespace) = (metadata["name"].as_str().unwrap(), metadata["namespace"].as_str().unwrap_or_default());
     let labels = || serde_json::from_value::<Option<BTreeMap<String, String>>>(metadata["labels"].clone()).unwrap();
@@ -41,12 +41,12 @@ fn mirrored(object: &Value) -> Option<(String, Value)> {
         "Namespace" => {
             // The API server adds this label.
             labels.insert("kubernetes.io/metadata.name".into(), name.into());
-            let name_of_profile = format!("{NAMESPACE_PROFILE_PREFIX}{name}");
-            Some(checked(Profile::new(name_of_profile, namespace_profile(name, &labels))))
+            let profile_name = format!("{NAMESPACE_PROFILE_PREFIX}{name}");
+            Some(checked(Profile::new(profile_name, namespace_profile(name, &labels))))
         }
         "ServiceAccount" => {
-            let name_of_profile = format!("{SERVICE_ACCOUNT_PROFILE_PREFIX}{namespace}.{name}");
-            Some(checked(Profile::new(name_of_profile, service_account_profile(name, &labels))))
+            let profile_name = format!("{SERVICE_ACCOUNT_PROFILE_PREFIX}{namespace}.{name}");
+            Some(checked(Profile::new(profile_name, service_account_profile(name, &labels))))
         }
         _ => None,
     }
@@ -69,12 +69,13 @@ fn converted_objects_match_upstreams_controller_recordings() {
         if recording["datastore"] != "etcd" {
             continue;
         }
-        let made: BTreeMap<_, _> = recording["input"].as_array().unwrap().iter().filter_map(mirrored).collect();
+        let converted_objects: BTreeMap<_, _> =
+            recording["input"].as_array().unwrap().iter().filter_map(converted_object).collect();
         let store = recording["store"].as_object().unwrap();
-        let expected = store.iter().filter(|(key, _)| MIRRORED.iter().any(|part| key.contains(part)));
+        let expected = store.iter().filter(|(key, _)| CONVERTED_PATHS.iter().any(|part| key.contains(part)));
         let expected: BTreeMap<_, _> = expected.map(|(key, value)| (key.clone(), value.clone())).collect();
-        assert_eq!(json!(made), json!(expected), "{}", file.display());
-        compared += made.len();
+        assert_eq!(json!(converted_objects), json!(expected), "{}", file.display());
+        compared += converted_objects.len();
     }
     assert!(compared >= 12, "{compared}");
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::api_server::{dropped, refusals};
 use super::schema;
 use crate::kubernetes::ApiGroup;
-use crate::kubernetes::recordings::GROUPS;
+use crate::kubernetes::golden::GROUPS;
 
 /// Returns the first reason for rejection, or the first field that is dropped.
 fn answer(group: ApiGroup, plural: &str, mut object: Value) -> String {

@@ -12,7 +12,7 @@ use crate::api::{
     StagedGlobalNetworkPolicy, Tier,
 };
 use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
-use crate::kubernetes::recordings::{GROUPS, states};
+use crate::kubernetes::golden::{GROUPS, states};
 use crate::kubernetes::{Request, Transcoder};
 use crate::store::{Kind, Write};
 

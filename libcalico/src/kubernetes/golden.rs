@@ -94,13 +94,13 @@ fn round_trip<K: Kind>(transcoder: &Transcoder, select: &K::Select, name: &str, 
     let write = Write::update(&read.key, &read.value, &read.revision).unwrap();
     let Request::Replace { location: written_at, body } = transcoder.request(&write).unwrap() else { panic!() };
     assert_eq!(written_at, location);
-    assert_eq!(without_servers_own(body), without_servers_own(as_ours(object, K::KIND)), "{name}");
+    assert_eq!(without_servers_own(body), without_servers_own(with_own_annotation(object, K::KIND)), "{name}");
     assert_eq!(transcoder.revision(K::KIND, object), read.revision);
     read.key
 }
 
 /// Adds the two things that a v1 writer adds to an object that only kubectl wrote: the annotation, and the time in it.
-fn as_ours(object: &Value, kind: &str) -> Value {
+fn with_own_annotation(object: &Value, kind: &str) -> Value {
     let mut object = object.clone();
     let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
     let is_kubectls = annotations.is_some_and(|annotations| !annotations.contains_key("projectcalico.org/metadata"));
@@ -114,9 +114,9 @@ fn as_ours(object: &Value, kind: &str) -> Value {
 /// Removes the fields that the API server sets regardless of the request, or that it is asked not to keep. A uid may be
 /// sent, but never a different one.
 fn without_servers_own(mut object: Value) -> Value {
-    let told = if object["kind"] == "IPAMBlock" { &["managedFields"][..] } else { &[] };
+    let server_fields = if object["kind"] == "IPAMBlock" { &["managedFields"][..] } else { &[] };
     let metadata = object["metadata"].as_object_mut().unwrap();
-    for key in ["creationTimestamp", "generation", "uid"].iter().chain(told) {
+    for key in ["creationTimestamp", "generation", "uid"].iter().chain(server_fields) {
         metadata.remove(*key);
     }
     object
@@ -126,11 +126,11 @@ fn without_servers_own(mut object: Value) -> Value {
 fn every_recorded_kubernetes_object_round_trips() {
     for (folder, group) in GROUPS {
         let transcoder = Transcoder::new(group);
-        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        let mut object_counts: BTreeMap<String, usize> = BTreeMap::new();
         for (at, state) in states(folder) {
             for (name, object) in &state {
                 let plural = name.split('/').next().unwrap();
-                *seen.entry(plural.into()).or_default() += 1;
+                *object_counts.entry(plural.into()).or_default() += 1;
                 let all = ObjectSelect::default();
                 match plural {
                     "ipamblocks" => _ = round_trip::<Block>(&transcoder, &None, name, object),
@@ -156,7 +156,7 @@ fn every_recorded_kubernetes_object_round_trips() {
             ("ippools", 60),
             ("clusterinformations", 60),
         ] {
-            assert!(seen[plural] >= least, "{folder}: {seen:?}");
+            assert!(object_counts[plural] >= least, "{folder}: {object_counts:?}");
         }
     }
 }
@@ -170,9 +170,9 @@ fn created_objects_match_upstreams_recorded_objects() {
         for (at, state) in states(folder) {
             for (name, object) in &state {
                 let write = match name.split('/').next().unwrap() {
-                    "ipamblocks" => made_anew::<Block>(&transcoder, &None, object),
-                    "ipamhandles" => made_anew::<Handle>(&transcoder, &(), object),
-                    "blockaffinities" => made_anew::<BlockAffinity>(&transcoder, &AffinitySelect::default(), object),
+                    "ipamblocks" => create_write::<Block>(&transcoder, &None, object),
+                    "ipamhandles" => create_write::<Handle>(&transcoder, &(), object),
+                    "blockaffinities" => create_write::<BlockAffinity>(&transcoder, &AffinitySelect::default(), object),
                     _ => continue,
                 };
                 let Request::Create { body, .. } = transcoder.request(&write).unwrap() else { panic!() };
@@ -184,7 +184,7 @@ fn created_objects_match_upstreams_recorded_objects() {
     }
 }
 
-fn made_anew<K: Kind>(transcoder: &Transcoder, select: &K::Select, object: &Value) -> Write {
+fn create_write<K: Kind>(transcoder: &Transcoder, select: &K::Select, object: &Value) -> Write {
     let read = decode_entry::<K>(&transcoder.decode(&whole::<K>(select), object.clone()).unwrap().entry).unwrap();
     Write::create(&read.key, &read.value).unwrap()
 }

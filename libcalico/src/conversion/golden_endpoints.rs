@@ -35,7 +35,7 @@ fn recordings() -> Vec<(String, Value)> {
 }
 
 /// Returns the objects under `prefix` that exist after any step, each with the step that wrote it first.
-fn written<'r>(recording: &'r Value, prefix: &str) -> Vec<(&'r Value, &'r str, &'r Value)> {
+fn written_objects<'r>(recording: &'r Value, prefix: &str) -> Vec<(&'r Value, &'r str, &'r Value)> {
     let mut found: Vec<(&Value, &str, &Value)> = Vec::new();
     for step in recording["steps"].as_array().unwrap() {
         let store = step["after"]["store"].as_object().unwrap();
@@ -62,7 +62,7 @@ fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
 }
 
 /// Returns the identity that a plugin has in the call of `step`. Pods come from the state created before the step.
-fn facts(step: &Value) -> EndpointFacts {
+fn workload(step: &Value) -> EndpointFacts {
     let network = text(step, "/stdin/name");
     let orchestrator = match step.pointer("/before/create_pod") {
         Some(pod) => Orchestrator::Kubernetes(PodFacts {
@@ -98,11 +98,11 @@ fn result_addresses(step: &Value) -> Vec<IpAddr> {
 fn recorded_endpoints_and_profiles_round_trip() {
     let (mut endpoints, mut profiles) = (0, 0);
     for (scenario, recording) in recordings() {
-        for (_, key, stored) in written(&recording, ENDPOINTS) {
+        for (_, key, stored) in written_objects(&recording, ENDPOINTS) {
             assert_round_trip::<crate::api::WorkloadEndpointSpec>(&scenario, key, stored);
             endpoints += 1;
         }
-        for (_, key, stored) in written(&recording, PROFILES) {
+        for (_, key, stored) in written_objects(&recording, PROFILES) {
             assert_round_trip::<crate::api::ProfileSpec>(&scenario, key, stored);
             profiles += 1;
         }
@@ -113,11 +113,11 @@ fn recorded_endpoints_and_profiles_round_trip() {
 #[test]
 fn built_endpoints_match_upstreams_recordings() {
     for (scenario, recording) in recordings() {
-        for (step, key, stored) in written(&recording, ENDPOINTS) {
-            let facts = facts(step);
-            let mut built: WorkloadEndpoint = facts.create(&result_addresses(step)).unwrap();
-            assert_eq!(WorkloadEndpoint::path(&facts.key().unwrap()), key, "{scenario}");
-            built.spec.interface_name = facts.host_interface(None);
+        for (step, key, stored) in written_objects(&recording, ENDPOINTS) {
+            let workload = workload(step);
+            let mut built: WorkloadEndpoint = workload.create(&result_addresses(step)).unwrap();
+            assert_eq!(WorkloadEndpoint::path(&workload.key().unwrap()), key, "{scenario}");
+            built.spec.interface_name = workload.host_interface(None);
             // Values that depend on the kernel, the clock or randomness.
             built.spec.mac = text(stored, "/spec/mac").into();
             built.metadata.uid = text(stored, "/metadata/uid").into();
@@ -131,21 +131,21 @@ fn built_endpoints_match_upstreams_recordings() {
 #[test]
 fn recorded_objects_pass_validation() {
     for (scenario, recording) in recordings() {
-        for (_, key, stored) in written(&recording, ENDPOINTS) {
+        for (_, key, stored) in written_objects(&recording, ENDPOINTS) {
             let mut endpoint: WorkloadEndpoint = serde_json::from_value(stored.clone()).unwrap();
             endpoint.spec.mac = "aa:bb:cc:dd:ee:ff".into();
             assert_eq!(validation::validate_workload_endpoint(&endpoint), Ok(()), "{scenario}: {key}");
         }
-        for (_, key, stored) in written(&recording, PROFILES) {
+        for (_, key, stored) in written_objects(&recording, PROFILES) {
             let profile: Profile = serde_json::from_value(stored.clone()).unwrap();
             assert_eq!(validation::validate_profile(&profile), Ok(()), "{scenario}: {key}");
         }
-        for (_, key, stored) in written(&recording, POOLS) {
+        for (_, key, stored) in written_objects(&recording, POOLS) {
             let Ok(Manifest::IpPool(pool)) = manifest::decode(stored.clone()) else { panic!("{scenario}: {key}") };
             let admitted = validation::admit_ip_pool(pool.clone(), &PoolSurroundings::default());
             assert_eq!(admitted, Ok(pool), "{scenario}: {key}");
         }
-        for (_, key, stored) in written(&recording, NODES) {
+        for (_, key, stored) in written_objects(&recording, NODES) {
             let Ok(Manifest::Node(node)) = manifest::decode(stored.clone()) else { panic!("{scenario}: {key}") };
             assert_eq!(validation::validate_node(&node), Ok(()), "{scenario}: {key}");
         }
@@ -155,7 +155,7 @@ fn recorded_objects_pass_validation() {
 #[test]
 fn built_profiles_match_upstreams_recordings() {
     for (scenario, recording) in recordings() {
-        for (step, key, stored) in written(&recording, PROFILES) {
+        for (step, key, stored) in written_objects(&recording, PROFILES) {
             let built: Profile = default_profile(text(step, "/stdin/name"), ProfileReach::SameNetwork);
             assert_eq!(Profile::path(&built.key()), key, "{scenario}");
             let built = json!({"name": built.metadata.name, "spec": built.spec});

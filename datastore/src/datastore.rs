@@ -128,7 +128,7 @@ impl Datastore {
             Datastore::Local(local) => local.read_ranges(&ranges)?,
             Datastore::Kubernetes(_) => {
                 return Err(StoreError::Other(
-                    "the Kubernetes datastore keeps objects, not pairs; export it with kubectl get -o yaml".into(),
+                    "the Kubernetes datastore has no key-value pairs; export objects with kubectl get -o yaml".into(),
                 ));
             }
         };

@@ -23,7 +23,10 @@ pub enum ConfigError {
         found: String,
     },
     /// `local` in a program that is built without the embedded datastore.
-    #[error("datastore_type `local` is for the plugins: this program takes `kubernetes` or `etcdv3`")]
+    #[error(
+        "datastore_type `local` is not supported by this program, only by the plugins; set datastore_type to \
+         `kubernetes` or `etcdv3`"
+    )]
     NoLocal,
     /// `etcdv3` without endpoints.
     #[error(
@@ -33,8 +36,8 @@ pub enum ConfigError {
     NoEndpoints,
     /// An endpoint that is not an etcd URL.
     #[error(
-        "etcd_endpoints: `{found}` is not an etcd URL; write `https://HOST:PORT` or `http://HOST:PORT`, a user into \
-         ETCD_USERNAME and ETCD_PASSWORD"
+        "etcd_endpoints: `{found}` is not an etcd URL; write `https://HOST:PORT` or `http://HOST:PORT`, and set the \
+         user with ETCD_USERNAME and ETCD_PASSWORD"
     )]
     Endpoint {
         /// The invalid endpoint.
@@ -48,7 +51,8 @@ pub enum ConfigError {
     },
     /// A TLS setting that this client cannot satisfy. Ignoring the setting silently could weaken the connection (DS-7).
     #[error(
-        "{variable}={value} is not supported: TLS 1.2 and 1.3 with rustls' own cipher suites are offered; unset it"
+        "{variable}={value} is not supported: this client offers TLS 1.2 and 1.3 with the cipher suites of rustls; \
+         unset {variable}"
     )]
     TlsTuning {
         /// `TLS_MIN_VERSION` or `TLS_CIPHER_SUITES`.

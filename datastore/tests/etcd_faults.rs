@@ -215,7 +215,7 @@ fn wrong_certificates_are_rejected_and_the_error_names_the_files() {
         ..base.clone()
     };
     let text = reason(&stranger);
-    assert!(text.contains("refuses our certificate") && text.contains(&path(&theirs, "client.pem")), "{text}");
+    assert!(text.contains("refuses the client certificate") && text.contains(&path(&theirs, "client.pem")), "{text}");
 
     // No client certificate is configured.
     let nobody = DatastoreSettings { etcd_ca_cert_file: path(&ours, "ca.pem"), ..base.clone() };

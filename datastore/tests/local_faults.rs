@@ -134,18 +134,18 @@ fn foreign_files_are_rejected_and_left_unchanged() {
     assert_eq!(std::fs::read(&path).unwrap(), before);
 
     std::fs::write(&path, "").unwrap();
-    assert!(open_error(&path).contains("is no Calico datastore"));
+    assert!(open_error(&path).contains("is not a Calico datastore"));
 
     std::fs::remove_file(&path).unwrap();
     let sql = |text: &str| assert!(Command::new("sqlite3").arg(&path).arg(text).status().unwrap().success());
     sql("CREATE TABLE somebodys (x)");
-    assert!(open_error(&path).contains("another program's"));
+    assert!(open_error(&path).contains("belongs to another program"));
 
     std::fs::remove_file(&path).unwrap();
     create(&open(&path), "p").unwrap();
     sql("PRAGMA user_version = 7");
     let said = open_error(&path);
-    assert!(said.contains("schema version 7 and this build knows version 1; upgrade"), "{said}");
+    assert!(said.contains("schema version 7 and this build supports version 1; upgrade"), "{said}");
 
     let said = open_error(directory.path());
     assert!(said.contains("cannot open the file"), "{said}");
@@ -221,7 +221,7 @@ fn locked_file_is_awaited_and_the_lock_reported_at_the_deadline() {
     let store = Datastore::open(&DatastoreConfig::Local(patient)).unwrap();
     let error = create(&store, "q").unwrap_err();
     assert!(matches!(error, StoreError::Unavailable { outcome_unknown: false, .. }), "{error:?}");
-    assert!(error.to_string().contains("kept it locked for 0.3 s"), "{error}");
+    assert!(error.to_string().contains("kept the file locked for 0.3 s"), "{error}");
     // Readers do not block a writer, and a writer does not block readers.
     assert!(block_on(store.get::<IpPool>(&ObjectKey::global("p"))).is_ok());
 

@@ -264,11 +264,11 @@ fn long_write_lists_are_rejected_by_etcd_and_large_writes_by_sqlite() {
         let etcd = Fixture::etcd().open();
         let many: Vec<Write> = (0..129).map(|n| write(n, b"{}")).collect();
         let error = etcd.write(&many).await.unwrap_err();
-        assert!(error.to_string().contains("129 writes in one transaction; etcd takes 128"), "{error}");
+        assert!(error.to_string().contains("129 writes in one transaction, but etcd allows only 128"), "{error}");
         assert_eq!(etcd.requests(), 0);
         assert_eq!(etcd.write(&many[..128]).await.unwrap().len(), 128);
         let fixture = Fixture::local();
         let error = fixture.open().write(&[write(0, b"\xff")]).await.unwrap_err();
-        assert!(error.to_string().contains("holds text"), "{error}");
+        assert!(error.to_string().contains("stores text"), "{error}");
     });
 }

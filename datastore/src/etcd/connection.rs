@@ -89,7 +89,9 @@ impl Connection {
         if std::mem::replace(&mut state.used, true) {
             match create_endpoints(&self.config) {
                 Ok(endpoints) => state.endpoints = endpoints,
-                Err(error) => tracing::warn!(%error, "the certificates for etcd that were read before stay in use"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot read the certificates again; the previous certificates stay in use");
+                }
             }
         }
         let mut failures = Vec::new();

@@ -128,12 +128,12 @@ fn classify_transport(text: String, peer: &EtcdPeer<'_>, connected: bool, writin
         return FailureKind::Refused(format!("etcd's certificate is not trusted: {text} ({material})"));
     }
     if text.contains("received fatal alert") {
-        return FailureKind::Refused(format!("etcd refuses our certificate: {text} ({material})"));
+        return FailureKind::Refused(format!("etcd refuses the client certificate: {text} ({material})"));
     }
     // A server without TLS responds to the handshake with other data, closes the connection, or resets it.
     let cut_short = peer.tls.is_some() && !connected && text.contains("reset by peer");
     if cut_short || text.contains("InvalidContentType") || text.contains("tls handshake eof") {
-        let hint = "if the server does not speak TLS, write http:// in etcd_endpoints";
+        let hint = "if the server does not use TLS, write http:// in etcd_endpoints";
         return FailureKind::Unreachable(format!("{text}; {hint}"));
     }
     if !connected || peer.answered {
@@ -143,12 +143,15 @@ fn classify_transport(text: String, peer: &EtcdPeer<'_>, connected: bool, writin
     // this: the alert comes after the client's handshake is done, and is lost if it crosses the first request. A write
     // may have been received.
     match peer.tls {
-        None => FailureKind::Unreachable(format!("{text}; if the server wants TLS, write https:// in etcd_endpoints")),
+        None => {
+            FailureKind::Unreachable(format!("{text}; if the server requires TLS, write https:// in etcd_endpoints"))
+        }
         Some(_) if writing => {
-            FailureKind::Unreachable(format!("{text}; does etcd refuse our certificate? ({material})"))
+            FailureKind::Unreachable(format!("{text}; check that etcd accepts the client certificate ({material})"))
         }
         Some(_) => FailureKind::Refused(format!(
-            "etcd hung up after the TLS handshake, so it refuses our certificate: {text} ({material})"
+            "etcd closed the connection after the TLS handshake, so etcd refuses the client certificate: {text} \
+             ({material})"
         )),
     }
 }
@@ -166,7 +169,7 @@ fn classify_status(status: &Status, user: Option<&str>) -> FailureKind {
             FailureKind::Refused(who())
         }
         Code::ResourceExhausted if said.contains("database space exceeded") => {
-            FailureKind::Other(format!("{said}; compact and defragment etcd, then `etcdctl alarm disarm`"))
+            FailureKind::Other(format!("{said}; compact and defragment etcd, then run `etcdctl alarm disarm`"))
         }
         Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => FailureKind::Unreachable(said.into()),
         code => FailureKind::Other(format!("{said} ({code:?})")),

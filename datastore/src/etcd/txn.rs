@@ -61,7 +61,7 @@ pub(super) fn size_of(pairs: &[KeyValue]) -> usize {
 pub(super) fn page_pairs(response: &TxnResponse) -> Result<(Vec<KeyValue>, bool), StoreError> {
     match response.op_responses().into_iter().next() {
         Some(TxnOpResponse::Get(mut found)) => Ok((found.take_kvs(), found.more())),
-        _ => Err(out_of_protocol("another operation's response to a range")),
+        _ => Err(out_of_protocol("the response to a range is that of another operation")),
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn page_pairs(response: &TxnResponse) -> Result<(Vec<KeyValue>, bool)
 pub(super) fn answers(response: &TxnResponse) -> Result<Vec<Vec<RawEntry>>, StoreError> {
     let entries = |operation: TxnOpResponse| match operation {
         TxnOpResponse::Get(mut found) => Ok(found.take_kvs().into_iter().filter_map(raw_entry).collect()),
-        _ => Err(out_of_protocol("another operation's response to a range")),
+        _ => Err(out_of_protocol("the response to a range is that of another operation")),
     };
     response.op_responses().into_iter().map(entries).collect()
 }
@@ -82,11 +82,11 @@ pub(super) fn raw_entry(pair: KeyValue) -> Option<RawEntry> {
 
 /// Returns the store's revision of a response. For a write, this is the new revision.
 pub(super) fn revision(response: &TxnResponse) -> Result<i64, StoreError> {
-    response.header().map(|header| header.revision()).ok_or_else(|| out_of_protocol("a response without a header"))
+    response.header().map(|header| header.revision()).ok_or_else(|| out_of_protocol("the header is missing"))
 }
 
 fn out_of_protocol(what: &str) -> StoreError {
-    StoreError::Other(format!("etcd answered with {what}; is the endpoint an etcd server?"))
+    StoreError::Other(format!("unexpected response from etcd: {what}; check that the endpoint is an etcd server"))
 }
 
 // === writes ===
@@ -95,7 +95,10 @@ fn out_of_protocol(what: &str) -> StoreError {
 /// stored keys.
 pub(super) fn apply_writes(writes: &[Write]) -> Result<Txn, WriteError> {
     if writes.len() > MAX_OPS {
-        let text = format!("{} writes in one transaction; etcd takes {MAX_OPS}, send them apart", writes.len());
+        let text = format!(
+            "{} writes in one transaction, but etcd allows only {MAX_OPS}; split the transaction",
+            writes.len()
+        );
         return Err(WriteError { index: MAX_OPS, applied: 0, cause: StoreError::Other(text) });
     }
     let conditions = writes
@@ -141,7 +144,7 @@ pub(super) fn refusal(writes: &[Write], response: &TxnResponse) -> WriteError {
         Ok(stored) => {
             let mut pairs = writes.iter().zip(stored).enumerate();
             let first = pairs.find_map(|(index, (write, stored))| Some((index, failed_condition(write, stored)?)));
-            first.unwrap_or_else(|| (0, out_of_protocol("a refusal of conditions that hold")))
+            first.unwrap_or_else(|| (0, out_of_protocol("etcd refused conditions that hold")))
         }
         Err(cause) => (0, cause),
     };
@@ -152,7 +155,7 @@ pub(super) fn refusal(writes: &[Write], response: &TxnResponse) -> WriteError {
 fn stored_revisions(response: &TxnResponse) -> Result<Vec<Option<i64>>, StoreError> {
     let revision = |operation: TxnOpResponse| match operation {
         TxnOpResponse::Get(found) => Ok(found.kvs().first().map(KeyValue::mod_revision)),
-        _ => Err(out_of_protocol("another operation's response to a range")),
+        _ => Err(out_of_protocol("the response to a range is that of another operation")),
     };
     response.op_responses().into_iter().map(revision).collect()
 }

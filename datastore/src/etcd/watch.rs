@@ -165,7 +165,7 @@ fn cancelled(response: &WatchResponse) -> WatchFailure {
     if response.compact_revision() != 0 {
         return WatchFailure::Expired(format!("compacted up to revision {}", response.compact_revision()));
     }
-    let message = format!("etcd cancelled the watch: {reason}");
+    let message = format!("etcd canceled the watch: {reason}");
     if reason.is_empty() || reason.contains("no leader") {
         WatchFailure::lost(message)
     } else {

@@ -39,10 +39,10 @@ pub enum TransferError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Reading or writing the text failed.
-    #[error("read or write the export: {0}")]
+    #[error("cannot read or write the export: {0}")]
     Io(#[from] io::Error),
     /// The text is not an export, or is of an unsupported version.
-    #[error("not a Calico export of version {VERSION}: the first line must be its header; {reason}")]
+    #[error("not a Calico export of version {VERSION}: invalid header in the first line: {reason}")]
     Header {
         /// The problem with the first line.
         reason: String,
@@ -56,7 +56,10 @@ pub enum TransferError {
         reason: String,
     },
     /// The number of pairs differs from the header.
-    #[error("the export should hold {expected} pairs and holds {found}; it was cut short or edited")]
+    #[error(
+        "the export contains {found} pairs, but its header counts {expected}: the file was truncated or edited; export \
+         again"
+    )]
     Incomplete {
         /// The number of pairs in the header.
         expected: usize,
@@ -65,8 +68,8 @@ pub enum TransferError {
     },
     /// Pairs exist with other values, and overwriting was not requested.
     #[error(
-        "{count} keys are in the datastore already, with other values ({named}); nothing was imported; overwrite them \
-         explicitly or import into an empty datastore"
+        "{count} keys exist in the datastore with other values ({named}), so nothing was imported; overwrite the \
+         values explicitly or import into an empty datastore"
     )]
     Occupied {
         /// The number of such pairs.
@@ -87,7 +90,7 @@ enum LineError {
     Base64(#[from] DecodeError),
     #[error("{0} needs exactly one of value, text and base64")]
     Values(String),
-    #[error("{0} is there twice")]
+    #[error("duplicate key {0}")]
     Twice(String),
 }
 
@@ -120,8 +123,8 @@ fn parse_header(line: &str) -> Result<Header, TransferError> {
     let header: Header = serde_json::from_str(line).map_err(|error| refuse(error.to_string()))?;
     match (header.format.as_str(), header.version) {
         (FORMAT, VERSION) => Ok(header),
-        (FORMAT, version) => Err(refuse(format!("it says version {version}"))),
-        (format, _) => Err(refuse(format!("it says format `{format}`"))),
+        (FORMAT, version) => Err(refuse(format!("the format has version {version}"))),
+        (format, _) => Err(refuse(format!("the format is `{format}`"))),
     }
 }
 
@@ -202,13 +205,13 @@ mod tests {
         let pair = r#"{"key":"/calico/k","value":1}"#;
         let refuse = |text: String| parse(text.as_bytes()).unwrap_err().to_string();
         assert!(parse(format!("{header}\n{pair}\n").as_bytes()).is_ok());
-        assert!(refuse(header.into()).contains("should hold 1 pairs and holds 0"));
-        assert!(refuse(String::new()).contains("first line must be its header"));
+        assert!(refuse(header.into()).contains("contains 0 pairs, but its header counts 1"));
+        assert!(refuse(String::new()).contains("invalid header in the first line"));
         assert!(refuse(header.replace(":1,", ":2,")).contains("version 2"));
         assert!(
             refuse(format!("{header}\n{}", pair.replace("/calico", ""))).starts_with("line 2: key `/k` is not below")
         );
-        assert!(refuse(format!("{header}\n{pair}\n{pair}")).starts_with("line 3: /calico/k is there twice"));
+        assert!(refuse(format!("{header}\n{pair}\n{pair}")).starts_with("line 3: duplicate key /calico/k"));
         assert!(refuse(format!("{header}\n{{\"key\":\"/calico/k\"}}")).contains("exactly one of"));
     }
 }

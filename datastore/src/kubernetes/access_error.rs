@@ -15,21 +15,21 @@ pub enum AccessError {
         reason: String,
     },
     /// Several kubeconfig files are configured, and none of them exists.
-    #[error("no kubeconfig: none of {files} exists; name one in kubernetes.kubeconfig")]
+    #[error("no kubeconfig: none of {files} exists; name an existing file in kubernetes.kubeconfig")]
     NoKubeconfig {
         /// The paths of the files.
         files: String,
     },
     /// There is no kubeconfig, and the process is not in a pod.
     #[error(
-        "no way to a Kubernetes API server: set kubernetes.kubeconfig (KUBECONFIG), or kubernetes.k8s_api_root with \
-         policy.k8s_auth_token; in a pod: {0}"
+        "no Kubernetes API server is configured, and the service account of a pod is not usable ({0}); set \
+         kubernetes.kubeconfig (KUBECONFIG), or kubernetes.k8s_api_root with policy.k8s_auth_token"
     )]
     Nothing(#[source] InClusterError),
     /// An authentication method that the plugin does not support.
     #[error(
-        "kubeconfig {place}: user {user} logs in by {method}, which runs another program for each call; give the \
-         plugin a token or a client certificate"
+        "kubeconfig {place}: user {user} authenticates with {method}, which is not supported, because each call would \
+         run another program; give the plugin a token or a client certificate"
     )]
     LoginProgram {
         /// The path of the kubeconfig.
@@ -41,8 +41,8 @@ pub enum AccessError {
     },
     /// A proxy, which the plugin does not support.
     #[error(
-        "kubeconfig {place}: proxy-url of cluster {cluster} is not supported; give the plugin a kubeconfig without it, \
-         whose server this node reaches by itself"
+        "kubeconfig {place}: proxy-url of cluster {cluster} is not supported; give the plugin a kubeconfig without \
+         proxy-url, whose server this node reaches directly"
     )]
     Proxy {
         /// The path of the kubeconfig.
@@ -51,7 +51,7 @@ pub enum AccessError {
         cluster: String,
     },
     /// Impersonation settings that cannot be sent to the API server.
-    #[error("kubeconfig {place}: as, as-uid, as-groups and as-user-extra of user {user}: {reason}")]
+    #[error("kubeconfig {place}: invalid as, as-uid, as-groups or as-user-extra of user {user}: {reason}")]
     Impersonation {
         /// The path of the kubeconfig.
         place: String,
@@ -61,7 +61,7 @@ pub enum AccessError {
         reason: String,
     },
     /// A token that cannot be sent.
-    #[error("the token in {place} is of no use: {reason}")]
+    #[error("cannot use the token in {place}: {reason}")]
     Token {
         /// The file or the setting that contains the token.
         place: String,
@@ -77,9 +77,9 @@ pub enum AccessError {
         reason: String,
     },
     /// Certificates or keys that cannot be used.
-    #[error("{what} of the Kubernetes API client: {reason}")]
+    #[error("cannot use the {what} of the Kubernetes API client: {reason}")]
     Tls {
-        /// `authorities`, `certificate` or `key`.
+        /// For example `CA certificates`, `certificate` or `key`.
         what: &'static str,
         /// The problem.
         reason: String,

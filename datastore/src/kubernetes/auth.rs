@@ -112,7 +112,7 @@ impl TokenFile {
             match TokenFile::read(&self.path) {
                 Ok(renewed) => *self = renewed,
                 Err(error) => {
-                    tracing::warn!(%error, "the token is not renewed");
+                    tracing::warn!(%error, "cannot read the token again; the previous token stays in use");
                     self.read = Instant::now();
                 }
             }
@@ -129,12 +129,12 @@ fn refuse(place: &str, reason: &impl ToString) -> AccessError {
 /// header.
 fn build_bearer(place: &str, token: &str) -> Result<HeaderValue, AccessError> {
     if token.is_empty() {
-        return Err(refuse(place, &"it is empty"));
+        return Err(refuse(place, &"the token is empty"));
     }
     match token.bytes().position(|byte| !byte.is_ascii_graphic()) {
         Some(index) => {
             let (at, length) = (index + 1, token.len());
-            Err(refuse(place, &format!("byte {at} of {length} is a blank, a line break or no ASCII")))
+            Err(refuse(place, &format!("byte {at} of {length} is a blank, a line break or not ASCII")))
         }
         None => build_sensitive(place, format!("Bearer {token}")),
     }

@@ -66,7 +66,11 @@ impl GroupCache {
         let cached = CachedGroup { server: server.into(), group: group.api_version().into() };
         match write(file, &cached) {
             Ok(()) => self.invalid.store(false, Ordering::Relaxed),
-            Err(error) => tracing::debug!(file = %file.display(), %error, "cannot remember the API group"),
+            Err(error) => {
+                tracing::debug!(
+                    file = %file.display(), %error, "cannot cache the API group; the next process discovers the group"
+                );
+            }
         }
     }
 

@@ -39,7 +39,7 @@ pub(super) async fn for_each(
         return Ok(());
     }
     // The reader did not recognize the remaining items, so `tell` has not received them.
-    Err(RequestError::Unreadable("the items of a list are not where they are expected".into()))
+    Err(RequestError::Unreadable("the items of the list are not in the expected place".into()))
 }
 
 async fn walk_pages<F: Future<Output = Result<Value, RequestError>>>(
@@ -73,7 +73,10 @@ fn take_items(list: &List, answer: &mut Value) -> Result<Vec<Value>, RequestErro
         Some(Value::Array(items)) if list.resource.is_list(&kind) => Ok(items),
         // Go encodes an empty list as `null`.
         Some(Value::Null) if list.resource.is_list(&kind) => Ok(Vec::new()),
-        _ => Err(RequestError::Unreadable(format!("the answer is no list of {} but a {kind:?}", list.resource.plural))),
+        _ => Err(RequestError::Unreadable(format!(
+            "the answer is not a list of {} but a {kind:?}",
+            list.resource.plural
+        ))),
     }
 }
 

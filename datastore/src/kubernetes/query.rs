@@ -79,7 +79,7 @@ impl<'q> DistinctQuery<'q> {
                     if location.is_of(&object) || self.revision_only && location.is_metadata_of(&object) {
                         return Ok(vec![object]);
                     }
-                    Err(RequestError::Unreadable("the answer is not the object that was asked for".into()))
+                    Err(RequestError::Unreadable("the answer is not the requested object".into()))
                 });
                 (outcome, path)
             }
@@ -134,7 +134,11 @@ pub(super) async fn verify_missing(client: &ApiClient, query: &Query) -> Result<
     let Some((resource, path)) = resource_and_path(query) else { return Ok(()) };
     let failure = match discovery::lacks_kind(client, resource).await {
         Ok(true) => return Ok(()),
-        Ok(false) => RequestError::Unreadable("404, and not of the API server, which has this kind".into()),
+        Ok(false) => RequestError::Unreadable(
+            "the 404 is not from the API server, which serves this kind; check for a proxy between this process and \
+             the API server"
+                .into(),
+        ),
         Err(failure) => failure,
     };
     Err(client.explain(failure, &path, false).await)

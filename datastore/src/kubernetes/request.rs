@@ -108,7 +108,7 @@ impl ApiRequest {
         let is_answer = self.names(&metadata) || (self.method == Method::DELETE && is_status);
         if !is_answer {
             return Err(serde_json::Error::custom(
-                "it is not the object that was written; look at what answers between this process and the API server",
+                "expected the written object; check for a proxy between this process and the API server",
             ));
         }
         Ok(Value::Object(Map::from_iter([("metadata".to_owned(), metadata)])))

@@ -86,7 +86,7 @@ impl<'t> ListReader<'t> {
                         split.item.extend_from_slice(rest);
                         if split.item.len() > LONGEST_ITEM {
                             return Err(serde_json::Error::custom(format!(
-                                "an item of more than {LONGEST_ITEM} bytes"
+                                "an item has more than {LONGEST_ITEM} bytes"
                             )));
                         }
                         rest.len()
@@ -125,7 +125,7 @@ impl Split {
             }
         }
         if self.frame.len() > LONGEST_FRAME {
-            let message = format!("more than {LONGEST_FRAME} bytes that are no item of a list");
+            let message = format!("more than {LONGEST_FRAME} bytes outside the items of the list");
             return Err(serde_json::Error::custom(message));
         }
         Ok(text.len())
@@ -183,7 +183,7 @@ impl Split {
 }
 
 fn unreadable(error: serde_json::Error) -> RequestError {
-    RequestError::Unreadable(format!("the answer cannot be read: {error}"))
+    RequestError::Unreadable(format!("cannot read the answer: {error}"))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError
     let builder = if config.accept_invalid_certs {
         builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(algorithms)))
     } else {
-        builder.with_root_certificates(load_roots(config).map_err(|e| refuse("authorities", &e))?)
+        builder.with_root_certificates(load_roots(config).map_err(|e| refuse("CA certificates", &e))?)
     };
     let mut tls = match load_identity(&config.auth_info)? {
         Some((chain, key)) => {
@@ -52,7 +52,7 @@ pub(super) fn parse_certificates(what: &'static str, pem: &[u8]) -> Result<Vec<V
     let certificates =
         CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(|e| refuse(what, &e))?;
     if certificates.is_empty() {
-        return Err(refuse(what, &"there is no PEM block `-----BEGIN CERTIFICATE-----`"));
+        return Err(refuse(what, &"the PEM block `-----BEGIN CERTIFICATE-----` is missing"));
     }
     Ok(certificates.into_iter().map(|certificate| certificate.to_vec()).collect())
 }

@@ -72,11 +72,11 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &BusyRetry) ->
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
             let holder = find_lock_holder(path).unwrap_or_else(|| "another process".into());
             let held = wait.longest.as_secs_f64();
-            unavailable(path, format!("{holder} has kept it locked for {held:.1} s; end that process or retry"))
+            unavailable(path, format!("{holder} has kept the file locked for {held:.1} s; end that process or retry"))
         }
         ErrorCode::ReadOnly => unavailable(
             path,
-            "it or its directory is read-only; make both writable (the directory holds the log beside the database)",
+            "the file or its directory is read-only; make both writable (SQLite keeps its log in the directory)",
         ),
         ErrorCode::PermissionDenied => {
             StoreError::Unauthorized { reason: format!("permission denied on {file}; run as its owner") }
@@ -84,7 +84,7 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &BusyRetry) ->
         ErrorCode::CannotOpen => cannot_open(path),
         ErrorCode::DatabaseCorrupt => damaged(path, error),
         ErrorCode::NotADatabase => StoreError::Other(format!(
-            "datastore {file} is not a SQLite database ({error}); move the file away or name another one in \
+            "datastore {file} is not a SQLite database ({error}); move the file away or name another file in \
              datastore_path"
         )),
         _ => StoreError::Other(format!("datastore {file}: {error}")),
@@ -94,8 +94,8 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &BusyRetry) ->
 fn damaged(path: &Path, error: &rusqlite::Error) -> StoreError {
     let file = path.display();
     StoreError::Other(format!(
-        "datastore {file} is damaged ({error}); move it away together with {file}-wal and {file}-shm and load an \
-         export with `calico-ipam import`, or rescue its content with `sqlite3 {file} .recover`"
+        "datastore {file} is damaged ({error}); move the file away together with {file}-wal and {file}-shm and load \
+         an export with `calico-ipam import`, or rescue the content with `sqlite3 {file} .recover`"
     ))
 }
 
@@ -117,12 +117,12 @@ pub(super) fn unknown_version(path: &Path, found: i64) -> StoreError {
     let file = path.display();
     StoreError::Other(match found {
         0 => format!(
-            "{file} is no Calico datastore (it is empty, or another program's); move it away or name another file in \
-             datastore_path"
+            "{file} is not a Calico datastore (the file is empty or belongs to another program); move the file away or \
+             name another file in datastore_path"
         ),
         _ => format!(
-            "datastore {file} has schema version {found} and this build knows version {VERSION}; upgrade this program, \
-             or export with the version that wrote the file and import here"
+            "datastore {file} has schema version {found} and this build supports version {VERSION}; upgrade this \
+             program, or export with the version that wrote the file and import here"
         ),
     })
 }
@@ -151,9 +151,9 @@ fn cannot_open(path: &Path) -> StoreError {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             StoreError::Unauthorized { reason: format!("cannot open {}: {e}; run as root", path.display()) }
         }
-        Err(e) => unavailable(path, format!("cannot open the file: {e}; name another one in datastore_path")),
+        Err(e) => unavailable(path, format!("cannot open the file: {e}; name another file in datastore_path")),
         Ok(_) if no_space_left(path) => StoreError::DiskFull { path: path.display().to_string() },
-        Ok(_) => unavailable(path, "cannot open the log beside it; make its directory writable"),
+        Ok(_) => unavailable(path, "cannot open the log beside the file; make the directory writable"),
     }
 }
 

@@ -95,7 +95,7 @@ fn prepare_one(write: &Write) -> Result<Prepared<'_>, StoreError> {
 
 fn parse_text<'w>(write: &Write, value: &'w [u8]) -> Result<&'w str, StoreError> {
     str::from_utf8(value).map_err(|error| {
-        let reason = format!("the embedded datastore holds text, and the value is not: {error}");
+        let reason = format!("the embedded datastore stores text, and the value is not UTF-8: {error}");
         StoreError::Other(format!("cannot write {}: {reason}", write.key))
     })
 }

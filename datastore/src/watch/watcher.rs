@@ -127,7 +127,9 @@ impl<S: WatchSource> Watcher<S> {
 
     async fn open(&mut self, position: S::Position) {
         let opened = timeout(PAGE_DEADLINE, self.source.open(&position)).await;
-        match opened.unwrap_or_else(|_| Err(WatchFailure::lost(format!("no watch within {PAGE_DEADLINE:?}")))) {
+        match opened.unwrap_or_else(|_| {
+            Err(WatchFailure::lost(format!("no answer to the watch request within {PAGE_DEADLINE:?}")))
+        }) {
             Ok(()) => {
                 self.stats.note(|report| report.watches += 1);
                 self.phase = WatcherState::Watching { position, opened: Instant::now() };
@@ -138,7 +140,7 @@ impl<S: WatchSource> Watcher<S> {
 
     async fn watch(&mut self, position: S::Position, opened: Instant) {
         let next = timeout(S::LONGEST_SILENCE, self.source.next()).await;
-        let silent = || Err(WatchFailure::lost(format!("nothing was heard for {:?}", S::LONGEST_SILENCE)));
+        let silent = || Err(WatchFailure::lost(format!("no message from the server for {:?}", S::LONGEST_SILENCE)));
         match next.unwrap_or_else(|_| silent()) {
             Ok(Some(WatchStep { changes, position })) => {
                 self.record_response();
@@ -151,7 +153,7 @@ impl<S: WatchSource> Watcher<S> {
                 self.record_response();
                 self.phase = WatcherState::Listed(position);
             }
-            Ok(None) => self.resume(position, WatchFailure::lost("the server ended the watch at once")).await,
+            Ok(None) => self.resume(position, WatchFailure::lost("the server ended the watch immediately")).await,
             Err(failure) => {
                 if opened.elapsed() >= SHORT_LIFE {
                     self.backoff.reset();
@@ -199,7 +201,11 @@ impl<S: WatchSource> Watcher<S> {
         let was_there = report.synced && !report.missing;
         let since = *self.missing_since.get_or_insert_with(Instant::now);
         if !report.missing && (!was_there || since.elapsed() >= DOUBT) {
-            tracing::info!(kind = self.source.kind(), reason, "the server does not have this kind; it is looked for");
+            tracing::info!(
+                kind = self.source.kind(),
+                reason,
+                "the server does not serve this kind; the list counts as empty, asking again periodically"
+            );
             self.begin();
             self.complete(true);
         }
@@ -223,7 +229,12 @@ impl<S: WatchSource> Watcher<S> {
             ObjectChange::Unreadable { name, key, reason } => {
                 self.stats.note(|report| report.unreadable += 1);
                 if self.unreadable.insert(name.clone()) {
-                    tracing::error!(kind = self.source.kind(), name, reason, "cannot read this object; it is left out");
+                    tracing::error!(
+                        kind = self.source.kind(),
+                        name,
+                        reason,
+                        "cannot read an object; the watch omits the object"
+                    );
                 }
                 self.pending.extend(key.map(WatchEvent::Delete));
             }
@@ -234,7 +245,7 @@ impl<S: WatchSource> Watcher<S> {
         self.backoff.reset();
         self.stats.note(|report| report.heard = Some(Instant::now()));
         if std::mem::take(&mut self.warned) {
-            tracing::info!(kind = self.source.kind(), "the watch goes on");
+            tracing::info!(kind = self.source.kind(), "the watch resumed");
         }
     }
 
@@ -247,9 +258,9 @@ impl<S: WatchSource> Watcher<S> {
         };
         // Warns at the first failure of a series only.
         if std::mem::replace(&mut self.warned, true) {
-            tracing::debug!(kind = self.source.kind(), %failure, ?wait, "the watch is still interrupted");
+            tracing::debug!(kind = self.source.kind(), %failure, ?wait, "the watch is still interrupted; retrying");
         } else {
-            tracing::warn!(kind = self.source.kind(), %failure, "the watch is interrupted");
+            tracing::warn!(kind = self.source.kind(), %failure, "the watch is interrupted; retrying");
         }
         sleep(wait).await;
     }

@@ -117,7 +117,7 @@ fn find_impersonation_problem(config: &Config) -> Option<String> {
     let others =
         login.impersonate_uid.is_some() || login.impersonate_groups.is_some() || login.impersonate_user_extra.is_some();
     if login.impersonate.is_none() && others {
-        return Some("there is no `as`, and without it nobody can be impersonated".into());
+        return Some("`as` is missing; name the user to impersonate, or remove the other settings".into());
     }
     config.extra_headers_layer().err().map(|error| describe_error_chain(&error))
 }
@@ -128,8 +128,8 @@ fn apply_overrides(config: &mut Config, overrides: &Overrides) -> Result<(), Acc
         config.cluster_url = parse_url(server)?;
     }
     if let Some(file) = &overrides.authorities {
-        let pem = std::fs::read(file).map_err(|e| refuse("authorities", &format!("{}: {e}", file.display())))?;
-        config.root_cert = Some(parse_certificates("authorities", &pem)?);
+        let pem = std::fs::read(file).map_err(|e| refuse("CA certificates", &format!("{}: {e}", file.display())))?;
+        config.root_cert = Some(parse_certificates("CA certificates", &pem)?);
     }
     if let Some(token) = &overrides.token {
         config.auth_info.token = Some(token.clone().into());
@@ -152,7 +152,7 @@ fn parse_url(server: &str) -> Result<hyper::Uri, AccessError> {
     let url: hyper::Uri = server.parse().map_err(|e: hyper::http::uri::InvalidUri| refused(e.to_string()))?;
     match (url.scheme_str(), url.host()) {
         (Some("http" | "https"), Some(_)) => Ok(url),
-        _ => Err(refused("write https://HOST:PORT".into())),
+        _ => Err(refused("the scheme is not http or https, or the host is missing; write https://HOST:PORT".into())),
     }
 }
 
@@ -162,7 +162,7 @@ fn unreadable(place: &str, error: &KubeconfigError) -> AccessError {
     let reason = match error {
         KubeconfigError::Parse(error) => {
             let at = error.location().map(|at| format!("line {}, column {}: ", at.line(), at.column()));
-            format!("{}not the YAML of a kubeconfig, or cut short", at.unwrap_or_default())
+            format!("{}not the YAML of a kubeconfig, or truncated", at.unwrap_or_default())
         }
         other => describe_error_chain(other),
     };

@@ -74,11 +74,11 @@ async fn userinfo_in_a_server_url_is_dropped() {
 async fn unusable_kubeconfig_key_is_reported() {
     for (content, says) in [
         (with(json!({}), json!({ "proxy-url": "http://me:secret@127.0.0.1:9" })), "proxy-url of cluster k"),
-        (with(json!({ "as-groups": ["g"] }), json!({})), "there is no `as`"),
-        (with(json!({ "as-uid": "1" }), json!({})), "there is no `as`"),
+        (with(json!({ "as-groups": ["g"] }), json!({})), "`as` is missing"),
+        (with(json!({ "as-uid": "1" }), json!({})), "`as` is missing"),
         (with(json!({ "as": "a\nb" }), json!({})), "of user u"),
-        (with(json!({ "token": "sec\nret" }), json!({})), "of no use"),
-        (with(json!({ "tokenFile": "none" }), json!({})), "/none is of no use: No such file"),
+        (with(json!({ "token": "sec\nret" }), json!({})), "cannot use the token in"),
+        (with(json!({ "tokenFile": "none" }), json!({})), "/none: No such file"),
         (with(json!({ "auth-provider": { "name": "gcp" } }), json!({})), "auth-provider gcp"),
     ] {
         let told = read_text(&content).await.err().unwrap();

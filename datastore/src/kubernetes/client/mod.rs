@@ -133,11 +133,11 @@ impl ApiClient {
             let failure = match failure {
                 Some(failure) if !(request.cache.is_some() && failure.is_of_cache()) => failure,
                 failed => {
-                    let reason = failed.map_or_else(|| "it is late".into(), |failure| failure.to_string());
+                    let reason = failed.map_or_else(|| "no answer in time".into(), |failure| failure.to_string());
                     tracing::debug!(
                         request = request.url(),
                         reason,
-                        "not from the API server's cache, so from its store"
+                        "the API server's cache cannot serve the read; reading from its storage"
                     );
                     request = Cow::Owned(request.into_owned().or_cached(None));
                     begun = Instant::now();
@@ -196,7 +196,7 @@ impl ApiClient {
         if sent.is_set() {
             return RequestError::NoAnswer(format!("no answer within {deadline:?}"));
         }
-        RequestError::NotSent(format!("nothing could be sent to {} within {deadline:?}", self.server().await))
+        RequestError::NotSent(format!("cannot send the request to {} within {deadline:?}", self.server().await))
     }
 
     async fn try_once(
@@ -223,7 +223,7 @@ impl ApiClient {
             }
             return Err(RequestError::Refused(Box::new(refusal)));
         }
-        request.parse(&bytes).map_err(|e| RequestError::Unreadable(format!("the answer cannot be read: {e}")))
+        request.parse(&bytes).map_err(|e| RequestError::Unreadable(format!("cannot read the answer: {e}")))
     }
 
     /// Sends a request of any kind once, within the deadline unless the request is marked with [`OwnDeadline`].
@@ -258,7 +258,7 @@ impl ApiClient {
         match (open(&self.config, self.connections).await, &*slot) {
             (Err(error), None) => Err(error),
             (Err(error), Some((former, _))) => {
-                tracing::warn!(%error, "certificates or kubeconfig changed, and the former ones stay in use");
+                tracing::warn!(%error, "cannot use changed certificates or kubeconfig; the previous files stay in use");
                 Ok(former.clone())
             }
             (Ok(opened), _) => Ok(slot.insert(opened).0.clone()),

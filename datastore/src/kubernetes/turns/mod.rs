@@ -59,7 +59,10 @@ pub(super) struct Turn<'t> {
 
 /// The time limit for waiting was reached before the turn came.
 #[derive(Debug, thiserror::Error)]
-#[error("the API server is busy (429), and this process's turn to ask did not come: others of this node wait too")]
+#[error(
+    "the API server is busy (429), and this process reached its time limit while it waited for other processes of this \
+     node"
+)]
 pub(super) struct TurnTimeout;
 
 impl Turns {
@@ -109,7 +112,8 @@ impl Turns {
         self.start_waiting(&rule);
         if let Err(error) = self.write_delay(&rule.file, pause) {
             tracing::warn!(
-                file = %rule.file.display(), %error, "other processes cannot be told that the API server is busy"
+                file = %rule.file.display(), %error,
+                "cannot record that the API server is busy; other processes of this node do not wait"
             );
         }
         if rule.until <= Instant::now() {
@@ -138,7 +142,9 @@ impl Turns {
 
     fn start_waiting(&self, rule: &BusyRule) {
         if !self.was_busy.swap(true, Ordering::Relaxed) {
-            tracing::warn!(file = %rule.file.display(), "the API server is busy; requests of this node go one by one");
+            tracing::warn!(
+                file = %rule.file.display(), "the API server is busy; this node sends one request at a time"
+            );
         }
         (rule.before_waiting)();
     }
@@ -149,7 +155,8 @@ impl Turns {
             let file = open(&rule.file)
                 .inspect_err(|error| {
                     tracing::warn!(
-                        file = %rule.file.display(), %error, "this process does not wait for others of the node"
+                        file = %rule.file.display(), %error,
+                        "cannot open the file; this process does not wait for other processes of this node"
                     );
                 })
                 .ok();

@@ -77,7 +77,7 @@ impl<K: Kind> Decode for CalicoObjects<K> {
                 self.object_kind = list.resource.kind;
                 Ok(list.url_path())
             }
-            _ => Err(CollectionError(format!("{} cannot be watched as a whole in Kubernetes", K::KIND))),
+            _ => Err(CollectionError(format!("cannot watch all objects of the kind {} on an API server", K::KIND))),
         }
     }
 

@@ -66,7 +66,7 @@ impl Events {
         };
         self.taken = end + 1;
         // If the event stays unreadable, the watcher lists again, and the list omits the object.
-        let unreadable = |e: serde_json::Error| WatchFailure::Refused(format!("an event cannot be read: {e}"));
+        let unreadable = |e: serde_json::Error| WatchFailure::Refused(format!("cannot read an event: {e}"));
         parse(&self.buffer[..end]).map(Some).map_err(unreadable)
     }
 }

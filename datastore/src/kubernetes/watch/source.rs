@@ -148,13 +148,10 @@ impl<D: Decode> WatchSource for ApiSource<D> {
             target.push_str(&format!("&continue={}", escaped(token)));
         }
         let body = self.send(&target).await?.collect_bytes().await?;
-        let unreadable = |e: serde_json::Error| WatchFailure::lost(format!("the list cannot be read: {e}"));
+        let unreadable = |e: serde_json::Error| WatchFailure::lost(format!("cannot read the list: {e}"));
         let list: List<'_> = serde_json::from_slice(&body).map_err(unreadable)?;
         if list.kind.strip_suffix("List") != Some(self.decode.object_kind()) {
-            return Err(WatchFailure::lost(format!(
-                "the answer is a {:?}, not the list that was asked for",
-                list.kind
-            )));
+            return Err(WatchFailure::lost(format!("the answer is a {:?}, not the requested list", list.kind)));
         }
         let items = list.items.unwrap_or_default();
         self.page.adjust(items.len(), body.len());

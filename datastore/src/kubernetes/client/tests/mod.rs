@@ -403,7 +403,7 @@ async fn request_never_sent_has_a_known_outcome() {
     };
     let write = ApiRequest::with_json(Method::PUT, "/write", &json!({}));
     let failure = ApiClient::new(&config).send(&write).await.unwrap_err();
-    assert!(failure.to_string().starts_with("nothing could be sent to https://localhost:"), "{failure}");
+    assert!(failure.to_string().starts_with("cannot send the request to https://localhost:"), "{failure}");
     assert!(matches!(failure, RequestError::NotSent(_)), "{failure}");
 }
 

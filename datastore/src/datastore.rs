@@ -209,11 +209,11 @@ impl Store for Datastore {
         }
     }
 
-    async fn survey(&self, survey: &Survey, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+    async fn survey(&self, survey: &Survey, on_sighting: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
         match self {
-            Datastore::Etcd(etcd) => Box::pin(etcd.survey(survey, tell)).await,
-            Datastore::Local(local) => local.survey(survey, tell).await,
-            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.survey(survey, tell)).await,
+            Datastore::Etcd(etcd) => Box::pin(etcd.survey(survey, on_sighting)).await,
+            Datastore::Local(local) => local.survey(survey, on_sighting).await,
+            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.survey(survey, on_sighting)).await,
         }
     }
 

@@ -36,7 +36,7 @@ pub(super) fn describe(config: &TlsConfig) -> String {
 
 /// Returns the PEM text, which must contain a block whose label ends with `label`.
 fn read(pem: &Pem, label: &str) -> Result<Vec<u8>, ConfigError> {
-    let refuse = |reason: String| ConfigError::Pem { setting: pem.setting(), reason };
+    let refuse = |reason: String| ConfigError::UnreadablePem { setting: pem.setting(), reason };
     let (text, place) = match pem {
         Pem::File { path, .. } => {
             let place = path.display().to_string();

@@ -25,13 +25,13 @@ pub enum AccessError {
         "no Kubernetes API server is configured, and the service account of a pod is not usable ({0}); set \
          kubernetes.kubeconfig (KUBECONFIG), or kubernetes.k8s_api_root with policy.k8s_auth_token"
     )]
-    Nothing(#[source] InClusterError),
+    NotConfigured(#[source] InClusterError),
     /// An authentication method that the plugin does not support.
     #[error(
         "kubeconfig {place}: user {user} authenticates with {method}, which is not supported, because each call would \
          run another program; give the plugin a token or a client certificate"
     )]
-    LoginProgram {
+    UnsupportedAuthentication {
         /// The path of the kubeconfig.
         place: String,
         /// The user of the context.
@@ -44,7 +44,7 @@ pub enum AccessError {
         "kubeconfig {place}: proxy-url of cluster {cluster} is not supported; give the plugin a kubeconfig without \
          proxy-url, whose server this node reaches directly"
     )]
-    Proxy {
+    UnsupportedProxy {
         /// The path of the kubeconfig.
         place: String,
         /// The cluster of the context.
@@ -70,17 +70,17 @@ pub enum AccessError {
     },
     /// An override of the server that is not a URL.
     #[error("k8s_api_root `{found}` is not a URL: {reason}")]
-    Server {
+    InvalidServerUrl {
         /// The configured value.
         found: String,
         /// The parser's message.
         reason: String,
     },
     /// Certificates or keys that cannot be used.
-    #[error("cannot use the {what} of the Kubernetes API client: {reason}")]
+    #[error("cannot use the {object} of the Kubernetes API client: {reason}")]
     Tls {
         /// For example `CA certificates`, `certificate` or `key`.
-        what: &'static str,
+        object: &'static str,
         /// The problem.
         reason: String,
     },

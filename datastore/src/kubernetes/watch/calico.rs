@@ -25,9 +25,9 @@ impl Kubernetes {
     /// Returns the source of a watch of one kind.
     pub fn source<K: Kind>(self: &Arc<Self>, select: &K::Select) -> ApiSource<CalicoObjects<K>> {
         let client = Arc::clone(&self.client);
-        let provider: ClientProvider = Box::new(move |renewed| {
+        let provider: ClientProvider = Box::new(move |must_renew| {
             let client = Arc::clone(&client);
-            Box::pin(async move { client.kube(renewed).await })
+            Box::pin(async move { client.kube_client(must_renew).await })
         });
         ApiSource::with_provider(provider, CalicoObjects::new(Arc::clone(self), select))
     }

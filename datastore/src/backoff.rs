@@ -20,13 +20,13 @@ impl Backoff {
 
     /// Returns the pause after one more failure.
     pub(crate) fn next(&mut self) -> Duration {
-        self.next_advised(None).within(Duration::MAX)
+        self.next_with_retry_after(None).within(Duration::MAX)
     }
 
-    /// Returns the pause after one more failure of a server that asks for a pause of `advice`.
-    pub(crate) fn next_advised(&mut self, advice: Option<Duration>) -> RetryPause {
+    /// Returns the pause after one more failure of a server that asks for a pause of `retry_after`.
+    pub(crate) fn next_with_retry_after(&mut self, retry_after: Option<Duration>) -> RetryPause {
         self.failures = self.failures.saturating_add(1);
-        RetryPause::new(self.pauses.pause(self.failures, 0.0), advice)
+        RetryPause::new(self.pauses.pause(self.failures, 0.0), retry_after)
     }
 
     /// Starts again with the shortest pause after a success.
@@ -39,23 +39,23 @@ impl Backoff {
 #[derive(Debug)]
 pub(crate) struct RetryPause {
     /// The shortest pause.
-    pub(crate) least: Duration,
-    /// Maximum random addition to `least`.
+    pub(crate) minimum: Duration,
+    /// Maximum random addition to `minimum`.
     spread: Duration,
 }
 
 impl RetryPause {
     /// Creates a pause between half of `pause` and all of it. It is never shorter than the time that the server asks
     /// for, and not much longer if that time is the longer one.
-    pub(crate) fn new(pause: Duration, advice: Option<Duration>) -> RetryPause {
-        let advice = advice.unwrap_or_default();
-        RetryPause { least: advice.max(pause / 2), spread: (advice / 8).max(pause / 2) }
+    pub(crate) fn new(pause: Duration, retry_after: Option<Duration>) -> RetryPause {
+        let retry_after = retry_after.unwrap_or_default();
+        RetryPause { minimum: retry_after.max(pause / 2), spread: (retry_after / 8).max(pause / 2) }
     }
 
-    /// Returns a random pause that leaves at least half of the remaining time after `least` for the request.
+    /// Returns a random pause that leaves at least half of the remaining time after `minimum` for the request.
     pub(crate) fn within(&self, remaining: Duration) -> Duration {
-        let spread = self.spread.min(remaining.saturating_sub(self.least) / 2);
-        self.least + spread.mul_f64(fastrand::f64())
+        let spread = self.spread.min(remaining.saturating_sub(self.minimum) / 2);
+        self.minimum + spread.mul_f64(fastrand::f64())
     }
 }
 

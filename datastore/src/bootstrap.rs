@@ -10,10 +10,10 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-const DEFAULT: &str = "default";
+const DEFAULT_NAME: &str = "default";
 /// The built-in tiers: name, default action, order (DS-51).
 const TIERS: [(&str, &str, u32); 3] =
-    [(DEFAULT, "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
+    [(DEFAULT_NAME, "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
 /// Maximum number of attempts. Another process that initializes at the same time can win only a few of them, since each
 /// attempt finds more objects.
 const ATTEMPTS: usize = 10;
@@ -30,7 +30,7 @@ pub async fn ensure_initialized(store: &impl Store, cluster_type: &str) -> Resul
     loop {
         match try_initialize(store, cluster_type).await {
             Err(error) if error.is_race() && attempts < ATTEMPTS => attempts += 1,
-            done => return done,
+            result => return result,
         }
     }
 }
@@ -55,7 +55,7 @@ pub enum FirstPoolError {
 /// and `create` are sufficient. Returns true if the object was created.
 pub async fn ensure_cluster_information(store: &impl Store, cluster_type: &str) -> Result<bool, StoreError> {
     let create = |now| cluster_information(cluster_type, now);
-    create_if_missing(store, &ObjectKey::global(DEFAULT), create).await
+    create_if_missing(store, &ObjectKey::global(DEFAULT_NAME), create).await
 }
 
 /// Creates `node` if no node has its name, and never changes an existing one. Returns true if the object was created.
@@ -75,26 +75,26 @@ async fn create_if_missing<S: Spec>(
     if store.read(&batch).await?.get(&ticket)?.is_some() {
         return Ok(false);
     }
-    unless_there(store.write_one(create(object(OffsetDateTime::now_utc()))?).await)
+    is_created(store.write_one(create(object(OffsetDateTime::now_utc()))?).await)
 }
 
 /// Creates `pool` if there is no pool of its family. The permissions `list` and `create` are sufficient. Returns true
 /// if the pool was created.
 pub async fn ensure_first_pool(store: &impl Store, pool: IpPool) -> Result<bool, FirstPoolError> {
     let invalid = |cause| FirstPoolError::Invalid { name: pool.metadata.name.clone(), cause };
-    let wanted = admit_ip_pool(pool.clone(), &PoolSurroundings::default()).map_err(invalid)?;
+    let admitted = admit_ip_pool(pool.clone(), &PoolSurroundings::default()).map_err(invalid)?;
     let family = |pool: &IpPool| pool.spec.range().ok().map(|range| range.version());
     let mut batch = ReadBatch::new();
     let pools = batch.list::<IpPool>(&ObjectSelect::default());
     let pools = store.read(&batch).await?.list(&pools);
-    if pools.iter().any(|there| family(&there.value) == family(&wanted)) {
+    if pools.iter().any(|stored| family(&stored.value) == family(&admitted)) {
         return Ok(false);
     }
-    Ok(unless_there(store.write_one(create(stamped(wanted, OffsetDateTime::now_utc()))?).await)?)
+    Ok(is_created(store.write_one(create(stamped(admitted, OffsetDateTime::now_utc()))?).await)?)
 }
 
 /// Treats an existing object as success, because a concurrent process created the same object.
-fn unless_there<T>(created: Result<T, StoreError>) -> Result<bool, StoreError> {
+fn is_created<T>(created: Result<T, StoreError>) -> Result<bool, StoreError> {
     match created {
         Ok(_) => Ok(true),
         Err(StoreError::AlreadyExists { .. }) => Ok(false),
@@ -104,17 +104,17 @@ fn unless_there<T>(created: Result<T, StoreError>) -> Result<bool, StoreError> {
 
 async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), StoreError> {
     let mut batch = ReadBatch::new();
-    let cluster = batch.get::<ClusterInformation>(&ObjectKey::global(DEFAULT));
+    let cluster = batch.get::<ClusterInformation>(&ObjectKey::global(DEFAULT_NAME));
     let tiers = TIERS.map(|(name, _, _)| batch.get::<Tier>(&ObjectKey::global(name)));
     let answers = store.read(&batch).await?;
 
     let now = OffsetDateTime::now_utc();
     let cluster = answers.get(&cluster)?;
-    let is_locked = cluster.as_ref().is_some_and(|found| found.value.spec.datastore_ready == Some(false));
+    let is_locked = cluster.as_ref().is_some_and(|stored| stored.value.spec.datastore_ready == Some(false));
     let mut writes = Vec::new();
     match cluster {
         None => writes.push(create(cluster_information(cluster_type, now))?),
-        Some(found) => writes.extend(complete(found, cluster_type)?),
+        Some(stored) => writes.extend(add_missing_fields(stored, cluster_type)?),
     }
     for (ticket, fields) in tiers.iter().zip(TIERS) {
         if answers.get(ticket)?.is_none() && !is_locked {
@@ -140,31 +140,31 @@ pub(crate) fn initial_objects() -> Result<Vec<Write>, StoreError> {
 
 /// Returns true if `path` is one of the objects that [`ensure_initialized`] creates.
 pub(crate) fn is_initial(path: &str) -> bool {
-    ClusterInformation::parse_path(path).is_some_and(|key| key.name == DEFAULT)
+    ClusterInformation::parse_path(path).is_some_and(|key| key.name == DEFAULT_NAME)
         || Tier::parse_path(path).is_some_and(|key| TIERS.iter().any(|(name, _, _)| *name == key.name))
 }
 
 /// Returns the update that adds missing fields to a ClusterInformation, or `None` if no field is missing.
-fn complete(found: Entry<ClusterInformation>, cluster_type: &str) -> Result<Option<Write>, StoreError> {
-    let mut value = found.value.clone();
+fn add_missing_fields(stored: Entry<ClusterInformation>, cluster_type: &str) -> Result<Option<Write>, StoreError> {
+    let mut value = stored.value.clone();
     value.spec.datastore_ready.get_or_insert(true);
     if value.spec.cluster_guid.is_empty() {
         value.spec.cluster_guid = new_guid();
     }
-    value.spec.cluster_type = union(&found.value.spec.cluster_type, cluster_type);
-    if value == found.value {
+    value.spec.cluster_type = merge_lists(&stored.value.spec.cluster_type, cluster_type);
+    if value == stored.value {
         return Ok(None);
     }
-    Write::update(&found.key, &value, &found.revision).map(Some)
+    Write::update(&stored.key, &value, &stored.revision).map(Some)
 }
 
 /// Merges two comma-separated lists, without duplicates and in order.
-fn union(there: &str, more: &str) -> String {
-    let mut items: Vec<&str> = there.split(',').filter(|item| !item.is_empty()).collect();
+fn merge_lists(stored: &str, more: &str) -> String {
+    let mut items: Vec<&str> = stored.split(',').filter(|item| !item.is_empty()).collect();
     let missing: Vec<&str> = more.split(',').filter(|item| !item.is_empty() && !items.contains(item)).collect();
     if missing.is_empty() {
         // Keeps the stored text, including empty items and duplicates.
-        return there.to_owned();
+        return stored.to_owned();
     }
     items.extend(missing);
     items.join(",")
@@ -177,7 +177,7 @@ fn cluster_information(cluster_type: &str, now: OffsetDateTime) -> ClusterInform
         datastore_ready: Some(true),
         ..ClusterInformationSpec::default()
     };
-    stamped(ClusterInformation::new(DEFAULT, spec), now)
+    stamped(ClusterInformation::new(DEFAULT_NAME, spec), now)
 }
 
 fn tier((name, action, order): (&str, &str, u32), now: OffsetDateTime) -> Tier {
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn cluster_type_union_adds_missing_values_and_removes_none() {
-        for (there, more, expected) in [
+        for (stored, more, expected) in [
             ("", "k8s,kdd", "k8s,kdd"),
             ("kdd", "k8s,kdd", "kdd,k8s"),
             ("typha,k8s,bgp,kdd", "k8s,kdd", "typha,k8s,bgp,kdd"),
@@ -215,7 +215,7 @@ mod tests {
             ("k8s,", "bgp", "k8s,bgp"),
             ("kdd", "", "kdd"),
         ] {
-            assert_eq!(union(there, more), expected, "{there} and {more}");
+            assert_eq!(merge_lists(stored, more), expected, "{stored} and {more}");
         }
     }
 }

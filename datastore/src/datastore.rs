@@ -128,7 +128,7 @@ impl Datastore {
             Datastore::Local(local) => local.read_ranges(&ranges)?,
             Datastore::Kubernetes(_) => {
                 return Err(StoreError::Other(
-                    "the Kubernetes datastore keeps objects, not pairs; export it with kubectl get -o yaml".into(),
+                    "the Kubernetes datastore has no key-value pairs; export objects with kubectl get -o yaml".into(),
                 ));
             }
         };
@@ -209,11 +209,11 @@ impl Store for Datastore {
         }
     }
 
-    async fn survey(&self, survey: &Survey, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+    async fn survey(&self, survey: &Survey, on_sighting: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
         match self {
-            Datastore::Etcd(etcd) => Box::pin(etcd.survey(survey, tell)).await,
-            Datastore::Local(local) => local.survey(survey, tell).await,
-            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.survey(survey, tell)).await,
+            Datastore::Etcd(etcd) => Box::pin(etcd.survey(survey, on_sighting)).await,
+            Datastore::Local(local) => local.survey(survey, on_sighting).await,
+            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.survey(survey, on_sighting)).await,
         }
     }
 

@@ -11,54 +11,59 @@ use tokio::time::{Instant, timeout_at};
 #[derive(Debug)]
 pub(crate) struct Deadline {
     /// The time limit of each request.
-    each: Duration,
+    per_request: Duration,
     /// The instant by which the first response must arrive, and the time limit from which it was computed. Without this
     /// value, requests before the first response have the same time limit as all others.
-    first: OnceLock<(Instant, Duration)>,
+    first_response: OnceLock<(Instant, Duration)>,
     has_answered: AtomicBool,
 }
 
 impl Deadline {
-    /// Creates a time limit of `each` for every request.
-    pub(crate) fn new(each: Duration) -> Self {
-        Deadline { each, first: OnceLock::new(), has_answered: AtomicBool::new(false) }
+    /// Creates a time limit of `per_request` for every request.
+    pub(crate) fn new(per_request: Duration) -> Self {
+        Deadline { per_request, first_response: OnceLock::new(), has_answered: AtomicBool::new(false) }
     }
 
     /// Ends all requests after `patience` unless the server has responded to any of them by then.
     pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
-        _ = self.first.set((Instant::now() + patience, patience));
+        _ = self.first_response.set((Instant::now() + patience, patience));
     }
 
     /// Records that the server has responded.
-    pub(crate) fn answered(&self) {
+    pub(crate) fn record_response(&self) {
         self.has_answered.store(true, Ordering::Relaxed);
     }
 
     /// Returns the instant at which a request that began at `begun` times out.
-    pub(crate) fn until(&self, begun: Instant) -> Instant {
-        let until = begun + self.each;
-        self.first().map_or(until, |(first, _)| until.min(first))
+    pub(crate) fn expiry(&self, begun: Instant) -> Instant {
+        let until = begun + self.per_request;
+        self.first_response().map_or(until, |(first_response, _)| until.min(first_response))
     }
 
     /// Returns the present time limit of a request, for errors.
-    pub(crate) fn length(&self) -> Duration {
-        self.first().map_or(self.each, |(_, patience)| self.each.min(patience))
+    pub(crate) fn limit(&self) -> Duration {
+        self.first_response().map_or(self.per_request, |(_, patience)| self.per_request.min(patience))
     }
 
-    /// Waits for `work`, a request that began at `begun`, but not beyond `limit`. Returns `None` on timeout.
-    pub(crate) async fn within<T>(&self, begun: Instant, limit: Instant, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = pin!(work);
-        let early = self.until(begun).min(limit);
-        if let Ok(done) = timeout_at(early, &mut work).await {
-            return Some(done);
+    /// Waits for `request`, a request that began at `begun`, but not beyond `limit`. Returns `None` on timeout.
+    pub(crate) async fn within<T>(
+        &self,
+        begun: Instant,
+        limit: Instant,
+        request: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut request = pin!(request);
+        let first_expiry = self.expiry(begun).min(limit);
+        if let Ok(output) = timeout_at(first_expiry, &mut request).await {
+            return Some(output);
         }
         // The server responded to another request meanwhile, which extends the time limit of this one.
-        let late = self.until(begun).min(limit);
-        if late > early { timeout_at(late, work).await.ok() } else { None }
+        let extended_expiry = self.expiry(begun).min(limit);
+        if extended_expiry > first_expiry { timeout_at(extended_expiry, request).await.ok() } else { None }
     }
 
-    fn first(&self) -> Option<(Instant, Duration)> {
-        self.first.get().filter(|_| !self.has_answered.load(Ordering::Relaxed)).copied()
+    fn first_response(&self) -> Option<(Instant, Duration)> {
+        self.first_response.get().filter(|_| !self.has_answered.load(Ordering::Relaxed)).copied()
     }
 }
 
@@ -88,7 +93,7 @@ mod tests {
         deadline.expect_first_answer_within(FIRST);
         sleep(Duration::from_secs(1)).await;
         assert_eq!(waited(&deadline).await.as_secs(), 2);
-        assert_eq!((waited(&deadline).await.as_secs(), deadline.length()), (0, FIRST));
+        assert_eq!((waited(&deadline).await.as_secs(), deadline.limit()), (0, FIRST));
     }
 
     #[tokio::test(start_paused = true)]
@@ -97,11 +102,11 @@ mod tests {
         deadline.expect_first_answer_within(FIRST);
         let answer = async {
             sleep(Duration::from_secs(2)).await;
-            deadline.answered();
+            deadline.record_response();
         };
         // Both the request under way and the next one get the full time limit.
         let (during, ()) = tokio::join!(waited(&deadline), answer);
         assert_eq!((during.as_secs(), waited(&deadline).await.as_secs()), (10, 10));
-        assert_eq!(deadline.length(), EACH);
+        assert_eq!(deadline.limit(), EACH);
     }
 }

@@ -16,12 +16,12 @@ use tokio::time::timeout;
 /// Delay after which the next address is tried too, as RFC 8305 recommends.
 const HEAD_START: Duration = Duration::from_millis(250);
 /// Time within which the attempts at all addresses start, however many addresses there are.
-const ALL_BEGUN: Duration = Duration::from_secs(2);
+const START_TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// Connects to the host and port of `server`.
 pub(crate) async fn dial(server: &Uri) -> io::Result<TcpStream> {
     let addresses = lookup_host((host(server), port(server))).await?;
-    let stream = race(alternating(addresses), TcpStream::connect).await?;
+    let stream = race(interleave_families(addresses), TcpStream::connect).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -38,7 +38,7 @@ pub(crate) fn port(server: &Uri) -> u16 {
 
 /// Interleaves the two address families and otherwise keeps the resolver's order. A host with connectivity in only one
 /// family then reaches an address of that family at the second attempt.
-fn alternating(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+fn interleave_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut addresses = addresses.peekable();
     let is_first_family = addresses.peek().map(SocketAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) = addresses.partition(|address| Some(address.is_ipv6()) == is_first_family);
@@ -58,30 +58,30 @@ async fn race<T, F: Future<Output = io::Result<T>>>(
     addresses: Vec<SocketAddr>,
     connect: impl Fn(SocketAddr) -> F,
 ) -> io::Result<T> {
-    let (count, mut waiting) = (addresses.len(), addresses.into_iter());
-    let head_start = HEAD_START.min(ALL_BEGUN / u32::try_from(count.max(1)).unwrap_or(u32::MAX));
+    let (count, mut remaining) = (addresses.len(), addresses.into_iter());
+    let head_start = HEAD_START.min(START_TIME_LIMIT / u32::try_from(count.max(1)).unwrap_or(u32::MAX));
     let (mut attempts, mut failures) = (FuturesUnordered::new(), Vec::new());
     loop {
-        if let Some(address) = waiting.next() {
+        if let Some(address) = remaining.next() {
             let attempt = connect(address);
             attempts.push(async move { attempt.await.map_err(|error| (address, error)) });
         }
-        let ended = match waiting.len() {
+        let finished = match remaining.len() {
             0 => attempts.next().await,
             _ => timeout(head_start, attempts.next()).await.unwrap_or_default(),
         };
-        match ended {
+        match finished {
             Some(Ok(connection)) => return Ok(connection),
             Some(Err(failure)) => failures.push(failure),
             None => {}
         }
         if failures.len() == count {
-            return Err(summary(failures));
+            return Err(combined_error(failures));
         }
     }
 }
 
-fn summary(mut failures: Vec<(SocketAddr, io::Error)>) -> io::Error {
+fn combined_error(mut failures: Vec<(SocketAddr, io::Error)>) -> io::Error {
     match failures.pop() {
         None => io::Error::new(io::ErrorKind::NotFound, "the name has no address"),
         Some((_, only)) if failures.is_empty() => only,
@@ -115,9 +115,9 @@ mod tests {
     /// Connects to `answering` after `milliseconds`; all other addresses of `all` drop packets. Returns the
     /// milliseconds at which the attempts started, and at which the connection succeeded.
     async fn attempts(all: &[&str], answering: &str, milliseconds: u64) -> (Vec<u128>, u128) {
-        let (begun, begins) = (Instant::now(), Mutex::new(Vec::new()));
+        let (begun, starts) = (Instant::now(), Mutex::new(Vec::new()));
         let connected = race(addresses(all), |to| {
-            begins.lock().unwrap().push(begun.elapsed().as_millis());
+            starts.lock().unwrap().push(begun.elapsed().as_millis());
             async move {
                 if to != address(answering) {
                     pending::<()>().await;
@@ -127,7 +127,7 @@ mod tests {
             }
         });
         assert_eq!(connected.await.unwrap(), address(answering));
-        (begins.into_inner().unwrap(), begun.elapsed().as_millis())
+        (starts.into_inner().unwrap(), begun.elapsed().as_millis())
     }
 
     #[tokio::test(start_paused = true)]
@@ -147,8 +147,8 @@ mod tests {
     async fn many_addresses_are_all_tried_within_the_time_limit() {
         let many: Vec<String> = (0..100).map(|number| format!("10.0.0.{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let (begins, connected) = attempts(&many, "10.0.0.99", 1).await;
-        assert!(begins.len() == 100 && connected <= ALL_BEGUN.as_millis(), "{connected} {begins:?}");
+        let (starts, connected) = attempts(&many, "10.0.0.99", 1).await;
+        assert!(starts.len() == 100 && connected <= START_TIME_LIMIT.as_millis(), "{connected} {starts:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -175,7 +175,7 @@ mod tests {
             (&["10.0.0.2", "10.0.0.1"], &["10.0.0.2", "10.0.0.1"]),
             (&[], &[]),
         ] {
-            assert_eq!(alternating(addresses(resolved).into_iter()), addresses(tried));
+            assert_eq!(interleave_families(addresses(resolved).into_iter()), addresses(tried));
         }
     }
 

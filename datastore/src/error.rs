@@ -23,8 +23,11 @@ pub enum ConfigError {
         found: String,
     },
     /// `local` in a program that is built without the embedded datastore.
-    #[error("datastore_type `local` is for the plugins: this program takes `kubernetes` or `etcdv3`")]
-    NoLocal,
+    #[error(
+        "datastore_type `local` is not supported by this program, only by the plugins; set datastore_type to \
+         `kubernetes` or `etcdv3`"
+    )]
+    LocalNotSupported,
     /// `etcdv3` without endpoints.
     #[error(
         "no etcd endpoints specified; set etcd_endpoints in the network configuration or ETCD_ENDPOINTS in the \
@@ -33,24 +36,25 @@ pub enum ConfigError {
     NoEndpoints,
     /// An endpoint that is not an etcd URL.
     #[error(
-        "etcd_endpoints: `{found}` is not an etcd URL; write `https://HOST:PORT` or `http://HOST:PORT`, a user into \
-         ETCD_USERNAME and ETCD_PASSWORD"
+        "etcd_endpoints: `{found}` is not an etcd URL; write `https://HOST:PORT` or `http://HOST:PORT`, and set the \
+         user with ETCD_USERNAME and ETCD_PASSWORD"
     )]
-    Endpoint {
+    InvalidEndpoint {
         /// The invalid endpoint.
         found: String,
     },
     /// DNS discovery, which would cost a DNS query per CNI call and is not supported.
     #[error("etcd_discovery_srv `{domain}` is not supported; list the servers in etcd_endpoints instead")]
-    Discovery {
+    SrvDiscovery {
         /// The configured domain.
         domain: String,
     },
     /// A TLS setting that this client cannot satisfy. Ignoring the setting silently could weaken the connection (DS-7).
     #[error(
-        "{variable}={value} is not supported: TLS 1.2 and 1.3 with rustls' own cipher suites are offered; unset it"
+        "{variable}={value} is not supported: this client offers TLS 1.2 and 1.3 with the cipher suites of rustls; \
+         unset {variable}"
     )]
-    TlsTuning {
+    UnsupportedTlsSetting {
         /// `TLS_MIN_VERSION` or `TLS_CIPHER_SUITES`.
         variable: &'static str,
         /// The value of the variable.
@@ -66,25 +70,25 @@ pub enum ConfigError {
     },
     /// A certificate without its key, or a key without its certificate.
     #[error("{present} is set but {missing} is not; set both, or neither")]
-    HalfIdentity {
+    IncompleteIdentity {
         /// The setting that is set.
         present: &'static str,
         /// The setting that is missing.
         missing: &'static str,
     },
     /// A setting that is not the number or Boolean that it must be.
-    #[error("{setting}: `{found}` is not {wanted}")]
-    Value {
+    #[error("{setting}: `{found}` is not {allowed}")]
+    InvalidValue {
         /// The name of the setting.
         setting: &'static str,
         /// The value found.
         found: String,
         /// The values allowed.
-        wanted: &'static str,
+        allowed: &'static str,
     },
     /// TLS material that cannot be read.
     #[error("{setting}: {reason}")]
-    Pem {
+    UnreadablePem {
         /// The name of the setting.
         setting: &'static str,
         /// The problem, and the file that has it.

@@ -14,7 +14,7 @@ pub struct LocalDisabled(Infallible);
 
 impl LocalDisabled {
     pub(crate) fn open(_: &LocalConfig) -> Result<Self, ConfigError> {
-        Err(ConfigError::NoLocal)
+        Err(ConfigError::LocalNotSupported)
     }
 
     pub(crate) fn requests(&self) -> u64 {

@@ -52,7 +52,7 @@ impl<K: Kind> PagedList<'_, K> {
             PageSource::Etcd(pager) => pager.next().await,
             PageSource::Kubernetes(pager) => pager.next().await,
             PageSource::Local(local, select) => match select.take() {
-                Some(select) => list_all::<K>(local, &select).await.map(Some),
+                Some(select) => list_local::<K>(local, &select).await.map(Some),
                 None => Ok(None),
             },
         }
@@ -84,7 +84,7 @@ impl<S: WatchSource> Pager<S> {
     }
 }
 
-async fn list_all<K: Kind>(local: &Local, select: &K::Select) -> Result<ListedPage<K>, WatchFailure> {
+async fn list_local<K: Kind>(local: &Local, select: &K::Select) -> Result<ListedPage<K>, WatchFailure> {
     let mut batch = ReadBatch::new();
     let ticket = batch.list::<K>(select);
     let answers = local.read(&batch).await.map_err(|error: StoreError| WatchFailure::lost(error.to_string()))?;
@@ -105,7 +105,7 @@ mod tests {
 
     type Answer = Result<(u32, bool), WatchFailure>;
 
-    fn cut() -> Answer {
+    fn lost_answer() -> Answer {
         Err(WatchFailure::lost("cut"))
     }
 
@@ -142,7 +142,7 @@ mod tests {
 
     #[tokio::test]
     async fn lost_page_is_requested_again_at_the_same_position() {
-        let mut pager = pager([Ok((1, true)), cut(), cut(), Ok((2, true)), Ok((3, false))]);
+        let mut pager = pager([Ok((1, true)), lost_answer(), lost_answer(), Ok((2, true)), Ok((3, false))]);
         for number in 1..=3 {
             assert_eq!(pager.next().await.unwrap(), Some(vec![ObjectChange::Upsert(number)]));
         }
@@ -152,9 +152,9 @@ mod tests {
 
     #[tokio::test]
     async fn unreachable_server_ends_the_list_after_the_retries() {
-        let mut pager = pager([cut(), cut(), cut(), Ok((1, false))]);
+        let mut pager = pager([lost_answer(), lost_answer(), lost_answer(), Ok((1, false))]);
         assert_eq!(pager.next().await, Err(WatchFailure::lost("cut")));
-        assert_eq!(pager.next().await.unwrap(), Some(vec![ObjectChange::Upsert(1)]), "who asks on is answered");
+        assert_eq!(pager.next().await.unwrap(), Some(vec![ObjectChange::Upsert(1)]), "a later call continues the list");
     }
 
     /// A retry does not help, and the earlier pages are not a partial result.

@@ -11,26 +11,26 @@ use libcalico::store::Store;
 
 #[test]
 fn bootstrap_on_etcd_adds_only_missing_objects() {
-    block_on(what_is_missing_alone_is_added_alone(Fixture::etcd().open()));
+    block_on(adds_only_missing_objects(Fixture::etcd().open()));
 }
 
 #[test]
 fn bootstrap_on_local_adds_only_missing_objects() {
-    block_on(what_is_missing_alone_is_added_alone(Fixture::local().open()));
+    block_on(adds_only_missing_objects(Fixture::local().open()));
 }
 
 /// Uses only the operations of the installer, whose role allows no updates and no other lists.
-async fn what_is_missing_alone_is_added_alone(store: Datastore) {
+async fn adds_only_missing_objects(store: Datastore) {
     let key = ObjectKey::global("default");
     // A new file contains the initial objects, so they are deleted first.
     let _ = store.delete::<ClusterInformation>(&key, None).await;
     assert!(store.ensure_cluster_information().await.unwrap());
     let cluster = store.get::<ClusterInformation>(&key).await.unwrap();
     assert_eq!((cluster.value.spec.datastore_ready, cluster.value.spec.cluster_type.as_str()), (Some(true), "k8s"));
-    let mut off = cluster.value.clone();
-    off.spec.datastore_ready = None;
-    off.spec.cluster_type = "typha".into();
-    let revision = store.update(&key, &off, &cluster.revision).await.unwrap();
+    let mut unready = cluster.value.clone();
+    unready.spec.datastore_ready = None;
+    unready.spec.cluster_type = "typha".into();
+    let revision = store.update(&key, &unready, &cluster.revision).await.unwrap();
     assert!(!store.ensure_cluster_information().await.unwrap());
     assert_eq!(store.get::<ClusterInformation>(&key).await.unwrap().revision, revision);
 

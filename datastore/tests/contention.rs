@@ -134,7 +134,7 @@ fn killed_writer_leaves_complete_transactions_only() {
     let pair =
         ["left", "right"].map(|name| pool(name, "start")).map(|(key, value)| Write::create(&key, &value).unwrap());
     block_on(fixture.open().write(&pair)).unwrap();
-    let mut seen = std::collections::HashSet::new();
+    let mut revisions = std::collections::HashSet::new();
     for round in 0..40_u64 {
         let mut worker = start("worker_writes_pairs_until_killed", &fixture.config);
         // The delay differs in each round, from the start of the process to deep in its loop.
@@ -145,9 +145,9 @@ fn killed_writer_leaves_complete_transactions_only() {
         let pools = block_on(store.list::<IpPool>(&ObjectSelect::default())).unwrap();
         assert_eq!(marker(&pools[0].value), marker(&pools[1].value));
         assert_eq!(pools[0].revision, pools[1].revision);
-        seen.insert(pools[0].revision.clone());
+        revisions.insert(pools[0].revision.clone());
     }
-    assert!(seen.len() > 10, "the writers did not get to write: {}", seen.len());
+    assert!(revisions.len() > 10, "the writers did not get to write: {}", revisions.len());
     assert_eq!(integrity(&local.path), "ok");
 }
 

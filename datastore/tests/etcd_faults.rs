@@ -32,7 +32,7 @@ fn unused(port: &Port) -> String {
     format!("http://127.0.0.1:{}", port.number)
 }
 
-async fn look(store: &Datastore) -> Result<(), StoreError> {
+async fn read_absent_pool(store: &Datastore) -> Result<(), StoreError> {
     match store.get::<IpPool>(&ObjectKey::global("absent")).await {
         Err(StoreError::NotFound { .. }) => Ok(()),
         other => Err(other.expect_err("nothing is there")),
@@ -62,16 +62,16 @@ fn next_etcd_endpoint_serves_when_the_first_is_down() {
     block_on(async {
         let port = Port::free();
         let store = open(&[&unused(&port), &server.url], DEADLINE);
-        look(&store).await.unwrap();
+        read_absent_pool(&store).await.unwrap();
         assert_eq!(store.requests(), 1);
         let (key, value) = pool("p", "1");
         store.create(&key, &value).await.unwrap();
         // An endpoint that accepts connections but never responds costs its share of the time only once.
         let store = open(&[&silent, &server.url], Duration::from_secs(2));
-        look(&store).await.unwrap();
+        read_absent_pool(&store).await.unwrap();
         let connections = listener.incoming().take_while(Result::is_ok).count();
         assert_eq!(connections, 1);
-        look(&store).await.unwrap();
+        read_absent_pool(&store).await.unwrap();
         assert!(listener.accept().is_err(), "the client tries the silent endpoint again");
     });
 }
@@ -92,15 +92,15 @@ fn write_with_a_lost_response_has_an_unknown_outcome() {
     let proxy = Proxy::to(&server.url);
     block_on(async {
         let store = open(&[&proxy.url], DEADLINE);
-        look(&store).await.unwrap();
+        read_absent_pool(&store).await.unwrap();
         proxy.lose_answers(true);
         let (key, value) = pool("p", "1");
         let error = store.create(&key, &value).await.unwrap_err();
         assert!(matches!(error, StoreError::Unavailable { outcome_unknown: true, .. }), "{error:?}");
-        let error = look(&store).await.unwrap_err();
+        let error = read_absent_pool(&store).await.unwrap_err();
         assert!(matches!(error, StoreError::Unavailable { outcome_unknown: false, .. }), "{error:?}");
         proxy.lose_answers(false);
-        assert_eq!(marker(&store.get::<IpPool>(&key).await.unwrap().value), "1", "it was applied");
+        assert_eq!(marker(&store.get::<IpPool>(&key).await.unwrap().value), "1", "the write took effect");
     });
 }
 
@@ -111,7 +111,7 @@ fn read_with_a_lost_response_is_retried_on_the_next_endpoint() {
     proxy.lose_answers(true);
     block_on(async {
         let store = open(&[&proxy.url, &server.url], DEADLINE);
-        look(&store).await.unwrap();
+        read_absent_pool(&store).await.unwrap();
         assert_eq!(store.requests(), 2);
     });
 }
@@ -121,12 +121,12 @@ fn killed_etcd_is_reported_as_unavailable() {
     let mut server = EtcdServer::start();
     let store = open(&[&server.url], Duration::from_secs(3));
     block_on(async {
-        look(&store).await.unwrap();
+        read_absent_pool(&store).await.unwrap();
         server.kill();
         let (key, value) = pool("p", "1");
         let error = store.create(&key, &value).await.unwrap_err();
         assert!(error.is_unavailable(), "{error:?}");
-        assert!(look(&store).await.unwrap_err().is_unavailable());
+        assert!(read_absent_pool(&store).await.unwrap_err().is_unavailable());
     });
 }
 
@@ -137,13 +137,13 @@ fn wrong_etcd_password_is_rejected_and_the_error_names_the_user() {
     let login = |user, password| [("ETCD_USERNAME", user), ("ETCD_PASSWORD", password)];
     let refused = |env: &[(&str, &str)]| {
         let store = open_settings(&settings, env).unwrap();
-        match block_on(look(&store)) {
+        match block_on(read_absent_pool(&store)) {
             Err(StoreError::Unauthorized { reason }) => reason,
             other => panic!("{other:?}"),
         }
     };
     // A password for a server without users is not an error.
-    block_on(look(&open_settings(&settings, &login("root", "secret")).unwrap())).unwrap();
+    block_on(read_absent_pool(&open_settings(&settings, &login("root", "secret")).unwrap())).unwrap();
 
     for args in
         [&["user", "add", "root:secret"][..], &["user", "grant-role", "root", "root"], &["user", "add", "bob:b"]]
@@ -153,8 +153,8 @@ fn wrong_etcd_password_is_rejected_and_the_error_names_the_user() {
     assert!(server.ctl(&["auth", "enable"]).status.success());
 
     let store = open_settings(&settings, &login("root", "secret")).unwrap();
-    block_on(look(&store)).unwrap();
-    assert_eq!(store.requests(), 2, "one to log in, one to read");
+    block_on(read_absent_pool(&store)).unwrap();
+    assert_eq!(store.requests(), 2, "one authentication, one read");
     let reason = refused(&login("root", "wrong"));
     assert!(reason.contains("authentication failed") && reason.contains("`root`"), "{reason}");
     let reason = refused(&login("bob", "b"));
@@ -165,9 +165,9 @@ fn wrong_etcd_password_is_rejected_and_the_error_names_the_user() {
 
 #[test]
 fn certificates_are_accepted_from_files_inline_pem_and_base64() {
-    let ours = Certificates::new("ours");
-    let server = EtcdServer::start_tls(&ours.etcd_flags());
-    let path = |name: &str| ours.file(name).display().to_string();
+    let trusted = Certificates::new("trusted");
+    let server = EtcdServer::start_tls(&trusted.etcd_flags());
+    let path = |name: &str| trusted.file(name).display().to_string();
     let files = DatastoreSettings {
         etcd_endpoints: server.url.clone(),
         etcd_ca_cert_file: path("ca.pem"),
@@ -177,49 +177,49 @@ fn certificates_are_accepted_from_files_inline_pem_and_base64() {
     };
     let inline = |encode: &dyn Fn(String) -> String| DatastoreSettings {
         etcd_endpoints: server.url.clone(),
-        etcd_ca_cert: encode(ours.text("ca.pem")),
-        etcd_cert: encode(ours.text("client.pem")),
-        etcd_key: encode(ours.text("client-key.pem")),
+        etcd_ca_cert: encode(trusted.text("ca.pem")),
+        etcd_cert: encode(trusted.text("client.pem")),
+        etcd_key: encode(trusted.text("client-key.pem")),
         ..DatastoreSettings::default()
     };
     for settings in [files, inline(&|text| text), inline(&|text| BASE64.encode(text.as_bytes()))] {
         let store = open_settings(&settings, &[]).unwrap();
-        block_on(look(&store)).unwrap();
+        block_on(read_absent_pool(&store)).unwrap();
     }
 }
 
 #[test]
 fn wrong_certificates_are_rejected_and_the_error_names_the_files() {
-    let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));
-    let server = EtcdServer::start_tls(&ours.etcd_flags());
+    let (trusted, other) = (Certificates::new("trusted"), Certificates::new("other"));
+    let server = EtcdServer::start_tls(&trusted.etcd_flags());
     let path = |of: &Certificates, name: &str| of.file(name).display().to_string();
     let base = DatastoreSettings { etcd_endpoints: server.url.clone(), ..DatastoreSettings::default() };
     let reason = |settings: &DatastoreSettings| {
         let store = open_settings(settings, &[]).unwrap();
-        match block_on(look(&store)) {
+        match block_on(read_absent_pool(&store)) {
             Err(StoreError::Unauthorized { reason }) => reason,
             other => panic!("{other:?}"),
         }
     };
     // Another authority signed the server's certificate.
-    let theirs_ca = path(&theirs, "ca.pem");
-    let untrusted = DatastoreSettings { etcd_ca_cert_file: theirs_ca.clone(), ..base.clone() };
+    let other_ca = path(&other, "ca.pem");
+    let untrusted = DatastoreSettings { etcd_ca_cert_file: other_ca.clone(), ..base.clone() };
     let text = reason(&untrusted);
-    assert!(text.contains("not trusted") && text.contains(&theirs_ca), "{text}");
+    assert!(text.contains("not trusted") && text.contains(&other_ca), "{text}");
 
     // Another authority signed the client certificate.
-    let stranger = DatastoreSettings {
-        etcd_ca_cert_file: path(&ours, "ca.pem"),
-        etcd_cert_file: path(&theirs, "client.pem"),
-        etcd_key_file: path(&theirs, "client-key.pem"),
+    let foreign_client = DatastoreSettings {
+        etcd_ca_cert_file: path(&trusted, "ca.pem"),
+        etcd_cert_file: path(&other, "client.pem"),
+        etcd_key_file: path(&other, "client-key.pem"),
         ..base.clone()
     };
-    let text = reason(&stranger);
-    assert!(text.contains("refuses our certificate") && text.contains(&path(&theirs, "client.pem")), "{text}");
+    let text = reason(&foreign_client);
+    assert!(text.contains("refuses the client certificate") && text.contains(&path(&other, "client.pem")), "{text}");
 
     // No client certificate is configured.
-    let nobody = DatastoreSettings { etcd_ca_cert_file: path(&ours, "ca.pem"), ..base.clone() };
-    let text = reason(&nobody);
+    let no_client_certificate = DatastoreSettings { etcd_ca_cert_file: path(&trusted, "ca.pem"), ..base.clone() };
+    let text = reason(&no_client_certificate);
     assert!(text.contains("no client certificate (etcd_cert_file is not set)"), "{text}");
 
     // Files that are missing or have the wrong content are detected before any request.
@@ -227,8 +227,8 @@ fn wrong_certificates_are_rejected_and_the_error_names_the_files() {
     let error = open_settings(&missing, &[]).unwrap_err().to_string();
     assert!(error.starts_with("etcd_ca_cert_file: cannot read /nowhere/ca.pem"), "{error}");
     let swapped = DatastoreSettings {
-        etcd_cert_file: path(&ours, "client-key.pem"),
-        etcd_key_file: path(&ours, "client.pem"),
+        etcd_cert_file: path(&trusted, "client-key.pem"),
+        etcd_key_file: path(&trusted, "client.pem"),
         ..base
     };
     let error = open_settings(&swapped, &[]).unwrap_err().to_string();
@@ -237,33 +237,33 @@ fn wrong_certificates_are_rejected_and_the_error_names_the_files() {
 
 #[test]
 fn wrong_url_scheme_is_reported_with_the_right_scheme() {
-    let ours = Certificates::new("ours");
-    let secured = EtcdServer::start_tls(&ours.etcd_flags());
+    let trusted = Certificates::new("trusted");
+    let secured = EtcdServer::start_tls(&trusted.etcd_flags());
     let plain = EtcdServer::start();
     block_on(async {
         let store = open(&[&secured.url.replace("https", "http")], DEADLINE);
-        let error = look(&store).await.unwrap_err();
+        let error = read_absent_pool(&store).await.unwrap_err();
         assert!(error.is_unavailable() && error.to_string().contains("write https://"), "{error}");
         let tls = Some(TlsConfig::default());
         let DatastoreConfig::Etcd(config) = etcd_config(&[&plain.url.replace("http", "https")]) else { unreachable!() };
         let store = Datastore::open(&DatastoreConfig::Etcd(EtcdConfig { tls, ..config })).unwrap();
-        let error = look(&store).await.unwrap_err();
+        let error = read_absent_pool(&store).await.unwrap_err();
         assert!(error.is_unavailable() && error.to_string().contains("write http://"), "{error}");
     });
 }
 
 #[test]
 fn replaced_client_certificate_is_used_by_the_next_connection() {
-    let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));
-    let server = EtcdServer::start_tls(&ours.etcd_flags());
-    let path = |name: &str| ours.file(name).display().to_string();
+    let (trusted, other) = (Certificates::new("trusted"), Certificates::new("other"));
+    let server = EtcdServer::start_tls(&trusted.etcd_flags());
+    let path = |name: &str| trusted.file(name).display().to_string();
     let used = tempfile::tempdir().unwrap();
     let (certificate, key) = (used.path().join("cert.pem"), used.path().join("key.pem"));
     let write = |of: &Certificates| {
         std::fs::write(&certificate, of.text("client.pem")).unwrap();
         std::fs::write(&key, of.text("client-key.pem")).unwrap();
     };
-    write(&theirs);
+    write(&other);
     let settings = DatastoreSettings {
         etcd_endpoints: server.url.clone(),
         etcd_cert_file: certificate.display().to_string(),
@@ -273,13 +273,13 @@ fn replaced_client_certificate_is_used_by_the_next_connection() {
     };
     let store = open_settings(&settings, &[]).unwrap();
     block_on(async {
-        let refused = look(&store).await;
+        let refused = read_absent_pool(&store).await;
         assert!(matches!(refused, Err(StoreError::Unauthorized { .. })), "{refused:?}");
         // If the new files cannot be read, the former certificates stay in use.
         std::fs::remove_file(&key).unwrap();
-        let refused = look(&store).await;
+        let refused = read_absent_pool(&store).await;
         assert!(matches!(refused, Err(StoreError::Unauthorized { .. })), "{refused:?}");
-        write(&ours);
-        look(&store).await.unwrap();
+        write(&trusted);
+        read_absent_pool(&store).await.unwrap();
     });
 }

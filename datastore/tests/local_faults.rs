@@ -16,7 +16,7 @@ fn open(path: &Path) -> Datastore {
     Datastore::open(&local_config(path.into())).unwrap()
 }
 
-fn path_of(fixture: &Fixture) -> PathBuf {
+fn database_path(fixture: &Fixture) -> PathBuf {
     match &fixture.config {
         DatastoreConfig::Local(local) => local.path.clone(),
         _ => unreachable!("fixtures of this file are files"),
@@ -40,8 +40,8 @@ fn on_tmpfs(worker: &str, size: &str) {
         .env("SIZE", size)
         .output()
         .expect("unshare runs");
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
 fn directory() -> PathBuf {
@@ -88,8 +88,8 @@ fn worker_without_space_for_a_new_file_gets_disk_full() {
     let filled = std::fs::write(directory().join("filler"), vec![0; 64 * 1024]);
     assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
     assert_eq!(create(&open(&path), "p"), Err(StoreError::DiskFull { path: path.display().to_string() }));
-    let left: Vec<_> = std::fs::read_dir(directory()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left, ["filler"], "no half-made file stays");
+    let files: Vec<_> = std::fs::read_dir(directory()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(files, ["filler"], "no half-made file stays");
     // The same call works after space was added.
     std::fs::remove_file(directory().join("filler")).unwrap();
     Command::new("mount").args(["-o", "remount,size=1m"]).arg(directory()).status().unwrap();
@@ -108,15 +108,15 @@ fn worker_on_a_read_only_directory_can_only_read() {
     create(&open(&path), "p").unwrap();
     assert!(Command::new("mount").args(["-o", "remount,ro"]).arg(directory()).status().unwrap().success());
     let named = |error: StoreError| {
-        let said = error.to_string();
-        assert!(error.is_unavailable() && said.contains(path.to_str().unwrap()), "{error:?}");
-        said
+        let text = error.to_string();
+        assert!(error.is_unavailable() && text.contains(path.to_str().unwrap()), "{error:?}");
+        text
     };
-    let said = named(create(&open(&path), "q").unwrap_err());
-    assert!(said.contains("read-only") || said.contains("Read-only"), "{said}");
+    let text = named(create(&open(&path), "q").unwrap_err());
+    assert!(text.contains("read-only") || text.contains("Read-only"), "{text}");
     let elsewhere = directory().join("other/calico.db");
-    let said = open_error(&elsewhere);
-    assert!(said.contains("cannot create directory") && said.contains("datastore_path"), "{said}");
+    let text = open_error(&elsewhere);
+    assert!(text.contains("cannot create directory") && text.contains("datastore_path"), "{text}");
 }
 
 fn open_error(path: &Path) -> String {
@@ -129,32 +129,32 @@ fn foreign_files_are_rejected_and_left_unchanged() {
     let path = directory.path().join("calico.db");
     std::fs::write(&path, "not a database, just text that somebody needs\n".repeat(100)).unwrap();
     let before = std::fs::read(&path).unwrap();
-    let said = open_error(&path);
-    assert!(said.contains("is not a SQLite database") && said.contains("datastore_path"), "{said}");
+    let text = open_error(&path);
+    assert!(text.contains("is not a SQLite database") && text.contains("datastore_path"), "{text}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
 
     std::fs::write(&path, "").unwrap();
-    assert!(open_error(&path).contains("is no Calico datastore"));
+    assert!(open_error(&path).contains("is not a Calico datastore"));
 
     std::fs::remove_file(&path).unwrap();
     let sql = |text: &str| assert!(Command::new("sqlite3").arg(&path).arg(text).status().unwrap().success());
     sql("CREATE TABLE somebodys (x)");
-    assert!(open_error(&path).contains("another program's"));
+    assert!(open_error(&path).contains("belongs to another program"));
 
     std::fs::remove_file(&path).unwrap();
     create(&open(&path), "p").unwrap();
     sql("PRAGMA user_version = 7");
-    let said = open_error(&path);
-    assert!(said.contains("schema version 7 and this build knows version 1; upgrade"), "{said}");
+    let text = open_error(&path);
+    assert!(text.contains("schema version 7 and this build supports version 1; upgrade"), "{text}");
 
-    let said = open_error(directory.path());
-    assert!(said.contains("cannot open the file"), "{said}");
+    let text = open_error(directory.path());
+    assert!(text.contains("cannot open the file"), "{text}");
 }
 
 #[test]
 fn damaged_file_is_reported_with_a_remedy() {
     let fixture = Fixture::local();
-    let path = path_of(&fixture);
+    let path = database_path(&fixture);
     let store = fixture.open();
     for n in 0..200 {
         create(&store, &format!("pool-{n:04}")).unwrap();
@@ -175,7 +175,7 @@ fn damaged_file_is_reported_with_a_remedy() {
 
 #[test]
 fn every_schema_damage_is_reported_with_a_remedy() {
-    for (what, damage) in [
+    for (description, damage) in [
         ("a table is gone", "DROP TABLE kv"),
         ("the counter is gone", "DROP TABLE counter"),
         ("the counter is empty", "DELETE FROM counter"),
@@ -183,20 +183,20 @@ fn every_schema_damage_is_reported_with_a_remedy() {
         ("a revision is no number", "UPDATE kv SET revision = 'x'"),
     ] {
         let fixture = Fixture::local();
-        let path = path_of(&fixture);
+        let path = database_path(&fixture);
         create(&fixture.open(), "p").unwrap();
-        assert!(Command::new("sqlite3").arg(&path).arg(damage).status().unwrap().success(), "{what}");
+        assert!(Command::new("sqlite3").arg(&path).arg(damage).status().unwrap().success(), "{description}");
         let store = fixture.open();
         let read = block_on(store.list::<IpPool>(&ObjectSelect::default())).err();
-        let error = read.unwrap_or_else(|| create(&store, "q").expect_err(what)).to_string();
-        assert!(error.contains("is damaged (") && error.contains("calico-ipam import"), "{what}: {error}");
+        let error = read.unwrap_or_else(|| create(&store, "q").expect_err(description)).to_string();
+        assert!(error.contains("is damaged (") && error.contains("calico-ipam import"), "{description}: {error}");
     }
 }
 
 #[test]
 fn invalid_utf8_value_fails_only_its_entry() {
     let fixture = Fixture::local();
-    let path = path_of(&fixture);
+    let path = database_path(&fixture);
     let store = fixture.open();
     for name in ["p", "q"] {
         create(&store, name).unwrap();
@@ -212,7 +212,7 @@ fn invalid_utf8_value_fails_only_its_entry() {
 #[test]
 fn locked_file_is_awaited_and_the_lock_reported_at_the_deadline() {
     let fixture = Fixture::local();
-    let path = path_of(&fixture);
+    let path = database_path(&fixture);
     create(&fixture.open(), "p").unwrap();
     let other = rusqlite::Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE; UPDATE counter SET revision = revision").unwrap();
@@ -221,7 +221,7 @@ fn locked_file_is_awaited_and_the_lock_reported_at_the_deadline() {
     let store = Datastore::open(&DatastoreConfig::Local(patient)).unwrap();
     let error = create(&store, "q").unwrap_err();
     assert!(matches!(error, StoreError::Unavailable { outcome_unknown: false, .. }), "{error:?}");
-    assert!(error.to_string().contains("kept it locked for 0.3 s"), "{error}");
+    assert!(error.to_string().contains("kept the file locked for 0.3 s"), "{error}");
     // Readers do not block a writer, and a writer does not block readers.
     assert!(block_on(store.get::<IpPool>(&ObjectKey::global("p"))).is_ok());
 
@@ -247,6 +247,6 @@ fn parent_directories_are_created_and_reopening_writes_no_bytes() {
     let pool = block_on(open(&path).get::<IpPool>(&ObjectKey::global("p"))).unwrap();
     assert_eq!(marker(&pool.value).len(), 3000);
     assert_eq!(stamp(), before);
-    let left: Vec<_> = std::fs::read_dir(path.parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left.len(), 3, "{left:?}");
+    let files: Vec<_> = std::fs::read_dir(path.parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(files.len(), 3, "{files:?}");
 }

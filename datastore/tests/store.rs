@@ -100,7 +100,7 @@ async fn read_batch_is_a_single_request_and_snapshot(store: Datastore) {
     let before = store.requests();
     assert!(store.read(&ReadBatch::new()).await.is_ok());
     assert_eq!(store.write(&[]).await, Ok(vec![]));
-    assert_eq!(store.requests(), before, "nothing to ask, nothing sent");
+    assert_eq!(store.requests(), before, "an empty batch sends no request");
 }
 
 async fn prefix_read_is_exact_and_in_byte_order(store: Datastore) {
@@ -231,23 +231,23 @@ async fn initialization_is_idempotent(store: Datastore) {
 
     let before = store.requests();
     store.ensure_initialized().await.unwrap();
-    assert_eq!(store.requests() - before, 1, "only a look");
+    assert_eq!(store.requests() - before, 1, "one read and no write");
     assert_eq!(store.get::<ClusterInformation>(&key).await.unwrap(), cluster);
 
     // A locked datastore stays locked: only missing fields of ClusterInformation are added, but no tiers.
-    let mut off = cluster.value.clone();
-    off.spec.datastore_ready = Some(false);
-    off.spec.cluster_guid.clear();
-    let revision = store.update(&key, &off, &cluster.revision).await.unwrap();
+    let mut locked = cluster.value.clone();
+    locked.spec.datastore_ready = Some(false);
+    locked.spec.cluster_guid.clear();
+    let revision = store.update(&key, &locked, &cluster.revision).await.unwrap();
     store.delete::<Tier>(&ObjectKey::global("kube-admin"), None).await.unwrap();
     store.ensure_initialized().await.unwrap();
-    let mended = store.get::<ClusterInformation>(&key).await.unwrap();
-    assert_ne!(mended.revision, revision);
-    assert_eq!(mended.value.spec.datastore_ready, Some(false));
-    assert_eq!(mended.value.spec.cluster_guid.len(), 32);
+    let completed = store.get::<ClusterInformation>(&key).await.unwrap();
+    assert_ne!(completed.revision, revision);
+    assert_eq!(completed.value.spec.datastore_ready, Some(false));
+    assert_eq!(completed.value.spec.cluster_guid.len(), 32);
     assert!(store.get::<Tier>(&ObjectKey::global("kube-admin")).await.is_err(), "the datastore is locked");
 
-    store.update(&key, &cluster.value, &mended.revision).await.unwrap();
+    store.update(&key, &cluster.value, &completed.revision).await.unwrap();
     store.ensure_initialized().await.unwrap();
     assert!(store.get::<Tier>(&ObjectKey::global("kube-admin")).await.is_ok());
 }
@@ -264,11 +264,11 @@ fn long_write_lists_are_rejected_by_etcd_and_large_writes_by_sqlite() {
         let etcd = Fixture::etcd().open();
         let many: Vec<Write> = (0..129).map(|n| write(n, b"{}")).collect();
         let error = etcd.write(&many).await.unwrap_err();
-        assert!(error.to_string().contains("129 writes in one transaction; etcd takes 128"), "{error}");
+        assert!(error.to_string().contains("129 writes in one transaction, but etcd allows only 128"), "{error}");
         assert_eq!(etcd.requests(), 0);
         assert_eq!(etcd.write(&many[..128]).await.unwrap().len(), 128);
         let fixture = Fixture::local();
         let error = fixture.open().write(&[write(0, b"\xff")]).await.unwrap_err();
-        assert!(error.to_string().contains("holds text"), "{error}");
+        assert!(error.to_string().contains("stores text"), "{error}");
     });
 }

@@ -56,15 +56,15 @@ impl EtcdConfig {
     ) -> Result<Self, ConfigError> {
         let domain = lookup.get(&settings.etcd_discovery_srv, "ETCD_DISCOVERY_SRV");
         if !domain.is_empty() {
-            return Err(ConfigError::Discovery { domain });
+            return Err(ConfigError::SrvDiscovery { domain });
         }
-        let (endpoints, encrypted) = parse_endpoints(endpoints)?;
+        let (endpoints, is_encrypted) = parse_endpoints(endpoints)?;
         // The TLS settings are validated even if they are not used: an `http://` endpoint is served in plain text
         // regardless of them.
         let material = tls_config(settings, lookup)?;
-        let tls = encrypted.then_some(material);
-        if encrypted {
-            refuse_tls_tuning(lookup)?;
+        let tls = is_encrypted.then_some(material);
+        if is_encrypted {
+            reject_unsupported_tls(lookup)?;
         }
         let user = lookup.get("", "ETCD_USERNAME");
         let password = lookup.get("", "ETCD_PASSWORD");
@@ -77,30 +77,30 @@ impl EtcdConfig {
 /// (DS-17).
 fn parse_endpoints(list: &str) -> Result<(Vec<String>, bool), ConfigError> {
     let items: Vec<&str> = list.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
-    let encrypted = !items.first().ok_or(ConfigError::NoEndpoints)?.starts_with("http://");
-    let scheme = if encrypted { "https" } else { "http" };
+    let is_encrypted = !items.first().ok_or(ConfigError::NoEndpoints)?.starts_with("http://");
+    let scheme = if is_encrypted { "https" } else { "http" };
     let urls = items.into_iter().map(|item| parse_endpoint(item, scheme)).collect::<Result<_, _>>()?;
-    Ok((urls, encrypted))
+    Ok((urls, is_encrypted))
 }
 
 fn parse_endpoint(item: &str, scheme: &str) -> Result<String, ConfigError> {
     let rest = item.strip_prefix("https://").or_else(|| item.strip_prefix("http://")).unwrap_or(item);
     let authority = rest.trim_end_matches('/');
     // The text before an `@` may contain a password, which must not get into an error, a log or the journal.
-    let shown = item.rsplit_once('@').map_or(item.to_owned(), |(_, host)| format!("...@{host}"));
+    let redacted = item.rsplit_once('@').map_or(item.to_owned(), |(_, host)| format!("...@{host}"));
     let url = format!("{scheme}://{authority}");
     let parsed = url.parse::<tonic::transport::Uri>().ok().filter(|uri| uri.path() == "/" && uri.query().is_none());
     let has_host = parsed.is_some_and(|uri| uri.host().is_some_and(|host| !host.is_empty()));
-    if has_host && !authority.contains('@') { Ok(url) } else { Err(ConfigError::Endpoint { found: shown }) }
+    if has_host && !authority.contains('@') { Ok(url) } else { Err(ConfigError::InvalidEndpoint { found: redacted }) }
 }
 
 /// Rejects TLS settings that this client cannot satisfy. A `TLS_MIN_VERSION` of 1.2 is the default and needs no
 /// rejection.
-fn refuse_tls_tuning(lookup: &SettingLookup<'_>) -> Result<(), ConfigError> {
-    for (variable, harmless) in [("TLS_MIN_VERSION", "1.2"), ("TLS_CIPHER_SUITES", "")] {
+fn reject_unsupported_tls(lookup: &SettingLookup<'_>) -> Result<(), ConfigError> {
+    for (variable, default_value) in [("TLS_MIN_VERSION", "1.2"), ("TLS_CIPHER_SUITES", "")] {
         let value = lookup.get("", variable);
-        if !value.is_empty() && value != harmless {
-            return Err(ConfigError::TlsTuning { variable, value });
+        if !value.is_empty() && value != default_value {
+            return Err(ConfigError::UnsupportedTlsSetting { variable, value });
         }
     }
     Ok(())
@@ -123,8 +123,8 @@ fn tls_config(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Resul
         inline("etcd_cert", &settings.etcd_cert),
         inline("etcd_key", &settings.etcd_key),
     ];
-    let first = |list: &[Option<Pem>]| list.iter().flatten().next().map(Pem::setting);
-    let (names, [authorities, certificate, key]) = match (first(&files), first(&texts)) {
+    let first_setting = |list: &[Option<Pem>]| list.iter().flatten().next().map(Pem::setting);
+    let (names, [authorities, certificate, key]) = match (first_setting(&files), first_setting(&texts)) {
         (Some(file), Some(inline)) => return Err(ConfigError::MixedTls { file, inline }),
         (_, None) => (["etcd_cert_file", "etcd_key_file"], files),
         (None, Some(_)) => (["etcd_cert", "etcd_key"], texts),
@@ -132,8 +132,8 @@ fn tls_config(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Resul
     let identity = match (certificate, key) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        (Some(_), None) => return Err(ConfigError::HalfIdentity { present: names[0], missing: names[1] }),
-        (None, Some(_)) => return Err(ConfigError::HalfIdentity { present: names[1], missing: names[0] }),
+        (Some(_), None) => return Err(ConfigError::IncompleteIdentity { present: names[0], missing: names[1] }),
+        (None, Some(_)) => return Err(ConfigError::IncompleteIdentity { present: names[1], missing: names[0] }),
     };
     Ok(TlsConfig { authorities, identity })
 }

@@ -81,7 +81,7 @@ impl KubernetesConfig {
     }
 
     /// Returns true if any setting locates an API server, without selecting it as the datastore.
-    pub(crate) fn is_hinted_at(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> bool {
+    pub(crate) fn is_configured(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> bool {
         let in_cluster = !lookup.get("", "KUBERNETES_SERVICE_HOST").is_empty();
         let kubeconfig = lookup.get(&settings.kubeconfig, "KUBECONFIG");
         let server = lookup.get(&settings.k8s_api_root, "K8S_API_ENDPOINT");
@@ -94,23 +94,23 @@ impl KubernetesConfig {
         lookup: &SettingLookup<'_>,
         deadline: Duration,
     ) -> Result<Self, ConfigError> {
-        let some = |text: String| (!text.is_empty()).then_some(text);
-        let file = |configured: &str, variable| some(lookup.get(configured, variable)).map(PathBuf::from);
-        let server = some(lookup.get(&settings.k8s_api_root, "K8S_API_ENDPOINT"));
+        let non_empty = |text: String| (!text.is_empty()).then_some(text);
+        let file = |configured: &str, variable| non_empty(lookup.get(configured, variable)).map(PathBuf::from);
+        let server = non_empty(lookup.get(&settings.k8s_api_root, "K8S_API_ENDPOINT"));
         let insecure = lookup.get("", "K8S_INSECURE_SKIP_TLS_VERIFY");
         let overrides = Overrides {
-            context: some(lookup.get("", "K8S_CURRENT_CONTEXT")),
+            context: non_empty(lookup.get("", "K8S_CURRENT_CONTEXT")),
             // Upstream also removes the path from `/api/` on (DS-12).
-            server: server.map(|url| without_user(url.split_once("/api/").map_or(&*url, |(root, _)| root))),
-            token: some(lookup.get(&settings.k8s_auth_token, "K8SAPITOKEN")),
+            server: server.map(|url| without_credentials(url.split_once("/api/").map_or(&*url, |(root, _)| root))),
+            token: non_empty(lookup.get(&settings.k8s_auth_token, "K8SAPITOKEN")),
             authorities: file(&settings.k8s_certificate_authority, "K8S_CA_FILE"),
             certificate: file(&settings.k8s_client_certificate, "K8S_CERT_FILE"),
             key: file(&settings.k8s_client_key, "K8S_KEY_FILE"),
-            insecure: truth("K8S_INSECURE_SKIP_TLS_VERIFY", &insecure)?,
+            insecure: parse_bool("K8S_INSECURE_SKIP_TLS_VERIFY", &insecure)?,
         };
         let kubeconfig = lookup.get(&settings.kubeconfig, "KUBECONFIG");
-        let named = !kubeconfig.is_empty() || overrides.server.is_some();
-        let home = some(lookup.get("", "HOME")).filter(|_| !named);
+        let is_location_set = !kubeconfig.is_empty() || overrides.server.is_some();
+        let home = non_empty(lookup.get("", "HOME")).filter(|_| !is_location_set);
         let prefixes = lookup.get("", "FELIX_INTERFACEPREFIX");
         Ok(KubernetesConfig {
             kubeconfig: kubeconfig.split(':').filter(|path| !path.is_empty()).map(PathBuf::from).collect(),
@@ -118,7 +118,7 @@ impl KubernetesConfig {
             overrides,
             group: ApiGroup::from_config(&lookup.get(&settings.calico_api_group, "CALICO_API_GROUP")),
             rate: rate(settings, lookup)?,
-            interface_prefix: prefixes.split(',').next().and_then(|first| some(first.to_owned())),
+            interface_prefix: prefixes.split(',').next().and_then(|first| non_empty(first.to_owned())),
             deadline,
         })
     }
@@ -129,7 +129,7 @@ fn rate(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Result<Opti
         let configured = if configured == 0 { String::new() } else { configured.to_string() };
         match lookup.find(&configured, variable) {
             None => Ok(default),
-            Some(text) => integer(variable, &text).map(|number| if number == 0 { default } else { number }),
+            Some(text) => parse_integer(variable, &text).map(|number| if number == 0 { default } else { number }),
         }
     };
     let per_second = number(settings.qps, "K8S_CLIENT_QPS", DEFAULT_QPS)?;
@@ -140,7 +140,7 @@ fn rate(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Result<Opti
 
 /// Returns the URL without user and password. This client does not authenticate with them, and the URL appears in
 /// errors, logs and the journal.
-pub(crate) fn without_user(url: &str) -> String {
+pub(crate) fn without_credentials(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
     match authority.rsplit_once('@') {
@@ -151,20 +151,20 @@ pub(crate) fn without_user(url: &str) -> String {
 }
 
 /// Parses a number. As upstream does, accepts a fraction and the prefix `0x` (DS-4).
-fn integer(setting: &'static str, text: &str) -> Result<i32, ConfigError> {
+fn parse_integer(setting: &'static str, text: &str) -> Result<i32, ConfigError> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let number = match hexadecimal {
         Some(digits) => i32::from_str_radix(digits, 16).ok(),
         None => text.parse::<f64>().ok().filter(|number| number.is_finite()).map(|number| number.ceil() as i32),
     };
-    number.ok_or_else(|| ConfigError::Value { setting, found: text.into(), wanted: "a number" })
+    number.ok_or_else(|| ConfigError::InvalidValue { setting, found: text.into(), allowed: "a number" })
 }
 
-fn truth(setting: &'static str, text: &str) -> Result<bool, ConfigError> {
+fn parse_bool(setting: &'static str, text: &str) -> Result<bool, ConfigError> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
         "" | "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
-        _ => Err(ConfigError::Value { setting, found: text.into(), wanted: "true or false" }),
+        _ => Err(ConfigError::InvalidValue { setting, found: text.into(), allowed: "true or false" }),
     }
 }
 

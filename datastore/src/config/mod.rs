@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use etcd::{EtcdConfig, Pem, TlsConfig};
-pub(crate) use kubernetes::without_user;
+pub(crate) use kubernetes::without_credentials;
 pub use kubernetes::{KubernetesConfig, Overrides, Rate};
 
 pub use crate::error::{ConfigError, DEFAULT_PATH};
@@ -32,7 +32,7 @@ pub struct DatastoreSettings {
     pub datastore_path: String,
     /// `etcd_endpoints`: comma-separated list of URLs.
     pub etcd_endpoints: String,
-    /// `etcd_discovery_srv`: DNS domain. Rejected, see `ConfigError::Discovery`.
+    /// `etcd_discovery_srv`: DNS domain. Rejected, see `ConfigError::SrvDiscovery`.
     pub etcd_discovery_srv: String,
     /// `etcd_ca_cert_file`: the CA certificates that verify etcd's certificate.
     pub etcd_ca_cert_file: String,
@@ -118,16 +118,16 @@ impl DatastoreConfig {
         let path = lookup.get(&settings.datastore_path, "DATASTORE_PATH");
         let deadline = settings.deadline.unwrap_or(DEFAULT_DEADLINE);
         let datastore_type = lookup.get(&settings.datastore_type, "DATASTORE_TYPE");
-        let chosen = match datastore_type.as_str() {
+        let selected = match datastore_type.as_str() {
             "" if !endpoints.is_empty() => ETCD,
             "" if !path.is_empty() => LOCAL,
             // Upstream defaults to Kubernetes (DS-8). This implementation does so only if a setting locates an API
             // server.
-            "" if KubernetesConfig::is_hinted_at(settings, &lookup) => KUBERNETES,
+            "" if KubernetesConfig::is_configured(settings, &lookup) => KUBERNETES,
             "" => return Err(ConfigError::Nothing),
             other => other,
         };
-        match chosen {
+        match selected {
             ETCD => EtcdConfig::new(settings, &lookup, &endpoints, deadline).map(DatastoreConfig::Etcd),
             LOCAL => {
                 let path = if path.is_empty() { DEFAULT_PATH.into() } else { path };

@@ -105,7 +105,7 @@ fn kubernetes_settings_are_passed_to_the_client() {
         [("K8S_CLIENT_QPS", "fast"), ("K8S_INSECURE_SKIP_TLS_VERIFY", "perhaps"), ("K8S_CLIENT_BURST", "")]
     {
         let refused = resolve(&DatastoreSettings { qps: 0, ..settings.clone() }, &[(variable, value)]);
-        assert!(matches!(refused, Err(ConfigError::Value { .. })), "{variable}={value}: {refused:?}");
+        assert!(matches!(refused, Err(ConfigError::InvalidValue { .. })), "{variable}={value}: {refused:?}");
     }
 }
 
@@ -121,7 +121,7 @@ fn first_endpoint_decides_encryption_for_all_endpoints() {
 #[test]
 fn invalid_endpoint_urls_are_reported() {
     for bad in ["unix:///run/etcd.sock", "http://", "https://a:1/path", "http://a b:1"] {
-        assert_eq!(resolve(&endpoints(bad), &[]), Err(ConfigError::Endpoint { found: bad.into() }), "{bad}");
+        assert_eq!(resolve(&endpoints(bad), &[]), Err(ConfigError::InvalidEndpoint { found: bad.into() }), "{bad}");
     }
 }
 
@@ -136,7 +136,7 @@ fn endpoint_with_a_password_is_rejected_without_echoing_the_password() {
 #[test]
 fn srv_discovery_is_rejected_only_for_etcd() {
     let srv = [("ETCD_DISCOVERY_SRV", "example.org")];
-    let discovery = ConfigError::Discovery { domain: "example.org".into() };
+    let discovery = ConfigError::SrvDiscovery { domain: "example.org".into() };
     assert_eq!(resolve(&endpoints("http://a:1"), &srv), Err(discovery));
     assert_eq!(resolve(&DatastoreSettings::default(), &srv), Err(ConfigError::Nothing));
 }
@@ -144,12 +144,12 @@ fn srv_discovery_is_rejected_only_for_etcd() {
 #[test]
 fn unsupported_tls_settings_are_rejected_only_with_tls() {
     let strict = [("TLS_MIN_VERSION", "1.3")];
-    let refused = ConfigError::TlsTuning { variable: "TLS_MIN_VERSION", value: "1.3".into() };
+    let refused = ConfigError::UnsupportedTlsSetting { variable: "TLS_MIN_VERSION", value: "1.3".into() };
     assert_eq!(resolve(&endpoints("https://a:1"), &strict), Err(refused));
     assert!(resolve(&endpoints("http://a:1"), &strict).is_ok());
     assert!(resolve(&endpoints("https://a:1"), &[("TLS_MIN_VERSION", "1.2")]).is_ok());
     let suites = [("TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256")];
-    assert!(matches!(resolve(&endpoints("https://a:1"), &suites), Err(ConfigError::TlsTuning { .. })));
+    assert!(matches!(resolve(&endpoints("https://a:1"), &suites), Err(ConfigError::UnsupportedTlsSetting { .. })));
 }
 
 #[test]
@@ -170,10 +170,10 @@ fn tls_files_are_read_from_configuration_and_environment() {
 fn inconsistent_tls_settings_are_rejected() {
     let https = endpoints("https://a:1");
     let half = DatastoreSettings { etcd_cert_file: "/cert".into(), ..https.clone() };
-    let missing = ConfigError::HalfIdentity { present: "etcd_cert_file", missing: "etcd_key_file" };
+    let missing = ConfigError::IncompleteIdentity { present: "etcd_cert_file", missing: "etcd_key_file" };
     assert_eq!(resolve(&half, &[]), Err(missing));
     let half = DatastoreSettings { etcd_key: "k".into(), ..https.clone() };
-    assert_eq!(resolve(&half, &[]), Err(ConfigError::HalfIdentity { present: "etcd_key", missing: "etcd_cert" }));
+    assert_eq!(resolve(&half, &[]), Err(ConfigError::IncompleteIdentity { present: "etcd_key", missing: "etcd_cert" }));
     let mixed = DatastoreSettings { etcd_ca_cert: "pem".into(), etcd_ca_cert_file: "/ca".into(), ..https };
     let exclude = ConfigError::MixedTls { file: "etcd_ca_cert_file", inline: "etcd_ca_cert" };
     assert_eq!(resolve(&mixed, &[]), Err(exclude));

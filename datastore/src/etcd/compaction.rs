@@ -5,9 +5,9 @@ use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp, TxnOpResponse};
 use libcalico::store::StoreError;
 use tokio::time::Instant;
 
-use super::connection::MAX_ANSWER;
-use super::error::{EtcdFailure, await_answer};
-use super::store::{Etcd, Purpose};
+use super::connection::MAX_RESPONSE_BYTES;
+use super::error::{EtcdFailure, await_response};
+use super::store::{Etcd, RequestKind};
 use super::txn;
 
 /// The key whose version counts the rounds of all compacting processes.
@@ -38,17 +38,17 @@ impl Compaction {
     /// per period.
     pub async fn round(&mut self, etcd: &Etcd) -> Result<Round, StoreError> {
         let version = Compare::version(KEY, CompareOp::Equal, self.round);
-        let claim = Txn::new()
+        let election = Txn::new()
             .when([version])
             .and_then([TxnOp::put(KEY, self.revision.to_string(), None)])
             .or_else([TxnOp::get(KEY, None)]);
-        let response = etcd.transact(claim, Purpose::Write).await?;
+        let response = etcd.transact(election, RequestKind::Write).await?;
         let (round, revision) = (self.round, self.revision);
         self.revision = txn::revision(&response)?;
         if !response.succeeded() {
             // A missing key has version 0, as in the comparison.
             self.round = match response.op_responses().first() {
-                Some(TxnOpResponse::Get(found)) => found.kvs().first().map_or(0, KeyValue::version),
+                Some(TxnOpResponse::Get(counter)) => counter.kvs().first().map_or(0, KeyValue::version),
                 _ => 0,
             };
             return Ok(Round::Anothers);
@@ -65,13 +65,13 @@ impl Compaction {
 impl Etcd {
     /// Compacts to `revision`. Also succeeds if another process has already compacted further.
     async fn compact(&self, revision: i64) -> Result<(), StoreError> {
-        let deadline = self.deadline.until(Instant::now());
+        let deadline = self.deadline.expiry(Instant::now());
         let client = self.connection.get(deadline).await?;
-        let mut client = client.kv_client().max_decoding_message_size(MAX_ANSWER);
-        match await_answer(deadline, self.deadline.length(), client.compact(revision, None)).await {
+        let mut client = client.kv_client().max_decoding_message_size(MAX_RESPONSE_BYTES);
+        match await_response(deadline, self.deadline.limit(), client.compact(revision, None)).await {
             Ok(_) => Ok(()),
             Err(EtcdFailure::Status(status)) if status.message().contains("has been compacted") => Ok(()),
-            Err(failure) => Err(self.connection.fail(&failure, true).await),
+            Err(failure) => Err(self.connection.handle_failure(&failure, true).await),
         }
     }
 }

@@ -18,22 +18,22 @@ use crate::dial::dial;
 use crate::error::describe_error_chain;
 
 /// Maximum size of a response. tonic's default of 4 MiB is too small for all handles of a large cluster.
-pub(super) const MAX_ANSWER: usize = usize::MAX;
+pub(super) const MAX_RESPONSE_BYTES: usize = usize::MAX;
 /// Interval and timeout of the pings that detect a dead connection.
-const PING: Duration = Duration::from_secs(10);
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The message of a server that has no users, so that a password is not needed.
-const AUTH_DISABLED: &str = "etcdserver: authentication is not enabled";
+const AUTH_DISABLED_MESSAGE: &str = "etcdserver: authentication is not enabled";
 
 /// The endpoints of the cluster, and the connection to the one that responded.
 pub(super) struct Connection {
     config: EtcdConfig,
     /// The endpoints with the certificates and keys that were read at first.
-    first: Vec<Endpoint>,
+    initial_endpoints: Vec<Endpoint>,
     /// A description of the certificates and keys, for errors.
     tls: Option<String>,
     /// True for a connection of watches, which need a member that is in contact with the rest of the cluster.
-    for_watches: bool,
+    is_for_watches: bool,
     /// Number of authentications with a password.
     pub(super) authentications: AtomicU64,
     state: Mutex<State>,
@@ -43,40 +43,46 @@ struct State {
     /// The endpoints with the certificates and keys that were read last.
     endpoints: Vec<Endpoint>,
     /// Whether to read the certificate files again before the next connection.
-    used: bool,
+    must_reload_tls: bool,
     client: Option<Client>,
     /// True if the server has responded on this connection.
-    answered: bool,
+    has_answered: bool,
     /// Index of the endpoint to try first: the one in use, or its successor after a failure.
-    next: usize,
+    next_endpoint: usize,
 }
 
 impl Connection {
     /// Reads certificates and keys.
     pub(super) fn new(config: &EtcdConfig) -> Result<Self, ConfigError> {
-        Ok(Self::with(config, create_endpoints(config)?, false))
+        Ok(Self::with_endpoints(config, create_endpoints(config)?, false))
     }
 
-    fn with(config: &EtcdConfig, endpoints: Vec<Endpoint>, for_watches: bool) -> Self {
+    fn with_endpoints(config: &EtcdConfig, endpoints: Vec<Endpoint>, for_watches: bool) -> Self {
         Connection {
             config: config.clone(),
-            first: endpoints.clone(),
+            initial_endpoints: endpoints.clone(),
             tls: config.tls.as_ref().map(tls::describe),
-            for_watches,
+            is_for_watches: for_watches,
             authentications: AtomicU64::new(0),
-            state: Mutex::new(State { endpoints, used: for_watches, client: None, answered: false, next: 0 }),
+            state: Mutex::new(State {
+                endpoints,
+                must_reload_tls: for_watches,
+                client: None,
+                has_answered: false,
+                next_endpoint: 0,
+            }),
         }
     }
 
     /// Creates another connection to the same cluster for long-running requests. It detects a dead peer by pings, and
     /// etcd ends a watch on a member that has lost contact with the rest of the cluster.
     pub(super) fn for_watches(&self) -> Self {
-        Self::with(&self.config, self.first.clone(), true)
+        Self::with_endpoints(&self.config, self.initial_endpoints.clone(), true)
     }
 
     /// Returns the number of endpoints.
-    pub(super) fn endpoints(&self) -> usize {
-        self.first.len()
+    pub(super) fn endpoint_count(&self) -> usize {
+        self.initial_endpoints.len()
     }
 
     /// Returns the connected client. Without a connection, tries each endpoint in turn, with an equal share of the
@@ -86,81 +92,86 @@ impl Connection {
         if let Some(client) = &state.client {
             return Ok(client.clone());
         }
-        if std::mem::replace(&mut state.used, true) {
+        if std::mem::replace(&mut state.must_reload_tls, true) {
             match create_endpoints(&self.config) {
                 Ok(endpoints) => state.endpoints = endpoints,
-                Err(error) => tracing::warn!(%error, "the certificates for etcd that were read before stay in use"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot read the certificates again; the previous certificates stay in use");
+                }
             }
         }
         let mut failures = Vec::new();
         for untried in (1..=state.endpoints.len()).rev() {
             let now = Instant::now();
-            let share = now + deadline.saturating_duration_since(now) / untried as u32;
-            let endpoint = &state.endpoints[state.next];
-            match self.connect(endpoint, share).await {
+            let attempt_deadline = now + deadline.saturating_duration_since(now) / untried as u32;
+            let endpoint = &state.endpoints[state.next_endpoint];
+            match self.connect(endpoint, attempt_deadline).await {
                 Ok(client) => {
                     state.client = Some(client.clone());
-                    state.answered = self.config.credentials.is_some();
+                    state.has_answered = self.config.credentials.is_some();
                     return Ok(client);
                 }
                 Err(failure) => failures.push((endpoint.uri().to_string(), failure)),
             }
-            state.next = (state.next + 1) % state.endpoints.len();
+            state.next_endpoint = (state.next_endpoint + 1) % state.endpoints.len();
         }
-        Err(error::explain_connect_failures(&failures, &self.peer(false)))
+        Err(error::connect_failures_to_store_error(&failures, &self.peer(false)))
     }
 
     /// Records that the server has responded, possibly with an error.
-    pub(super) async fn answered(&self) {
-        self.state.lock().await.answered = true;
+    pub(super) async fn record_response(&self) {
+        self.state.lock().await.has_answered = true;
     }
 
     /// Converts a failed request into the error for the caller. Drops a broken connection, so that the next request
     /// goes to the next endpoint.
-    pub(super) async fn fail(&self, failure: &EtcdFailure, writing: bool) -> StoreError {
-        let mut answered = true;
+    pub(super) async fn handle_failure(&self, failure: &EtcdFailure, is_write: bool) -> StoreError {
+        let mut has_answered = true;
         if failure.breaks_connection() {
             let mut state = self.state.lock().await;
             if state.client.take().is_some() {
-                state.next = (state.next + 1) % state.endpoints.len();
+                state.next_endpoint = (state.next_endpoint + 1) % state.endpoints.len();
             }
-            answered = state.answered;
+            has_answered = state.has_answered;
         }
-        let datastore = self.first.iter().map(|e| e.uri().to_string()).collect::<Vec<_>>().join(",");
-        failure.explain(datastore, &self.peer(answered), writing)
+        let datastore = self.initial_endpoints.iter().map(|e| e.uri().to_string()).collect::<Vec<_>>().join(",");
+        failure.to_store_error(datastore, &self.peer(has_answered), is_write)
     }
 
     async fn connect(&self, endpoint: &Endpoint, until: Instant) -> Result<Client, EtcdFailure> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut endpoint = endpoint.clone();
-        if self.for_watches {
-            endpoint = endpoint.http2_keep_alive_interval(PING).keep_alive_timeout(PING).keep_alive_while_idle(true);
+        if self.is_for_watches {
+            endpoint = endpoint
+                .http2_keep_alive_interval(PING_INTERVAL)
+                .keep_alive_timeout(PING_INTERVAL)
+                .keep_alive_while_idle(true);
         }
         let connecting = async {
             let dial = service_fn(async |server: Uri| dial(&server).await.map(TokioIo::new));
             let channel = endpoint.connect_with_connector(dial).await.map_err(EtcdFailure::Connect)?;
             self.authenticate(Channel::Tonic(channel)).await
         };
-        timeout_at(until, connecting).await.unwrap_or_else(|_| Err(EtcdFailure::Timeout(until - begun)))
+        timeout_at(until, connecting).await.unwrap_or_else(|_| Err(EtcdFailure::Timeout(until - started)))
     }
 
     async fn authenticate(&self, channel: Channel) -> Result<Client, EtcdFailure> {
-        let options = ConnectOptions::new().with_auto_token_refresh(true).with_require_leader(self.for_watches);
+        let options = ConnectOptions::new().with_auto_token_refresh(true).with_require_leader(self.is_for_watches);
         let mut client = Client::from_channel(channel, Some(options)).await?;
         if self.config.credentials.is_some() {
             self.authentications.fetch_add(1, Ordering::Relaxed);
             match client.update_user(self.config.credentials.clone()).await.map_err(EtcdFailure::from) {
                 // As in etcd's own client, a password for a server without users is not an error.
-                Err(EtcdFailure::Status(status)) if status.message() == AUTH_DISABLED => {}
+                Err(EtcdFailure::Status(status)) if status.message() == AUTH_DISABLED_MESSAGE => {}
                 other => other?,
             }
         }
         Ok(client)
     }
 
-    fn peer(&self, answered: bool) -> EtcdPeer<'_> {
+    fn peer(&self, has_answered: bool) -> EtcdPeer<'_> {
         let user = self.config.credentials.as_ref().map(|(user, _)| user.as_str());
-        EtcdPeer { tls: self.tls.as_deref(), user, answered }
+        EtcdPeer { tls: self.tls.as_deref(), user, has_answered }
     }
 }
 
@@ -171,9 +182,10 @@ fn create_endpoints(config: &EtcdConfig) -> Result<Vec<Endpoint>, ConfigError> {
 }
 
 fn create_endpoint(url: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, ConfigError> {
-    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| ConfigError::Endpoint { found: url.into() })?;
+    let endpoint =
+        Endpoint::from_shared(url.to_owned()).map_err(|_| ConfigError::InvalidEndpoint { found: url.into() })?;
     let Some(tls) = tls else { return Ok(endpoint) };
-    endpoint.tls_config(tls.clone()).map_err(|e| ConfigError::Pem {
+    endpoint.tls_config(tls.clone()).map_err(|e| ConfigError::UnreadablePem {
         setting: "etcd_cert_file, etcd_key_file, etcd_ca_cert_file",
         reason: describe_error_chain(&e),
     })
@@ -181,6 +193,6 @@ fn create_endpoint(url: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint,
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.first.iter().map(Endpoint::uri)).finish()
+        f.debug_list().entries(self.initial_endpoints.iter().map(Endpoint::uri)).finish()
     }
 }

@@ -32,7 +32,7 @@ impl From<etcd_client::Error> for EtcdFailure {
 }
 
 /// Waits for `request` until `deadline`, which is `limit` after the start.
-pub(super) async fn await_answer<T>(
+pub(super) async fn await_response<T>(
     deadline: Instant,
     limit: Duration,
     request: impl Future<Output = Result<T, etcd_client::Error>>,
@@ -48,7 +48,7 @@ pub(super) struct EtcdPeer<'a> {
     /// The user whose password was sent.
     pub(super) user: Option<&'a str>,
     /// True if the server has responded on this connection.
-    pub(super) answered: bool,
+    pub(super) has_answered: bool,
 }
 
 /// The class of a failure, with its text.
@@ -79,24 +79,24 @@ impl EtcdFailure {
     }
 
     /// Converts the failure of a request into the error for the store's caller. `datastore` names the cluster.
-    pub(super) fn explain(&self, datastore: String, peer: &EtcdPeer<'_>, writing: bool) -> StoreError {
-        match self.classify(peer, writing) {
+    pub(super) fn to_store_error(&self, datastore: String, peer: &EtcdPeer<'_>, is_write: bool) -> StoreError {
+        match self.classify(peer, is_write) {
             FailureKind::Unreachable(reason) => {
-                StoreError::Unavailable { datastore, reason, outcome_unknown: writing && !self.was_not_sent() }
+                StoreError::Unavailable { datastore, reason, outcome_unknown: is_write && !self.was_not_sent() }
             }
             FailureKind::Refused(reason) => StoreError::Unauthorized { reason: format!("{datastore}: {reason}") },
             FailureKind::Other(reason) => StoreError::Other(format!("{datastore}: {reason}")),
         }
     }
 
-    fn classify(&self, peer: &EtcdPeer<'_>, writing: bool) -> FailureKind {
+    fn classify(&self, peer: &EtcdPeer<'_>, is_write: bool) -> FailureKind {
         match self {
-            EtcdFailure::Connect(error) => classify_transport(describe_error_chain(error), peer, false, writing),
+            EtcdFailure::Connect(error) => classify_transport(describe_error_chain(error), peer, false, is_write),
             EtcdFailure::Timeout(time) => {
                 FailureKind::Unreachable(format!("no answer within {:.1} s", time.as_secs_f64()))
             }
             EtcdFailure::Status(status) => match status.source() {
-                Some(source) => classify_transport(describe_error_chain(source), peer, !self.was_not_sent(), writing),
+                Some(source) => classify_transport(describe_error_chain(source), peer, !self.was_not_sent(), is_write),
                 None => classify_status(status, peer.user),
             },
             EtcdFailure::Client(error) => FailureKind::Other(error.to_string()),
@@ -105,10 +105,10 @@ impl EtcdFailure {
 }
 
 /// Returns the error for a cluster in which no endpoint could be connected to, with the failure of each endpoint.
-pub(super) fn explain_connect_failures(failures: &[(String, EtcdFailure)], peer: &EtcdPeer<'_>) -> StoreError {
+pub(super) fn connect_failures_to_store_error(failures: &[(String, EtcdFailure)], peer: &EtcdPeer<'_>) -> StoreError {
     let mut reasons = Vec::new();
     for (endpoint, failure) in failures {
-        match failure.explain(endpoint.clone(), peer, false) {
+        match failure.to_store_error(endpoint.clone(), peer, false) {
             StoreError::Unavailable { datastore, reason, .. } if failures.len() > 1 => {
                 reasons.push(format!("{datastore}: {reason}"));
             }
@@ -122,54 +122,61 @@ pub(super) fn explain_connect_failures(failures: &[(String, EtcdFailure)], peer:
 }
 
 /// Classifies a failure below the gRPC protocol by its text: the types of the causes are private to their crates.
-fn classify_transport(text: String, peer: &EtcdPeer<'_>, connected: bool, writing: bool) -> FailureKind {
-    let material = peer.tls.unwrap_or("no TLS");
+fn classify_transport(text: String, peer: &EtcdPeer<'_>, is_connected: bool, is_write: bool) -> FailureKind {
+    let tls_files = peer.tls.unwrap_or("no TLS");
     if text.contains("invalid peer certificate") {
-        return FailureKind::Refused(format!("etcd's certificate is not trusted: {text} ({material})"));
+        return FailureKind::Refused(format!("etcd's certificate is not trusted: {text} ({tls_files})"));
     }
     if text.contains("received fatal alert") {
-        return FailureKind::Refused(format!("etcd refuses our certificate: {text} ({material})"));
+        return FailureKind::Refused(format!("etcd refuses the client certificate: {text} ({tls_files})"));
     }
     // A server without TLS responds to the handshake with other data, closes the connection, or resets it.
-    let cut_short = peer.tls.is_some() && !connected && text.contains("reset by peer");
-    if cut_short || text.contains("InvalidContentType") || text.contains("tls handshake eof") {
-        let hint = "if the server does not speak TLS, write http:// in etcd_endpoints";
+    let was_reset = peer.tls.is_some() && !is_connected && text.contains("reset by peer");
+    if was_reset || text.contains("InvalidContentType") || text.contains("tls handshake eof") {
+        let hint = "if the server does not use TLS, write http:// in etcd_endpoints";
         return FailureKind::Unreachable(format!("{text}; {hint}"));
     }
-    if !connected || peer.answered {
+    if !is_connected || peer.has_answered {
         return FailureKind::Unreachable(text);
     }
     // The server closed the connection before its first response. In TLS 1.3 a server rejects a client certificate like
     // this: the alert comes after the client's handshake is done, and is lost if it crosses the first request. A write
     // may have been received.
     match peer.tls {
-        None => FailureKind::Unreachable(format!("{text}; if the server wants TLS, write https:// in etcd_endpoints")),
-        Some(_) if writing => {
-            FailureKind::Unreachable(format!("{text}; does etcd refuse our certificate? ({material})"))
+        None => {
+            FailureKind::Unreachable(format!("{text}; if the server requires TLS, write https:// in etcd_endpoints"))
+        }
+        Some(_) if is_write => {
+            FailureKind::Unreachable(format!("{text}; check that etcd accepts the client certificate ({tls_files})"))
         }
         Some(_) => FailureKind::Refused(format!(
-            "etcd hung up after the TLS handshake, so it refuses our certificate: {text} ({material})"
+            "etcd closed the connection after the TLS handshake, so etcd refuses the client certificate: {text} \
+             ({tls_files})"
         )),
     }
 }
 
 /// Classifies an error that the server returned.
 fn classify_status(status: &Status, user: Option<&str>) -> FailureKind {
-    let said = status.message();
-    let who = || match user {
-        Some(user) => format!("{said} (user `{user}` of ETCD_USERNAME)"),
-        None => format!("{said} (no user; set ETCD_USERNAME and ETCD_PASSWORD)"),
+    let message = status.message();
+    let with_user = || match user {
+        Some(user) => format!("{message} (user `{user}` of ETCD_USERNAME)"),
+        None => format!("{message} (no user; set ETCD_USERNAME and ETCD_PASSWORD)"),
     };
     match status.code() {
-        Code::Unauthenticated | Code::PermissionDenied => FailureKind::Refused(who()),
-        Code::InvalidArgument if said.contains("authentication failed") || said.contains("user name is empty") => {
-            FailureKind::Refused(who())
+        Code::Unauthenticated | Code::PermissionDenied => FailureKind::Refused(with_user()),
+        Code::InvalidArgument
+            if message.contains("authentication failed") || message.contains("user name is empty") =>
+        {
+            FailureKind::Refused(with_user())
         }
-        Code::ResourceExhausted if said.contains("database space exceeded") => {
-            FailureKind::Other(format!("{said}; compact and defragment etcd, then `etcdctl alarm disarm`"))
+        Code::ResourceExhausted if message.contains("database space exceeded") => {
+            FailureKind::Other(format!("{message}; compact and defragment etcd, then run `etcdctl alarm disarm`"))
         }
-        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => FailureKind::Unreachable(said.into()),
-        code => FailureKind::Other(format!("{said} ({code:?})")),
+        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => {
+            FailureKind::Unreachable(message.into())
+        }
+        code => FailureKind::Other(format!("{message} ({code:?})")),
     }
 }
 
@@ -177,8 +184,8 @@ fn classify_status(status: &Status, user: Option<&str>) -> FailureKind {
 mod tests {
     use super::*;
 
-    fn explain(code: Code, message: &str) -> StoreError {
-        EtcdFailure::Status(Status::new(code, message)).explain(
+    fn store_error(code: Code, message: &str) -> StoreError {
+        EtcdFailure::Status(Status::new(code, message)).to_store_error(
             "http://a:1".into(),
             &EtcdPeer { user: Some("root"), ..EtcdPeer::default() },
             true,
@@ -193,11 +200,11 @@ mod tests {
             (Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password"),
             (Code::InvalidArgument, "etcdserver: user name is empty"),
         ] {
-            assert!(matches!(explain(code, text), StoreError::Unauthorized { .. }), "{text}");
+            assert!(matches!(store_error(code, text), StoreError::Unauthorized { .. }), "{text}");
         }
-        let lost = explain(Code::Unavailable, "etcdserver: leader changed");
+        let lost = store_error(Code::Unavailable, "etcdserver: leader changed");
         assert!(matches!(lost, StoreError::Unavailable { outcome_unknown: true, .. }), "{lost:?}");
-        let full = explain(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        let full = store_error(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
         assert!(matches!(&full, StoreError::Other(text) if text.contains("alarm disarm")), "{full:?}");
     }
 
@@ -205,9 +212,9 @@ mod tests {
     fn rejection_outweighs_unreachable_endpoints_in_the_error() {
         let silent = || ("http://a:1".to_owned(), EtcdFailure::Timeout(Duration::from_secs(1)));
         let refusal = ("http://b:1".to_owned(), EtcdFailure::Status(Status::new(Code::PermissionDenied, "no")));
-        let both = explain_connect_failures(&[silent(), refusal], &EtcdPeer::default());
+        let both = connect_failures_to_store_error(&[silent(), refusal], &EtcdPeer::default());
         assert!(matches!(both, StoreError::Unauthorized { .. }), "{both:?}");
-        let error = explain_connect_failures(&[silent()], &EtcdPeer::default());
+        let error = connect_failures_to_store_error(&[silent()], &EtcdPeer::default());
         assert_eq!(error.to_string(), "datastore http://a:1 is unavailable: no answer within 1.0 s");
     }
 }

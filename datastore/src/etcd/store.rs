@@ -10,8 +10,8 @@ use libcalico::store::{
 };
 use tokio::time::Instant;
 
-use super::connection::{Connection, MAX_ANSWER};
-use super::error::await_answer;
+use super::connection::{Connection, MAX_RESPONSE_BYTES};
+use super::error::await_response;
 use super::txn;
 use super::watch::EtcdSource;
 use crate::config::{ConfigError, EtcdConfig};
@@ -42,7 +42,7 @@ impl Etcd {
     /// Returns the source of a watch of one kind. The source has its own connection, so it neither delays nor breaks
     /// other requests.
     pub fn source<K: Kind>(&self, select: &K::Select) -> EtcdSource<K> {
-        EtcdSource::new(self.connection.for_watches(), self.deadline.length(), K::prefix(select))
+        EtcdSource::new(self.connection.for_watches(), self.deadline.limit(), K::prefix(select))
     }
 
     /// Reads ranges in one request per [`MAX_OPS`](txn::MAX_OPS) ranges. Later requests read at the revision of the
@@ -51,40 +51,44 @@ impl Etcd {
         let mut answers = Vec::with_capacity(ranges.len());
         let mut snapshot = None;
         for part in ranges.chunks(txn::MAX_OPS) {
-            let response = self.transact(txn::read_ranges(part, snapshot), Purpose::Read).await?;
+            let response = self.transact(txn::read_ranges(part, snapshot), RequestKind::Read).await?;
             snapshot.get_or_insert(txn::revision(&response)?);
-            answers.extend(txn::answers(&response)?);
+            answers.extend(txn::decode_ranges(&response)?);
         }
         Ok(answers)
     }
 
     /// Sends one transaction within the deadline. A read whose connection fails is repeated at the next endpoint, so
     /// each attempt gets only a share of the time. A write is repeated only if it cannot have been sent.
-    pub(super) async fn transact(&self, transaction: Txn, purpose: Purpose) -> Result<TxnResponse, StoreError> {
-        let deadline = self.deadline.until(Instant::now());
-        for attempts in (1..=self.connection.endpoints()).rev() {
+    pub(super) async fn transact(
+        &self,
+        transaction: Txn,
+        request_kind: RequestKind,
+    ) -> Result<TxnResponse, StoreError> {
+        let deadline = self.deadline.expiry(Instant::now());
+        for attempts in (1..=self.connection.endpoint_count()).rev() {
             let client = self.connection.get(deadline).await?;
-            let mut client = client.kv_client().max_decoding_message_size(MAX_ANSWER);
-            let share = match purpose {
-                Purpose::Read => deadline.saturating_duration_since(Instant::now()) / attempts as u32,
-                Purpose::Write => deadline.saturating_duration_since(Instant::now()),
+            let mut client = client.kv_client().max_decoding_message_size(MAX_RESPONSE_BYTES);
+            let time_limit = match request_kind {
+                RequestKind::Read => deadline.saturating_duration_since(Instant::now()) / attempts as u32,
+                RequestKind::Write => deadline.saturating_duration_since(Instant::now()),
             };
             self.requests.fetch_add(1, Ordering::Relaxed);
-            let answer = await_answer(Instant::now() + share, share, client.txn(transaction.clone())).await;
+            let answer = await_response(Instant::now() + time_limit, time_limit, client.txn(transaction.clone())).await;
             let failure = match answer {
                 Ok(response) => {
-                    self.deadline.answered();
-                    self.connection.answered().await;
+                    self.deadline.record_response();
+                    self.connection.record_response().await;
                     return Ok(response);
                 }
                 Err(failure) => failure,
             };
             if !failure.breaks_connection() {
-                self.deadline.answered();
+                self.deadline.record_response();
             }
-            let error = self.connection.fail(&failure, purpose == Purpose::Write).await;
-            let harmless = purpose == Purpose::Read && failure.breaks_connection();
-            if attempts == 1 || !(failure.was_not_sent() || harmless) {
+            let error = self.connection.handle_failure(&failure, request_kind == RequestKind::Write).await;
+            let is_repeatable = request_kind == RequestKind::Read && failure.breaks_connection();
+            if attempts == 1 || !(failure.was_not_sent() || is_repeatable) {
                 return Err(error);
             }
         }
@@ -92,17 +96,18 @@ impl Etcd {
         Err(StoreError::Other("no etcd endpoints specified".into()))
     }
 
-    /// Calls `tell` for the blocks of a range. The pages are not one snapshot, so etcd need not keep one.
-    async fn survey_range(&self, range: &Range, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+    /// Calls `on_block` for the blocks of a range. The pages are not one snapshot, so etcd need not keep one.
+    async fn survey_range(&self, range: &Range, on_block: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
         let (mut size, mut after) = (PageSize::default(), None::<Vec<u8>>);
         loop {
             let page = txn::read_page(range, after.as_deref(), size.get());
-            let (pairs, more) = txn::page_pairs(&self.transact(page, Purpose::Read).await?)?;
-            size.adjust(pairs.len(), txn::size_of(&pairs));
-            let seen = pairs.iter().filter_map(|pair| sighting(std::str::from_utf8(pair.key()).ok()?, pair.value()));
-            seen.for_each(&mut *tell);
+            let (pairs, has_more) = txn::page_pairs(&self.transact(page, RequestKind::Read).await?)?;
+            size.adjust(pairs.len(), txn::byte_size(&pairs));
+            let sightings =
+                pairs.iter().filter_map(|pair| sighting(std::str::from_utf8(pair.key()).ok()?, pair.value()));
+            sightings.for_each(&mut *on_block);
             match pairs.last() {
-                Some(last) if more => after = Some(last.key().to_vec()),
+                Some(last) if has_more => after = Some(last.key().to_vec()),
                 _ => return Ok(()),
             }
         }
@@ -111,7 +116,7 @@ impl Etcd {
 
 /// The kind of a request. Only reads can safely be sent twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum RequestKind {
     Read,
     Write,
 }
@@ -121,9 +126,9 @@ impl Store for Etcd {
         self.read_ranges(batch.ranges()).await.map(Answers::new)
     }
 
-    async fn survey(&self, survey: &Survey, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+    async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
         for range in survey.ranges() {
-            self.survey_range(&range, tell).await?;
+            self.survey_range(&range, on_block).await?;
         }
         Ok(())
     }
@@ -134,12 +139,13 @@ impl Store for Etcd {
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         let transaction = async {
-            let whole = |cause| WriteError { index: 0, applied: 0, cause };
-            let response = self.transact(txn::apply_writes(writes)?, Purpose::Write).await.map_err(whole)?;
+            let transaction_error = |cause| WriteError { index: 0, applied: 0, cause };
+            let response =
+                self.transact(txn::apply_writes(writes)?, RequestKind::Write).await.map_err(transaction_error)?;
             if !response.succeeded() {
-                return Err(txn::refusal(writes, &response));
+                return Err(txn::failed_transaction_error(writes, &response));
             }
-            txn::revision(&response).map_err(whole)
+            txn::revision(&response).map_err(transaction_error)
         };
         write_in_transaction(writes, transaction).await
     }

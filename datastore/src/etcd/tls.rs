@@ -24,11 +24,11 @@ pub(super) fn load(config: &TlsConfig) -> Result<ClientTlsConfig, ConfigError> {
 /// Describes the certificates in use, for errors of a handshake.
 pub(super) fn describe(config: &TlsConfig) -> String {
     let authorities = match &config.authorities {
-        Some(pem) => format!("authorities from {pem}"),
-        None => "authorities of this system (etcd_ca_cert_file is not set)".into(),
+        Some(pem) => format!("CA certificates from {pem}"),
+        None => "CA certificates of this system (etcd_ca_cert_file is not set)".into(),
     };
     let identity = match &config.identity {
-        Some((certificate, key)) => format!("certificate from {certificate}, key from {key}"),
+        Some((certificate, key)) => format!("client certificate from {certificate}, key from {key}"),
         None => "no client certificate (etcd_cert_file is not set)".into(),
     };
     format!("{authorities}; {identity}")
@@ -36,7 +36,7 @@ pub(super) fn describe(config: &TlsConfig) -> String {
 
 /// Returns the PEM text, which must contain a block whose label ends with `label`.
 fn read(pem: &Pem, label: &str) -> Result<Vec<u8>, ConfigError> {
-    let refuse = |reason: String| ConfigError::Pem { setting: pem.setting(), reason };
+    let refuse = |reason: String| ConfigError::UnreadablePem { setting: pem.setting(), reason };
     let (text, place) = match pem {
         Pem::File { path, .. } => {
             let place = path.display().to_string();

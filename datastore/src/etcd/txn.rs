@@ -44,32 +44,32 @@ pub(super) fn read_page(range: &Range, after: Option<&[u8]>, limit: usize) -> Tx
 /// Returns the first key and the options of a read of up to `limit` pairs of a prefix whose path sorts after `after`.
 pub(super) fn page_range(prefix: &str, after: Option<&[u8]>, limit: usize) -> (Vec<u8>, GetOptions) {
     let begin = after.map_or_else(|| prefix.as_bytes().to_vec(), |after| [after, &[0]].concat());
-    (begin, GetOptions::new().with_range(end_of(prefix)).with_limit(limit as i64))
+    (begin, GetOptions::new().with_range(range_end(prefix)).with_limit(limit as i64))
 }
 
 /// Returns the first path that sorts after all paths with the prefix `prefix`.
-pub(super) fn end_of(prefix: &str) -> Vec<u8> {
+pub(super) fn range_end(prefix: &str) -> Vec<u8> {
     end_of_prefix(prefix).map_or_else(|| vec![0], String::into_bytes)
 }
 
 /// Returns the number of bytes of the pairs' keys and values.
-pub(super) fn size_of(pairs: &[KeyValue]) -> usize {
+pub(super) fn byte_size(pairs: &[KeyValue]) -> usize {
     pairs.iter().map(|pair| pair.key().len() + pair.value().len()).sum()
 }
 
 /// Returns the pairs of a page, and true if there are more.
 pub(super) fn page_pairs(response: &TxnResponse) -> Result<(Vec<KeyValue>, bool), StoreError> {
     match response.op_responses().into_iter().next() {
-        Some(TxnOpResponse::Get(mut found)) => Ok((found.take_kvs(), found.more())),
-        _ => Err(out_of_protocol("another operation's response to a range")),
+        Some(TxnOpResponse::Get(mut page)) => Ok((page.take_kvs(), page.more())),
+        _ => Err(unexpected_response("the response to a range is that of another operation")),
     }
 }
 
 /// Returns the pairs of each range. A path that is not UTF-8 is not Calico's and is omitted.
-pub(super) fn answers(response: &TxnResponse) -> Result<Vec<Vec<RawEntry>>, StoreError> {
+pub(super) fn decode_ranges(response: &TxnResponse) -> Result<Vec<Vec<RawEntry>>, StoreError> {
     let entries = |operation: TxnOpResponse| match operation {
-        TxnOpResponse::Get(mut found) => Ok(found.take_kvs().into_iter().filter_map(raw_entry).collect()),
-        _ => Err(out_of_protocol("another operation's response to a range")),
+        TxnOpResponse::Get(mut range) => Ok(range.take_kvs().into_iter().filter_map(raw_entry).collect()),
+        _ => Err(unexpected_response("the response to a range is that of another operation")),
     };
     response.op_responses().into_iter().map(entries).collect()
 }
@@ -82,11 +82,11 @@ pub(super) fn raw_entry(pair: KeyValue) -> Option<RawEntry> {
 
 /// Returns the store's revision of a response. For a write, this is the new revision.
 pub(super) fn revision(response: &TxnResponse) -> Result<i64, StoreError> {
-    response.header().map(|header| header.revision()).ok_or_else(|| out_of_protocol("a response without a header"))
+    response.header().map(|header| header.revision()).ok_or_else(|| unexpected_response("the header is missing"))
 }
 
-fn out_of_protocol(what: &str) -> StoreError {
-    StoreError::Other(format!("etcd answered with {what}; is the endpoint an etcd server?"))
+fn unexpected_response(problem: &str) -> StoreError {
+    StoreError::Other(format!("unexpected response from etcd: {problem}; check that the endpoint is an etcd server"))
 }
 
 // === writes ===
@@ -95,7 +95,10 @@ fn out_of_protocol(what: &str) -> StoreError {
 /// stored keys.
 pub(super) fn apply_writes(writes: &[Write]) -> Result<Txn, WriteError> {
     if writes.len() > MAX_OPS {
-        let text = format!("{} writes in one transaction; etcd takes {MAX_OPS}, send them apart", writes.len());
+        let text = format!(
+            "{} writes in one transaction, but etcd allows only {MAX_OPS}; split the transaction",
+            writes.len()
+        );
         return Err(WriteError { index: MAX_OPS, applied: 0, cause: StoreError::Other(text) });
     }
     let conditions = writes
@@ -103,10 +106,11 @@ pub(super) fn apply_writes(writes: &[Write]) -> Result<Txn, WriteError> {
         .enumerate()
         .map(|(index, write)| condition(write).map_err(|cause| WriteError { index, applied: 0, cause }))
         .collect::<Result<Vec<_>, _>>()?;
-    let effects: Vec<TxnOp> = writes.iter().map(effect).collect();
+    let operations: Vec<TxnOp> = writes.iter().map(write_operation).collect();
     let keys_only = || Some(GetOptions::new().with_keys_only());
-    let questions: Vec<TxnOp> = writes.iter().map(|write| TxnOp::get(write.path.as_bytes(), keys_only())).collect();
-    Ok(Txn::new().when(conditions).and_then(effects).or_else(questions))
+    let revision_reads: Vec<TxnOp> =
+        writes.iter().map(|write| TxnOp::get(write.path.as_bytes(), keys_only())).collect();
+    Ok(Txn::new().when(conditions).and_then(operations).or_else(revision_reads))
 }
 
 fn condition(write: &Write) -> Result<Compare, StoreError> {
@@ -125,7 +129,7 @@ fn mod_revision(write: &Write, revision: &Revision) -> Result<i64, StoreError> {
     revision.0.parse().map_err(refuse)
 }
 
-fn effect(write: &Write) -> TxnOp {
+fn write_operation(write: &Write) -> TxnOp {
     let key = write.path.as_bytes();
     match &write.op {
         WriteOp::Create(value) | WriteOp::Update(value, _) | WriteOp::UpdateStatus(value, _) => {
@@ -136,12 +140,12 @@ fn effect(write: &Write) -> TxnOp {
 }
 
 /// Returns the error of the first write whose condition did not hold, from the keys that the failed transaction read.
-pub(super) fn refusal(writes: &[Write], response: &TxnResponse) -> WriteError {
+pub(super) fn failed_transaction_error(writes: &[Write], response: &TxnResponse) -> WriteError {
     let (index, cause) = match stored_revisions(response) {
         Ok(stored) => {
             let mut pairs = writes.iter().zip(stored).enumerate();
             let first = pairs.find_map(|(index, (write, stored))| Some((index, failed_condition(write, stored)?)));
-            first.unwrap_or_else(|| (0, out_of_protocol("a refusal of conditions that hold")))
+            first.unwrap_or_else(|| (0, unexpected_response("etcd refused conditions that hold")))
         }
         Err(cause) => (0, cause),
     };
@@ -151,16 +155,16 @@ pub(super) fn refusal(writes: &[Write], response: &TxnResponse) -> WriteError {
 /// Returns the revision of each write's key, or `None` for a missing key.
 fn stored_revisions(response: &TxnResponse) -> Result<Vec<Option<i64>>, StoreError> {
     let revision = |operation: TxnOpResponse| match operation {
-        TxnOpResponse::Get(found) => Ok(found.kvs().first().map(KeyValue::mod_revision)),
-        _ => Err(out_of_protocol("another operation's response to a range")),
+        TxnOpResponse::Get(range) => Ok(range.kvs().first().map(KeyValue::mod_revision)),
+        _ => Err(unexpected_response("the response to a range is that of another operation")),
     };
     response.op_responses().into_iter().map(revision).collect()
 }
 
 /// Returns the error for the condition of a write that does not hold for the stored revision.
-fn failed_condition(write: &Write, found: Option<i64>) -> Option<StoreError> {
+fn failed_condition(write: &Write, stored: Option<i64>) -> Option<StoreError> {
     let key = write.key.clone();
-    match (&write.op, found) {
+    match (&write.op, stored) {
         (WriteOp::Create(_), Some(_)) => Some(StoreError::AlreadyExists { key }),
         (WriteOp::Create(_), None) | (WriteOp::Delete(None), Some(_)) => None,
         (WriteOp::Update(..) | WriteOp::UpdateStatus(..) | WriteOp::Delete(_), None) => {
@@ -168,8 +172,8 @@ fn failed_condition(write: &Write, found: Option<i64>) -> Option<StoreError> {
         }
         (
             WriteOp::Update(_, expected) | WriteOp::UpdateStatus(_, expected) | WriteOp::Delete(Some(expected)),
-            Some(found),
-        ) => (expected.0 != found.to_string()).then_some(StoreError::Conflict { key }),
+            Some(stored),
+        ) => (expected.0 != stored.to_string()).then_some(StoreError::Conflict { key }),
     }
 }
 
@@ -179,7 +183,7 @@ mod tests {
 
     #[test]
     fn end_of_an_etcd_prefix_is_the_next_key() {
-        assert_eq!(end_of("/a/"), b"/a0");
-        assert_eq!(end_of(""), [0]);
+        assert_eq!(range_end("/a/"), b"/a0");
+        assert_eq!(range_end(""), [0]);
     }
 }

@@ -7,8 +7,8 @@ use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream}
 use libcalico::store::{Entry, Kind, StoreError};
 use tokio::time::Instant;
 
-use super::connection::{Connection, MAX_ANSWER};
-use super::error::{EtcdFailure, await_answer};
+use super::connection::{Connection, MAX_RESPONSE_BYTES};
+use super::error::{EtcdFailure, await_response};
 use super::txn;
 use crate::watch::{NextPage, ObjectChange, Page, PageSize, WatchFailure, WatchSource, WatchStep};
 
@@ -38,9 +38,9 @@ impl<K> EtcdSource<K> {
 
     /// Ends the watch, and switches to another member if the connection failed. Returns the failure for the
     /// watcher.
-    async fn failed(&mut self, failure: &EtcdFailure) -> WatchFailure {
+    async fn end_watch(&mut self, failure: &EtcdFailure) -> WatchFailure {
         self.watch = None;
-        let error = self.connection.fail(failure, false).await;
+        let error = self.connection.handle_failure(failure, false).await;
         match failure {
             EtcdFailure::Status(status) if status.message().contains("has been compacted") => {
                 WatchFailure::Expired(status.message().into())
@@ -79,25 +79,25 @@ where
     async fn list(&mut self, page: Option<PageToken>) -> Result<Page<Self>, WatchFailure> {
         let deadline = Instant::now() + self.deadline;
         let client = self.connection.get(deadline).await.map_err(|error| watch_failure(&error))?;
-        let mut client = client.kv_client().max_decoding_message_size(MAX_ANSWER);
+        let mut client = client.kv_client().max_decoding_message_size(MAX_RESPONSE_BYTES);
         let after = page.as_ref().map(|token| &*token.after);
         let (begin, mut options) = txn::page_range(&self.prefix, after, self.page.get());
         if let Some(PageToken { revision, .. }) = page {
             options = options.with_revision(revision);
         }
-        let mut answer = match await_answer(deadline, self.deadline, client.get(begin, Some(options))).await {
+        let mut answer = match await_response(deadline, self.deadline, client.get(begin, Some(options))).await {
             Ok(answer) => answer,
-            Err(failure) => return Err(self.failed(&failure).await),
+            Err(failure) => return Err(self.end_watch(&failure).await),
         };
-        self.connection.answered().await;
-        let at = answer.header().map(etcd_client::ResponseHeader::revision);
-        let revision = page.map(|token| token.revision).or(at);
+        self.connection.record_response().await;
+        let response_revision = answer.header().map(etcd_client::ResponseHeader::revision);
+        let revision = page.map(|token| token.revision).or(response_revision);
         let revision = revision.ok_or_else(|| WatchFailure::lost("etcd's answer has no header"))?;
-        let more = answer.more();
+        let has_more = answer.more();
         let pairs = answer.take_kvs();
-        self.page.adjust(pairs.len(), txn::size_of(&pairs));
+        self.page.adjust(pairs.len(), txn::byte_size(&pairs));
         let next = match pairs.last() {
-            Some(last) if more => NextPage::Page(PageToken { revision, after: last.key().to_vec() }),
+            Some(last) if has_more => NextPage::Page(PageToken { revision, after: last.key().to_vec() }),
             _ => NextPage::Watch(revision),
         };
         Ok(Page { objects: pairs.into_iter().filter_map(decode_pair::<K>).collect(), next })
@@ -106,15 +106,15 @@ where
     async fn open(&mut self, from: &i64) -> Result<(), WatchFailure> {
         let deadline = Instant::now() + self.deadline;
         let client = self.connection.get(deadline).await.map_err(|error| watch_failure(&error))?;
-        let mut client = client.watch_client().max_decoding_message_size(MAX_ANSWER);
+        let mut client = client.watch_client().max_decoding_message_size(MAX_RESPONSE_BYTES);
         let options = WatchOptions::new()
-            .with_range(txn::end_of(&self.prefix))
+            .with_range(txn::range_end(&self.prefix))
             .with_start_revision(from + 1)
             .with_progress_notify();
-        let watch = await_answer(deadline, self.deadline, client.watch(self.prefix.as_str(), Some(options))).await;
+        let watch = await_response(deadline, self.deadline, client.watch(self.prefix.as_str(), Some(options))).await;
         match watch {
             Ok(watch) => self.watch = Some(watch),
-            Err(failure) => return Err(self.failed(&failure).await),
+            Err(failure) => return Err(self.end_watch(&failure).await),
         }
         Ok(())
     }
@@ -125,12 +125,12 @@ where
             let response = match watch.message().await {
                 Ok(Some(response)) => response,
                 Ok(None) => return Ok(None),
-                Err(error) => return Err(self.failed(&EtcdFailure::from(error)).await),
+                Err(error) => return Err(self.end_watch(&EtcdFailure::from(error)).await),
             };
-            self.connection.answered().await;
+            self.connection.record_response().await;
             if response.canceled() {
                 self.watch = None;
-                return Err(cancelled(&response));
+                return Err(cancellation(&response));
             }
             // The first response only reports that the watch is open.
             if response.created() {
@@ -160,12 +160,12 @@ fn decode_pair<K: Kind>(pair: KeyValue) -> Option<ObjectChange<Entry<K>, K::Key>
 }
 
 /// Returns the failure for a watch that the server canceled without ending the stream.
-fn cancelled(response: &WatchResponse) -> WatchFailure {
+fn cancellation(response: &WatchResponse) -> WatchFailure {
     let reason = response.cancel_reason();
     if response.compact_revision() != 0 {
         return WatchFailure::Expired(format!("compacted up to revision {}", response.compact_revision()));
     }
-    let message = format!("etcd cancelled the watch: {reason}");
+    let message = format!("etcd canceled the watch: {reason}");
     if reason.is_empty() || reason.contains("no leader") {
         WatchFailure::lost(message)
     } else {

@@ -39,10 +39,10 @@ pub enum TransferError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Reading or writing the text failed.
-    #[error("read or write the export: {0}")]
+    #[error("cannot read or write the export: {0}")]
     Io(#[from] io::Error),
     /// The text is not an export, or is of an unsupported version.
-    #[error("not a Calico export of version {VERSION}: the first line must be its header; {reason}")]
+    #[error("not a Calico export of version {VERSION}: invalid header in the first line: {reason}")]
     Header {
         /// The problem with the first line.
         reason: String,
@@ -56,7 +56,10 @@ pub enum TransferError {
         reason: String,
     },
     /// The number of pairs differs from the header.
-    #[error("the export should hold {expected} pairs and holds {found}; it was cut short or edited")]
+    #[error(
+        "the export contains {found} pairs, but its header counts {expected}: the file was truncated or edited; export \
+         again"
+    )]
     Incomplete {
         /// The number of pairs in the header.
         expected: usize,
@@ -65,8 +68,8 @@ pub enum TransferError {
     },
     /// Pairs exist with other values, and overwriting was not requested.
     #[error(
-        "{count} keys are in the datastore already, with other values ({named}); nothing was imported; overwrite them \
-         explicitly or import into an empty datastore"
+        "{count} keys exist in the datastore with other values ({named}), so nothing was imported; overwrite the \
+         values explicitly or import into an empty datastore"
     )]
     Occupied {
         /// The number of such pairs.
@@ -86,9 +89,9 @@ enum LineError {
     #[error("base64: {0}")]
     Base64(#[from] DecodeError),
     #[error("{0} needs exactly one of value, text and base64")]
-    Values(String),
-    #[error("{0} is there twice")]
-    Twice(String),
+    ValueCount(String),
+    #[error("duplicate key {0}")]
+    Duplicate(String),
 }
 
 /// Parses an export. Returns the value of each path.
@@ -102,10 +105,10 @@ pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>
         if line.is_empty() {
             continue;
         }
-        let refuse = |error: LineError| TransferError::Line { line: index + 2, reason: error.to_string() };
-        let (key, value) = parse_line(&line).map_err(refuse)?;
+        let invalid = |error: LineError| TransferError::Line { line: index + 2, reason: error.to_string() };
+        let (key, value) = parse_line(&line).map_err(invalid)?;
         if pairs.contains_key(&key) {
-            return Err(refuse(LineError::Twice(key)));
+            return Err(invalid(LineError::Duplicate(key)));
         }
         pairs.insert(key, value);
     }
@@ -116,12 +119,12 @@ pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>
 }
 
 fn parse_header(line: &str) -> Result<Header, TransferError> {
-    let refuse = |reason: String| TransferError::Header { reason };
-    let header: Header = serde_json::from_str(line).map_err(|error| refuse(error.to_string()))?;
+    let invalid = |reason: String| TransferError::Header { reason };
+    let header: Header = serde_json::from_str(line).map_err(|error| invalid(error.to_string()))?;
     match (header.format.as_str(), header.version) {
         (FORMAT, VERSION) => Ok(header),
-        (FORMAT, version) => Err(refuse(format!("it says version {version}"))),
-        (format, _) => Err(refuse(format!("it says format `{format}`"))),
+        (FORMAT, version) => Err(invalid(format!("the format has version {version}"))),
+        (format, _) => Err(invalid(format!("the format is `{format}`"))),
     }
 }
 
@@ -133,8 +136,8 @@ fn parse_line(line: &str) -> Result<(String, Vec<u8>), LineError> {
     let value = match (line.value, line.text, line.base64) {
         (Some(raw), None, None) => raw.get().as_bytes().to_vec(),
         (None, Some(text), None) => text.into_bytes(),
-        (None, None, Some(code)) => BASE64.decode(code.as_bytes())?,
-        _ => return Err(LineError::Values(line.key)),
+        (None, None, Some(encoded)) => BASE64.decode(encoded.as_bytes())?,
+        _ => return Err(LineError::ValueCount(line.key)),
     };
     Ok((line.key, value))
 }
@@ -200,15 +203,16 @@ mod tests {
     fn damaged_export_is_rejected_with_the_line() {
         let header = r#"{"format":"calico-export","version":1,"pairs":1}"#;
         let pair = r#"{"key":"/calico/k","value":1}"#;
-        let refuse = |text: String| parse(text.as_bytes()).unwrap_err().to_string();
+        let parse_error = |text: String| parse(text.as_bytes()).unwrap_err().to_string();
         assert!(parse(format!("{header}\n{pair}\n").as_bytes()).is_ok());
-        assert!(refuse(header.into()).contains("should hold 1 pairs and holds 0"));
-        assert!(refuse(String::new()).contains("first line must be its header"));
-        assert!(refuse(header.replace(":1,", ":2,")).contains("version 2"));
+        assert!(parse_error(header.into()).contains("contains 0 pairs, but its header counts 1"));
+        assert!(parse_error(String::new()).contains("invalid header in the first line"));
+        assert!(parse_error(header.replace(":1,", ":2,")).contains("version 2"));
         assert!(
-            refuse(format!("{header}\n{}", pair.replace("/calico", ""))).starts_with("line 2: key `/k` is not below")
+            parse_error(format!("{header}\n{}", pair.replace("/calico", "")))
+                .starts_with("line 2: key `/k` is not below")
         );
-        assert!(refuse(format!("{header}\n{pair}\n{pair}")).starts_with("line 3: /calico/k is there twice"));
-        assert!(refuse(format!("{header}\n{{\"key\":\"/calico/k\"}}")).contains("exactly one of"));
+        assert!(parse_error(format!("{header}\n{pair}\n{pair}")).starts_with("line 3: duplicate key /calico/k"));
+        assert!(parse_error(format!("{header}\n{{\"key\":\"/calico/k\"}}")).contains("exactly one of"));
     }
 }

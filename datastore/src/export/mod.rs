@@ -28,7 +28,7 @@ use format::{ROOT, parse, write_header, write_pair};
 const BATCH_PAIRS: usize = 100;
 const BATCH_BYTES: usize = 512 * 1024;
 /// Maximum number of paths in an error.
-const NAMED: usize = 5;
+const MAX_NAMED_PATHS: usize = 5;
 
 /// The treatment of pairs that already exist in the datastore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,11 +75,11 @@ pub async fn import(
     on_existing: OnExisting,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<ImportSummary, TransferError> {
-    let wanted = parse(input)?;
+    let imported = parse(input)?;
     let stored: BTreeMap<String, RawEntry> =
         store.scan(ROOT).await?.into_iter().map(|entry| (entry.path.clone(), entry)).collect();
-    let total = wanted.len();
-    let (writes, summary) = plan(wanted, &stored, on_existing)?;
+    let total = imported.len();
+    let (writes, summary) = plan(imported, &stored, on_existing)?;
     let mut finished = total - writes.len();
     progress(finished, total);
     for batch in split_batches(&writes) {
@@ -91,34 +91,34 @@ pub async fn import(
 }
 
 fn plan(
-    wanted: BTreeMap<String, Vec<u8>>,
+    imported: BTreeMap<String, Vec<u8>>,
     stored: &BTreeMap<String, RawEntry>,
     on_existing: OnExisting,
 ) -> Result<(Vec<Write>, ImportSummary), TransferError> {
-    let pristine = stored.keys().all(|path| bootstrap::is_initial(path));
+    let is_pristine = stored.keys().all(|path| bootstrap::is_initial(path));
     let mut summary = ImportSummary::default();
     let mut writes = Vec::new();
-    let mut occupied = Vec::new();
-    for (path, value) in wanted {
+    let mut conflicting = Vec::new();
+    for (path, value) in imported {
         match stored.get(&path) {
             None => {
                 summary.created += 1;
                 writes.push(write(path, WriteOp::Create(value)));
             }
             Some(entry) if entry.value == value => summary.unchanged += 1,
-            Some(entry) if pristine || on_existing == OnExisting::Overwrite => {
+            Some(entry) if is_pristine || on_existing == OnExisting::Overwrite => {
                 summary.replaced += 1;
                 writes.push(write(path, WriteOp::Update(value, Revision::clone(&entry.revision))));
             }
-            Some(_) => occupied.push(path),
+            Some(_) => conflicting.push(path),
         }
     }
-    if occupied.is_empty() {
+    if conflicting.is_empty() {
         return Ok((writes, summary));
     }
-    let more = if occupied.len() > NAMED { ", ..." } else { "" };
-    let named = occupied.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ") + more;
-    Err(TransferError::Occupied { count: occupied.len(), named })
+    let more = if conflicting.len() > MAX_NAMED_PATHS { ", ..." } else { "" };
+    let named = conflicting.iter().take(MAX_NAMED_PATHS).map(String::as_str).collect::<Vec<_>>().join(", ") + more;
+    Err(TransferError::Occupied { count: conflicting.len(), named })
 }
 
 fn write(path: String, op: WriteOp) -> Write {
@@ -158,24 +158,25 @@ mod tests {
 
     #[test]
     fn import_onto_existing_keys_is_refused_unless_overwriting_or_initial() {
-        let wanted = |path: &str| BTreeMap::from([(path.to_owned(), b"new".to_vec())]);
-        let found = |path: &str| BTreeMap::from([(path.to_owned(), entry(path, b"old"))]);
-        let refused = plan(wanted("/calico/k"), &found("/calico/k"), OnExisting::Keep).unwrap_err();
+        let imported_pair = |path: &str| BTreeMap::from([(path.to_owned(), b"new".to_vec())]);
+        let stored_pair = |path: &str| BTreeMap::from([(path.to_owned(), entry(path, b"old"))]);
+        let refused = plan(imported_pair("/calico/k"), &stored_pair("/calico/k"), OnExisting::Keep).unwrap_err();
         assert!(matches!(refused, TransferError::Occupied { count: 1, .. }));
-        let (writes, imported) = plan(wanted("/calico/k"), &found("/calico/k"), OnExisting::Overwrite).unwrap();
+        let (writes, imported) =
+            plan(imported_pair("/calico/k"), &stored_pair("/calico/k"), OnExisting::Overwrite).unwrap();
         assert_eq!(writes[0].op, WriteOp::Update(b"new".to_vec(), Revision("7".into())));
         assert_eq!(imported, ImportSummary { replaced: 1, ..ImportSummary::default() });
         let tier = "/calico/resources/v3/projectcalico.org/tiers/default";
-        assert_eq!(plan(wanted(tier), &found(tier), OnExisting::Keep).unwrap().1.replaced, 1);
+        assert_eq!(plan(imported_pair(tier), &stored_pair(tier), OnExisting::Keep).unwrap().1.replaced, 1);
     }
 
     #[test]
     fn import_batches_preserve_order_and_respect_limits() {
-        let of_size = |bytes| write("/calico/k".into(), WriteOp::Create(vec![b'x'; bytes]));
+        let write_of_size = |bytes| write("/calico/k".into(), WriteOp::Create(vec![b'x'; bytes]));
         let sizes = |writes: &[Write]| split_batches(writes).map(<[Write]>::len).collect::<Vec<_>>();
-        assert_eq!(sizes(&vec![of_size(1); 250]), [100, 100, 50]);
-        assert_eq!(sizes(&vec![of_size(BATCH_BYTES / 2); 3]), [1, 1, 1]);
-        assert_eq!(sizes(&[of_size(BATCH_BYTES * 2), of_size(1)]), [1, 1]);
+        assert_eq!(sizes(&vec![write_of_size(1); 250]), [100, 100, 50]);
+        assert_eq!(sizes(&vec![write_of_size(BATCH_BYTES / 2); 3]), [1, 1, 1]);
+        assert_eq!(sizes(&[write_of_size(BATCH_BYTES * 2), write_of_size(1)]), [1, 1]);
         assert_eq!(sizes(&[]), [0; 0]);
     }
 }

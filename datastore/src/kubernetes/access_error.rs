@@ -15,23 +15,23 @@ pub enum AccessError {
         reason: String,
     },
     /// Several kubeconfig files are configured, and none of them exists.
-    #[error("no kubeconfig: none of {files} exists; name one in kubernetes.kubeconfig")]
+    #[error("no kubeconfig: none of {files} exists; name an existing file in kubernetes.kubeconfig")]
     NoKubeconfig {
         /// The paths of the files.
         files: String,
     },
     /// There is no kubeconfig, and the process is not in a pod.
     #[error(
-        "no way to a Kubernetes API server: set kubernetes.kubeconfig (KUBECONFIG), or kubernetes.k8s_api_root with \
-         policy.k8s_auth_token; in a pod: {0}"
+        "no Kubernetes API server is configured, and the service account of a pod is not usable ({0}); set \
+         kubernetes.kubeconfig (KUBECONFIG), or kubernetes.k8s_api_root with policy.k8s_auth_token"
     )]
-    Nothing(#[source] InClusterError),
+    NotConfigured(#[source] InClusterError),
     /// An authentication method that the plugin does not support.
     #[error(
-        "kubeconfig {place}: user {user} logs in by {method}, which runs another program for each call; give the \
-         plugin a token or a client certificate"
+        "kubeconfig {place}: user {user} authenticates with {method}, which is not supported, because each call would \
+         run another program; give the plugin a token or a client certificate"
     )]
-    LoginProgram {
+    UnsupportedAuthentication {
         /// The path of the kubeconfig.
         place: String,
         /// The user of the context.
@@ -41,17 +41,17 @@ pub enum AccessError {
     },
     /// A proxy, which the plugin does not support.
     #[error(
-        "kubeconfig {place}: proxy-url of cluster {cluster} is not supported; give the plugin a kubeconfig without it, \
-         whose server this node reaches by itself"
+        "kubeconfig {place}: proxy-url of cluster {cluster} is not supported; give the plugin a kubeconfig without \
+         proxy-url, whose server this node reaches directly"
     )]
-    Proxy {
+    UnsupportedProxy {
         /// The path of the kubeconfig.
         place: String,
         /// The cluster of the context.
         cluster: String,
     },
     /// Impersonation settings that cannot be sent to the API server.
-    #[error("kubeconfig {place}: as, as-uid, as-groups and as-user-extra of user {user}: {reason}")]
+    #[error("kubeconfig {place}: invalid as, as-uid, as-groups or as-user-extra of user {user}: {reason}")]
     Impersonation {
         /// The path of the kubeconfig.
         place: String,
@@ -61,7 +61,7 @@ pub enum AccessError {
         reason: String,
     },
     /// A token that cannot be sent.
-    #[error("the token in {place} is of no use: {reason}")]
+    #[error("cannot use the token in {place}: {reason}")]
     Token {
         /// The file or the setting that contains the token.
         place: String,
@@ -70,17 +70,17 @@ pub enum AccessError {
     },
     /// An override of the server that is not a URL.
     #[error("k8s_api_root `{found}` is not a URL: {reason}")]
-    Server {
+    InvalidServerUrl {
         /// The configured value.
         found: String,
         /// The parser's message.
         reason: String,
     },
     /// Certificates or keys that cannot be used.
-    #[error("{what} of the Kubernetes API client: {reason}")]
+    #[error("cannot use the {object} of the Kubernetes API client: {reason}")]
     Tls {
-        /// `authorities`, `certificate` or `key`.
-        what: &'static str,
+        /// For example `CA certificates`, `certificate` or `key`.
+        object: &'static str,
         /// The problem.
         reason: String,
     },

@@ -72,12 +72,12 @@ impl ApiGroupResolver {
             return Ok(true);
         }
         let is_v3 = resolved.is_v3.get_or_try_init(|| discovery::is_v3(&self.client)).await;
-        self.explain(is_v3.copied()).await
+        self.to_store_error(is_v3.copied()).await
     }
 
     /// Asks the API server for the group, regardless of settings and cache.
     pub(super) async fn discover(&self) -> Result<ApiGroup, StoreError> {
-        self.explain(discovery::discover_group(&self.client).await).await
+        self.to_store_error(discovery::discover_group(&self.client).await).await
     }
 
     /// Returns the group in the settings.
@@ -89,41 +89,41 @@ impl ApiGroupResolver {
     /// locked or missing.
     pub(super) async fn has_moved(&self) -> Result<bool, StoreError> {
         match self.resolve().await?.transcoder.group() {
-            ApiGroup::CrdV1 => self.explain(migration::is_open(&self.client).await).await,
+            ApiGroup::CrdV1 => self.to_store_error(migration::is_v3_open(&self.client).await).await,
             ApiGroup::V3 => Ok(false),
         }
     }
 
     /// Uses v3 from now on, and caches it for later processes.
     pub(super) async fn switch_to_v3(&self) -> Result<(), StoreError> {
-        let server = self.explain(self.client.url().await).await?;
+        let server = self.to_store_error(self.client.url().await).await?;
         self.cache.store(&server, ApiGroup::V3);
-        *self.resolved.lock().await = Some(self.use_group(ApiGroup::V3, false));
+        *self.resolved.lock().await = Some(self.resolved_group(ApiGroup::V3, false));
         Ok(())
     }
 
-    async fn explain<T>(&self, outcome: Result<T, RequestError>) -> Result<T, StoreError> {
+    async fn to_store_error<T>(&self, outcome: Result<T, RequestError>) -> Result<T, StoreError> {
         match outcome {
             Ok(value) => Ok(value),
-            Err(failure) => Err(self.client.explain(failure, "API groups", false).await),
+            Err(failure) => Err(self.client.to_store_error(failure, "API groups", false).await),
         }
     }
 
     /// Determines the group from the settings, from the cache, or by discovery.
     async fn determine(&self) -> Result<ResolvedGroup, StoreError> {
         if let Some(group) = self.group {
-            return Ok(self.use_group(group, false));
+            return Ok(self.resolved_group(group, false));
         }
-        let server = self.explain(self.client.url().await).await?;
+        let server = self.to_store_error(self.client.url().await).await?;
         if let Some(group) = self.cache.load(&server) {
-            return Ok(self.use_group(group, true));
+            return Ok(self.resolved_group(group, true));
         }
         let group = self.discover().await?;
         self.cache.store(&server, group);
-        Ok(self.use_group(group, false))
+        Ok(self.resolved_group(group, false))
     }
 
-    fn use_group(&self, group: ApiGroup, from_cache: bool) -> ResolvedGroup {
+    fn resolved_group(&self, group: ApiGroup, from_cache: bool) -> ResolvedGroup {
         let mut transcoder = Transcoder::new(group);
         if let Some(prefix) = &self.interface_prefix {
             transcoder = transcoder.with_interface_prefix(prefix);

@@ -16,7 +16,7 @@ use super::access_error::AccessError;
 use crate::config::Overrides;
 
 /// Maximum age of a token that was read from a file (DS-21): client-go's one minute minus its leeway.
-const LONGEST_AGE: Duration = Duration::from_secs(50);
+const MAX_TOKEN_AGE: Duration = Duration::from_secs(50);
 
 /// The credentials of each request. Clones share the token that was read last.
 #[derive(Clone)]
@@ -39,7 +39,7 @@ enum HeaderSource {
 struct TokenFile {
     path: PathBuf,
     header: HeaderValue,
-    read: Instant,
+    read_at: Instant,
 }
 
 impl AuthHeader {
@@ -74,7 +74,7 @@ impl AuthHeader {
     }
 
     /// Adds the credentials to a request.
-    pub(super) fn sign<B>(&self, mut request: Request<B>) -> Request<B> {
+    pub(super) fn authenticate<B>(&self, mut request: Request<B>) -> Request<B> {
         let header = match &self.header {
             HeaderSource::None => None,
             HeaderSource::Fixed(header) => Some(header.clone()),
@@ -99,21 +99,21 @@ impl AuthHeader {
 impl TokenFile {
     fn read(path: &Path) -> Result<TokenFile, AccessError> {
         let place = path.display().to_string();
-        let token = fs::read_to_string(path).map_err(|e| refuse(&place, &e))?;
+        let token = fs::read_to_string(path).map_err(|e| token_error(&place, &e))?;
         // `kubectl create token` writes a line break after the token.
         let header = build_bearer(&place, token.trim())?;
-        Ok(TokenFile { path: path.into(), header, read: Instant::now() })
+        Ok(TokenFile { path: path.into(), header, read_at: Instant::now() })
     }
 
     /// Returns the present token. As in client-go, the previous token stays in use if the file is missing or has no
     /// token.
     fn read_latest(&mut self) -> HeaderValue {
-        if self.read.elapsed() >= LONGEST_AGE {
+        if self.read_at.elapsed() >= MAX_TOKEN_AGE {
             match TokenFile::read(&self.path) {
                 Ok(renewed) => *self = renewed,
                 Err(error) => {
-                    tracing::warn!(%error, "the token is not renewed");
-                    self.read = Instant::now();
+                    tracing::warn!(%error, "cannot read the token again; the previous token stays in use");
+                    self.read_at = Instant::now();
                 }
             }
         }
@@ -121,7 +121,7 @@ impl TokenFile {
     }
 }
 
-fn refuse(place: &str, reason: &impl ToString) -> AccessError {
+fn token_error(place: &str, reason: &impl ToString) -> AccessError {
     AccessError::Token { place: place.into(), reason: reason.to_string() }
 }
 
@@ -129,19 +129,19 @@ fn refuse(place: &str, reason: &impl ToString) -> AccessError {
 /// header.
 fn build_bearer(place: &str, token: &str) -> Result<HeaderValue, AccessError> {
     if token.is_empty() {
-        return Err(refuse(place, &"it is empty"));
+        return Err(token_error(place, &"the token is empty"));
     }
     match token.bytes().position(|byte| !byte.is_ascii_graphic()) {
         Some(index) => {
             let (at, length) = (index + 1, token.len());
-            Err(refuse(place, &format!("byte {at} of {length} is a blank, a line break or no ASCII")))
+            Err(token_error(place, &format!("byte {at} of {length} is a blank, a line break or not ASCII")))
         }
         None => build_sensitive(place, format!("Bearer {token}")),
     }
 }
 
 fn build_sensitive(place: &str, header: String) -> Result<HeaderValue, AccessError> {
-    let mut header = HeaderValue::try_from(header).map_err(|error| refuse(place, &error))?;
+    let mut header = HeaderValue::try_from(header).map_err(|error| token_error(place, &error))?;
     header.set_sensitive(true);
     Ok(header)
 }
@@ -150,12 +150,12 @@ fn build_sensitive(place: &str, header: String) -> Result<HeaderValue, AccessErr
 mod tests {
     use super::*;
 
-    fn sent(login: &AuthHeader) -> Option<String> {
-        let request = login.sign(Request::new(()));
+    fn sent_header(auth: &AuthHeader) -> Option<String> {
+        let request = auth.authenticate(Request::new(()));
         request.headers().get(AUTHORIZATION).map(|header| header.to_str().unwrap().to_owned())
     }
 
-    fn of(info: &AuthInfo) -> Result<AuthHeader, AccessError> {
+    fn auth_header(info: &AuthInfo) -> Result<AuthHeader, AccessError> {
         AuthHeader::new(info, "kubeconfig k", &Overrides::default())
     }
 
@@ -169,12 +169,12 @@ mod tests {
             ("\n", None),
         ] {
             let info = AuthInfo { token: Some(text.to_owned().into()), ..AuthInfo::default() };
-            assert_eq!(sent(&of(&info).unwrap()).as_deref(), expected, "{text:?}");
+            assert_eq!(sent_header(&auth_header(&info).unwrap()).as_deref(), expected, "{text:?}");
         }
         for text in ["sec\nret", "sec ret", "sec\u{7f}ret", "secrét"] {
             let info = AuthInfo { token: Some(text.to_owned().into()), ..AuthInfo::default() };
-            let told = of(&info).err().unwrap().to_string();
-            assert!(told.contains("kubeconfig k") && !told.contains("sec"), "{told}");
+            let error = auth_header(&info).err().unwrap().to_string();
+            assert!(error.contains("kubeconfig k") && !error.contains("sec"), "{error}");
         }
     }
 
@@ -184,21 +184,21 @@ mod tests {
         let path = dir.path().join("token");
         let info = AuthInfo { token_file: Some(path.display().to_string()), ..AuthInfo::default() };
         let with_inline = AuthInfo { token: Some("inline".to_owned().into()), ..info.clone() };
-        for (content, says) in [(None, "No such file"), (Some(" \n"), "empty"), (Some("a\nb"), "byte 2 of 3")] {
+        for (content, expected) in [(None, "No such file"), (Some(" \n"), "empty"), (Some("a\nb"), "byte 2 of 3")] {
             content.into_iter().for_each(|content| fs::write(&path, content).unwrap());
-            let told = of(&info).err().unwrap().to_string();
-            assert!(told.contains(says) && told.contains(&path.display().to_string()), "{told}");
-            assert_eq!(sent(&of(&with_inline).unwrap()).unwrap(), "Bearer inline");
+            let error = auth_header(&info).err().unwrap().to_string();
+            assert!(error.contains(expected) && error.contains(&path.display().to_string()), "{error}");
+            assert_eq!(sent_header(&auth_header(&with_inline).unwrap()).unwrap(), "Bearer inline");
         }
         fs::write(&path, "first\n").unwrap();
-        let login = of(&with_inline).unwrap();
-        assert_eq!(sent(&login).unwrap(), "Bearer first");
+        let auth = auth_header(&with_inline).unwrap();
+        assert_eq!(sent_header(&auth).unwrap(), "Bearer first");
         fs::write(&path, "second\n").unwrap();
-        assert_eq!(sent(&login).unwrap(), "Bearer first", "not with each request");
+        assert_eq!(sent_header(&auth).unwrap(), "Bearer first", "the file is not read for each request");
         for (content, expected) in [("second\n", "Bearer second"), ("", "Bearer second"), ("third", "Bearer third")] {
             fs::write(&path, content).unwrap();
-            tokio::time::advance(LONGEST_AGE).await;
-            assert_eq!(sent(&login.clone()).unwrap(), expected);
+            tokio::time::advance(MAX_TOKEN_AGE).await;
+            assert_eq!(sent_header(&auth.clone()).unwrap(), expected);
         }
     }
 
@@ -206,7 +206,7 @@ mod tests {
     fn rejected_credential_is_named_with_its_source() {
         let token = || Some("t".to_owned().into());
         let certificate = || Some("/pki/node.crt".to_owned());
-        let mine = Overrides { token: Some("t".into()), ..Overrides::default() };
+        let overridden = Overrides { token: Some("t".into()), ..Overrides::default() };
         let none = AuthInfo::default();
         for (info, overrides, expected) in [
             (
@@ -219,7 +219,11 @@ mod tests {
                 Overrides::default(),
                 "the token in kubeconfig k is stale or wrong",
             ),
-            (AuthInfo { token: token(), ..none.clone() }, mine, "the token in policy.k8s_auth_token is stale or wrong"),
+            (
+                AuthInfo { token: token(), ..none.clone() },
+                overridden,
+                "the token in policy.k8s_auth_token is stale or wrong",
+            ),
             (
                 AuthInfo { client_certificate: certificate(), ..none.clone() },
                 Overrides::default(),

@@ -26,8 +26,8 @@ use super::error::RequestError;
 use super::migration;
 use super::request::ApiRequest;
 
-const V1: &str = "crd.projectcalico.org";
-const V3: &str = "projectcalico.org";
+const V1_GROUP: &str = "crd.projectcalico.org";
+const V3_GROUP: &str = "projectcalico.org";
 
 /// The API group that an earlier process discovered.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,9 +64,13 @@ impl GroupCache {
     pub(super) fn store(&self, server: &str, group: ApiGroup) {
         let Some(file) = &self.file else { return };
         let cached = CachedGroup { server: server.into(), group: group.api_version().into() };
-        match write(file, &cached) {
+        match write_cache(file, &cached) {
             Ok(()) => self.invalid.store(false, Ordering::Relaxed),
-            Err(error) => tracing::debug!(file = %file.display(), %error, "cannot remember the API group"),
+            Err(error) => {
+                tracing::debug!(
+                    file = %file.display(), %error, "cannot cache the API group; the next process discovers the group"
+                );
+            }
         }
     }
 
@@ -79,7 +83,7 @@ impl GroupCache {
 
 /// Writes the file in place and without syncing it. After a power failure, or during a concurrent write, a reader may
 /// find no file or incomplete JSON, and then asks the API server.
-fn write(file: &Path, cached: &CachedGroup) -> std::io::Result<()> {
+fn write_cache(file: &Path, cached: &CachedGroup) -> std::io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;
     fs::write(file, serde_json::to_vec(cached)?)
@@ -88,15 +92,15 @@ fn write(file: &Path, cached: &CachedGroup) -> std::io::Result<()> {
 /// Asks the API server for the group of Calico's objects.
 pub(super) async fn discover_group(client: &ApiClient) -> Result<ApiGroup, RequestError> {
     let groups = client.send(&ApiRequest::get("/apis")).await?;
-    match choose(&groups)? {
-        ApiGroup::CrdV1 if has(&groups, V3) && migration::has_moved(client).await? => Ok(ApiGroup::V3),
+    match choose_group(&groups)? {
+        ApiGroup::CrdV1 if has_group(&groups, V3_GROUP) && migration::has_moved(client).await? => Ok(ApiGroup::V3),
         group => Ok(group),
     }
 }
 
 /// Returns true if v3 is the right group, provided that the API server serves v3.
 pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, RequestError> {
-    match client.send(&ApiRequest::get(format!("/apis/{V1}"))).await {
+    match client.send(&ApiRequest::get(format!("/apis/{V1_GROUP}"))).await {
         Ok(_) => migration::has_moved(client).await,
         Err(RequestError::Refused(refusal)) if refusal.status.code == 404 => Ok(true),
         Err(failure) => Err(failure),
@@ -122,9 +126,9 @@ async fn fetch_text(client: &ApiClient, path: impl Into<String>) -> Result<Strin
 }
 
 /// Chooses the group by upstream's rule, except that upstream would use v1 if neither group exists.
-fn choose(groups: &Value) -> Result<ApiGroup, RequestError> {
-    if has(groups, V1) || has(groups, V3) {
-        return Ok(ApiGroup::among(names(groups)));
+fn choose_group(groups: &Value) -> Result<ApiGroup, RequestError> {
+    if has_group(groups, V1_GROUP) || has_group(groups, V3_GROUP) {
+        return Ok(ApiGroup::among(group_names(groups)));
     }
     Err(RequestError::NotInstalled(
         "the API server has neither crd.projectcalico.org nor projectcalico.org; install Calico's custom resource \
@@ -133,12 +137,12 @@ fn choose(groups: &Value) -> Result<ApiGroup, RequestError> {
     ))
 }
 
-fn names(groups: &Value) -> impl Iterator<Item = &str> {
+fn group_names(groups: &Value) -> impl Iterator<Item = &str> {
     groups["groups"].as_array().into_iter().flatten().filter_map(|group| group["name"].as_str())
 }
 
-fn has(groups: &Value, group: &str) -> bool {
-    names(groups).any(|name| name == group)
+fn has_group(groups: &Value, group: &str) -> bool {
+    group_names(groups).any(|name| name == group)
 }
 
 #[cfg(test)]
@@ -147,17 +151,17 @@ mod tests {
 
     use super::*;
 
-    fn of(names: &[&str]) -> Option<ApiGroup> {
+    fn chosen_group(names: &[&str]) -> Option<ApiGroup> {
         let groups: Vec<_> = names.iter().map(|name| json!({ "name": name })).collect();
-        choose(&json!({ "groups": groups })).ok()
+        choose_group(&json!({ "groups": groups })).ok()
     }
 
     #[test]
     fn api_group_is_v3_only_without_v1() {
-        assert_eq!(of(&["apps", "projectcalico.org"]), Some(ApiGroup::V3));
-        assert_eq!(of(&["crd.projectcalico.org"]), Some(ApiGroup::CrdV1));
-        assert_eq!(of(&["projectcalico.org", "crd.projectcalico.org"]), Some(ApiGroup::CrdV1));
-        assert_eq!(of(&["apps"]), None);
+        assert_eq!(chosen_group(&["apps", "projectcalico.org"]), Some(ApiGroup::V3));
+        assert_eq!(chosen_group(&["crd.projectcalico.org"]), Some(ApiGroup::CrdV1));
+        assert_eq!(chosen_group(&["projectcalico.org", "crd.projectcalico.org"]), Some(ApiGroup::CrdV1));
+        assert_eq!(chosen_group(&["apps"]), None);
     }
 
     #[test]

@@ -11,9 +11,9 @@ use super::transport::TransportError;
 use crate::error::{causes, describe_error_chain};
 
 /// Upper limit of the `Retry-After` header. It exceeds every deadline, so a request that reaches it fails.
-const LONGEST_ADVICE: Duration = Duration::from_secs(3600);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// Maximum length of a response that an error quotes, if the response is not a `Status`.
-const LONGEST_QUOTE: usize = 200;
+const MAX_QUOTE_LENGTH: usize = 200;
 
 /// A request that failed.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub(super) enum RequestError {
     NotSent(String),
     /// The request was sent and no response arrived, so it may have been executed.
     #[error("{0}")]
-    NoAnswer(String),
+    NoResponse(String),
     /// The API server has no definitions of Calico's objects.
     #[error("{0}")]
     NotInstalled(String),
@@ -52,7 +52,7 @@ impl ApiStatusError {
     /// Parses the response of a failed request. A proxy on the way may have sent it, so it need not be a `Status`.
     pub(super) fn parse(code: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
         let mut status: Status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
-            message: String::from_utf8_lossy(body).trim().chars().take(LONGEST_QUOTE).collect(),
+            message: String::from_utf8_lossy(body).trim().chars().take(MAX_QUOTE_LENGTH).collect(),
             ..Status::default()
         });
         status.code = code.as_u16();
@@ -75,17 +75,17 @@ impl ApiStatusError {
     }
 
     /// Returns true if the server or a proxy failed or timed out. The request may have been executed.
-    pub(super) fn is_doubtful(&self) -> bool {
+    pub(super) fn may_have_executed(&self) -> bool {
         self.status.code >= 500 && !self.is_busy()
     }
 }
 
 /// Returns the delay that a response's `Retry-After` header asks for.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let advice = headers.get(RETRY_AFTER)?;
+    let header = headers.get(RETRY_AFTER)?;
     // A proxy may send a date. A value that is not a number counts as the API server's minimum of one second.
-    let seconds = advice.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    Some(Duration::from_secs(seconds).min(LONGEST_ADVICE))
+    let seconds = header.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
 }
 
 impl std::fmt::Display for ApiStatusError {
@@ -102,8 +102,8 @@ impl From<kube::Error> for RequestError {
     fn from(error: kube::Error) -> Self {
         match causes(&error).find_map(|cause| cause.downcast_ref::<TransportError>()) {
             Some(connect @ TransportError::Connect { .. }) => RequestError::NotSent(connect.to_string()),
-            Some(broken) => RequestError::NoAnswer(describe_error_chain(broken)),
-            None => RequestError::NoAnswer(describe_error_chain(&error)),
+            Some(lost) => RequestError::NoResponse(describe_error_chain(lost)),
+            None => RequestError::NoResponse(describe_error_chain(&error)),
         }
     }
 }
@@ -112,17 +112,17 @@ impl RequestError {
     /// Returns true if a read that the server's cache may serve must be repeated at the server's own storage: the cache
     /// does not have that revision (400, 410), failed (5xx), or broke off, possibly in the middle of a response. Other
     /// errors are final.
-    pub(super) fn is_of_cache(&self) -> bool {
+    pub(super) fn is_cache_failure(&self) -> bool {
         match self {
             RequestError::Refused(refusal) => matches!(refusal.status.code, 400 | 410 | 500..),
-            RequestError::NoAnswer(_) | RequestError::Unreadable(_) => true,
+            RequestError::NoResponse(_) | RequestError::Unreadable(_) => true,
             _ => false,
         }
     }
 
-    /// Converts the failure of a request about the object `key`. `writing` is true if executing the request would have
+    /// Converts the failure of a request about the object `key`. `is_write` is true if executing the request would have
     /// changed the object.
-    pub(super) fn explain(self, key: &str, server: &str, writing: bool) -> StoreError {
+    pub(super) fn into_store_error(self, key: &str, server: &str, is_write: bool) -> StoreError {
         let unavailable = |reason: String, outcome_unknown| StoreError::Unavailable {
             datastore: format!("kubernetes {server}"),
             reason,
@@ -130,16 +130,16 @@ impl RequestError {
         };
         match self {
             RequestError::NoAccess(reason) | RequestError::NotSent(reason) => unavailable(reason, false),
-            RequestError::NoAnswer(reason) => unavailable(reason, writing),
+            RequestError::NoResponse(reason) => unavailable(reason, is_write),
             RequestError::Refused(refusal) if refusal.is_busy() => unavailable(refusal.to_string(), false),
-            RequestError::Refused(refusal) if refusal.is_doubtful() => unavailable(refusal.to_string(), writing),
+            RequestError::Refused(refusal) if refusal.may_have_executed() => unavailable(refusal.to_string(), is_write),
             RequestError::Refused(refusal) => refusal
                 .status
                 .refusal(key, &refusal.credential)
                 .unwrap_or_else(|| StoreError::Other(format!("{key}: {refusal}"))),
             RequestError::NotInstalled(reason) => StoreError::NotInstalled { reason: format!("{key}: {reason}") },
             // The response is a success, but possibly not the API server's.
-            RequestError::Unreadable(reason) if writing => unavailable(reason, true),
+            RequestError::Unreadable(reason) if is_write => unavailable(reason, true),
             RequestError::Unreadable(reason) => StoreError::Other(format!("{key}: {reason}")),
         }
     }
@@ -149,10 +149,10 @@ impl RequestError {
 mod tests {
     use super::*;
 
-    fn explained(code: u16, status: &str) -> StoreError {
+    fn store_error(code: u16, status: &str) -> StoreError {
         let wait = Some(Duration::from_secs(1));
         let refusal = ApiStatusError::parse(StatusCode::from_u16(code).unwrap(), status.as_bytes(), wait);
-        RequestError::Refused(Box::new(refusal)).explain("IPPool(p)", "https://k:6443", true)
+        RequestError::Refused(Box::new(refusal)).into_store_error("IPPool(p)", "https://k:6443", true)
     }
 
     #[test]
@@ -167,26 +167,26 @@ mod tests {
             (504, "{}", true),
             (520, "{}", true),
         ] {
-            let error = explained(code, status);
+            let error = store_error(code, status);
             assert!(
                 matches!(error, StoreError::Unavailable { outcome_unknown, .. } if outcome_unknown == unknown),
                 "{error}"
             );
         }
-        let invalid = explained(422, r#"{"reason":"Invalid","message":"spec.cidr: Required value"}"#);
+        let invalid = store_error(422, r#"{"reason":"Invalid","message":"spec.cidr: Required value"}"#);
         assert_eq!(invalid, StoreError::Other("IPPool(p): spec.cidr: Required value (422 Invalid)".into()));
     }
 
     #[test]
     fn truncated_cached_read_is_repeated_without_the_cache() {
-        assert!(RequestError::Unreadable("EOF while parsing".into()).is_of_cache());
-        assert!(!RequestError::NotSent("nothing listens".into()).is_of_cache());
+        assert!(RequestError::Unreadable("EOF while parsing".into()).is_cache_failure());
+        assert!(!RequestError::NotSent("nothing listens".into()).is_cache_failure());
     }
 
     #[test]
     fn proxy_error_text_is_truncated() {
         let refusal = ApiStatusError::parse(StatusCode::BAD_GATEWAY, "<html>".repeat(1000).as_bytes(), None);
-        assert_eq!(refusal.status.message.len(), LONGEST_QUOTE);
+        assert_eq!(refusal.status.message.len(), MAX_QUOTE_LENGTH);
         assert_eq!(ApiStatusError::parse(StatusCode::BAD_GATEWAY, b"", None).to_string(), "502 Bad Gateway (502)");
     }
 }

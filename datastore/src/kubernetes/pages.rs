@@ -13,9 +13,9 @@ use super::streaming::ListReader;
 
 /// Allows the first page to come from the server's cache, however old. The cache then returns a large list as a whole,
 /// which takes time.
-const CACHE: Cache = Cache { version: 0, patience: Duration::from_secs(5) };
+const ANY_CACHED_VERSION: Cache = Cache { version: 0, time_limit: Duration::from_secs(5) };
 /// Number of objects per page, as in upstream.
-const PAGE: usize = 500;
+const PAGE_SIZE: usize = 500;
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 /// Returns all objects of a list. If the list's snapshot expires between two pages, the whole list is read in one
@@ -24,37 +24,38 @@ pub(super) async fn list_all(client: &ApiClient, list: &List, may_lag: bool) -> 
     walk_pages(list, may_lag, |request| async move { client.send(&request).await }).await
 }
 
-/// Passes each object of a list to `tell` as JSON when it arrives. Passes some objects twice if a response breaks off.
-pub(super) async fn for_each(
+/// Passes each object of a list to `on_object` as JSON when the object arrives. Passes some objects twice if a response
+/// breaks off.
+pub(super) async fn for_each_object(
     client: &ApiClient,
     list: &List,
-    tell: &mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send),
+    on_object: &mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send),
 ) -> Result<(), RequestError> {
-    let tell = Mutex::new(ListReader::new(tell));
-    let ask = |request: ApiRequest| {
-        let tell = &tell;
-        async move { client.send_for(&request, Some(&mut *tell.lock().await)).await }
+    let on_object = Mutex::new(ListReader::new(on_object));
+    let send_page = |request: ApiRequest| {
+        let on_object = &on_object;
+        async move { client.send_streaming(&request, Some(&mut *on_object.lock().await)).await }
     };
-    if walk_pages(list, false, ask).await?.is_empty() {
+    if walk_pages(list, false, send_page).await?.is_empty() {
         return Ok(());
     }
-    // The reader did not recognize the remaining items, so `tell` has not received them.
-    Err(RequestError::Unreadable("the items of a list are not where they are expected".into()))
+    // The reader did not recognize the remaining items, so `on_object` has not received them.
+    Err(RequestError::Unreadable("the items of the list are not in the expected place".into()))
 }
 
 async fn walk_pages<F: Future<Output = Result<Value, RequestError>>>(
     list: &List,
     may_lag: bool,
-    mut ask: impl FnMut(ApiRequest) -> F,
+    mut send_page: impl FnMut(ApiRequest) -> F,
 ) -> Result<Vec<Value>, RequestError> {
     let (mut objects, mut next) = (Vec::new(), None::<String>);
     loop {
-        let cache = (may_lag && next.is_none()).then_some(CACHE);
-        let answer = ask(page_request(list, next.as_deref(), true).or_cached(cache)).await;
+        let cache = (may_lag && next.is_none()).then_some(ANY_CACHED_VERSION);
+        let answer = send_page(page_request(list, next.as_deref(), true).with_cache(cache)).await;
         let mut answer = match answer {
             Err(RequestError::Refused(refusal)) if refusal.status.code == 410 && next.is_some() => {
                 objects.clear();
-                ask(page_request(list, None, false)).await?
+                send_page(page_request(list, None, false)).await?
             }
             answer => answer?,
         };
@@ -73,13 +74,16 @@ fn take_items(list: &List, answer: &mut Value) -> Result<Vec<Value>, RequestErro
         Some(Value::Array(items)) if list.resource.is_list(&kind) => Ok(items),
         // Go encodes an empty list as `null`.
         Some(Value::Null) if list.resource.is_list(&kind) => Ok(Vec::new()),
-        _ => Err(RequestError::Unreadable(format!("the answer is no list of {} but a {kind:?}", list.resource.plural))),
+        _ => Err(RequestError::Unreadable(format!(
+            "the answer is not a list of {} but a {kind:?}",
+            list.resource.plural
+        ))),
     }
 }
 
 fn page_request(list: &List, token: Option<&str>, limited: bool) -> ApiRequest {
     let parameters = [
-        ("limit", limited.then(|| PAGE.to_string())),
+        ("limit", limited.then(|| PAGE_SIZE.to_string())),
         ("labelSelector", list.label_selector.as_deref().map(escaped)),
         ("fieldSelector", list.field_selector.as_deref().map(escaped)),
         ("continue", token.map(escaped)),
@@ -108,7 +112,7 @@ mod tests {
     }
 
     /// Returns a page with these objects and the token of the next page.
-    fn part(objects: &[u32], token: &str) -> Result<Value, RequestError> {
+    fn page(objects: &[u32], token: &str) -> Result<Value, RequestError> {
         Ok(json!({"kind": "PodList", "metadata": {"continue": token}, "items": objects}))
     }
 
@@ -118,41 +122,41 @@ mod tests {
     }
 
     /// Returns the result of a walk over these responses, and the queries of its requests.
-    async fn walked(
+    async fn walk_result(
         answers: impl Into<VecDeque<Result<Value, RequestError>>>,
     ) -> (Result<Vec<Value>, RequestError>, Vec<String>) {
-        let (mut answers, mut asked) = (answers.into(), Vec::new());
-        let ask = |request: ApiRequest| {
-            asked.push(request.url().replace("/api/v1/pods", ""));
+        let (mut answers, mut queries) = (answers.into(), Vec::new());
+        let send_page = |request: ApiRequest| {
+            queries.push(request.url().replace("/api/v1/pods", ""));
             std::future::ready(answers.pop_front().unwrap())
         };
-        let walked = walk_pages(&pods(), true, ask).await;
-        (walked, asked)
+        let walk_result = walk_pages(&pods(), true, send_page).await;
+        (walk_result, queries)
     }
 
     #[tokio::test]
     async fn pages_are_requested_in_order_and_only_the_first_from_a_cache() {
-        let (found, asked) = walked([part(&[1, 2], "x"), part(&[3], "y"), part(&[4], "")]).await;
-        assert_eq!(found.unwrap(), [1, 2, 3, 4].map(Value::from));
-        assert_eq!(asked, ["?limit=500&resourceVersion=0", "?limit=500&continue=x", "?limit=500&continue=y"]);
+        let (objects, queries) = walk_result([page(&[1, 2], "x"), page(&[3], "y"), page(&[4], "")]).await;
+        assert_eq!(objects.unwrap(), [1, 2, 3, 4].map(Value::from));
+        assert_eq!(queries, ["?limit=500&resourceVersion=0", "?limit=500&continue=x", "?limit=500&continue=y"]);
     }
 
     /// Objects of two snapshots would be an inconsistent list, and a list without some objects would count as complete.
     #[tokio::test]
     async fn expired_list_position_restarts_as_a_single_unpaged_list() {
-        let (found, asked) = walked([part(&[1, 2], "x"), refused(410), part(&[2, 3, 4], "")]).await;
-        assert_eq!(found.unwrap(), [2, 3, 4].map(Value::from));
-        assert_eq!(asked[1..], ["?limit=500&continue=x", ""]);
+        let (objects, queries) = walk_result([page(&[1, 2], "x"), refused(410), page(&[2, 3, 4], "")]).await;
+        assert_eq!(objects.unwrap(), [2, 3, 4].map(Value::from));
+        assert_eq!(queries[1..], ["?limit=500&continue=x", ""]);
     }
 
     #[tokio::test]
     async fn failed_page_fails_the_list() {
         for answers in
-            [vec![refused(410)], vec![part(&[1], "x"), refused(500)], vec![part(&[1], "x"), refused(410), refused(410)]]
+            [vec![refused(410)], vec![page(&[1], "x"), refused(500)], vec![page(&[1], "x"), refused(410), refused(410)]]
         {
             let requests = answers.len();
-            let (found, asked) = walked(answers).await;
-            assert!(found.is_err() && asked.len() == requests, "{asked:?}");
+            let (objects, queries) = walk_result(answers).await;
+            assert!(objects.is_err() && queries.len() == requests, "{queries:?}");
         }
     }
 
@@ -167,13 +171,13 @@ mod tests {
             json!({"metadata": {}, "items": []}),
             json!({"kind": "Status", "status": "Success"}),
         ] {
-            let told = answer.to_string();
-            let (found, _) = walked([Ok(answer)]).await;
-            assert!(matches!(found, Err(RequestError::Unreadable(_))), "{told}");
+            let text = answer.to_string();
+            let (objects, _) = walk_result([Ok(answer)]).await;
+            assert!(matches!(objects, Err(RequestError::Unreadable(_))), "{text}");
         }
         for kind in ["PodList", "PartialObjectMetadataList"] {
-            let (found, _) = walked([Ok(json!({"kind": kind, "metadata": {}, "items": null}))]).await;
-            assert_eq!(found.unwrap(), Vec::<Value>::new());
+            let (objects, _) = walk_result([Ok(json!({"kind": kind, "metadata": {}, "items": null}))]).await;
+            assert_eq!(objects.unwrap(), Vec::<Value>::new());
         }
     }
 

@@ -15,7 +15,7 @@ use super::request::{ApiRequest, Cache};
 /// Time limit for the API server's cache to reach a revision. After it, the read goes to the server's own storage; the
 /// server itself would wait for 3 s. The cache may be far behind. The revision may also be that of another cluster, or
 /// of this cluster before it was restored from a backup.
-const CACHE_PATIENCE: Duration = Duration::from_secs(1);
+const CACHE_TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// A query, and the ranges of a batch that it serves.
 pub(super) struct DistinctQuery<'q> {
@@ -79,7 +79,7 @@ impl<'q> DistinctQuery<'q> {
                     if location.is_of(&object) || self.revision_only && location.is_metadata_of(&object) {
                         return Ok(vec![object]);
                     }
-                    Err(RequestError::Unreadable("the answer is not the object that was asked for".into()))
+                    Err(RequestError::Unreadable("the answer is not the requested object".into()))
                 });
                 (outcome, path)
             }
@@ -92,7 +92,7 @@ impl<'q> DistinctQuery<'q> {
             Err(RequestError::Refused(refusal)) if refusal.status.code == 404 => {
                 Ok(is_absent(&refusal, self.query).then(Vec::new))
             }
-            Err(failure) => Err(client.explain(failure, &path, false).await),
+            Err(failure) => Err(client.to_store_error(failure, &path, false).await),
         }
     }
 
@@ -103,9 +103,9 @@ impl<'q> DistinctQuery<'q> {
             Freshness::Since(revision) => revision.resource_version().parse::<u64>().ok(),
             Freshness::Cached => Some(0),
         };
-        let cache = version.map(|version| Cache { version, patience: CACHE_PATIENCE });
+        let cache = version.map(|version| Cache { version, time_limit: CACHE_TIME_LIMIT });
         let request = if self.revision_only { ApiRequest::get_metadata(path) } else { ApiRequest::get(path) };
-        client.send(&request.or_cached(cache)).await
+        client.send(&request.with_cache(cache)).await
     }
 }
 
@@ -134,10 +134,14 @@ pub(super) async fn verify_missing(client: &ApiClient, query: &Query) -> Result<
     let Some((resource, path)) = resource_and_path(query) else { return Ok(()) };
     let failure = match discovery::lacks_kind(client, resource).await {
         Ok(true) => return Ok(()),
-        Ok(false) => RequestError::Unreadable("404, and not of the API server, which has this kind".into()),
+        Ok(false) => RequestError::Unreadable(
+            "the 404 is not from the API server, which serves this kind; check for a proxy between this process and \
+             the API server"
+                .into(),
+        ),
         Err(failure) => failure,
     };
-    Err(client.explain(failure, &path, false).await)
+    Err(client.to_store_error(failure, &path, false).await)
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ pub(super) struct Cache {
     /// The `resourceVersion` that the cache must have reached; 0 for any.
     pub(super) version: u64,
     /// Time limit of the cache, if that is less than half of the request's time limit.
-    pub(super) patience: Duration,
+    pub(super) time_limit: Duration,
 }
 
 /// The response to a write.
@@ -72,7 +72,7 @@ impl ApiRequest {
     }
 
     /// Allows the server's cache to serve the read.
-    pub(super) fn or_cached(self, cache: Option<Cache>) -> Self {
+    pub(super) fn with_cache(self, cache: Option<Cache>) -> Self {
         ApiRequest { cache, ..self }
     }
 
@@ -84,7 +84,7 @@ impl ApiRequest {
     }
 
     /// Returns true if the request changes nothing.
-    pub(super) fn is_reading(&self) -> bool {
+    pub(super) fn is_read(&self) -> bool {
         self.method == Method::GET
     }
 
@@ -92,7 +92,7 @@ impl ApiRequest {
     /// rest, and this reduces the server's work. A DELETE requests JSON, because the response may not be an object.
     fn accept(&self) -> &'static str {
         match (self.accept, &self.method) {
-            (Some(form), _) => form,
+            (Some(media_type), _) => media_type,
             (None, &Method::POST | &Method::PUT | &Method::PATCH) => METADATA,
             _ => JSON,
         }
@@ -100,15 +100,15 @@ impl ApiRequest {
 
     /// Decodes the response. An older server responds to a write with the whole object.
     pub(super) fn parse(&self, answer: &[u8]) -> serde_json::Result<Value> {
-        if self.is_reading() {
+        if self.is_read() {
             return serde_json::from_slice(answer).map(|PrunedObject(object)| object);
         }
         let WriteResponse { kind, status, metadata: PrunedMetadata(metadata) } = serde_json::from_slice(answer)?;
         let is_status = kind == "Status" && status == "Success";
-        let is_answer = self.names(&metadata) || (self.method == Method::DELETE && is_status);
-        if !is_answer {
+        let is_expected = self.is_written_object(&metadata) || (self.method == Method::DELETE && is_status);
+        if !is_expected {
             return Err(serde_json::Error::custom(
-                "it is not the object that was written; look at what answers between this process and the API server",
+                "expected the written object; check for a proxy between this process and the API server",
             ));
         }
         Ok(Value::Object(Map::from_iter([("metadata".to_owned(), metadata)])))
@@ -116,7 +116,7 @@ impl ApiRequest {
 
     /// Returns true if `metadata` belongs to a stored object with the name in the request. A proxy between this process
     /// and the API server may send another successful response.
-    fn names(&self, metadata: &Value) -> bool {
+    fn is_written_object(&self, metadata: &Value) -> bool {
         let field = |key: &str| metadata[key].as_str().filter(|text| !text.is_empty());
         let path = self.target.split('?').next().unwrap_or_default();
         let is_last = |path: &str, name: &str| path.rsplit('/').next() == Some(name);
@@ -276,8 +276,8 @@ mod tests {
             (r#"{"items":{}}"#, "expected a list of objects"),
             (r#"{"items":["a"]}"#, "expected an object"),
         ] {
-            let told = read(json).unwrap_err();
-            assert!(told.contains(reason), "{json}: {told}");
+            let error = read(json).unwrap_err();
+            assert!(error.contains(reason), "{json}: {error}");
         }
     }
 }

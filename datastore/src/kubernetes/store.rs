@@ -44,7 +44,7 @@ impl Kubernetes {
 
     /// Creates a client for a long-running process, which discovers the API group once and does not cache it in a file.
     pub fn lasting(config: &KubernetesConfig) -> Self {
-        Self::with_cache(config, ApiClient::lasting(config), GroupCache::new(None))
+        Self::with_cache(config, ApiClient::long_running(config), GroupCache::new(None))
     }
 
     fn with_cache(config: &KubernetesConfig, client: ApiClient, cache: GroupCache) -> Self {
@@ -120,14 +120,14 @@ impl Kubernetes {
                 None => (true, Vec::new()),
             })
         });
-        let (results, is_right) = try_join(try_join_all(reads), self.group_resolver.verify(resolved)).await?;
-        if !is_right {
+        let (results, is_group_valid) = try_join(try_join_all(reads), self.group_resolver.verify(resolved)).await?;
+        if !is_group_valid {
             return Ok(None);
         }
-        let mut of_group =
+        let mut group_results =
             results.iter().zip(&distinct).filter(|(_, distinct)| is_in_group(transcoder.group(), distinct.query));
-        let has_queries = of_group.clone().next().is_some();
-        if resolved.from_cache && has_queries && of_group.all(|((lacks_kind, _), _)| *lacks_kind) {
+        let has_queries = group_results.clone().next().is_some();
+        if resolved.from_cache && has_queries && group_results.all(|((lacks_kind, _), _)| *lacks_kind) {
             return Ok(None);
         }
         let missing = results.iter().zip(&distinct).filter(|((lacks_kind, _), _)| *lacks_kind);
@@ -179,7 +179,7 @@ impl Kubernetes {
                 WriteOp::Delete(revision) => revision.clone().unwrap_or_else(|| Revision(String::new())),
                 _ => transcoder.revision(write.kind, &response),
             }),
-            Err(failure) => Err(self.client.explain(failure, &write.key, true).await),
+            Err(failure) => Err(self.client.to_store_error(failure, &write.key, true).await),
         }
     }
 }
@@ -199,22 +199,25 @@ impl Store for Kubernetes {
         }
     }
 
-    async fn survey(&self, survey: &Survey, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+    async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
         // The API server cannot select the family by name, so one list has the blocks of all families.
         let Some(range) = survey.ranges().into_iter().next() else { return Ok(()) };
         let query = self.transcoder().await?.query(&range)?;
         let Query::List(list) = &query else { return Ok(()) };
-        let mut each = |object: &[u8]| {
+        let mut on_item = |object: &[u8]| {
             let block = sighting_of_block(object)?;
-            block.filter(|block| survey.families.contains(&block.cidr().version())).into_iter().for_each(&mut *tell);
+            block
+                .filter(|block| survey.families.contains(&block.cidr().version()))
+                .into_iter()
+                .for_each(&mut *on_block);
             Ok(())
         };
-        match pages::for_each(&self.client, list, &mut each).await {
+        match pages::for_each_object(&self.client, list, &mut on_item).await {
             Ok(()) => Ok(()),
             Err(RequestError::Refused(refusal)) if refusal.status.code == 404 => {
                 verify_missing(&self.client, &query).await
             }
-            Err(failure) => Err(self.client.explain(failure, &list.url_path(), false).await),
+            Err(failure) => Err(self.client.to_store_error(failure, &list.url_path(), false).await),
         }
     }
 
@@ -223,7 +226,7 @@ impl Store for Kubernetes {
     }
 
     fn has_given_up(&self) -> bool {
-        self.client.turns.have_expired()
+        self.client.turns.has_expired()
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -11,24 +11,24 @@ use serde_json::Value;
 use super::error::RequestError;
 
 /// Maximum length of the text around the items of a list in bytes: kind, revision and token of the next page.
-const LONGEST_FRAME: usize = 1 << 16;
+const MAX_FRAME_BYTES: usize = 1 << 16;
 /// Maximum length of an item in bytes: ten times the size of the largest possible block.
-const LONGEST_ITEM: usize = 1 << 24;
+const MAX_ITEM_BYTES: usize = 1 << 24;
 
 /// A reader that passes each item of a list to a function, as JSON.
 pub(super) struct ListReader<'t> {
-    tell: &'t mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send),
-    split: Split,
+    on_item: &'t mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send),
+    splitter: ListSplitter,
 }
 
 /// The state between two parts of the text.
 #[derive(Default)]
-struct Split {
+struct ListSplitter {
     /// The text of the list without its items.
     frame: Vec<u8>,
     /// The first part of an item whose end has not arrived.
     item: Vec<u8>,
-    place: Place,
+    section: Section,
     /// The number of open braces and brackets, in the frame or in the item.
     depth: usize,
     in_string: bool,
@@ -38,7 +38,7 @@ struct Split {
 }
 
 #[derive(Default, Clone, Copy, PartialEq)]
-enum Place {
+enum Section {
     #[default]
     Frame,
     BetweenItems,
@@ -46,62 +46,62 @@ enum Place {
 }
 
 impl<'t> ListReader<'t> {
-    /// Creates a reader that passes each item to `tell`, including the items of a response that breaks off. An error of
-    /// `tell` makes the response unreadable.
-    pub(super) fn new(tell: &'t mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send)) -> Self {
-        ListReader { tell, split: Split::default() }
+    /// Creates a reader that passes each item to `on_item`, including the items of a response that breaks off. An error
+    /// of `on_item` makes the response unreadable.
+    pub(super) fn new(on_item: &'t mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send)) -> Self {
+        ListReader { on_item, splitter: ListSplitter::default() }
     }
 
     /// Reads a response to its end. Returns the list without its items.
     pub(super) async fn read(&mut self, mut body: Body) -> Result<Value, RequestError> {
-        self.split = Split::default();
+        self.splitter = ListSplitter::default();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(RequestError::from)?;
             if let Some(part) = frame.data_ref() {
-                self.take(part).map_err(unreadable)?;
+                self.consume(part).map_err(unreadable)?;
             }
         }
-        serde_json::from_slice(&self.split.frame).map_err(unreadable)
+        serde_json::from_slice(&self.splitter.frame).map_err(unreadable)
     }
 
-    fn take(&mut self, part: &[u8]) -> serde_json::Result<()> {
-        let ListReader { tell, split } = self;
+    fn consume(&mut self, part: &[u8]) -> serde_json::Result<()> {
+        let ListReader { on_item, splitter } = self;
         let mut rest = part;
         while !rest.is_empty() {
-            let taken = match split.place {
-                Place::Frame => split.take_frame(rest)?,
-                Place::BetweenItems => split.take_between(rest)?,
-                Place::Item => match split.end_of_item(rest) {
-                    Some(length) if split.item.is_empty() => {
-                        tell(&rest[..length])?;
+            let consumed = match splitter.section {
+                Section::Frame => splitter.consume_frame(rest)?,
+                Section::BetweenItems => splitter.consume_separators(rest)?,
+                Section::Item => match splitter.find_item_end(rest) {
+                    Some(length) if splitter.item.is_empty() => {
+                        on_item(&rest[..length])?;
                         length
                     }
                     Some(length) => {
-                        split.item.extend_from_slice(&rest[..length]);
-                        tell(&split.item)?;
-                        split.item.clear();
+                        splitter.item.extend_from_slice(&rest[..length]);
+                        on_item(&splitter.item)?;
+                        splitter.item.clear();
                         length
                     }
                     None => {
-                        split.item.extend_from_slice(rest);
-                        if split.item.len() > LONGEST_ITEM {
+                        splitter.item.extend_from_slice(rest);
+                        if splitter.item.len() > MAX_ITEM_BYTES {
                             return Err(serde_json::Error::custom(format!(
-                                "an item of more than {LONGEST_ITEM} bytes"
+                                "an item has more than {MAX_ITEM_BYTES} bytes"
                             )));
                         }
                         rest.len()
                     }
                 },
             };
-            rest = &rest[taken..];
+            rest = &rest[consumed..];
         }
         Ok(())
     }
 }
 
-impl Split {
+impl ListSplitter {
     /// Consumes text of the frame. Returns the number of consumed bytes.
-    fn take_frame(&mut self, text: &[u8]) -> serde_json::Result<usize> {
+    fn consume_frame(&mut self, text: &[u8]) -> serde_json::Result<usize> {
         for (index, byte) in text.iter().enumerate() {
             self.frame.push(*byte);
             if self.in_string {
@@ -116,7 +116,7 @@ impl Split {
                 }
                 // An array at this depth is the value of the string before it.
                 b'[' if self.depth == 1 && &self.frame[self.string.0..self.string.1] == b"items" => {
-                    self.place = Place::BetweenItems;
+                    self.section = Section::BetweenItems;
                     return Ok(index + 1);
                 }
                 b'{' | b'[' => self.depth += 1,
@@ -124,23 +124,23 @@ impl Split {
                 _ => {}
             }
         }
-        if self.frame.len() > LONGEST_FRAME {
-            let message = format!("more than {LONGEST_FRAME} bytes that are no item of a list");
+        if self.frame.len() > MAX_FRAME_BYTES {
+            let message = format!("more than {MAX_FRAME_BYTES} bytes outside the items of the list");
             return Err(serde_json::Error::custom(message));
         }
         Ok(text.len())
     }
 
-    fn take_between(&mut self, text: &[u8]) -> serde_json::Result<usize> {
+    fn consume_separators(&mut self, text: &[u8]) -> serde_json::Result<usize> {
         let is_separator = |byte: &u8| *byte == b',' || byte.is_ascii_whitespace();
         let Some(next) = text.iter().position(|byte| !is_separator(byte)) else { return Ok(text.len()) };
         match text[next] {
             b'{' => {
-                (self.place, self.depth) = (Place::Item, 0);
+                (self.section, self.depth) = (Section::Item, 0);
                 Ok(next)
             }
             b']' => {
-                (self.place, self.depth) = (Place::Frame, 1);
+                (self.section, self.depth) = (Section::Frame, 1);
                 self.frame.push(b']');
                 Ok(next + 1)
             }
@@ -150,7 +150,7 @@ impl Split {
 
     /// Returns the number of bytes of `text` that belong to the present item, or `None` if the item continues. Brackets
     /// are not counted, because the item's decoder detects mismatches.
-    fn end_of_item(&mut self, text: &[u8]) -> Option<usize> {
+    fn find_item_end(&mut self, text: &[u8]) -> Option<usize> {
         for (index, byte) in text.iter().enumerate() {
             if self.in_string {
                 self.step_in_string(*byte);
@@ -162,7 +162,7 @@ impl Split {
                 b'}' => {
                     self.depth -= 1;
                     if self.depth == 0 {
-                        self.place = Place::BetweenItems;
+                        self.section = Section::BetweenItems;
                         return Some(index + 1);
                     }
                 }
@@ -183,7 +183,7 @@ impl Split {
 }
 
 fn unreadable(error: serde_json::Error) -> RequestError {
-    RequestError::Unreadable(format!("the answer cannot be read: {error}"))
+    RequestError::Unreadable(format!("cannot read the answer: {error}"))
 }
 
 #[cfg(test)]
@@ -195,13 +195,13 @@ mod tests {
     /// Reads `text` in parts of `size` bytes. Returns the items and the list without them.
     fn read(text: &str, size: usize) -> (Vec<Value>, serde_json::Result<Value>) {
         let mut items = Vec::new();
-        let mut tell = |item: &[u8]| {
+        let mut on_item = |item: &[u8]| {
             items.push(serde_json::from_slice(item)?);
             Ok(())
         };
-        let mut reader = ListReader::new(&mut tell);
-        let taken = text.as_bytes().chunks(size).try_for_each(|part| reader.take(part));
-        let frame = taken.and_then(|()| serde_json::from_slice(&reader.split.frame));
+        let mut reader = ListReader::new(&mut on_item);
+        let consumed = text.as_bytes().chunks(size).try_for_each(|part| reader.consume(part));
+        let frame = consumed.and_then(|()| serde_json::from_slice(&reader.splitter.frame));
         (items, frame)
     }
 
@@ -220,9 +220,9 @@ mod tests {
             let list = format!("{space}\"items\"{space}:{space}[{space}{}{space}]", inner.join(&format!("{space},")));
             for text in [format!("{{{list},{around}}}"), format!("{{{around},{list}}}")] {
                 for size in [1, 2, 3, 7, 64, text.len()] {
-                    let (found, left) = read(&text, size);
-                    assert_eq!(Value::Array(found), items, "{text} in parts of {size}");
-                    assert_eq!(left.unwrap(), expected, "{text} in parts of {size}");
+                    let (read_items, frame) = read(&text, size);
+                    assert_eq!(Value::Array(read_items), items, "{text} in parts of {size}");
+                    assert_eq!(frame.unwrap(), expected, "{text} in parts of {size}");
                 }
             }
         }
@@ -244,14 +244,14 @@ mod tests {
     #[test]
     fn oversized_list_item_is_rejected() {
         let mut count = 0;
-        let mut tell = |_: &[u8]| {
+        let mut on_item = |_: &[u8]| {
             count += 1;
             Ok(())
         };
         for begin in [r#"{"a":""#, r#"{"items":[{"a":""#] {
-            let mut reader = ListReader::new(&mut tell);
-            reader.take(begin.as_bytes()).unwrap();
-            let endless = (0..2 * LONGEST_ITEM / 4096).try_for_each(|_| reader.take(&[b'x'; 4096]));
+            let mut reader = ListReader::new(&mut on_item);
+            reader.consume(begin.as_bytes()).unwrap();
+            let endless = (0..2 * MAX_ITEM_BYTES / 4096).try_for_each(|_| reader.consume(&[b'x'; 4096]));
             assert!(endless.unwrap_err().to_string().contains("more than"), "{begin}");
         }
         assert_eq!(count, 0);
@@ -259,8 +259,8 @@ mod tests {
 
     #[test]
     fn unreadable_list_item_ends_the_stream_with_an_error() {
-        let mut tell = |item: &[u8]| serde_json::from_slice::<Value>(item).map(drop);
-        let mut reader = ListReader::new(&mut tell);
-        assert!(reader.take(br#"{"items":[{"a":1},{"a" 2},{"a":3}]}"#).is_err());
+        let mut on_item = |item: &[u8]| serde_json::from_slice::<Value>(item).map(drop);
+        let mut reader = ListReader::new(&mut on_item);
+        assert!(reader.consume(br#"{"items":[{"a":1},{"a" 2},{"a":3}]}"#).is_err());
     }
 }

@@ -22,15 +22,15 @@ pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError
     let algorithms = provider.signature_verification_algorithms;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|e| refuse("protocols", &e))?;
+        .map_err(|e| tls_error("protocols", &e))?;
     let builder = if config.accept_invalid_certs {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(algorithms)))
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyServer(algorithms)))
     } else {
-        builder.with_root_certificates(load_roots(config).map_err(|e| refuse("authorities", &e))?)
+        builder.with_root_certificates(load_roots(config).map_err(|e| tls_error("CA certificates", &e))?)
     };
     let mut tls = match load_identity(&config.auth_info)? {
         Some((chain, key)) => {
-            builder.with_client_auth_cert(chain, key).map_err(|e| refuse("certificate and key", &e))?
+            builder.with_client_auth_cert(chain, key).map_err(|e| tls_error("certificate and key", &e))?
         }
         None => builder.with_no_client_auth(),
     };
@@ -47,12 +47,12 @@ fn crypto_provider() -> CryptoProvider {
     }
 }
 
-/// Returns the certificates of a PEM text, at least one. `what` names them in errors.
-pub(super) fn parse_certificates(what: &'static str, pem: &[u8]) -> Result<Vec<Vec<u8>>, AccessError> {
+/// Returns the certificates of a PEM text, at least one. `object` names them in errors.
+pub(super) fn parse_certificates(object: &'static str, pem: &[u8]) -> Result<Vec<Vec<u8>>, AccessError> {
     let certificates =
-        CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(|e| refuse(what, &e))?;
+        CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(|e| tls_error(object, &e))?;
     if certificates.is_empty() {
-        return Err(refuse(what, &"there is no PEM block `-----BEGIN CERTIFICATE-----`"));
+        return Err(tls_error(object, &"the PEM block `-----BEGIN CERTIFICATE-----` is missing"));
     }
     Ok(certificates.into_iter().map(|certificate| certificate.to_vec()).collect())
 }
@@ -69,32 +69,32 @@ fn load_roots(config: &Config) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-pub(super) fn refuse(what: &'static str, reason: &impl ToString) -> AccessError {
-    AccessError::Tls { what, reason: reason.to_string() }
+pub(super) fn tls_error(object: &'static str, reason: &impl ToString) -> AccessError {
+    AccessError::Tls { object, reason: reason.to_string() }
 }
 
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn load_identity(login: &AuthInfo) -> Result<Option<Identity>, AccessError> {
+fn load_identity(auth_info: &AuthInfo) -> Result<Option<Identity>, AccessError> {
     use secrecy::ExposeSecret;
-    let key_data = login.client_key_data.as_ref().map(|secret| secret.expose_secret());
+    let key_data = auth_info.client_key_data.as_ref().map(|secret| secret.expose_secret());
     let certificate =
-        read_pem("certificate", login.client_certificate_data.as_deref(), login.client_certificate.as_deref())?;
-    let key = read_pem("key", key_data, login.client_key.as_deref())?;
+        read_pem("certificate", auth_info.client_certificate_data.as_deref(), auth_info.client_certificate.as_deref())?;
+    let key = read_pem("key", key_data, auth_info.client_key.as_deref())?;
     let (Some(certificate), Some(key)) = (certificate, key) else { return Ok(None) };
     let chain = parse_certificates("certificate", &certificate)?;
-    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| refuse("key", &e))?;
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| tls_error("key", &e))?;
     Ok(Some((chain.into_iter().map(CertificateDer::from).collect(), key)))
 }
 
 /// Returns the PEM text of base64 data in the kubeconfig, or of a file.
-fn read_pem(what: &'static str, inline: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>, AccessError> {
+fn read_pem(object: &'static str, inline: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>, AccessError> {
     match (inline, file) {
         (Some(text), _) => {
             let text: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-            BASE64.decode(&text).map(Some).map_err(|_| refuse(what, &"the data in the kubeconfig is not base64"))
+            BASE64.decode(&text).map(Some).map_err(|_| tls_error(object, &"the data in the kubeconfig is not base64"))
         }
-        (None, Some(file)) => std::fs::read(file).map(Some).map_err(|e| refuse(what, &format!("{file}: {e}"))),
+        (None, Some(file)) => std::fs::read(file).map(Some).map_err(|e| tls_error(object, &format!("{file}: {e}"))),
         (None, None) => Ok(None),
     }
 }
@@ -102,9 +102,9 @@ fn read_pem(what: &'static str, inline: Option<&str>, file: Option<&str>) -> Res
 /// A verifier that accepts any server certificate, for `insecure-skip-tls-verify`. It still verifies the signatures of
 /// the handshake.
 #[derive(Debug)]
-struct AnyServer(WebPkiSupportedAlgorithms);
+struct AcceptAnyServer(WebPkiSupportedAlgorithms);
 
-impl ServerCertVerifier for AnyServer {
+impl ServerCertVerifier for AcceptAnyServer {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -21,14 +21,14 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 /// The time limit for one request to wait for other processes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BusyRetry {
-    longest: Duration,
+    limit: Duration,
     until: Instant,
 }
 
 impl BusyRetry {
     /// Starts the time limit now.
-    pub(super) fn new(longest: Duration) -> Self {
-        BusyRetry { longest, until: Instant::now() + longest }
+    pub(super) fn new(limit: Duration) -> Self {
+        BusyRetry { limit, until: Instant::now() + limit }
     }
 
     /// Retries a transaction while other processes block it.
@@ -49,7 +49,7 @@ fn is_busy(e: &rusqlite::Error) -> bool {
 }
 
 /// Converts a failed transaction into an error of the store.
-pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &BusyRetry) -> StoreError {
+pub(super) fn to_store_error(path: &Path, error: &rusqlite::Error, wait: &BusyRetry) -> StoreError {
     let file = path.display();
     let failure = match error {
         rusqlite::Error::SqliteFailure(failure, _) => failure,
@@ -70,21 +70,21 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &BusyRetry) ->
             outcome_unknown: failure.extended_code == ffi::SQLITE_IOERR_FSYNC,
         },
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
-            let holder = find_lock_holder(path).unwrap_or_else(|| "another process".into());
-            let held = wait.longest.as_secs_f64();
-            unavailable(path, format!("{holder} has kept it locked for {held:.1} s; end that process or retry"))
+            let owner = find_lock_owner(path).unwrap_or_else(|| "another process".into());
+            let seconds = wait.limit.as_secs_f64();
+            unavailable(path, format!("{owner} has kept the file locked for {seconds:.1} s; end that process or retry"))
         }
         ErrorCode::ReadOnly => unavailable(
             path,
-            "it or its directory is read-only; make both writable (the directory holds the log beside the database)",
+            "the file or its directory is read-only; make both writable (SQLite keeps its log in the directory)",
         ),
         ErrorCode::PermissionDenied => {
             StoreError::Unauthorized { reason: format!("permission denied on {file}; run as its owner") }
         }
-        ErrorCode::CannotOpen => cannot_open(path),
+        ErrorCode::CannotOpen => open_error(path),
         ErrorCode::DatabaseCorrupt => damaged(path, error),
         ErrorCode::NotADatabase => StoreError::Other(format!(
-            "datastore {file} is not a SQLite database ({error}); move the file away or name another one in \
+            "datastore {file} is not a SQLite database ({error}); move the file away or name another file in \
              datastore_path"
         )),
         _ => StoreError::Other(format!("datastore {file}: {error}")),
@@ -94,66 +94,66 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &BusyRetry) ->
 fn damaged(path: &Path, error: &rusqlite::Error) -> StoreError {
     let file = path.display();
     StoreError::Other(format!(
-        "datastore {file} is damaged ({error}); move it away together with {file}-wal and {file}-shm and load an \
-         export with `calico-ipam import`, or rescue its content with `sqlite3 {file} .recover`"
+        "datastore {file} is damaged ({error}); move the file away together with {file}-wal and {file}-shm and load \
+         an export with `calico-ipam import`, or rescue the content with `sqlite3 {file} .recover`"
     ))
 }
 
 /// Converts a failure to create the tables into an error of the store.
-pub(super) fn explain_schema(path: &Path, error: SchemaError, wait: &BusyRetry) -> StoreError {
+pub(super) fn schema_to_store_error(path: &Path, error: SchemaError, wait: &BusyRetry) -> StoreError {
     let file = path.display();
     match error {
-        SchemaError::Sqlite(error) => explain(path, &error, wait),
-        SchemaError::NoWal(mode) => StoreError::Other(format!(
+        SchemaError::Sqlite(error) => to_store_error(path, &error, wait),
+        SchemaError::WalUnavailable(mode) => StoreError::Other(format!(
             "datastore {file} cannot be shared between processes: its file system has no shared memory (journal mode \
              stays `{mode}`); name a file on a local disk in datastore_path"
         )),
-        SchemaError::Initial(error) => error,
+        SchemaError::InitialObjects(error) => error,
     }
 }
 
 /// Returns the error for a file that is not a Calico datastore, or has another schema version.
-pub(super) fn unknown_version(path: &Path, found: i64) -> StoreError {
+pub(super) fn version_error(path: &Path, found: i64) -> StoreError {
     let file = path.display();
     StoreError::Other(match found {
         0 => format!(
-            "{file} is no Calico datastore (it is empty, or another program's); move it away or name another file in \
-             datastore_path"
+            "{file} is not a Calico datastore (the file is empty or belongs to another program); move the file away or \
+             name another file in datastore_path"
         ),
         _ => format!(
-            "datastore {file} has schema version {found} and this build knows version {VERSION}; upgrade this program, \
-             or export with the version that wrote the file and import here"
+            "datastore {file} has schema version {found} and this build supports version {VERSION}; upgrade this \
+             program, or export with the version that wrote the file and import here"
         ),
     })
 }
 
 /// Returns the error for a file or directory that is missing and cannot be created.
-pub(super) fn cannot_create(path: &Path, what: &str, of: &Path, error: &io::Error) -> StoreError {
+pub(super) fn creation_error(path: &Path, object: &str, object_path: &Path, error: &io::Error) -> StoreError {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             StoreError::DiskFull { path: path.display().to_string() }
         }
-        io::ErrorKind::PermissionDenied => {
-            StoreError::Unauthorized { reason: format!("cannot create {what} {}: {error}; run as root", of.display()) }
-        }
+        io::ErrorKind::PermissionDenied => StoreError::Unauthorized {
+            reason: format!("cannot create {object} {}: {error}; run as root", object_path.display()),
+        },
         _ => unavailable(
             path,
-            format!("cannot create {what} {}: {error}; name another file in datastore_path", of.display()),
+            format!("cannot create {object} {}: {error}; name another file in datastore_path", object_path.display()),
         ),
     }
 }
 
 /// Finds out why SQLite could not open the file. SQLite does not report the cause, so this function opens the file
 /// again.
-fn cannot_open(path: &Path) -> StoreError {
+fn open_error(path: &Path) -> StoreError {
     let opened = fs::OpenOptions::new().read(true).write(true).open(path);
     match opened {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             StoreError::Unauthorized { reason: format!("cannot open {}: {e}; run as root", path.display()) }
         }
-        Err(e) => unavailable(path, format!("cannot open the file: {e}; name another one in datastore_path")),
+        Err(e) => unavailable(path, format!("cannot open the file: {e}; name another file in datastore_path")),
         Ok(_) if no_space_left(path) => StoreError::DiskFull { path: path.display().to_string() },
-        Ok(_) => unavailable(path, "cannot open the log beside it; make its directory writable"),
+        Ok(_) => unavailable(path, "cannot open the log beside the file; make the directory writable"),
     }
 }
 
@@ -175,7 +175,7 @@ fn unavailable(path: &Path, reason: impl Into<String>) -> StoreError {
 
 /// Finds the process that keeps the database locked. Returns `process 4711 (calico)`, or `None` if the kernel does not
 /// reveal the process.
-fn find_lock_holder(path: &Path) -> Option<String> {
+fn find_lock_owner(path: &Path) -> Option<String> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let mut shared = path.as_os_str().to_owned();
     shared.push("-shm");
@@ -203,16 +203,16 @@ mod tests {
 
     #[test]
     fn short_read_is_reported_as_damage_and_a_failed_read_as_a_disk_error() {
-        let said = |code| {
+        let error_text = |code| {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            explain(Path::new("/tmp/calico.db"), &error, &BusyRetry::new(Duration::ZERO)).to_string()
+            to_store_error(Path::new("/tmp/calico.db"), &error, &BusyRetry::new(Duration::ZERO)).to_string()
         };
-        let cut = said(ffi::SQLITE_IOERR_SHORT_READ);
+        let cut = error_text(ffi::SQLITE_IOERR_SHORT_READ);
         assert!(
             cut.starts_with("datastore /tmp/calico.db is damaged (") && cut.contains("calico-ipam import"),
             "{cut}"
         );
-        let failed = said(ffi::SQLITE_IOERR_READ);
+        let failed = error_text(ffi::SQLITE_IOERR_READ);
         assert!(failed.contains("input/output error") && failed.contains("check the disk"), "{failed}");
     }
 

@@ -21,11 +21,11 @@ const FILE_MODE: u32 = 0o600;
 /// Number of pages in the log after which a commit copies them into the database. The first process that opens the file
 /// reads the whole log (3 µs per page), and a copy takes as long as about two commits. This number has the lowest total
 /// cost.
-const LOG_PAGES: u32 = 48;
+const CHECKPOINT_PAGES: u32 = 48;
 
 /// Opens the file, and creates it first if it is missing. Does not write to an existing file.
 pub(super) fn open(path: &Path, wait: &BusyRetry) -> Result<Connection, StoreError> {
-    let explain = |e: rusqlite::Error| error::explain(path, &e, wait);
+    let store_error = |e: rusqlite::Error| error::to_store_error(path, &e, wait);
     // Opening also reads the file, so it can collide with a process that recovers or resets the log.
     let connection = match wait.retry(|| connect(path)) {
         Err(e) if e.sqlite_error_code() == Some(ErrorCode::CannotOpen) => {
@@ -37,15 +37,15 @@ pub(super) fn open(path: &Path, wait: &BusyRetry) -> Result<Connection, StoreErr
         }
         other => other,
     }
-    .map_err(explain)?;
+    .map_err(store_error)?;
     // Otherwise the last process to close the file would copy the log and delete it. That takes four syncs, and the
     // next process would have to create the log again.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
-    match wait.retry(|| schema::version(&connection)).map_err(explain)? {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(store_error)?;
+    match wait.retry(|| schema::version(&connection)).map_err(store_error)? {
         schema::VERSION => {}
-        other => return Err(error::unknown_version(path, other)),
+        other => return Err(error::version_error(path, other)),
     }
-    sync_new_log(path).map_err(|e| error::cannot_create(path, "log of", path, &e))?;
+    sync_new_log(path).map_err(|e| error::creation_error(path, "log of", path, &e))?;
     Ok(connection)
 }
 
@@ -66,7 +66,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     // a millisecond.
     connection.busy_timeout(Duration::ZERO)?;
     // FULL: a commit is on disk before the plugin returns an address.
-    connection.execute_batch(&format!("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {LOG_PAGES};"))?;
+    connection.execute_batch(&format!("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};"))?;
     Ok(connection)
 }
 
@@ -77,30 +77,31 @@ fn is_missing(path: &Path) -> bool {
 /// Creates the file under another name and links it into place, so that no process sees an incomplete file. If several
 /// processes create the file at once, the first wins and the others use its file.
 fn create(path: &Path, wait: &BusyRetry) -> Result<(), StoreError> {
-    let refuse = |what: &str, of: &Path, e: io::Error| error::cannot_create(path, what, of, &e);
+    let create_error =
+        |object: &str, object_path: &Path, e: io::Error| error::creation_error(path, object, object_path, &e);
     let directory = directory_of(path);
     DirBuilder::new()
         .recursive(true)
         .mode(DIRECTORY_MODE)
         .create(directory)
-        .map_err(|e| refuse("directory", directory, e))?;
-    let draft = Draft::beside(path);
+        .map_err(|e| create_error("directory", directory, e))?;
+    let temporary = TemporaryDatabase::new_beside(path);
     OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(FILE_MODE)
-        .open(&draft.0)
-        .map_err(|e| refuse("file", path, e))?;
-    fill(&draft.0).map_err(|e| error::explain_schema(path, e, wait))?;
-    match fs::hard_link(&draft.0, path) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(refuse("file", path, e)),
+        .open(&temporary.0)
+        .map_err(|e| create_error("file", path, e))?;
+    initialize(&temporary.0).map_err(|e| error::schema_to_store_error(path, e, wait))?;
+    match fs::hard_link(&temporary.0, path) {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(create_error("file", path, e)),
         // The directory entry must survive a power failure, as the commits in the file do.
-        _ => File::open(directory).and_then(|d| d.sync_all()).map_err(|e| refuse("file", path, e)),
+        _ => File::open(directory).and_then(|d| d.sync_all()).map_err(|e| create_error("file", path, e)),
     }
 }
 
-fn fill(draft: &Path) -> Result<(), SchemaError> {
-    let mut connection = connect(draft)?;
+fn initialize(temporary: &Path) -> Result<(), SchemaError> {
+    let mut connection = connect(temporary)?;
     schema::create(&mut connection)?;
     // Closing the connection copies the log into the file, and the file is then complete.
     connection.close().map_err(|(_, e)| SchemaError::Sqlite(e))
@@ -108,15 +109,15 @@ fn fill(draft: &Path) -> Result<(), SchemaError> {
 
 /// A database file under construction. Dropping the value removes the file's temporary names, but not the link to the
 /// finished file.
-struct Draft(PathBuf);
+struct TemporaryDatabase(PathBuf);
 
-impl Draft {
-    fn beside(path: &Path) -> Self {
-        Draft(with_suffix(path, &format!(".new-{}", Uuid::new_v4().simple())))
+impl TemporaryDatabase {
+    fn new_beside(path: &Path) -> Self {
+        TemporaryDatabase(with_suffix(path, &format!(".new-{}", Uuid::new_v4().simple())))
     }
 }
 
-impl Drop for Draft {
+impl Drop for TemporaryDatabase {
     fn drop(&mut self) {
         for suffix in ["", "-wal", "-shm", "-journal"] {
             // Most of these files do not exist, and a file that cannot be removed does no harm.

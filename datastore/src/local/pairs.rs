@@ -43,8 +43,12 @@ pub(super) fn read(connection: &Connection, range: &Range) -> rusqlite::Result<V
     }
 }
 
-/// Calls `tell` with the path and the value of each pair below a prefix.
-pub(super) fn each(connection: &Connection, prefix: &str, mut tell: impl FnMut(&str, &[u8])) -> rusqlite::Result<()> {
+/// Calls `on_pair` with the path and the value of each pair below a prefix.
+pub(super) fn for_each_pair(
+    connection: &Connection,
+    prefix: &str,
+    mut on_pair: impl FnMut(&str, &[u8]),
+) -> rusqlite::Result<()> {
     let mut statement;
     let mut rows = match end_of_prefix(prefix) {
         Some(end) => {
@@ -59,7 +63,7 @@ pub(super) fn each(connection: &Connection, prefix: &str, mut tell: impl FnMut(&
     while let Some(row) = rows.next()? {
         // A path that is not UTF-8 is not Calico's.
         if let Ok(path) = row.get_ref(0)?.as_str() {
-            tell(path, row.get_ref(1)?.as_bytes()?);
+            on_pair(path, row.get_ref(1)?.as_bytes()?);
         }
     }
     Ok(())
@@ -95,7 +99,7 @@ fn prepare_one(write: &Write) -> Result<Prepared<'_>, StoreError> {
 
 fn parse_text<'w>(write: &Write, value: &'w [u8]) -> Result<&'w str, StoreError> {
     str::from_utf8(value).map_err(|error| {
-        let reason = format!("the embedded datastore holds text, and the value is not: {error}");
+        let reason = format!("the embedded datastore stores text, and the value is not UTF-8: {error}");
         StoreError::Other(format!("cannot write {}: {reason}", write.key))
     })
 }

@@ -32,10 +32,10 @@ pub(super) enum SchemaError {
     Sqlite(#[from] rusqlite::Error),
     /// The file cannot be shared between processes. The value is the journal mode that SQLite uses instead of WAL.
     #[error("the journal mode stays `{0}`")]
-    NoWal(String),
+    WalUnavailable(String),
     /// Creating the initial objects failed.
     #[error(transparent)]
-    Initial(#[from] StoreError),
+    InitialObjects(#[from] StoreError),
 }
 
 /// Returns the schema version of the file, or 0 for a file without tables.
@@ -47,12 +47,12 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
 pub(super) fn create(connection: &mut Connection) -> Result<(), SchemaError> {
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
-        return Err(SchemaError::NoWal(mode));
+        return Err(SchemaError::WalUnavailable(mode));
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(TABLES)?;
     add_identity(&transaction)?;
-    fill(&transaction)?;
+    insert_initial_objects(&transaction)?;
     Ok(transaction.commit()?)
 }
 
@@ -86,7 +86,7 @@ fn add_identity(transaction: &Transaction<'_>) -> rusqlite::Result<String> {
 }
 
 /// Adds the objects that [`bootstrap`] would create, so that a new file needs no `init`.
-fn fill(transaction: &Transaction<'_>) -> Result<(), SchemaError> {
+fn insert_initial_objects(transaction: &Transaction<'_>) -> Result<(), SchemaError> {
     let writes = bootstrap::initial_objects()?;
     let prepared = pairs::prepare(&writes).map_err(|e| e.cause)?;
     // Unreachable in an empty table.
@@ -106,14 +106,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let local =
             |name: &str| Local::new(&LocalConfig { path: directory.path().join(name), deadline: DEFAULT_DEADLINE });
-        let made = local("a.db").identity().unwrap();
-        assert_eq!(local("a.db").identity().unwrap(), made);
-        assert_ne!(local("b.db").identity().unwrap(), made);
+        let first_id = local("a.db").identity().unwrap();
+        assert_eq!(local("a.db").identity().unwrap(), first_id);
+        assert_ne!(local("b.db").identity().unwrap(), first_id);
 
         let connection = Connection::open(directory.path().join("a.db")).unwrap();
         connection.execute_batch("DROP TABLE identity").unwrap();
-        let given = local("a.db").identity().unwrap();
-        assert_ne!(given, made);
-        assert_eq!(local("a.db").identity().unwrap(), given);
+        let new_id = local("a.db").identity().unwrap();
+        assert_ne!(new_id, first_id);
+        assert_eq!(local("a.db").identity().unwrap(), new_id);
     }
 }

@@ -81,7 +81,7 @@ impl Local {
             Some(connection) => connection,
             empty => empty.insert(file::open(&self.path, &wait)?),
         };
-        wait.retry(|| transaction(connection)).map_err(|e| error::explain(&self.path, &e, &wait))
+        wait.retry(|| transaction(connection)).map_err(|e| error::to_store_error(&self.path, &e, &wait))
     }
 }
 
@@ -93,13 +93,15 @@ impl Store for Local {
         self.read_ranges(batch.ranges()).map(Answers::new)
     }
 
-    async fn survey(&self, survey: &Survey, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
-        let tell = RefCell::new(tell);
+    async fn survey(&self, survey: &Survey, on_sighting: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+        let on_sighting = RefCell::new(on_sighting);
         self.run(|connection| {
-            let mut tell = tell.borrow_mut();
+            let mut on_sighting = on_sighting.borrow_mut();
             survey.ranges().iter().try_for_each(|range| {
-                pairs::each(connection, &range.path, |path, value| {
-                    sighting(path, if survey.ranges_only { &[] } else { value }).into_iter().for_each(&mut *tell);
+                pairs::for_each_pair(connection, &range.path, |path, value| {
+                    sighting(path, if survey.ranges_only { &[] } else { value })
+                        .into_iter()
+                        .for_each(&mut *on_sighting);
                 })
             })
         })

@@ -34,7 +34,7 @@ pub trait WatchSource: Send + 'static {
         page: Option<Self::Token>,
     ) -> impl Future<Output = Result<Page<Self>, WatchFailure>> + Send {
         async move {
-            let late = |_| Err(WatchFailure::lost(format!("no page within {PAGE_DEADLINE:?}")));
+            let late = |_| Err(WatchFailure::lost(format!("no page of the list within {PAGE_DEADLINE:?}")));
             timeout(PAGE_DEADLINE, self.list(page)).await.unwrap_or_else(late)
         }
     }
@@ -103,10 +103,10 @@ impl<K: Kind> ObjectChange<Entry<K>, K::Key> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WatchFailure {
     /// The server no longer has that position of the list or of its history.
-    #[error("the server no longer knows the place to go on from: {0}")]
+    #[error("the server no longer has the revision to continue from: {0}")]
     Expired(String),
     /// The server does not have this kind.
-    #[error("the server does not have this kind: {0}")]
+    #[error("the server does not serve this kind: {0}")]
     Missing(String),
     /// The server rejected the request, and a retry does not help by itself.
     #[error("{0}")]

@@ -24,7 +24,7 @@ pub struct WatchStats {
     /// Number of objects that could not be read.
     pub unreadable: u64,
     /// The instant of the server's last response or event.
-    pub heard: Option<Instant>,
+    pub last_response: Option<Instant>,
 }
 
 impl WatchStats {
@@ -44,7 +44,7 @@ impl StatsHandle {
         *self.lock()
     }
 
-    pub(super) fn note(&self, change: impl FnOnce(&mut WatchStats)) {
+    pub(super) fn update(&self, change: impl FnOnce(&mut WatchStats)) {
         change(&mut self.lock());
     }
 

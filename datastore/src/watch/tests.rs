@@ -28,12 +28,12 @@ use Answer::*;
 #[derive(Clone, Default)]
 struct Script {
     answers: Arc<Mutex<VecDeque<Answer>>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Script {
-    async fn ask(&self, question: String) -> Answer {
-        self.asked.lock().unwrap().push(question);
+    async fn respond(&self, request: String) -> Answer {
+        self.requests.lock().unwrap().push(request);
         let answer = self.answers.lock().unwrap().pop_front();
         match answer {
             None | Some(Never) => std::future::pending().await,
@@ -58,29 +58,29 @@ impl WatchSource for Script {
     }
 
     async fn list(&mut self, page: Option<u32>) -> Result<super::Page<Self>, WatchFailure> {
-        match self.ask(format!("list {}", page.unwrap_or_default())).await {
+        match self.respond(format!("list {}", page.unwrap_or_default())).await {
             Answer::Page(objects, Some(token)) => Ok(super::Page { objects, next: NextPage::Page(token) }),
             Answer::Page(objects, None) => Ok(super::Page { objects, next: NextPage::Watch(1) }),
             Watch(position) => Ok(super::Page { objects: Vec::new(), next: NextPage::Watch(position) }),
             Fail(failure) => Err(failure),
-            _ => panic!("a list was asked for"),
+            _ => panic!("unexpected request for a list"),
         }
     }
 
     async fn open(&mut self, from: &u32) -> Result<(), WatchFailure> {
-        match self.ask(format!("watch {from}")).await {
+        match self.respond(format!("watch {from}")).await {
             Open => Ok(()),
             Fail(failure) => Err(failure),
-            _ => panic!("a watch was asked for"),
+            _ => panic!("unexpected request for a watch"),
         }
     }
 
     async fn next(&mut self) -> Result<Option<WatchStep<Self>>, WatchFailure> {
-        match self.ask("next".into()).await {
+        match self.respond("next".into()).await {
             Answer::Step(changes, position) => Ok(Some(WatchStep { changes, position })),
             End => Ok(None),
             Fail(failure) => Err(failure),
-            _ => panic!("a change was asked for"),
+            _ => panic!("unexpected request for a change"),
         }
     }
 }
@@ -108,17 +108,17 @@ fn missing() -> Answer {
 }
 
 /// Returns the events of the watch until no event comes for an hour, as text.
-async fn heard(watch: &mut Watcher<Script>) -> String {
-    let mut words = Vec::new();
+async fn event_log(watch: &mut Watcher<Script>) -> String {
+    let mut events = Vec::new();
     while let Ok(event) = tokio::time::timeout(Duration::from_secs(3600), watch.next()).await {
-        words.push(match event {
+        events.push(match event {
             WatchEvent::ListStart => "(".to_owned(),
             WatchEvent::Upsert((name, value)) => format!("{name}{value}"),
             WatchEvent::Delete(name) => format!("-{name}"),
             WatchEvent::ListEnd => ")".to_owned(),
         });
     }
-    words.join(" ")
+    events.join(" ")
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,8 +133,8 @@ async fn watch_delivers_listed_pages_and_then_changes() {
     ]);
     let stats = watch.stats();
     assert!(!stats.read().synced);
-    assert_eq!(heard(&mut watch).await, "( a1 b1 ) a2 -b");
-    assert_eq!(script.asked.lock().unwrap()[..5], ["list 0", "list 5", "watch 1", "next", "next"]);
+    assert_eq!(event_log(&mut watch).await, "( a1 b1 ) a2 -b");
+    assert_eq!(script.requests.lock().unwrap()[..5], ["list 0", "list 5", "watch 1", "next", "next"]);
     let report = stats.read();
     assert_eq!((report.synced, report.lists, report.changes, report.unreadable), (true, 1, 4, 0));
 }
@@ -143,14 +143,14 @@ async fn watch_delivers_listed_pages_and_then_changes() {
 async fn only_the_failed_page_is_requested_again() {
     let (mut watch, script) =
         script([lost(), Page(vec![put("a", 1)], Some(5)), lost(), lost(), Page(vec![put("b", 1)], None), Never]);
-    assert_eq!(heard(&mut watch).await, "( a1 b1 )");
-    assert_eq!(script.asked.lock().unwrap()[..5], ["list 0", "list 0", "list 5", "list 5", "list 5"]);
+    assert_eq!(event_log(&mut watch).await, "( a1 b1 )");
+    assert_eq!(script.requests.lock().unwrap()[..5], ["list 0", "list 0", "list 5", "list 5", "list 5"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn expired_list_position_restarts_the_list() {
     let (mut watch, _) = script([Page(vec![put("a", 1)], Some(5)), expired(), Page(vec![put("b", 1)], None), Never]);
-    assert_eq!(heard(&mut watch).await, "( a1 ( b1 )");
+    assert_eq!(event_log(&mut watch).await, "( a1 ( b1 )");
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,11 +167,11 @@ async fn interrupted_watch_resumes_at_its_position() {
         Step(vec![put("a", 2)], 5),
         Never,
     ]);
-    assert_eq!(heard(&mut watch).await, "( ) a1 a2");
-    let asked = script.asked.lock().unwrap();
-    let watches: Vec<_> = asked.iter().filter(|question| question.starts_with("watch")).collect();
+    assert_eq!(event_log(&mut watch).await, "( ) a1 a2");
+    let requests = script.requests.lock().unwrap();
+    let watches: Vec<_> = requests.iter().filter(|request| request.starts_with("watch")).collect();
     assert_eq!(watches[..3], ["watch 3", "watch 4", "watch 4"]);
-    assert_eq!(asked.iter().filter(|question| question.starts_with("list")).count(), 1);
+    assert_eq!(requests.iter().filter(|request| request.starts_with("list")).count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,14 +179,14 @@ async fn watch_closed_at_once_is_retried_with_pauses() {
     let cut = || [Open, End];
     let (mut watch, script) = script([Watch(3)].into_iter().chain((0..20).flat_map(|_| cut())).chain([Open, Never]));
     let begin = Instant::now();
-    let done = async {
+    let drain = async {
         loop {
             watch.next().await;
         }
     };
-    let _ = tokio::time::timeout(Duration::from_secs(60), done).await;
-    let asked = script.asked.lock().unwrap().iter().filter(|question| question.starts_with("watch")).count();
-    assert!((8..=20).contains(&asked), "{asked} in {:?}", begin.elapsed());
+    let _ = tokio::time::timeout(Duration::from_secs(60), drain).await;
+    let requests = script.requests.lock().unwrap().iter().filter(|request| request.starts_with("watch")).count();
+    assert!((8..=20).contains(&requests), "{requests} in {:?}", begin.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,7 +200,7 @@ async fn expired_watch_position_triggers_a_new_list() {
         Watch(9),
         Never,
     ]);
-    assert_eq!(heard(&mut watch).await, "( a1 ) ( b1 ) ( )");
+    assert_eq!(event_log(&mut watch).await, "( a1 ) ( b1 ) ( )");
 }
 
 /// Upstream also lists again after five errors at one revision (KC-409).
@@ -223,8 +223,8 @@ async fn watch_position_refused_five_times_triggers_a_new_list() {
         Watch(8),
         Never,
     ]);
-    assert_eq!(heard(&mut watch).await, "( ) ( )");
-    assert_eq!(script.asked.lock().unwrap().last().unwrap(), "watch 8");
+    assert_eq!(event_log(&mut watch).await, "( ) ( )");
+    assert_eq!(script.requests.lock().unwrap().last().unwrap(), "watch 8");
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,7 +233,7 @@ async fn unreadable_watched_object_is_skipped_alone() {
     let (mut watch, _) =
         script([Page(vec![put("a", 1), bad(None), put("b", 1)], None), Open, Step(vec![bad(Some("b"))], 2), Never]);
     let stats = watch.stats();
-    assert_eq!(heard(&mut watch).await, "( a1 b1 ) -b");
+    assert_eq!(event_log(&mut watch).await, "( a1 b1 ) -b");
     assert_eq!(stats.read().unreadable, 2);
 }
 
@@ -244,7 +244,7 @@ async fn missing_kind_is_reported_empty_and_polled() {
     assert_eq!(watch.next().await, WatchEvent::ListStart);
     assert_eq!(watch.next().await, WatchEvent::ListEnd);
     assert!(stats.read().synced && stats.read().missing);
-    assert_eq!(heard(&mut watch).await, "( a1 )");
+    assert_eq!(event_log(&mut watch).await, "( a1 )");
     assert!(!stats.read().missing);
 }
 
@@ -256,7 +256,7 @@ async fn vanished_kind_is_reported_empty_only_after_repeated_checks() {
             .chain((0..9).map(|_| missing())),
     );
     // The kind comes back within half a minute, and then stays missing.
-    assert_eq!(heard(&mut watch).await, "( a1 ) ( a2 ) ( )");
+    assert_eq!(event_log(&mut watch).await, "( a1 ) ( a2 ) ( )");
 }
 
 #[tokio::test(start_paused = true)]
@@ -267,7 +267,7 @@ async fn silent_watch_is_reconnected() {
         assert_eq!(watch.next().await, expected);
     }
     assert!(begin.elapsed() >= Duration::from_secs(360), "{:?}", begin.elapsed());
-    assert_eq!(script.asked.lock().unwrap().iter().filter(|question| *question == "watch 1").count(), 2);
+    assert_eq!(script.requests.lock().unwrap().iter().filter(|request| *request == "watch 1").count(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,14 +14,14 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Minimum lifetime of a watch. A watch that ends earlier counts as a failure, even if the server ended it without an
 /// error.
-const SHORT_LIFE: Duration = Duration::from_millis(250);
+const MIN_WATCH_LIFETIME: Duration = Duration::from_millis(250);
 /// Number of rejected watches at one position after which the watcher lists again (KC-409).
-const REFUSALS: u32 = 5;
+const MAX_REFUSALS: u32 = 5;
 /// Interval between requests for a kind that the server does not have.
-const ABSENT_PAUSE: Duration = Duration::from_secs(10);
+const MISSING_KIND_PAUSE: Duration = Duration::from_secs(10);
 /// Time for which a known kind must be missing before its objects count as deleted. A server that is starting may not
 /// serve all kinds yet.
-const DOUBT: Duration = Duration::from_secs(30);
+const MISSING_CONFIRMATION_TIME: Duration = Duration::from_secs(30);
 
 /// An event of a watch. After [`WatchEvent::ListStart`], the watch delivers every existing object and then
 /// [`WatchEvent::ListEnd`]. An object that was not delivered in between no longer exists. A list may restart before it
@@ -41,7 +41,7 @@ pub enum WatchEvent<V, K> {
 /// A watch of one kind: all objects, and then each change, without end.
 pub struct Watcher<S: WatchSource> {
     source: S,
-    phase: WatcherState<S>,
+    state: WatcherState<S>,
     pending: VecDeque<WatchEvent<S::Value, S::Key>>,
     backoff: Backoff,
     refusals: u32,
@@ -49,13 +49,13 @@ pub struct Watcher<S: WatchSource> {
     missing_since: Option<Instant>,
     /// Names of objects that could not be read when they were last delivered.
     unreadable: HashSet<String>,
-    warned: bool,
+    has_warned: bool,
     stats: StatsHandle,
 }
 
 enum WatcherState<S: WatchSource> {
-    /// Before a request for a page. `begun` is true if [`WatchEvent::ListStart`] has been delivered for the list.
-    Listing { page: Option<S::Token>, begun: bool },
+    /// Before a request for a page. `is_started` is true if [`WatchEvent::ListStart`] has been delivered for the list.
+    Listing { page: Option<S::Token>, is_started: bool },
     /// Before a watch from this position.
     Listed(S::Position),
     /// On an open watch.
@@ -67,13 +67,13 @@ impl<S: WatchSource> Watcher<S> {
     pub fn new(source: S) -> Self {
         Watcher {
             source,
-            phase: WatcherState::Listing { page: None, begun: false },
+            state: WatcherState::Listing { page: None, is_started: false },
             pending: VecDeque::new(),
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             refusals: 0,
             missing_since: None,
             unreadable: HashSet::new(),
-            warned: false,
+            has_warned: false,
             stats: StatsHandle::default(),
         }
     }
@@ -89,27 +89,27 @@ impl<S: WatchSource> Watcher<S> {
             if let Some(event) = self.pending.pop_front() {
                 return event;
             }
-            match &self.phase {
-                WatcherState::Listing { page, begun } => self.list(page.clone(), *begun).await,
+            match &self.state {
+                WatcherState::Listing { page, is_started } => self.list(page.clone(), *is_started).await,
                 WatcherState::Listed(position) => self.open(position.clone()).await,
                 WatcherState::Watching { position, opened } => self.watch(position.clone(), *opened).await,
             }
         }
     }
 
-    async fn list(&mut self, page: Option<S::Token>, begun: bool) {
+    async fn list(&mut self, page: Option<S::Token>, is_started: bool) {
         match self.source.list_in_time(page).await {
             Ok(Page { objects, next }) => {
                 self.record_response();
                 self.missing_since = None;
-                if !begun {
-                    self.begin();
+                if !is_started {
+                    self.start_list();
                 }
                 objects.into_iter().for_each(|object| self.push(object));
-                self.phase = match next {
-                    NextPage::Page(token) => WatcherState::Listing { page: Some(token), begun: true },
+                self.state = match next {
+                    NextPage::Page(token) => WatcherState::Listing { page: Some(token), is_started: true },
                     NextPage::Watch(position) => {
-                        self.complete(false);
+                        self.end_list(false);
                         WatcherState::Listed(position)
                     }
                 };
@@ -119,7 +119,7 @@ impl<S: WatchSource> Watcher<S> {
                 if matches!(failure, WatchFailure::Expired(_)) {
                     self.relist();
                 }
-                self.stats.note(|report| report.refused = matches!(failure, WatchFailure::Refused(_)));
+                self.stats.update(|report| report.refused = matches!(failure, WatchFailure::Refused(_)));
                 self.pause(&failure).await;
             }
         }
@@ -127,10 +127,12 @@ impl<S: WatchSource> Watcher<S> {
 
     async fn open(&mut self, position: S::Position) {
         let opened = timeout(PAGE_DEADLINE, self.source.open(&position)).await;
-        match opened.unwrap_or_else(|_| Err(WatchFailure::lost(format!("no watch within {PAGE_DEADLINE:?}")))) {
+        match opened.unwrap_or_else(|_| {
+            Err(WatchFailure::lost(format!("no answer to the watch request within {PAGE_DEADLINE:?}")))
+        }) {
             Ok(()) => {
-                self.stats.note(|report| report.watches += 1);
-                self.phase = WatcherState::Watching { position, opened: Instant::now() };
+                self.stats.update(|report| report.watches += 1);
+                self.state = WatcherState::Watching { position, opened: Instant::now() };
             }
             Err(failure) => self.resume(position, failure).await,
         }
@@ -138,22 +140,22 @@ impl<S: WatchSource> Watcher<S> {
 
     async fn watch(&mut self, position: S::Position, opened: Instant) {
         let next = timeout(S::LONGEST_SILENCE, self.source.next()).await;
-        let silent = || Err(WatchFailure::lost(format!("nothing was heard for {:?}", S::LONGEST_SILENCE)));
+        let silent = || Err(WatchFailure::lost(format!("no message from the server for {:?}", S::LONGEST_SILENCE)));
         match next.unwrap_or_else(|_| silent()) {
             Ok(Some(WatchStep { changes, position })) => {
                 self.record_response();
                 self.refusals = 0;
                 changes.into_iter().for_each(|change| self.push(change));
-                self.phase = WatcherState::Watching { position, opened };
+                self.state = WatcherState::Watching { position, opened };
             }
             // Servers end watches every few minutes.
-            Ok(None) if opened.elapsed() >= SHORT_LIFE => {
+            Ok(None) if opened.elapsed() >= MIN_WATCH_LIFETIME => {
                 self.record_response();
-                self.phase = WatcherState::Listed(position);
+                self.state = WatcherState::Listed(position);
             }
-            Ok(None) => self.resume(position, WatchFailure::lost("the server ended the watch at once")).await,
+            Ok(None) => self.resume(position, WatchFailure::lost("the server ended the watch immediately")).await,
             Err(failure) => {
-                if opened.elapsed() >= SHORT_LIFE {
+                if opened.elapsed() >= MIN_WATCH_LIFETIME {
                     self.backoff.reset();
                 }
                 self.resume(position, failure).await;
@@ -163,13 +165,13 @@ impl<S: WatchSource> Watcher<S> {
 
     /// Pauses, then resumes from `position`, or lists again if the server no longer has the position.
     async fn resume(&mut self, position: S::Position, failure: WatchFailure) {
-        self.phase = WatcherState::Listed(position);
+        self.state = WatcherState::Listed(position);
         match failure {
             WatchFailure::Refused(_) => self.refusals += 1,
-            WatchFailure::Expired(_) | WatchFailure::Missing(_) => self.refusals = REFUSALS,
+            WatchFailure::Expired(_) | WatchFailure::Missing(_) => self.refusals = MAX_REFUSALS,
             WatchFailure::Lost { .. } => {}
         }
-        if self.refusals >= REFUSALS {
+        if self.refusals >= MAX_REFUSALS {
             self.relist();
         }
         // An expired position alone causes only the shortest pause before the list. The pause grows if positions expire
@@ -179,51 +181,60 @@ impl<S: WatchSource> Watcher<S> {
 
     fn relist(&mut self) {
         self.refusals = 0;
-        self.phase = WatcherState::Listing { page: None, begun: false };
+        self.state = WatcherState::Listing { page: None, is_started: false };
     }
 
-    fn begin(&mut self) {
-        self.stats.note(|report| report.lists += 1);
+    fn start_list(&mut self) {
+        self.stats.update(|report| report.lists += 1);
         self.unreadable.clear();
         self.pending.push_back(WatchEvent::ListStart);
     }
 
-    fn complete(&mut self, missing: bool) {
-        self.stats.note(|report| (report.synced, report.missing) = (true, missing));
+    fn end_list(&mut self, missing: bool) {
+        self.stats.update(|report| (report.synced, report.missing) = (true, missing));
         self.pending.push_back(WatchEvent::ListEnd);
     }
 
     /// Handles a missing kind. Reports an empty list, unless the kind has gone missing only recently.
     async fn handle_missing(&mut self, reason: &str) {
         let report = self.stats.read();
-        let was_there = report.synced && !report.missing;
+        let was_served = report.synced && !report.missing;
         let since = *self.missing_since.get_or_insert_with(Instant::now);
-        if !report.missing && (!was_there || since.elapsed() >= DOUBT) {
-            tracing::info!(kind = self.source.kind(), reason, "the server does not have this kind; it is looked for");
-            self.begin();
-            self.complete(true);
+        if !report.missing && (!was_served || since.elapsed() >= MISSING_CONFIRMATION_TIME) {
+            tracing::info!(
+                kind = self.source.kind(),
+                reason,
+                "the server does not serve this kind; the list counts as empty, asking again periodically"
+            );
+            self.start_list();
+            self.end_list(true);
         }
-        self.phase = WatcherState::Listing { page: None, begun: false };
-        self.stats.note(|report| report.heard = Some(Instant::now()));
+        self.state = WatcherState::Listing { page: None, is_started: false };
+        self.stats.update(|report| report.last_response = Some(Instant::now()));
         if self.pending.is_empty() {
-            sleep(ABSENT_PAUSE).await;
+            sleep(MISSING_KIND_PAUSE).await;
         }
     }
 
     fn push(&mut self, change: ObjectChange<S::Value, S::Key>) {
         match change {
             ObjectChange::Upsert(value) => {
-                self.stats.note(|report| report.changes += 1);
+                self.stats.update(|report| report.changes += 1);
                 self.pending.push_back(WatchEvent::Upsert(value));
             }
             ObjectChange::Delete(key) => {
-                self.stats.note(|report| report.changes += 1);
+                self.stats.update(|report| report.changes += 1);
                 self.pending.push_back(WatchEvent::Delete(key));
             }
             ObjectChange::Unreadable { name, key, reason } => {
-                self.stats.note(|report| report.unreadable += 1);
+                self.stats.update(|report| report.unreadable += 1);
                 if self.unreadable.insert(name.clone()) {
-                    tracing::error!(kind = self.source.kind(), name, reason, "cannot read this object; it is left out");
+                    tracing::error!(
+                        kind = self.source.kind(),
+                        name,
+                        reason,
+                        "cannot read an object; the watch omits the object"
+                    );
                 }
                 self.pending.extend(key.map(WatchEvent::Delete));
             }
@@ -232,24 +243,24 @@ impl<S: WatchSource> Watcher<S> {
 
     fn record_response(&mut self) {
         self.backoff.reset();
-        self.stats.note(|report| report.heard = Some(Instant::now()));
-        if std::mem::take(&mut self.warned) {
-            tracing::info!(kind = self.source.kind(), "the watch goes on");
+        self.stats.update(|report| report.last_response = Some(Instant::now()));
+        if std::mem::take(&mut self.has_warned) {
+            tracing::info!(kind = self.source.kind(), "the watch resumed");
         }
     }
 
     async fn pause(&mut self, failure: &WatchFailure) {
-        self.stats.note(|report| report.failures += 1);
+        self.stats.update(|report| report.failures += 1);
         let wait = self.backoff.next();
         let wait = match failure {
-            WatchFailure::Lost { retry_after: Some(wanted), .. } => wait.max(*wanted),
+            WatchFailure::Lost { retry_after: Some(retry_after), .. } => wait.max(*retry_after),
             _ => wait,
         };
         // Warns at the first failure of a series only.
-        if std::mem::replace(&mut self.warned, true) {
-            tracing::debug!(kind = self.source.kind(), %failure, ?wait, "the watch is still interrupted");
+        if std::mem::replace(&mut self.has_warned, true) {
+            tracing::debug!(kind = self.source.kind(), %failure, ?wait, "the watch is still interrupted; retrying");
         } else {
-            tracing::warn!(kind = self.source.kind(), %failure, "the watch is interrupted");
+            tracing::warn!(kind = self.source.kind(), %failure, "the watch is interrupted; retrying");
         }
         sleep(wait).await;
     }

@@ -13,7 +13,7 @@ use super::port::Port;
 /// A running server. It ends when the value is dropped, and also when this process ends in any way.
 pub struct EtcdServer {
     pub url: String,
-    keeper: Child,
+    shell: Child,
     directory: TempDir,
     _ports: [Port; 2],
 }
@@ -37,7 +37,7 @@ impl EtcdServer {
         let log = std::fs::File::create(directory.path().join("log")).unwrap();
         // The shell reads from the pipe of this process. When the pipe closes, because of a drop or the end of this
         // process, the shell kills etcd.
-        let keeper = Command::new("sh")
+        let shell = Command::new("sh")
             .args(["-c", r#"etcd "$@" </dev/null & read -r _; kill -9 $!; wait $!; rm -rf "$DIRECTORY""#, "etcd"])
             .args(["--name", "t", "--log-level", "warn", "--listen-client-urls", &url, "--advertise-client-urls", &url])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
@@ -52,7 +52,7 @@ impl EtcdServer {
             .spawn()
             .expect("sh starts");
         wait_for(client, &directory.path().join("log"));
-        EtcdServer { url, keeper, directory, _ports: ports }
+        EtcdServer { url, shell, directory, _ports: ports }
     }
 
     /// Runs etcdctl against this server, without TLS.
@@ -63,8 +63,8 @@ impl EtcdServer {
 
     /// Kills the server at once, as a power failure would.
     pub fn kill(&mut self) {
-        drop(self.keeper.stdin.take());
-        self.keeper.wait().unwrap();
+        drop(self.shell.stdin.take());
+        self.shell.wait().unwrap();
     }
 }
 
@@ -77,8 +77,8 @@ impl Drop for EtcdServer {
 fn wait_for(port: u16, log: &Path) {
     let until = Instant::now() + Duration::from_secs(20);
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        let said = || std::fs::read_to_string(log).unwrap_or_default();
-        assert!(Instant::now() < until, "etcd (Debian: etcd-server) does not start: {}", said());
+        let log_text = || std::fs::read_to_string(log).unwrap_or_default();
+        assert!(Instant::now() < until, "etcd (Debian: etcd-server) does not start: {}", log_text());
         sleep(Duration::from_millis(20));
     }
 }

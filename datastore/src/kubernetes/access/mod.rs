@@ -9,12 +9,12 @@ use kube::config::{AuthInfo, Context, KubeConfigOptions, Kubeconfig, KubeconfigE
 
 use super::access_error::AccessError;
 use super::auth::AuthHeader;
-use super::tls::{parse_certificates, refuse};
-use crate::config::{KubernetesConfig, Overrides, without_user};
+use super::tls::{parse_certificates, tls_error};
+use crate::config::{KubernetesConfig, Overrides, without_credentials};
 use crate::error::describe_error_chain;
 
 /// The settings that may contain credentials if there is no kubeconfig, for errors.
-const NOTHING_NAMED: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";
+const CONFIGURATION_PLACE: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";
 
 /// The configuration of the client, from the settings and the files that they name.
 pub(super) struct ClusterAccess {
@@ -34,12 +34,12 @@ pub(super) async fn read(settings: &KubernetesConfig) -> Result<ClusterAccess, A
         }
         // A configured server may not be the API server of this pod's cluster, so the pod's credentials are not sent to
         // it (DS-19).
-        (None, Some(server)) => (Config::new(parse_url(server)?), NOTHING_NAMED.into()),
-        (None, None) => (Config::incluster_env().map_err(AccessError::Nothing)?, "this pod".into()),
+        (None, Some(server)) => (Config::new(parse_url(server)?), CONFIGURATION_PLACE.into()),
+        (None, None) => (Config::incluster_env().map_err(AccessError::NotConfigured)?, "this pod".into()),
     };
     apply_overrides(&mut config, overrides)?;
     if config.cluster_url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        config.cluster_url = parse_url(&without_user(&config.cluster_url.to_string()))?;
+        config.cluster_url = parse_url(&without_credentials(&config.cluster_url.to_string()))?;
     }
     let auth = AuthHeader::new(&config.auth_info, &place, overrides)?;
     Ok(ClusterAccess { config, auth })
@@ -48,9 +48,9 @@ pub(super) async fn read(settings: &KubernetesConfig) -> Result<ClusterAccess, A
 /// Returns the kubeconfig and its path. Several files are merged.
 fn read_kubeconfig(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, AccessError> {
     let place = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":");
-    let (mut merged, several) = (None::<Kubeconfig>, files.len() > 1);
+    let (mut merged, has_several_files) = (None::<Kubeconfig>, files.len() > 1);
     for file in files {
-        if several && !Path::new(file).exists() {
+        if has_several_files && !Path::new(file).exists() {
             continue;
         }
         let next = Kubeconfig::read_from(file).map_err(|e| unreadable(&file.display().to_string(), &e))?;
@@ -60,7 +60,7 @@ fn read_kubeconfig(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, Ac
         });
     }
     match merged {
-        None if several => Err(AccessError::NoKubeconfig { files: place }),
+        None if has_several_files => Err(AccessError::NoKubeconfig { files: place }),
         merged => Ok(merged.map(|kubeconfig| (kubeconfig, place))),
     }
 }
@@ -70,19 +70,19 @@ async fn resolve_kubeconfig(kubeconfig: Kubeconfig, place: &str, overrides: &Ove
     let context = find_context(&kubeconfig, options.context.as_ref()).cloned().unwrap_or_default();
     let user = context.user.unwrap_or_else(|| "?".into());
     if has_proxy(&kubeconfig, &context.cluster) {
-        return Err(AccessError::Proxy { place: place.into(), cluster: context.cluster });
+        return Err(AccessError::UnsupportedProxy { place: place.into(), cluster: context.cluster });
     }
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| unreadable(place, &e))?;
-    let login = &config.auth_info;
-    let method = match (&login.exec, &login.auth_provider) {
+    let auth_info = &config.auth_info;
+    let method = match (&auth_info.exec, &auth_info.auth_provider) {
         (Some(exec), _) => Some(format!("exec {}", exec.command.as_deref().unwrap_or("?"))),
         (None, Some(provider)) => Some(format!("auth-provider {}", provider.name)),
         (None, None) => None,
     };
     if let Some(method) = method {
-        return Err(AccessError::LoginProgram { place: place.into(), user, method });
+        return Err(AccessError::UnsupportedAuthentication { place: place.into(), user, method });
     }
-    drop_empty(&mut config.auth_info);
+    drop_empty_impersonation(&mut config.auth_info);
     match find_impersonation_problem(&config) {
         None => Ok(config),
         Some(reason) => Err(AccessError::Impersonation { place: place.into(), user, reason }),
@@ -103,21 +103,22 @@ fn has_proxy(kubeconfig: &Kubeconfig, cluster: &str) -> bool {
 }
 
 /// Removes empty impersonation settings, which count as not set in client-go too.
-fn drop_empty(login: &mut AuthInfo) {
-    login.impersonate.take_if(|user| user.is_empty());
-    login.impersonate_uid.take_if(|uid| uid.is_empty());
-    login.impersonate_groups.take_if(|groups| groups.is_empty());
-    login.impersonate_user_extra.take_if(|extra| extra.is_empty());
+fn drop_empty_impersonation(auth_info: &mut AuthInfo) {
+    auth_info.impersonate.take_if(|user| user.is_empty());
+    auth_info.impersonate_uid.take_if(|uid| uid.is_empty());
+    auth_info.impersonate_groups.take_if(|groups| groups.is_empty());
+    auth_info.impersonate_user_extra.take_if(|extra| extra.is_empty());
 }
 
 /// Returns the reason why the impersonation headers cannot be built, if there is one. The API server reports headers
 /// for a group without a user as an internal error.
 fn find_impersonation_problem(config: &Config) -> Option<String> {
-    let login = &config.auth_info;
-    let others =
-        login.impersonate_uid.is_some() || login.impersonate_groups.is_some() || login.impersonate_user_extra.is_some();
-    if login.impersonate.is_none() && others {
-        return Some("there is no `as`, and without it nobody can be impersonated".into());
+    let auth_info = &config.auth_info;
+    let has_other_settings = auth_info.impersonate_uid.is_some()
+        || auth_info.impersonate_groups.is_some()
+        || auth_info.impersonate_user_extra.is_some();
+    if auth_info.impersonate.is_none() && has_other_settings {
+        return Some("`as` is missing; name the user to impersonate, or remove the other settings".into());
     }
     config.extra_headers_layer().err().map(|error| describe_error_chain(&error))
 }
@@ -128,8 +129,8 @@ fn apply_overrides(config: &mut Config, overrides: &Overrides) -> Result<(), Acc
         config.cluster_url = parse_url(server)?;
     }
     if let Some(file) = &overrides.authorities {
-        let pem = std::fs::read(file).map_err(|e| refuse("authorities", &format!("{}: {e}", file.display())))?;
-        config.root_cert = Some(parse_certificates("authorities", &pem)?);
+        let pem = std::fs::read(file).map_err(|e| tls_error("CA certificates", &format!("{}: {e}", file.display())))?;
+        config.root_cert = Some(parse_certificates("CA certificates", &pem)?);
     }
     if let Some(token) = &overrides.token {
         config.auth_info.token = Some(token.clone().into());
@@ -148,11 +149,11 @@ fn apply_overrides(config: &mut Config, overrides: &Overrides) -> Result<(), Acc
 }
 
 fn parse_url(server: &str) -> Result<hyper::Uri, AccessError> {
-    let refused = |reason: String| AccessError::Server { found: server.into(), reason };
+    let refused = |reason: String| AccessError::InvalidServerUrl { found: server.into(), reason };
     let url: hyper::Uri = server.parse().map_err(|e: hyper::http::uri::InvalidUri| refused(e.to_string()))?;
     match (url.scheme_str(), url.host()) {
         (Some("http" | "https"), Some(_)) => Ok(url),
-        _ => Err(refused("write https://HOST:PORT".into())),
+        _ => Err(refused("the scheme is not http or https, or the host is missing; write https://HOST:PORT".into())),
     }
 }
 
@@ -162,7 +163,7 @@ fn unreadable(place: &str, error: &KubeconfigError) -> AccessError {
     let reason = match error {
         KubeconfigError::Parse(error) => {
             let at = error.location().map(|at| format!("line {}, column {}: ", at.line(), at.column()));
-            format!("{}not the YAML of a kubeconfig, or cut short", at.unwrap_or_default())
+            format!("{}not the YAML of a kubeconfig, or truncated", at.unwrap_or_default())
         }
         other => describe_error_chain(other),
     };

@@ -50,9 +50,9 @@ async fn unparsable_kubeconfig_is_not_quoted_in_the_error() {
         format!("kind: Config\nusers: {SECRET}\n"),
         format!("{SECRET}\n"),
     ] {
-        let told = read_text(&content).await.err().unwrap();
-        assert!(!told.contains(&SECRET[..6]), "{content}\n{told}");
-        assert!(told.contains("line "), "{content}\n{told}");
+        let error = read_text(&content).await.err().unwrap();
+        assert!(!error.contains(&SECRET[..6]), "{content}\n{error}");
+        assert!(error.contains("line "), "{content}\n{error}");
     }
 }
 
@@ -66,25 +66,25 @@ async fn userinfo_in_a_server_url_is_dropped() {
         ("me@host", "host"),
         ("https://host/path@x", "https://host/path@x"),
     ] {
-        assert_eq!(without_user(url), without);
+        assert_eq!(without_credentials(url), without);
     }
 }
 
 #[tokio::test]
 async fn unusable_kubeconfig_key_is_reported() {
-    for (content, says) in [
+    for (content, expected) in [
         (with(json!({}), json!({ "proxy-url": "http://me:secret@127.0.0.1:9" })), "proxy-url of cluster k"),
-        (with(json!({ "as-groups": ["g"] }), json!({})), "there is no `as`"),
-        (with(json!({ "as-uid": "1" }), json!({})), "there is no `as`"),
+        (with(json!({ "as-groups": ["g"] }), json!({})), "`as` is missing"),
+        (with(json!({ "as-uid": "1" }), json!({})), "`as` is missing"),
         (with(json!({ "as": "a\nb" }), json!({})), "of user u"),
-        (with(json!({ "token": "sec\nret" }), json!({})), "of no use"),
-        (with(json!({ "tokenFile": "none" }), json!({})), "/none is of no use: No such file"),
+        (with(json!({ "token": "sec\nret" }), json!({})), "cannot use the token in"),
+        (with(json!({ "tokenFile": "none" }), json!({})), "/none: No such file"),
         (with(json!({ "auth-provider": { "name": "gcp" } }), json!({})), "auth-provider gcp"),
     ] {
-        let told = read_text(&content).await.err().unwrap();
-        assert!(told.contains(says) && !told.contains("sec"), "{told}");
+        let error = read_text(&content).await.err().unwrap();
+        assert!(error.contains(expected) && !error.contains("sec"), "{error}");
     }
-    let nobody = json!({ "as": "", "as-uid": "", "as-groups": [], "as-user-extra": {}, "token": "" });
-    let access = read_text(&with(nobody, json!({ "proxy-url": "" }))).await.unwrap();
+    let no_impersonation = json!({ "as": "", "as-uid": "", "as-groups": [], "as-user-extra": {}, "token": "" });
+    let access = read_text(&with(no_impersonation, json!({ "proxy-url": "" }))).await.unwrap();
     assert!(access.config.auth_info.impersonate.is_none());
 }

@@ -21,7 +21,7 @@ use crate::config::KubernetesConfig;
 use crate::error::describe_error_chain;
 
 /// User agent of each request. The part before the slash is the field manager of each write.
-const AGENT: HeaderValue = HeaderValue::from_static(concat!("calico/", env!("CARGO_PKG_VERSION")));
+const USER_AGENT_VALUE: HeaderValue = HeaderValue::from_static(concat!("calico/", env!("CARGO_PKG_VERSION")));
 
 /// A client that is ready to send requests.
 #[derive(Clone)]
@@ -43,17 +43,17 @@ pub(super) async fn open(
         Some("http") => None,
         _ => Some(tls::client_config(&config)?),
     };
-    let refuse = |reason: String| AccessError::Tls { what: "connection", reason };
+    let tls_error = |reason: String| AccessError::Tls { object: "connection", reason };
     let transport = create_transport(&config.cluster_url, tls, config.tls_server_name.as_deref(), connections)
-        .map_err(|e| refuse(e.to_string()))?;
+        .map_err(|e| tls_error(e.to_string()))?;
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .layer(config.extra_headers_layer().map_err(|e| refuse(describe_error_chain(&e)))?)
+        .layer(config.extra_headers_layer().map_err(|e| tls_error(describe_error_chain(&e)))?)
         .map_request({
             let auth = auth.clone();
             move |request: Request<Body>| {
-                let mut request = auth.sign(request);
-                request.headers_mut().insert(USER_AGENT, AGENT);
+                let mut request = auth.authenticate(request);
+                request.headers_mut().insert(USER_AGENT, USER_AGENT_VALUE);
                 request
             }
         })
@@ -63,31 +63,33 @@ pub(super) async fn open(
 }
 
 /// Interval between checks of the files.
-const PERIOD: Duration = Duration::from_secs(50);
+const CHECK_INTERVAL: Duration = Duration::from_secs(50);
 
 /// The kubeconfig, client certificates and CA certificates, with their contents at the last read. Token files are not
 /// included, because a token is renewed without a new connection.
 pub(super) struct CredentialFiles {
     paths: Vec<PathBuf>,
     contents: Vec<Option<Vec<u8>>>,
-    checked: Instant,
+    checked_at: Instant,
 }
 
 impl CredentialFiles {
-    /// Reads the files that `settings` and `login` name.
-    pub(super) fn read(settings: &KubernetesConfig, login: &AuthInfo) -> CredentialFiles {
-        let certificates = [&login.client_certificate, &login.client_key].into_iter().flatten().map(PathBuf::from);
-        let named = settings.kubeconfig.iter().chain(&settings.home_kubeconfig).chain(&settings.overrides.authorities);
-        let paths: Vec<PathBuf> = named.cloned().chain(certificates).collect();
-        CredentialFiles { contents: read_all(&paths), paths, checked: Instant::now() }
+    /// Reads the files that `settings` and `auth_info` name.
+    pub(super) fn read(settings: &KubernetesConfig, auth_info: &AuthInfo) -> CredentialFiles {
+        let certificates =
+            [&auth_info.client_certificate, &auth_info.client_key].into_iter().flatten().map(PathBuf::from);
+        let configured =
+            settings.kubeconfig.iter().chain(&settings.home_kubeconfig).chain(&settings.overrides.authorities);
+        let paths: Vec<PathBuf> = configured.cloned().chain(certificates).collect();
+        CredentialFiles { contents: read_all(&paths), paths, checked_at: Instant::now() }
     }
 
-    /// Returns true if any of the files has changed. Reads the files at most once per [`PERIOD`].
-    pub(super) fn have_changed(&mut self) -> bool {
-        if self.checked.elapsed() < PERIOD {
+    /// Returns true if any of the files has changed. Reads the files at most once per [`CHECK_INTERVAL`].
+    pub(super) fn has_changed(&mut self) -> bool {
+        if self.checked_at.elapsed() < CHECK_INTERVAL {
             return false;
         }
-        self.checked = Instant::now();
+        self.checked_at = Instant::now();
         read_all(&self.paths) != self.contents
     }
 }

@@ -31,7 +31,7 @@ use crate::deadline::Deadline;
 
 /// Number of parallel short requests in a long-running process if the server supports only HTTP/1.1. In a short-lived
 /// process, the additional handshakes would cost more time than they save.
-const LASTING_CONNECTIONS: usize = 8;
+const LONG_RUNNING_CONNECTIONS: usize = 8;
 /// Minimum and maximum pause before a retry that the server does not ask for.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -60,8 +60,8 @@ impl ApiClient {
 
     /// Creates a client for a long-running process. It reads certificates and kubeconfig again when they change, and
     /// has several connections if the server supports only HTTP/1.1.
-    pub(super) fn lasting(config: &KubernetesConfig) -> Self {
-        Self::with_connections(config, LASTING_CONNECTIONS)
+    pub(super) fn long_running(config: &KubernetesConfig) -> Self {
+        Self::with_connections(config, LONG_RUNNING_CONNECTIONS)
     }
 
     fn with_connections(config: &KubernetesConfig, connections: usize) -> Self {
@@ -91,19 +91,19 @@ impl ApiClient {
 
     /// Returns the API server's URL, and reads it from the settings if necessary.
     pub(super) async fn url(&self) -> Result<String, RequestError> {
-        self.opened().await.map(|opened| opened.server).map_err(|error| RequestError::NoAccess(error.to_string()))
+        self.ensure_open().await.map(|opened| opened.server).map_err(|error| RequestError::NoAccess(error.to_string()))
     }
 
     /// Sends a request and returns the object of the response. Retries the request within the deadline if it certainly
     /// had no effect, or only reads. Waiting in turn for a busy server does not count towards the deadline. A read that
     /// the server's cache cannot serve is sent once more to the server's own storage, with a new deadline.
     pub(super) async fn send(&self, request: &ApiRequest) -> Result<Value, RequestError> {
-        self.send_for(request, None).await
+        self.send_streaming(request, None).await
     }
 
     /// Does the same as [`send`](Self::send). With `list`, passes each item of the list to it as it arrives, and
     /// returns the list without its items.
-    pub(super) async fn send_for(
+    pub(super) async fn send_streaming(
         &self,
         request: &ApiRequest,
         mut list: Option<&mut ListReader<'_>>,
@@ -111,42 +111,42 @@ impl ApiClient {
         self.rate_limiter.admit().await;
         let mut request = Cow::Borrowed(request);
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let (mut begun, mut renewed, mut turn) = (Instant::now(), false, None);
+        let (mut begun, mut is_token_renewed, mut turn) = (Instant::now(), false, None);
         loop {
             if turn.is_none() {
                 turn = self.turns.admit().await.map_err(|late| RequestError::NotSent(late.to_string()))?;
                 if turn.is_some() {
                     // The server has responded to another process, or to another request of this process.
-                    self.deadline.answered();
+                    self.deadline.record_response();
                     begun = Instant::now();
                 }
             }
             let sent = RequestSent::default();
-            let until = self.attempt_ends(&request);
+            let until = self.attempt_deadline(&request);
             let attempt = self.try_once(&request, &sent, list.as_deref_mut());
             let failure = match self.deadline.within(begun, until, attempt).await {
                 Some(Ok(object)) => return Ok(object),
                 Some(Err(failure)) => Some(failure),
-                None if until < self.deadline.until(begun) => None,
-                None => return Err(self.late(&sent).await),
+                None if until < self.deadline.expiry(begun) => None,
+                None => return Err(self.timeout_error(&sent).await),
             };
             let failure = match failure {
-                Some(failure) if !(request.cache.is_some() && failure.is_of_cache()) => failure,
+                Some(failure) if !(request.cache.is_some() && failure.is_cache_failure()) => failure,
                 failed => {
-                    let reason = failed.map_or_else(|| "it is late".into(), |failure| failure.to_string());
+                    let reason = failed.map_or_else(|| "no answer in time".into(), |failure| failure.to_string());
                     tracing::debug!(
                         request = request.url(),
                         reason,
-                        "not from the API server's cache, so from its store"
+                        "the API server's cache cannot serve the read; reading from its storage"
                     );
-                    request = Cow::Owned(request.into_owned().or_cached(None));
+                    request = Cow::Owned(request.into_owned().with_cache(None));
                     begun = Instant::now();
                     continue;
                 }
             };
             let wait = match &failure {
-                RequestError::Refused(refusal) if refusal.is_throttling() && self.turns.are_enabled() => {
-                    let wait = backoff.next_advised(refusal.retry_after).within(Duration::MAX);
+                RequestError::Refused(refusal) if refusal.is_throttling() && self.turns.is_enabled() => {
+                    let wait = backoff.next_with_retry_after(refusal.retry_after).within(Duration::MAX);
                     turn = self.turns.pause(turn.take(), wait).await;
                     if turn.is_none() {
                         return Err(failure);
@@ -154,23 +154,23 @@ impl ApiClient {
                     begun = Instant::now();
                     continue;
                 }
-                RequestError::Refused(refusal) if refusal.status.code == 401 && !renewed => {
+                RequestError::Refused(refusal) if refusal.status.code == 401 && !is_token_renewed => {
                     // The token may have been renewed since the file was read.
-                    renewed = true;
+                    is_token_renewed = true;
                     *self.opened.lock().await = None;
                     continue;
                 }
                 RequestError::Refused(refusal)
-                    if refusal.is_busy() || refusal.is_doubtful() && request.is_reading() =>
+                    if refusal.is_busy() || refusal.may_have_executed() && request.is_read() =>
                 {
-                    backoff.next_advised(refusal.retry_after)
+                    backoff.next_with_retry_after(refusal.retry_after)
                 }
-                RequestError::NotSent(_) => backoff.next_advised(None),
-                RequestError::NoAnswer(_) if request.is_reading() => backoff.next_advised(None),
+                RequestError::NotSent(_) => backoff.next_with_retry_after(None),
+                RequestError::NoResponse(_) if request.is_read() => backoff.next_with_retry_after(None),
                 _ => return Err(failure),
             };
-            let remaining = self.deadline.until(begun).saturating_duration_since(Instant::now());
-            if wait.least >= remaining {
+            let remaining = self.deadline.expiry(begun).saturating_duration_since(Instant::now());
+            if wait.minimum >= remaining {
                 return Err(failure);
             }
             turn = None;
@@ -179,24 +179,24 @@ impl ApiClient {
     }
 
     /// Converts the failure of a request about the object `key` into the error for the store's caller.
-    pub(super) async fn explain(&self, failure: RequestError, key: &str, writing: bool) -> StoreError {
-        failure.explain(key, &self.server().await, writing)
+    pub(super) async fn to_store_error(&self, failure: RequestError, key: &str, is_write: bool) -> StoreError {
+        failure.into_store_error(key, &self.server().await, is_write)
     }
 
     /// Returns the end of an attempt, unless the deadline is earlier.
-    fn attempt_ends(&self, request: &ApiRequest) -> Instant {
+    fn attempt_deadline(&self, request: &ApiRequest) -> Instant {
         let deadline = self.config.deadline;
-        Instant::now() + request.cache.map_or(deadline, |cache| cache.patience.min(deadline / 2))
+        Instant::now() + request.cache.map_or(deadline, |cache| cache.time_limit.min(deadline / 2))
     }
 
     /// Returns the failure of a request at its deadline. A request that was never written to a connection had no
     /// effect.
-    async fn late(&self, sent: &RequestSent) -> RequestError {
-        let deadline = self.deadline.length();
+    async fn timeout_error(&self, sent: &RequestSent) -> RequestError {
+        let deadline = self.deadline.limit();
         if sent.is_set() {
-            return RequestError::NoAnswer(format!("no answer within {deadline:?}"));
+            return RequestError::NoResponse(format!("no answer within {deadline:?}"));
         }
-        RequestError::NotSent(format!("nothing could be sent to {} within {deadline:?}", self.server().await))
+        RequestError::NotSent(format!("cannot send the request to {} within {deadline:?}", self.server().await))
     }
 
     async fn try_once(
@@ -205,12 +205,12 @@ impl ApiClient {
         sent: &RequestSent,
         list: Option<&mut ListReader<'_>>,
     ) -> Result<Value, RequestError> {
-        let opened = self.opened().await.map_err(|error| RequestError::NoAccess(error.to_string()))?;
+        let opened = self.ensure_open().await.map_err(|error| RequestError::NoAccess(error.to_string()))?;
         let mut built = request.build()?;
         built.extensions_mut().insert(sent.clone());
         self.requests.fetch_add(1, Ordering::Relaxed);
         let answer = opened.client.send(built).await?;
-        self.deadline.answered();
+        self.deadline.record_response();
         let (parts, body) = answer.into_parts();
         if let Some(list) = list.filter(|_| parts.status.is_success()) {
             return list.read(body).await;
@@ -223,12 +223,12 @@ impl ApiClient {
             }
             return Err(RequestError::Refused(Box::new(refusal)));
         }
-        request.parse(&bytes).map_err(|e| RequestError::Unreadable(format!("the answer cannot be read: {e}")))
+        request.parse(&bytes).map_err(|e| RequestError::Unreadable(format!("cannot read the answer: {e}")))
     }
 
     /// Sends a request of any kind once, within the deadline unless the request is marked with [`OwnDeadline`].
-    async fn pass_on(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
-        let OpenedClient { client, .. } = self.opened().await?;
+    async fn forward(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let OpenedClient { client, .. } = self.ensure_open().await?;
         if request.extensions().get::<OwnDeadline>().is_some() {
             return Ok(client.send(request).await?);
         }
@@ -237,29 +237,29 @@ impl ApiClient {
             let (parts, body) = client.send(request).await?.into_parts();
             Ok(Response::from_parts(parts, Body::from(body.collect_bytes().await?)))
         };
-        timeout(deadline, answer).await.unwrap_or_else(|_| Err(TransportError::Late(deadline).into()))
+        timeout(deadline, answer).await.unwrap_or_else(|_| Err(TransportError::Timeout(deadline).into()))
     }
 
-    /// Returns the client itself, for requests with long-running responses. `renewed` reads the credentials again.
-    pub(super) async fn kube(&self, renewed: bool) -> Result<kube::Client, AccessError> {
-        if renewed {
+    /// Returns the client itself, for requests with long-running responses. `must_renew` reads the credentials again.
+    pub(super) async fn kube_client(&self, must_renew: bool) -> Result<kube::Client, AccessError> {
+        if must_renew {
             *self.opened.lock().await = None;
         }
-        self.opened().await.map(|opened| opened.client)
+        self.ensure_open().await.map(|opened| opened.client)
     }
 
-    async fn opened(&self) -> Result<OpenedClient, AccessError> {
+    async fn ensure_open(&self) -> Result<OpenedClient, AccessError> {
         let mut slot = self.opened.lock().await;
         if let Some((opened, files)) = &mut *slot
-            && !files.as_mut().is_some_and(CredentialFiles::have_changed)
+            && !files.as_mut().is_some_and(CredentialFiles::has_changed)
         {
             return Ok(opened.clone());
         }
         match (open(&self.config, self.connections).await, &*slot) {
             (Err(error), None) => Err(error),
-            (Err(error), Some((former, _))) => {
-                tracing::warn!(%error, "certificates or kubeconfig changed, and the former ones stay in use");
-                Ok(former.clone())
+            (Err(error), Some((previous, _))) => {
+                tracing::warn!(%error, "cannot use changed certificates or kubeconfig; the previous files stay in use");
+                Ok(previous.clone())
             }
             (Ok(opened), _) => Ok(slot.insert(opened).0.clone()),
         }
@@ -270,11 +270,11 @@ impl ApiClient {
 /// connection for everything, including watches. It renews the token of a pod, and reads certificates again when they
 /// change. Each request ends within the deadline of `settings`, except for those of an [`ApiSource`](super::ApiSource).
 pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessError> {
-    let api = Arc::new(ApiClient::lasting(settings));
-    let namespace = api.opened().await?.client.default_namespace().to_owned();
+    let api = Arc::new(ApiClient::long_running(settings));
+    let namespace = api.ensure_open().await?.client.default_namespace().to_owned();
     let service = service_fn(move |request: Request<Body>| {
         let api = Arc::clone(&api);
-        async move { api.pass_on(request).await }.boxed()
+        async move { api.forward(request).await }.boxed()
     });
     Ok(kube::Client::new(service, namespace))
 }

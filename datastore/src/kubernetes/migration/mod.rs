@@ -15,20 +15,21 @@ use super::error::RequestError;
 use super::request::ApiRequest;
 
 /// Annotations of a v3 ClusterInformation that the migration created or locked. Aborting the migration removes them.
-const MARKS: [&str; 2] = ["migration.projectcalico.org/migrated-by", "migration.projectcalico.org/locked-by"];
+const MIGRATION_ANNOTATIONS: [&str; 2] =
+    ["migration.projectcalico.org/migrated-by", "migration.projectcalico.org/locked-by"];
 
 /// Returns true if the objects of an API server with both groups are in v3: v1 is locked or empty, and v3 is open.
 pub(super) async fn has_moved(client: &ApiClient) -> Result<bool, RequestError> {
     let v1 = cluster_information(client, ApiGroup::CrdV1).await?;
-    Ok(!v1.is_some_and(|information| is_ready(&information)) && is_open(client).await?)
+    Ok(!v1.is_some_and(|information| is_ready(&information)) && is_v3_open(client).await?)
 }
 
 /// Returns true if the migration has opened v3.
-pub(super) async fn is_open(client: &ApiClient) -> Result<bool, RequestError> {
+pub(super) async fn is_v3_open(client: &ApiClient) -> Result<bool, RequestError> {
     let v3 = cluster_information(client, ApiGroup::V3).await?;
     Ok(v3.is_some_and(|information| {
         let annotations = &information["metadata"]["annotations"];
-        is_ready(&information) && MARKS.iter().any(|mark| annotations[mark].is_string())
+        is_ready(&information) && MIGRATION_ANNOTATIONS.iter().any(|mark| annotations[mark].is_string())
     }))
 }
 
@@ -47,12 +48,12 @@ fn is_ready(information: &Value) -> bool {
     information["spec"]["datastoreReady"] == true
 }
 
-/// Calls `ask` once per `period` until it returns the same group twice in a row, and returns that group. A starting API
-/// server may not serve all groups yet.
-pub async fn wait_for_settled_group<E>(period: Duration, ask: impl AsyncFn() -> Result<ApiGroup, E>) -> ApiGroup {
+/// Calls `discover` once per `period` until two calls in a row return the same group, and returns that group. An API
+/// server that is starting may not serve all groups yet.
+pub async fn wait_for_settled_group<E>(period: Duration, discover: impl AsyncFn() -> Result<ApiGroup, E>) -> ApiGroup {
     let mut last = None;
     loop {
-        match ask().await {
+        match discover().await {
             Ok(group) if last == Some(group) => return group,
             Ok(group) => last = Some(group),
             // An unreachable server gives no information about groups.
@@ -66,11 +67,11 @@ pub async fn wait_for_settled_group<E>(period: Duration, ask: impl AsyncFn() -> 
 pub async fn wait_for_changed_group<E>(
     group: ApiGroup,
     period: Duration,
-    ask: impl AsyncFn() -> Result<ApiGroup, E>,
+    discover: impl AsyncFn() -> Result<ApiGroup, E>,
 ) -> ApiGroup {
     loop {
         sleep(period).await;
-        let now = wait_for_settled_group(period, &ask).await;
+        let now = wait_for_settled_group(period, &discover).await;
         if now != group {
             return now;
         }

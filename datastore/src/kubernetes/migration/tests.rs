@@ -25,7 +25,7 @@ const V3_GROUP: &str = "projectcalico.org";
 #[derive(Clone, Default)]
 struct Server {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
@@ -66,7 +66,7 @@ impl Server {
 
     async fn answer(self, request: Request<Incoming>) -> Result<Response<String>, Infallible> {
         let path = request.uri().path().to_owned();
-        self.asked.lock().unwrap().push(path.clone());
+        self.requests.lock().unwrap().push(path.clone());
         let found = self.objects.lock().unwrap().get(&path).cloned();
         let absent = || json!({ "kind": "Status", "reason": "NotFound", "code": 404 });
         let code = if found.is_some() { 200 } else { 404 };
@@ -79,8 +79,8 @@ fn information(ready: bool, mark: Option<&str>) -> Option<Value> {
     Some(json!({ "metadata": { "annotations": annotations }, "spec": { "datastoreReady": ready } }))
 }
 
-const MADE: Option<&str> = Some(MARKS[0]);
-const LOCKED: Option<&str> = Some(MARKS[1]);
+const MIGRATED: Option<&str> = Some(MIGRATION_ANNOTATIONS[0]);
+const LOCKED: Option<&str> = Some(MIGRATION_ANNOTATIONS[1]);
 
 #[tokio::test]
 async fn v3_is_selected_beside_v1_only_after_the_migration_opened_v3() {
@@ -88,19 +88,19 @@ async fn v3_is_selected_beside_v1_only_after_the_migration_opened_v3() {
     for (groups, v1, v3, expected, requests) in [
         (&[V1_GROUP][..], information(false, None), None, CrdV1, 1),
         (&[V3_GROUP], None, information(true, None), V3, 1),
-        (both, information(true, None), information(true, MADE), CrdV1, 2),
+        (both, information(true, None), information(true, MIGRATED), CrdV1, 2),
         (both, information(false, None), None, CrdV1, 3),
-        (both, information(false, None), information(false, MADE), CrdV1, 3),
+        (both, information(false, None), information(false, MIGRATED), CrdV1, 3),
         // Calico's API server serves objects in v3 that are stored in v1.
         (both, information(false, None), information(true, None), CrdV1, 3),
-        (both, information(false, None), information(true, MADE), V3, 3),
+        (both, information(false, None), information(true, MIGRATED), V3, 3),
         (both, information(false, None), information(true, LOCKED), V3, 3),
-        (both, None, information(true, MADE), V3, 3),
+        (both, None, information(true, MIGRATED), V3, 3),
     ] {
         let server = Server::new(groups, v1.clone(), v3.clone());
         let config = server.start().await;
         let found = Kubernetes::lasting(&config).present_group().await.unwrap();
-        assert_eq!((found, server.asked.lock().unwrap().len()), (expected, requests), "{groups:?} {v1:?} {v3:?}");
+        assert_eq!((found, server.requests.lock().unwrap().len()), (expected, requests), "{groups:?} {v1:?} {v3:?}");
         // The result does not depend on the configured group.
         let configured = KubernetesConfig { group: Some(CrdV1), ..config };
         assert_eq!(Kubernetes::lasting(&configured).present_group().await.unwrap(), expected);
@@ -109,7 +109,7 @@ async fn v3_is_selected_beside_v1_only_after_the_migration_opened_v3() {
 
 #[tokio::test]
 async fn switch_to_v3_is_shared_with_later_processes_until_v1_is_unlocked() {
-    let server = Server::new(&[V1_GROUP, V3_GROUP], information(true, None), information(true, MADE));
+    let server = Server::new(&[V1_GROUP, V3_GROUP], information(true, None), information(true, MIGRATED));
     let config = server.start().await;
     let directory = tempfile::tempdir().unwrap();
     let process = || Kubernetes::new(&config, directory.path().join("group"));
@@ -123,21 +123,21 @@ async fn switch_to_v3_is_shared_with_later_processes_until_v1_is_unlocked() {
     first.switch_to_v3().await.unwrap();
     assert_eq!(first.group().await.unwrap(), V3);
     assert_eq!(process().group().await.unwrap(), V3);
-    assert!(!first.has_moved().await.unwrap(), "it is there");
+    assert!(!first.has_moved().await.unwrap(), "the process uses v3");
     locked(true);
     assert_eq!(process().group().await.unwrap(), CrdV1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn group_change_is_reported_after_two_equal_reads() {
-    for (answers, asked) in [
+    for (answers, requests) in [
         (&[Ok(CrdV1), Ok(CrdV1), Ok(V3), Ok(V3), Ok(V3)][..], 4),
         (&[Ok(V3), Ok(CrdV1), Ok(V3), Ok(V3)], 4),
         (&[Ok(V3), Err("away"), Ok(V3)], 3),
     ] {
-        let left = RefCell::new(answers.iter());
-        let ask = async || left.borrow_mut().next().copied().unwrap();
-        let now = wait_for_changed_group(CrdV1, Duration::from_secs(60), ask).await;
-        assert_eq!((now, answers.len() - left.borrow().len()), (V3, asked), "{answers:?}");
+        let remaining = RefCell::new(answers.iter());
+        let discover = async || remaining.borrow_mut().next().copied().unwrap();
+        let now = wait_for_changed_group(CrdV1, Duration::from_secs(60), discover).await;
+        assert_eq!((now, answers.len() - remaining.borrow().len()), (V3, requests), "{answers:?}");
     }
 }

@@ -19,7 +19,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use crate::dial::{dial, host, port};
 
 /// Interval between keep-alive messages on a silent connection, and the timeout of their response.
-const PING: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Time limit for opening a connection, for which all requests wait.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -37,10 +37,10 @@ pub(in crate::kubernetes) enum TransportError {
     },
     /// The connection exists, but no complete response arrived.
     #[error("no answer within {0:?}")]
-    Late(Duration),
+    Timeout(Duration),
     /// The connection broke while the request was under way.
     #[error("the connection broke: {0}")]
-    Broken(#[from] hyper::Error),
+    ConnectionLost(#[from] hyper::Error),
 }
 
 /// The address of the API server.
@@ -91,7 +91,8 @@ impl Server {
 
 /// Enables keep-alive probes of the kernel, because HTTP/1.1 has no pings.
 fn enable_keep_alive(stream: &TcpStream) -> std::io::Result<()> {
-    let probes = TcpKeepalive::new().with_time(PING).with_interval(PING / 3).with_retries(3);
+    let probes =
+        TcpKeepalive::new().with_time(KEEP_ALIVE_INTERVAL).with_interval(KEEP_ALIVE_INTERVAL / 3).with_retries(3);
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
@@ -100,8 +101,8 @@ async fn open_http2(
 ) -> Result<Connection, TransportError> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .keep_alive_interval(PING)
-        .keep_alive_timeout(PING)
+        .keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .keep_alive_timeout(KEEP_ALIVE_INTERVAL)
         .keep_alive_while_idle(true)
         .handshake(TokioIo::new(stream))
         .await?;

@@ -38,7 +38,7 @@ impl Http1Pool {
     }
 
     /// Stores an idle connection for later requests.
-    pub(super) fn put_back(&self, sender: SendRequest<Body>) {
+    pub(super) fn store_idle(&self, sender: SendRequest<Body>) {
         let mut idle = self.idle();
         if idle.len() < self.capacity {
             idle.push(sender);
@@ -72,7 +72,7 @@ impl Http1Permit {
         let Http1Permit { permit, pool } = self;
         tokio::spawn(async move {
             if sender.ready().await.is_ok() {
-                pool.put_back(sender);
+                pool.store_idle(sender);
             }
             drop(permit);
         });

@@ -14,7 +14,7 @@ use tower::{Service, service_fn};
 use super::connect::{Connection, Server, TransportError, authority};
 use super::http1_pool::{Http1Pool, is_watch};
 
-struct Shared {
+struct Transport {
     server: Server,
     version: Mutex<Option<HttpVersion>>,
     http1: Arc<Http1Pool>,
@@ -41,14 +41,14 @@ pub(in crate::kubernetes) fn create_transport(
     TransportError,
 > {
     let server = Server::new(server, tls, name)?;
-    let shared = Arc::new(Shared { server, version: Mutex::default(), http1: Http1Pool::new(connections) });
+    let transport = Arc::new(Transport { server, version: Mutex::default(), http1: Http1Pool::new(connections) });
     Ok(service_fn(move |request| {
-        let shared = Arc::clone(&shared);
-        async move { shared.send(request).await }
+        let transport = Arc::clone(&transport);
+        async move { transport.send(request).await }
     }))
 }
 
-impl Shared {
+impl Transport {
     async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, TransportError> {
         if let HttpVersion::Http2(mut sender) = self.version().await? {
             RequestSent::record(&request);
@@ -81,7 +81,7 @@ impl Shared {
         let version = match self.server.connect().await? {
             Connection::Http2(sender) => HttpVersion::Http2(sender),
             Connection::Http1(sender) => {
-                self.http1.put_back(sender);
+                self.http1.store_idle(sender);
                 HttpVersion::Http1
             }
         };

@@ -36,7 +36,7 @@ pub struct BusyRule {
 pub(super) struct Turns {
     rule: std::sync::Mutex<Option<BusyRule>>,
     /// Locked by the request of this process whose turn it is.
-    own: Mutex<()>,
+    process_turn: Mutex<()>,
     was_busy: AtomicBool,
     clock: OnceLock<ProcessClock>,
 }
@@ -44,14 +44,14 @@ pub(super) struct Turns {
 /// The system time at the first use of the clock, and the same moment as an [`Instant`].
 #[derive(Debug)]
 struct ProcessClock {
-    then: SystemTime,
-    at: Instant,
+    system_time: SystemTime,
+    instant: Instant,
 }
 
 /// The permission to send a request to a busy server. Dropping it lets the next request proceed.
 #[derive(Debug)]
 pub(super) struct Turn<'t> {
-    own: MutexGuard<'t, ()>,
+    process_turn: MutexGuard<'t, ()>,
     /// The locked file. Absent while no request of the node waits for the server, or if the file cannot be used. In the
     /// latter case the processes of the node do not wait for each other.
     file: Option<File>,
@@ -59,7 +59,10 @@ pub(super) struct Turn<'t> {
 
 /// The time limit for waiting was reached before the turn came.
 #[derive(Debug, thiserror::Error)]
-#[error("the API server is busy (429), and this process's turn to ask did not come: others of this node wait too")]
+#[error(
+    "the API server is busy (429), and this process reached its time limit while it waited for other processes of this \
+     node"
+)]
 pub(super) struct TurnTimeout;
 
 impl Turns {
@@ -70,7 +73,7 @@ impl Turns {
     }
 
     /// Returns true if requests wait in turn for a busy server.
-    pub(super) fn are_enabled(&self) -> bool {
+    pub(super) fn is_enabled(&self) -> bool {
         self.rule().is_some()
     }
 
@@ -80,7 +83,7 @@ impl Turns {
     }
 
     /// Returns true if a request that has to wait fails at once.
-    pub(super) fn have_expired(&self) -> bool {
+    pub(super) fn has_expired(&self) -> bool {
         self.was_busy() && self.rule().is_some_and(|rule| rule.until <= Instant::now())
     }
 
@@ -89,16 +92,16 @@ impl Turns {
     /// may not accept all of them at once.
     pub(super) async fn admit(&self) -> Result<Option<Turn<'_>>, TurnTimeout> {
         let Some(rule) = self.rule() else { return Ok(None) };
-        if !self.was_busy() && self.own.try_lock().is_ok() && !self.is_busy(&rule.file) {
+        if !self.was_busy() && self.process_turn.try_lock().is_ok() && !self.is_busy(&rule.file) {
             return Ok(None);
         }
         // The lock needs no timeout: another request of this process waits for the server no longer than this one may.
-        let own = self.own.lock().await;
+        let own = self.process_turn.lock().await;
         if self.was_busy() && !self.is_busy(&rule.file) {
-            return Ok(Some(Turn { own, file: None }));
+            return Ok(Some(Turn { process_turn: own, file: None }));
         }
         self.start_waiting(&rule);
-        self.take(&rule, own).await.map(Some)
+        self.acquire(&rule, own).await.map(Some)
     }
 
     /// Waits because the server rejects requests for at least `pause`. Returns the turn for the retry, or `None` if the
@@ -109,7 +112,8 @@ impl Turns {
         self.start_waiting(&rule);
         if let Err(error) = self.write_delay(&rule.file, pause) {
             tracing::warn!(
-                file = %rule.file.display(), %error, "other processes cannot be told that the API server is busy"
+                file = %rule.file.display(), %error,
+                "cannot record that the API server is busy; other processes of this node do not wait"
             );
         }
         if rule.until <= Instant::now() {
@@ -117,10 +121,10 @@ impl Turns {
         }
         let turn = match turn {
             Some(turn) if turn.file.is_some() => turn,
-            Some(turn) => self.take(&rule, turn.own).await.ok()?,
+            Some(turn) => self.acquire(&rule, turn.process_turn).await.ok()?,
             None => {
-                let own = timeout_at(rule.until, self.own.lock()).await.ok()?;
-                self.take(&rule, own).await.ok()?
+                let own = timeout_at(rule.until, self.process_turn.lock()).await.ok()?;
+                self.acquire(&rule, own).await.ok()?
             }
         };
         if due >= rule.until {
@@ -138,18 +142,21 @@ impl Turns {
 
     fn start_waiting(&self, rule: &BusyRule) {
         if !self.was_busy.swap(true, Ordering::Relaxed) {
-            tracing::warn!(file = %rule.file.display(), "the API server is busy; requests of this node go one by one");
+            tracing::warn!(
+                file = %rule.file.display(), "the API server is busy; this node sends one request at a time"
+            );
         }
         (rule.before_waiting)();
     }
 
     /// Waits for the lock on the file, and until the server accepts requests again.
-    async fn take<'t>(&self, rule: &BusyRule, own: MutexGuard<'t, ()>) -> Result<Turn<'t>, TurnTimeout> {
-        let taking = async {
+    async fn acquire<'t>(&self, rule: &BusyRule, own: MutexGuard<'t, ()>) -> Result<Turn<'t>, TurnTimeout> {
+        let acquiring = async {
             let file = open(&rule.file)
                 .inspect_err(|error| {
                     tracing::warn!(
-                        file = %rule.file.display(), %error, "this process does not wait for others of the node"
+                        file = %rule.file.display(), %error,
+                        "cannot open the file; this process does not wait for other processes of this node"
                     );
                 })
                 .ok();
@@ -157,13 +164,13 @@ impl Turns {
             while let Some(Err(TryLockError::WouldBlock)) = file.as_ref().map(File::try_lock) {
                 sleep(LOCK_POLL).await;
             }
-            let turn = Turn { own, file };
-            while let Some(rest) = turn.file.as_ref().and_then(|file| self.read_delay(file)) {
-                sleep(rest).await;
+            let turn = Turn { process_turn: own, file };
+            while let Some(remaining) = turn.file.as_ref().and_then(|file| self.read_delay(file)) {
+                sleep(remaining).await;
             }
             turn
         };
-        timeout_at(rule.until, taking).await.map_err(|_| TurnTimeout)
+        timeout_at(rule.until, acquiring).await.map_err(|_| TurnTimeout)
     }
 
     /// Returns true if a process of the node waits for the server, or should wait.
@@ -177,7 +184,7 @@ impl Turns {
     /// later time in the file stays.
     fn write_delay(&self, path: &Path, pause: Duration) -> io::Result<()> {
         let file = open(path)?;
-        if self.read_delay(&file).is_some_and(|rest| rest >= pause) {
+        if self.read_delay(&file).is_some_and(|remaining| remaining >= pause) {
             return Ok(());
         }
         let until = (self.now() + pause.min(LONGEST_DELAY)).duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
@@ -189,14 +196,14 @@ impl Turns {
         let mut text = [0; 20];
         file.read_exact_at(&mut text, 0).ok()?;
         let until = UNIX_EPOCH + Duration::from_nanos(str::from_utf8(&text).ok()?.parse().ok()?);
-        let rest = until.duration_since(self.now()).ok()?;
-        (!rest.is_zero() && rest <= LONGEST_DELAY).then_some(rest)
+        let remaining = until.duration_since(self.now()).ok()?;
+        (!remaining.is_zero() && remaining <= LONGEST_DELAY).then_some(remaining)
     }
 
     fn now(&self) -> SystemTime {
-        let ProcessClock { then, at } =
-            self.clock.get_or_init(|| ProcessClock { then: SystemTime::now(), at: Instant::now() });
-        *then + at.elapsed()
+        let ProcessClock { system_time, instant } =
+            self.clock.get_or_init(|| ProcessClock { system_time: SystemTime::now(), instant: Instant::now() });
+        *system_time + instant.elapsed()
     }
 }
 

@@ -15,28 +15,28 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// An API server that rejects all requests before `opens`, and records the time and the process of each request.
+/// An API server that rejects all requests before `opens_after`, and records the time and the process of each request.
 struct Server {
     began: Instant,
-    opens: Duration,
-    advice: Duration,
-    asked: RefCell<Vec<(usize, Duration)>>,
+    opens_after: Duration,
+    retry_after: Duration,
+    requests: RefCell<Vec<(usize, Duration)>>,
 }
 
 impl Server {
-    fn new(opens: Duration, advice: Duration) -> Server {
-        Server { began: Instant::now(), opens, advice, asked: RefCell::default() }
+    fn new(opens_after: Duration, retry_after: Duration) -> Server {
+        Server { began: Instant::now(), opens_after, retry_after, requests: RefCell::default() }
     }
 
     async fn admits(&self, process: usize) -> bool {
-        self.asked.borrow_mut().push((process, self.began.elapsed()));
+        self.requests.borrow_mut().push((process, self.began.elapsed()));
         sleep(Duration::from_millis(1)).await;
-        self.began.elapsed() >= self.opens
+        self.began.elapsed() >= self.opens_after
     }
 
     /// Returns the processes of the rejected requests.
     fn refused(&self) -> Vec<usize> {
-        self.asked.borrow().iter().filter(|(_, at)| *at < self.opens).map(|(process, _)| *process).collect()
+        self.requests.borrow().iter().filter(|(_, at)| *at < self.opens_after).map(|(process, _)| *process).collect()
     }
 }
 
@@ -57,7 +57,7 @@ impl Process {
     async fn ask(&self, server: &Server) -> bool {
         let Ok(mut turn) = self.turns.admit().await else { return false };
         while !server.admits(self.number).await {
-            turn = self.turns.pause(turn.take(), server.advice).await;
+            turn = self.turns.pause(turn.take(), server.retry_after).await;
             if turn.is_none() {
                 return false;
             }
@@ -67,7 +67,8 @@ impl Process {
 
     /// Sends four requests as an ADD does: one, and then three in parallel.
     async fn call(&self, server: &Server) -> bool {
-        self.ask(server).await && join_all((0..3).map(|_| self.ask(server))).await.into_iter().all(|done| done)
+        self.ask(server).await
+            && join_all((0..3).map(|_| self.ask(server))).await.into_iter().all(|is_admitted| is_admitted)
     }
 }
 
@@ -76,7 +77,7 @@ fn node(directory: &tempfile::TempDir, limit: Duration) -> Vec<Process> {
 }
 
 /// The first process is rejected, and then the others send their requests.
-async fn crowd(server: &Server, node: &[Process]) -> Vec<bool> {
+async fn run_calls(server: &Server, node: &[Process]) -> Vec<bool> {
     let others = async {
         sleep(Duration::from_millis(5)).await;
         join_all(node[1..].iter().map(|process| process.call(server))).await
@@ -87,17 +88,17 @@ async fn crowd(server: &Server, node: &[Process]) -> Vec<bool> {
 
 #[tokio::test(start_paused = true)]
 async fn crowd_of_a_node_retries_a_busy_server_as_often_as_a_single_process() {
-    for advice in [1, 5, 32] {
+    for retry_after in [1, 5, 32] {
         let directory = tempfile::tempdir().unwrap();
-        let alone = Server::new(seconds(60), seconds(advice));
-        assert!(node(&directory, CALL)[0].call(&alone).await);
+        let single = Server::new(seconds(60), seconds(retry_after));
+        assert!(node(&directory, CALL)[0].call(&single).await);
         // This part needs a new file: the time in the first file is still in the future, because the system's clock is
         // not paused.
         let directory = tempfile::tempdir().unwrap();
-        let server = Server::new(seconds(60), seconds(advice));
-        assert_eq!(crowd(&server, &node(&directory, CALL)).await, vec![true; NODE]);
-        assert_eq!(server.refused(), alone.refused(), "{advice} s");
-        assert_eq!(server.asked.borrow().len(), alone.refused().len() + NODE * 4);
+        let server = Server::new(seconds(60), seconds(retry_after));
+        assert_eq!(run_calls(&server, &node(&directory, CALL)).await, vec![true; NODE]);
+        assert_eq!(server.refused(), single.refused(), "{retry_after} s");
+        assert_eq!(server.requests.borrow().len(), single.refused().len() + NODE * 4);
     }
 }
 
@@ -106,7 +107,7 @@ async fn requests_refused_together_are_retried_one_at_a_time() {
     let directory = tempfile::tempdir().unwrap();
     let process = &node(&directory, CALL)[0];
     let server = Server::new(seconds(4), seconds(1));
-    assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|done| done));
+    assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|is_admitted| is_admitted));
     assert_eq!(server.refused().len(), 6 + 3);
 }
 
@@ -116,28 +117,28 @@ async fn refused_process_sends_its_next_requests_one_by_one() {
     let process = &node(&directory, CALL)[0];
     assert!(process.ask(&Server::new(seconds(1), seconds(1))).await);
     let server = Server::new(Duration::ZERO, seconds(1));
-    assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|done| done));
-    let asked: Vec<_> = server.asked.borrow().iter().map(|(_, at)| at.as_millis()).collect();
-    assert!(asked.windows(2).all(|two| two[0] < two[1]), "{asked:?}");
+    assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|is_admitted| is_admitted));
+    let requests: Vec<_> = server.requests.borrow().iter().map(|(_, at)| at.as_millis()).collect();
+    assert!(requests.windows(2).all(|two| two[0] < two[1]), "{requests:?}");
     // Sending one by one does not count as waiting for the server.
     let rule = BusyRule { until: Instant::now(), ..process.turns.rule().unwrap() };
     process.turns.set_rule(rule);
-    assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|done| done));
+    assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|is_admitted| is_admitted));
     assert!(!process.turns.is_busy(&process.turns.rule().unwrap().file), "other processes need not wait");
 }
 
 #[tokio::test(start_paused = true)]
 async fn call_waits_for_a_busy_server_until_its_limit() {
-    for advice in [1, 32, 3600] {
+    for retry_after in [1, 32, 3600] {
         let directory = tempfile::tempdir().unwrap();
-        let server = Server::new(seconds(1000), seconds(advice));
+        let server = Server::new(seconds(1000), seconds(retry_after));
         let node = node(&directory, CALL);
         let begun = Instant::now();
         let ends = node.iter().map(async |process| (process.call(&server).await, begun.elapsed()));
-        for (done, after) in join_all(ends).await {
-            assert!(!done && after >= CALL && after < CALL + seconds(1), "{advice} s: {after:?}");
+        for (is_admitted, after) in join_all(ends).await {
+            assert!(!is_admitted && after >= CALL && after < CALL + seconds(1), "{retry_after} s: {after:?}");
         }
-        assert!(node.iter().all(|process| process.turns.have_expired()));
+        assert!(node.iter().all(|process| process.turns.has_expired()));
     }
 }
 
@@ -155,8 +156,8 @@ async fn turn_of_a_killed_process_passes_to_the_next_process() {
         assert!(node[1].ask(&server).await);
     };
     join(killed, next).await;
-    let asked: Vec<_> = server.asked.borrow().iter().map(|(process, at)| (*process, at.as_secs())).collect();
-    assert_eq!(asked, [(0, 0), (1, 32)]);
+    let requests: Vec<_> = server.requests.borrow().iter().map(|(process, at)| (*process, at.as_secs())).collect();
+    assert_eq!(requests, [(0, 0), (1, 32)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -164,29 +165,30 @@ async fn call_without_time_to_wait_fails_at_once_and_records_the_retry_time() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::new(seconds(5), seconds(8));
     let (hasty, patient) = (node(&directory, Duration::ZERO), node(&directory, CALL));
-    assert!(!hasty[0].turns.was_busy() && !hasty[0].turns.have_expired());
+    assert!(!hasty[0].turns.was_busy() && !hasty[0].turns.has_expired());
     assert!(!hasty[0].ask(&server).await && !hasty[1].ask(&server).await);
     assert_eq!(server.began.elapsed().as_secs(), 0);
-    assert!(hasty[0].turns.have_expired() && hasty[1].turns.have_expired());
+    assert!(hasty[0].turns.has_expired() && hasty[1].turns.has_expired());
     assert!(patient[2].ask(&server).await);
-    let asked: Vec<_> = server.asked.borrow().iter().map(|(process, at)| (*process, at.as_secs())).collect();
-    assert_eq!(asked, [(0, 0), (2, 8)], "nobody asked before the server wanted to be asked");
+    let requests: Vec<_> = server.requests.borrow().iter().map(|(process, at)| (*process, at.as_secs())).collect();
+    assert_eq!(requests, [(0, 0), (2, 8)], "no request before the time that the server asked for");
 }
 
 #[tokio::test(start_paused = true)]
 async fn locks_are_released_before_each_wait() {
-    static LET_GO: AtomicUsize = AtomicUsize::new(0);
+    static LOCK_RELEASES: AtomicUsize = AtomicUsize::new(0);
     let directory = tempfile::tempdir().unwrap();
-    let let_go = || _ = LET_GO.fetch_add(1, Ordering::Relaxed);
-    let rule = BusyRule { file: directory.path().join("turns"), until: Instant::now() + CALL, before_waiting: let_go };
+    let count_release = || _ = LOCK_RELEASES.fetch_add(1, Ordering::Relaxed);
+    let rule =
+        BusyRule { file: directory.path().join("turns"), until: Instant::now() + CALL, before_waiting: count_release };
     let process = Process::new(0, &rule.file, CALL);
     process.turns.set_rule(rule);
     let server = Server::new(Duration::ZERO, seconds(1));
     assert!(process.ask(&server).await);
-    assert_eq!(LET_GO.load(Ordering::Relaxed), 0, "nobody waits");
+    assert_eq!(LOCK_RELEASES.load(Ordering::Relaxed), 0, "no request waits");
     let server = Server::new(seconds(2), seconds(1));
     assert!(process.ask(&server).await);
-    assert_eq!(LET_GO.load(Ordering::Relaxed), 2);
+    assert_eq!(LOCK_RELEASES.load(Ordering::Relaxed), 2);
     let other = Process::new(1, &directory.path().join("turns"), CALL);
     let held = other.turns.pause(None, seconds(1)).await.unwrap();
     join(process.turns.admit(), async {
@@ -196,7 +198,7 @@ async fn locks_are_released_before_each_wait() {
     .await
     .0
     .unwrap();
-    assert_eq!(LET_GO.load(Ordering::Relaxed), 3);
+    assert_eq!(LOCK_RELEASES.load(Ordering::Relaxed), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,8 +214,8 @@ async fn invalid_or_distant_retry_time_is_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("turns");
     let process = Process::new(0, &file, CALL);
-    for word in ["", "soon", "99999999999999999999\n", "00000000000000000001\n"] {
-        std::fs::write(&file, word).unwrap();
-        assert!(process.turns.admit().await.unwrap().is_none(), "{word:?}");
+    for text in ["", "soon", "99999999999999999999\n", "00000000000000000001\n"] {
+        std::fs::write(&file, text).unwrap();
+        assert!(process.turns.admit().await.unwrap().is_none(), "{text:?}");
     }
 }

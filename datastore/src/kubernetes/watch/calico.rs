@@ -25,9 +25,9 @@ impl Kubernetes {
     /// Returns the source of a watch of one kind.
     pub fn source<K: Kind>(self: &Arc<Self>, select: &K::Select) -> ApiSource<CalicoObjects<K>> {
         let client = Arc::clone(&self.client);
-        let provider: ClientProvider = Box::new(move |renewed| {
+        let provider: ClientProvider = Box::new(move |must_renew| {
             let client = Arc::clone(&client);
-            Box::pin(async move { client.kube(renewed).await })
+            Box::pin(async move { client.kube_client(must_renew).await })
         });
         ApiSource::with_provider(provider, CalicoObjects::new(Arc::clone(self), select))
     }
@@ -77,7 +77,7 @@ impl<K: Kind> Decode for CalicoObjects<K> {
                 self.object_kind = list.resource.kind;
                 Ok(list.url_path())
             }
-            _ => Err(CollectionError(format!("{} cannot be watched as a whole in Kubernetes", K::KIND))),
+            _ => Err(CollectionError(format!("cannot watch all objects of the kind {} on an API server", K::KIND))),
         }
     }
 

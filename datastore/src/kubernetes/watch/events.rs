@@ -12,7 +12,7 @@ use crate::kubernetes::error::{ApiStatusError, RequestError};
 use crate::watch::WatchFailure;
 
 /// Maximum capacity of the buffer to keep for the next event.
-const LARGE: usize = 256 << 10;
+const KEPT_CAPACITY: usize = 256 << 10;
 
 /// The response body of a watch.
 pub(super) struct Events {
@@ -20,7 +20,7 @@ pub(super) struct Events {
     /// The bytes that have arrived.
     buffer: Vec<u8>,
     /// The number of these bytes that have been returned.
-    taken: usize,
+    consumed: usize,
 }
 
 /// An event from the server.
@@ -38,14 +38,14 @@ pub(super) enum Event<'a> {
 
 impl Events {
     pub(super) fn new(body: Body) -> Self {
-        Events { body, buffer: Vec::new(), taken: 0 }
+        Events { body, buffer: Vec::new(), consumed: 0 }
     }
 
     /// Returns the next event, or `None` at the end of the watch.
     pub(super) async fn next(&mut self) -> Result<Option<Event<'_>>, WatchFailure> {
-        self.buffer.drain(..std::mem::take(&mut self.taken));
+        self.buffer.drain(..std::mem::take(&mut self.consumed));
         if self.buffer.is_empty() {
-            self.buffer.shrink_to(LARGE);
+            self.buffer.shrink_to(KEPT_CAPACITY);
         }
         let mut searched = 0;
         let end = loop {
@@ -64,9 +64,9 @@ impl Events {
                 None => return Err(WatchFailure::lost("the watch ended within an event")),
             }
         };
-        self.taken = end + 1;
+        self.consumed = end + 1;
         // If the event stays unreadable, the watcher lists again, and the list omits the object.
-        let unreadable = |e: serde_json::Error| WatchFailure::Refused(format!("an event cannot be read: {e}"));
+        let unreadable = |e: serde_json::Error| WatchFailure::Refused(format!("cannot read an event: {e}"));
         parse(&self.buffer[..end]).map(Some).map_err(unreadable)
     }
 }

@@ -21,7 +21,7 @@ use crate::watch::{NextPage, ObjectChange, Page, PageSize, WatchFailure, WatchSo
 /// Time after which the server is asked to end a watch.
 const WATCH_SECONDS: u64 = 290;
 /// Upper limit of the `Retry-After` header.
-const LONGEST_ADVICE: Duration = Duration::from_secs(60);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Returns the client to use. The argument is true if the client must read its credentials again.
 pub(in crate::kubernetes) type ClientProvider =
@@ -65,33 +65,33 @@ pub struct CollectionError(pub String);
 /// The objects of one kind, as `D` decodes them.
 pub struct ApiSource<D> {
     client_provider: ClientProvider,
-    decode: D,
+    decoder: D,
     page: PageSize,
     events: Option<Events>,
-    stale_login: bool,
+    must_renew_credentials: bool,
 }
 
 impl<D: Decode> ApiSource<D> {
     /// Creates a source that uses `client`.
-    pub fn new(client: kube::Client, decode: D) -> Self {
+    pub fn new(client: kube::Client, decoder: D) -> Self {
         let provider: ClientProvider = Box::new(move |_| {
             let client = client.clone();
             Box::pin(async move { Ok(client) })
         });
-        Self::with_provider(provider, decode)
+        Self::with_provider(provider, decoder)
     }
 
-    pub(in crate::kubernetes) fn with_provider(client_provider: ClientProvider, decode: D) -> Self {
-        ApiSource { client_provider, decode, page: PageSize::default(), events: None, stale_login: false }
+    pub(in crate::kubernetes) fn with_provider(client_provider: ClientProvider, decoder: D) -> Self {
+        ApiSource { client_provider, decoder, page: PageSize::default(), events: None, must_renew_credentials: false }
     }
 
     async fn client(&mut self) -> Result<kube::Client, WatchFailure> {
-        let renew = std::mem::take(&mut self.stale_login);
+        let renew = std::mem::take(&mut self.must_renew_credentials);
         (self.client_provider)(renew).await.map_err(|error| WatchFailure::lost(error.to_string()))
     }
 
     async fn collection(&mut self) -> Result<String, WatchFailure> {
-        self.decode.collection().await.map_err(|error| WatchFailure::lost(error.to_string()))
+        self.decoder.collection().await.map_err(|error| WatchFailure::lost(error.to_string()))
     }
 
     /// Sends a request and returns the body of a successful response.
@@ -103,23 +103,23 @@ impl<D: Decode> ApiSource<D> {
             return Ok(body);
         }
         let bytes = body.collect_bytes().await?;
-        Err(self.refused(&ApiStatusError::parse(parts.status, &bytes, retry_after(&parts.headers))).await)
+        Err(self.classify_refusal(&ApiStatusError::parse(parts.status, &bytes, retry_after(&parts.headers))).await)
     }
 
-    async fn refused(&mut self, refusal: &ApiStatusError) -> WatchFailure {
+    async fn classify_refusal(&mut self, refusal: &ApiStatusError) -> WatchFailure {
         let reason = refusal.to_string();
         match refusal.status.code {
             401 => {
-                self.stale_login = true;
+                self.must_renew_credentials = true;
                 WatchFailure::lost(reason)
             }
             404 => {
-                self.decode.is_missing().await;
+                self.decoder.is_missing().await;
                 WatchFailure::Missing(reason)
             }
             410 => WatchFailure::Expired(reason),
             429 | 500.. => {
-                WatchFailure::Lost { reason, retry_after: refusal.retry_after.map(|wait| wait.min(LONGEST_ADVICE)) }
+                WatchFailure::Lost { reason, retry_after: refusal.retry_after.map(|wait| wait.min(MAX_RETRY_AFTER)) }
             }
             _ => WatchFailure::Refused(reason),
         }
@@ -137,7 +137,7 @@ impl<D: Decode> WatchSource for ApiSource<D> {
     const LONGEST_SILENCE: Duration = Duration::from_secs(WATCH_SECONDS + 10);
 
     fn kind(&self) -> &'static str {
-        self.decode.kind()
+        self.decoder.kind()
     }
 
     async fn list(&mut self, page: Option<String>) -> Result<Page<Self>, WatchFailure> {
@@ -148,17 +148,14 @@ impl<D: Decode> WatchSource for ApiSource<D> {
             target.push_str(&format!("&continue={}", escaped(token)));
         }
         let body = self.send(&target).await?.collect_bytes().await?;
-        let unreadable = |e: serde_json::Error| WatchFailure::lost(format!("the list cannot be read: {e}"));
+        let unreadable = |e: serde_json::Error| WatchFailure::lost(format!("cannot read the list: {e}"));
         let list: List<'_> = serde_json::from_slice(&body).map_err(unreadable)?;
-        if list.kind.strip_suffix("List") != Some(self.decode.object_kind()) {
-            return Err(WatchFailure::lost(format!(
-                "the answer is a {:?}, not the list that was asked for",
-                list.kind
-            )));
+        if list.kind.strip_suffix("List") != Some(self.decoder.object_kind()) {
+            return Err(WatchFailure::lost(format!("the answer is a {:?}, not the requested list", list.kind)));
         }
         let items = list.items.unwrap_or_default();
         self.page.adjust(items.len(), body.len());
-        let objects = items.into_iter().filter_map(|item| self.decode.put(item.get())).collect();
+        let objects = items.into_iter().filter_map(|item| self.decoder.put(item.get())).collect();
         let ListMetadata { token, resource_version } = list.metadata;
         Ok(Page {
             objects,
@@ -185,12 +182,12 @@ impl<D: Decode> WatchSource for ApiSource<D> {
         let Some(event) = events.next().await? else { return Ok(None) };
         let (change, position) = match event {
             Event::Upsert { object, position } => {
-                let change = self.decode.put(object).or_else(|| self.decode.key(object).map(ObjectChange::Delete));
+                let change = self.decoder.put(object).or_else(|| self.decoder.key(object).map(ObjectChange::Delete));
                 (change, position)
             }
-            Event::Delete { object, position } => (self.decode.key(object).map(ObjectChange::Delete), position),
+            Event::Delete { object, position } => (self.decoder.key(object).map(ObjectChange::Delete), position),
             Event::Bookmark { position } => (None, position),
-            Event::Error(refusal) => return Err(self.refused(&refusal).await),
+            Event::Error(refusal) => return Err(self.classify_refusal(&refusal).await),
         };
         Ok(Some(WatchStep { changes: change.into_iter().collect(), position }))
     }

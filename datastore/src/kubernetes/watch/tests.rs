@@ -39,7 +39,7 @@ impl Decode for Names {
 #[derive(Clone, Default)]
 struct Server {
     answers: Arc<Mutex<VecDeque<(u16, Value)>>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
@@ -47,7 +47,7 @@ impl Server {
         self.answers.lock().unwrap().extend(answers);
         let server = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
-            server.asked.lock().unwrap().push(request.uri().to_string());
+            server.requests.lock().unwrap().push(request.uri().to_string());
             let (code, body) = server.answers.lock().unwrap().pop_front().unwrap();
             let response = Response::builder().status(code).header("retry-after", "3");
             let response = response.body(Body::from(body.to_string().into_bytes())).unwrap();
@@ -94,9 +94,9 @@ async fn list_page_returns_the_next_token_and_the_last_page_a_watch_position() {
     let second = source.list(Some(token)).await.unwrap();
     assert_eq!(second.objects, [ObjectChange::Upsert("b".into())]);
     assert!(matches!(second.next, NextPage::Watch(position) if position == "7"));
-    let asked = server.asked.lock().unwrap();
-    assert!(asked[0].starts_with("/things?limit=") && !asked[0].contains("continue"), "{asked:?}");
-    assert!(asked[1].ends_with("&continue=x%2Fy%3D"), "{asked:?}");
+    let requests = server.requests.lock().unwrap();
+    assert!(requests[0].starts_with("/things?limit=") && !requests[0].contains("continue"), "{requests:?}");
+    assert!(requests[1].ends_with("&continue=x%2Fy%3D"), "{requests:?}");
 }
 
 /// The class of a failure determines whether a watch lists again, pauses, or counts a rejection.

@@ -30,7 +30,7 @@ async fn concurrent_requests_share_a_connection_on_http1_and_http2() {
         for answer in [a, b, c] {
             assert_eq!(answer.unwrap(), json!({ "kind": "Pod" }));
         }
-        assert_eq!(server.seen.lock().unwrap().connections, 1, "{alpn:?}");
+        assert_eq!(server.recorded.lock().unwrap().connections, 1, "{alpn:?}");
         let mut requests = server.requests();
         requests.sort();
         assert_eq!(requests, ["GET /a Bearer first", "GET /b Bearer first", "GET /c Bearer first"], "{alpn:?}");
@@ -64,8 +64,11 @@ async fn open_watches_do_not_block_requests() {
             _ = watches => panic!("a watch ended"),
             () = requests => {}
         }
-        let connections = server.seen.lock().unwrap().connections;
-        assert!(connections <= if alpn == ["h2"] { 1 } else { 2 + LASTING_CONNECTIONS }, "{alpn:?}: {connections}");
+        let connections = server.recorded.lock().unwrap().connections;
+        assert!(
+            connections <= if alpn == ["h2"] { 1 } else { 2 + LONG_RUNNING_CONNECTIONS },
+            "{alpn:?}: {connections}"
+        );
     }
 }
 
@@ -94,7 +97,7 @@ async fn writes_request_only_metadata_in_the_response() {
         (Method::GET, JSON),
     ] {
         client.send(&ApiRequest { method: method.clone(), ..ApiRequest::get("/a") }).await.unwrap();
-        assert_eq!(server.seen.lock().unwrap().accepted.pop().unwrap(), expected, "{method}");
+        assert_eq!(server.recorded.lock().unwrap().accepted.pop().unwrap(), expected, "{method}");
     }
 }
 
@@ -105,7 +108,7 @@ async fn request_of_unknown_outcome_is_repeated_only_if_a_read() {
         let client = server.client(LONG);
         client.send(&ApiRequest::get("/read")).await.unwrap();
         let write = ApiRequest::with_json(Method::PUT, "/write", &json!({}));
-        let failure = client.send(&write).await.unwrap_err().explain("Pod(p)", "k", true);
+        let failure = client.send(&write).await.unwrap_err().into_store_error("Pod(p)", "k", true);
         let unknown = |error: &libcalico::store::StoreError| {
             matches!(error, libcalico::store::StoreError::Unavailable { outcome_unknown: true, .. })
         };
@@ -129,7 +132,7 @@ async fn write_response_without_the_written_object_has_an_unknown_outcome() {
     ] {
         let server = Server::start(&["h2"], &[reply]).await;
         let write = ApiRequest::with_json(method.clone(), "/things/a/status?dry=no", &json!({}));
-        let failure = server.client(LONG).send(&write).await.unwrap_err().explain("Pod(p)", "k", true);
+        let failure = server.client(LONG).send(&write).await.unwrap_err().into_store_error("Pod(p)", "k", true);
         let is_unknown = matches!(failure, libcalico::store::StoreError::Unavailable { outcome_unknown: true, .. });
         assert!(is_unknown, "{method} {reply:?}: {failure}");
     }
@@ -147,16 +150,16 @@ async fn renewed_token_is_read_after_a_401_and_a_stale_token_reported() {
     client.send(&read).await.unwrap();
     assert_eq!(server.requests(), ["GET /a Bearer first", "GET /a Bearer first", "GET /a Bearer second"]);
 
-    let stale = client.send(&read).await.unwrap_err().explain("Pod(p)", "k", false).to_string();
+    let stale = client.send(&read).await.unwrap_err().into_store_error("Pod(p)", "k", false).to_string();
     assert_eq!(server.requests().len(), 5);
     assert!(stale.contains(&server.file().display().to_string()), "{stale}");
     assert!(!stale.contains("second"), "{stale}");
 }
 
 /// Returns the error about credentials that the server rejects repeatedly.
-async fn stale(config: KubernetesConfig) -> String {
+async fn rejected_credential_error(config: KubernetesConfig) -> String {
     let failure = ApiClient::new(&config).send(&ApiRequest::get("/a")).await.unwrap_err();
-    failure.explain("Pod(p)", "k", false).to_string()
+    failure.into_store_error("Pod(p)", "k", false).to_string()
 }
 
 #[tokio::test]
@@ -173,21 +176,25 @@ async fn rejected_credential_is_reported_with_its_file() {
         insecure: true,
         ..Default::default()
     };
-    let is = |config: KubernetesConfig, says: String| async move {
-        let told = stale(config).await;
-        assert!(told.contains(&says), "{says}: {told}");
+    let assert_reported = |config: KubernetesConfig, expected: String| async move {
+        let error = rejected_credential_error(config).await;
+        assert!(error.contains(&expected), "{expected}: {error}");
     };
-    is(at_home(), format!("the token in kubeconfig {kubeconfig} is stale")).await;
+    assert_reported(at_home(), format!("the token in kubeconfig {kubeconfig} is stale")).await;
     let bare = |token| KubernetesConfig { overrides: overridden(token), deadline: LONG, ..KubernetesConfig::default() };
-    is(bare(None), "has neither token nor client certificate".into()).await;
-    is(bare(Some("t")), "the token in policy.k8s_auth_token is stale".into()).await;
-    is(KubernetesConfig { overrides: overridden(Some("t")), ..named() }, "policy.k8s_auth_token is stale".into()).await;
+    assert_reported(bare(None), "has neither token nor client certificate".into()).await;
+    assert_reported(bare(Some("t")), "the token in policy.k8s_auth_token is stale".into()).await;
+    assert_reported(
+        KubernetesConfig { overrides: overridden(Some("t")), ..named() },
+        "policy.k8s_auth_token is stale".into(),
+    )
+    .await;
     std::fs::write(&token_file, "t\n").unwrap();
     server.set_user(json!({ "tokenFile": "token" }));
-    is(named(), format!("the token in {} is stale", token_file.display())).await;
+    assert_reported(named(), format!("the token in {} is stale", token_file.display())).await;
     assert_eq!(server.requests().last().unwrap(), "GET /a Bearer t");
     server.set_user(json!({ "username": "u", "password": "p" }));
-    is(named(), format!("the user name and password in kubeconfig {kubeconfig} is stale")).await;
+    assert_reported(named(), format!("the user name and password in kubeconfig {kubeconfig} is stale")).await;
     assert_eq!(server.requests().last().unwrap(), "GET /a Basic dTpw");
 }
 
@@ -200,7 +207,7 @@ async fn impersonation_from_kubeconfig_is_sent() {
     server.client(LONG).send(&ApiRequest::get("/a")).await.unwrap();
     let expected = ["extra-scopes: s", "group: a", "group: b", "uid: 7", "user: weak"]
         .map(|header| format!("impersonate-{header}"));
-    assert_eq!(server.seen.lock().unwrap().acts_as, expected);
+    assert_eq!(server.recorded.lock().unwrap().impersonation_headers, expected);
 }
 
 /// The invalid token of a file is reported by each request, and nothing is sent.
@@ -222,7 +229,7 @@ async fn every_request_ends_at_its_deadline() {
     let client = server.client(Duration::from_secs(2));
     client.send(&ApiRequest::get("/a")).await.unwrap();
     let failure = client.send(&ApiRequest::get("/a")).await.unwrap_err();
-    assert!(matches!(failure, RequestError::NoAnswer(_)), "{failure}");
+    assert!(matches!(failure, RequestError::NoResponse(_)), "{failure}");
     // No server listens on this port.
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let config = KubernetesConfig {
@@ -236,8 +243,8 @@ async fn every_request_ends_at_its_deadline() {
 
 /// Returns a read that the cache may serve within `milliseconds`.
 fn cached(milliseconds: u64) -> ApiRequest {
-    let patience = Duration::from_millis(milliseconds);
-    ApiRequest::get("/a").or_cached(Some(Cache { version: 7, patience }))
+    let time_limit = Duration::from_millis(milliseconds);
+    ApiRequest::get("/a").with_cache(Some(Cache { version: 7, time_limit }))
 }
 
 /// The pauses that a busy server asks for are longer together than the time limit of one attempt.
@@ -273,7 +280,7 @@ async fn call_gives_up_on_a_busy_server_at_its_limit() {
     let [one, other] = [Duration::from_secs(1), Duration::ZERO].map(|limit| client_of_call(&server, limit));
     let read = ApiRequest::get("/a");
     for failure in [one.send(&read).await.unwrap_err(), other.send(&read).await.unwrap_err()] {
-        let failure = failure.explain("Pod(p)", "k", true).to_string();
+        let failure = failure.into_store_error("Pod(p)", "k", true).to_string();
         assert!(failure.contains("429") && failure.contains("unavailable"), "{failure}");
     }
     assert_eq!((server.requests().len(), one.turns.was_busy(), other.turns.was_busy()), (1, true, true));
@@ -355,21 +362,21 @@ async fn unusable_client_settings_are_reported_at_once() {
         "users": [{ "name": "u", "user": { "exec": { "apiVersion": "v1", "command": "aws" } } }],
         "contexts": [{ "name": "c", "context": { "cluster": "k", "user": "u" } }],
     });
-    for (content, says) in
+    for (content, expected) in
         [(None, "kubeconfig"), (Some("{".to_owned()), "kubeconfig"), (Some(login.to_string()), "exec aws")]
     {
         if let Some(content) = content {
             std::fs::write(&file, content).unwrap();
         }
         let failure = client(&file).send(&ApiRequest::get("/a")).await.unwrap_err();
-        assert!(matches!(&failure, RequestError::NoAccess(reason) if reason.contains(says)), "{failure}");
+        assert!(matches!(&failure, RequestError::NoAccess(reason) if reason.contains(expected)), "{failure}");
     }
 }
 
 #[test]
 fn jitter_shortens_a_pause_by_at_most_half_and_never_below_retry_after() {
     let seconds = Duration::from_secs;
-    for (pause, advice, left, least, most) in [
+    for (pause, advice, remaining, least, most) in [
         (2, None, 100, 1, 2),
         (2, Some(0), 100, 1, 2),
         (2, Some(4), 100, 4, 6),
@@ -379,7 +386,7 @@ fn jitter_shortens_a_pause_by_at_most_half_and_never_below_retry_after() {
     ] {
         let wait = RetryPause::new(seconds(pause), advice.map(seconds));
         for _ in 0..1000 {
-            let waited = wait.within(seconds(left));
+            let waited = wait.within(seconds(remaining));
             assert!((seconds(least)..=seconds(most)).contains(&waited), "{wait:?} {waited:?}");
         }
     }
@@ -403,7 +410,7 @@ async fn request_never_sent_has_a_known_outcome() {
     };
     let write = ApiRequest::with_json(Method::PUT, "/write", &json!({}));
     let failure = ApiClient::new(&config).send(&write).await.unwrap_err();
-    assert!(failure.to_string().starts_with("nothing could be sent to https://localhost:"), "{failure}");
+    assert!(failure.to_string().starts_with("cannot send the request to https://localhost:"), "{failure}");
     assert!(matches!(failure, RequestError::NotSent(_)), "{failure}");
 }
 
@@ -413,8 +420,8 @@ async fn every_request_has_the_programs_user_agent() {
     let (one, other) = (server.client(LONG), super::client(&server.config(LONG)).await.unwrap());
     one.send(&ApiRequest::get("/a")).await.unwrap();
     other.send(Request::get("/b").body(Body::empty()).unwrap()).await.unwrap();
-    one.kube(false).await.unwrap().send(Request::get("/c").body(Body::empty()).unwrap()).await.unwrap();
-    assert_eq!(server.seen.lock().unwrap().agents, vec![concat!("calico/", env!("CARGO_PKG_VERSION")); 3]);
+    one.kube_client(false).await.unwrap().send(Request::get("/c").body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(server.recorded.lock().unwrap().agents, vec![concat!("calico/", env!("CARGO_PKG_VERSION")); 3]);
 }
 
 #[tokio::test]
@@ -436,13 +443,13 @@ async fn request_with_a_separate_deadline_outlives_the_client_deadline() {
     let server = Server::start(&["h2"], &[Reply::Never]).await;
     let client = super::client(&server.config(Duration::from_millis(100))).await.unwrap();
     let watch = client.send(Request::get("/w?watch=true").extension(OwnDeadline).body(Body::empty()).unwrap());
-    assert!(timeout(Duration::from_millis(400), watch).await.is_err(), "it ended");
+    assert!(timeout(Duration::from_millis(400), watch).await.is_err(), "the watch ended");
 }
 
 #[tokio::test]
 async fn long_running_client_opens_several_http1_connections() {
     let server = Server::start(&["http/1.1"], &[Reply::Never]).await;
-    let client = ApiClient::lasting(&server.config(LONG));
+    let client = ApiClient::long_running(&server.config(LONG));
     let (stuck, request) = (ApiRequest::get("/stuck"), ApiRequest::get("/a"));
     tokio::select! {
         answer = client.send(&stuck) => panic!("{answer:?}"),
@@ -477,20 +484,20 @@ async fn changed_client_certificate_is_used_on_a_new_connection() {
     write(&["cert", "key"]);
     server.set_user(json!({ "client-certificate": file("cert"), "client-key": file("key") }));
     let (client, lasting) =
-        (super::client(&server.config(LONG)).await.unwrap(), ApiClient::lasting(&server.config(LONG)));
-    let asked = async || {
+        (super::client(&server.config(LONG)).await.unwrap(), ApiClient::long_running(&server.config(LONG)));
+    let connections_after_requests = async || {
         client.send(Request::get("/a").body(Body::empty()).unwrap()).await.unwrap();
         lasting.send(&ApiRequest::get("/b")).await.unwrap();
-        server.seen.lock().unwrap().connections
+        server.recorded.lock().unwrap().connections
     };
-    assert_eq!(asked().await, 2);
+    assert_eq!(connections_after_requests().await, 2);
     later().await;
-    assert_eq!(asked().await, 2, "nothing changed");
+    assert_eq!(connections_after_requests().await, 2, "nothing changed");
     write(&["cert"]);
     later().await;
-    assert_eq!(asked().await, 2, "the key is that of the former certificate");
+    assert_eq!(connections_after_requests().await, 2, "the key does not match the certificate");
     write(&["cert", "key"]);
-    assert_eq!(asked().await, 2, "the files are looked at now and then");
+    assert_eq!(connections_after_requests().await, 2, "the client checks the files once per interval");
     later().await;
-    assert_eq!(asked().await, 4);
+    assert_eq!(connections_after_requests().await, 4);
 }

@@ -37,7 +37,7 @@ pub(super) enum Reply {
 }
 
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct Recorded {
     pub(super) connections: usize,
     /// `METHOD path?query token`, in order.
     pub(super) requests: Vec<String>,
@@ -46,12 +46,12 @@ pub(super) struct Seen {
     /// The user agent of each request.
     pub(super) agents: Vec<String>,
     /// The impersonation headers of the last request, `Impersonate-…: value`, sorted by name.
-    pub(super) acts_as: Vec<String>,
+    pub(super) impersonation_headers: Vec<String>,
     replies: VecDeque<Reply>,
 }
 
 pub(super) struct Server {
-    pub(super) seen: Arc<StdMutex<Seen>>,
+    pub(super) recorded: Arc<StdMutex<Recorded>>,
     pub(super) kubeconfig: tempfile::TempDir,
     pub(super) port: u16,
     authority: String,
@@ -70,9 +70,10 @@ impl Server {
         tls.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let seen = Arc::new(StdMutex::new(Seen { replies: replies.iter().copied().collect(), ..Seen::default() }));
-        tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(tls)), Arc::clone(&seen)));
-        let server = Server { seen, kubeconfig: tempfile::tempdir().unwrap(), port, authority: cert.pem() };
+        let recorded =
+            Arc::new(StdMutex::new(Recorded { replies: replies.iter().copied().collect(), ..Recorded::default() }));
+        tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(tls)), Arc::clone(&recorded)));
+        let server = Server { recorded, kubeconfig: tempfile::tempdir().unwrap(), port, authority: cert.pem() };
         server.set_token("first");
         server
     }
@@ -107,17 +108,17 @@ impl Server {
     }
 
     pub(super) fn requests(&self) -> Vec<String> {
-        self.seen.lock().unwrap().requests.clone()
+        self.recorded.lock().unwrap().requests.clone()
     }
 }
 
-async fn accept(listener: TcpListener, acceptor: TlsAcceptor, seen: Arc<StdMutex<Seen>>) {
+async fn accept(listener: TcpListener, acceptor: TlsAcceptor, recorded: Arc<StdMutex<Recorded>>) {
     while let Ok((stream, _)) = listener.accept().await {
         let Ok(stream) = acceptor.accept(stream).await else { continue };
-        seen.lock().unwrap().connections += 1;
+        recorded.lock().unwrap().connections += 1;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        let seen = Arc::clone(&seen);
-        let service = service_fn(move |request: Request<Incoming>| answer(request, Arc::clone(&seen)));
+        let recorded = Arc::clone(&recorded);
+        let service = service_fn(move |request: Request<Incoming>| answer(request, Arc::clone(&recorded)));
         tokio::spawn(async move {
             let io = TokioIo::new(stream);
             // Some tests break the connection on purpose.
@@ -130,20 +131,24 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, seen: Arc<StdMutex
     }
 }
 
-async fn answer(request: Request<Incoming>, seen: Arc<StdMutex<Seen>>) -> Result<Response<String>, std::io::Error> {
+async fn answer(
+    request: Request<Incoming>,
+    recorded: Arc<StdMutex<Recorded>>,
+) -> Result<Response<String>, std::io::Error> {
     let token = request.headers().get("authorization").map_or("", |value| value.to_str().unwrap());
     let target = request.uri().path_and_query().unwrap();
     let line = format!("{} {target} {token}", request.method());
     let headers = request.headers().iter().filter(|(name, _)| name.as_str().starts_with("impersonate-"));
-    let mut acts_as: Vec<_> = headers.map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
-    acts_as.sort();
+    let mut impersonation_headers: Vec<_> =
+        headers.map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+    impersonation_headers.sort();
     let reply = {
-        let mut seen = seen.lock().unwrap();
-        seen.requests.push(line);
-        seen.acts_as = acts_as;
-        seen.agents.extend(request.headers().get("user-agent").map(|agent| agent.to_str().unwrap().to_owned()));
-        seen.accepted.extend(request.headers().get("accept").map(|form| form.to_str().unwrap().to_owned()));
-        seen.replies.pop_front().unwrap_or(Reply::Ok)
+        let mut recorded = recorded.lock().unwrap();
+        recorded.requests.push(line);
+        recorded.impersonation_headers = impersonation_headers;
+        recorded.agents.extend(request.headers().get("user-agent").map(|agent| agent.to_str().unwrap().to_owned()));
+        recorded.accepted.extend(request.headers().get("accept").map(|form| form.to_str().unwrap().to_owned()));
+        recorded.replies.pop_front().unwrap_or(Reply::Ok)
     };
     let (code, body) = match reply {
         Reply::Ok => (200, json!({ "kind": "Pod" })),

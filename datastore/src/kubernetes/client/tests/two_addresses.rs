@@ -47,6 +47,6 @@ fn run_in_own_network() {
     let test = thread.name().filter(|name| *name != "main").expect("without --test-threads=1");
     unshare.arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
     let outcome = unshare.output().unwrap();
-    let told = [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(outcome.status.success() && told[0].contains("1 passed"), "{told:#?}");
+    let output = [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(outcome.status.success() && output[0].contains("1 passed"), "{output:#?}");
 }

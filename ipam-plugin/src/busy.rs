@@ -57,7 +57,12 @@ pub fn note(file: &Path, address: IpAddr, route: &str, now: OffsetDateTime) {
     notes.drain(..notes.len().saturating_sub(MOST));
     let new = file.with_extension(process::id().to_string());
     if let Err(error) = hint_file::write(file, &new, &notes) {
-        tracing::debug!(file = %file.display(), %error, "cannot note a busy address");
+        tracing::debug!(
+            file = %file.display(),
+            %address,
+            %error,
+            "cannot store the busy address; the next ADD may get the address"
+        );
     }
 }
 

@@ -66,7 +66,9 @@ impl HostLock {
     /// without the lock. Blocks the thread for up to [`LONGEST_WAIT`].
     pub fn acquire(path: &Path) -> Option<HostLock> {
         let lock = Self::acquire_within(path, LONGEST_WAIT);
-        lock.inspect_err(|error| tracing::warn!(%error, "going on without the IPAM lock")).ok().map(Self::of_addresses)
+        lock.inspect_err(|error| tracing::warn!(%error, "continuing without the IPAM lock"))
+            .ok()
+            .map(Self::of_addresses)
     }
 
     /// Takes the lock if it is free.

@@ -14,7 +14,7 @@ const KERNEL_HOSTNAME: &str = "/proc/sys/kernel/hostname";
 pub fn from_conf(conf: &NetConf) -> Result<String, CniError> {
     let file = read(&conf.node.nodename_file);
     let found = choose(conf, file.as_deref()).ok_or_else(|| {
-        CniError::new(Code::INVALID_CONFIG, "cannot tell which node this is")
+        CniError::new(Code::INVALID_CONFIG, "cannot determine the name of this node")
             .with_details(format!("set nodename, or let calico-node write {}", conf.node.nodename_file))
     })?;
     if found.source == NodeNameSource::DeprecatedHostname {

@@ -26,7 +26,7 @@ pub async fn ensure(store: &Datastore, name: &str, inputs: &mut AllocationInputs
         return Ok(());
     }
     if ensure_node(store, node).await? {
-        tracing::info!(node = name, "made the Node");
+        tracing::info!(node = name, "created the Node");
     }
     inputs.node = Some(store.get(&ObjectKey::global(name)).await?);
     Ok(())

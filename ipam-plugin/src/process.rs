@@ -113,7 +113,7 @@ pub fn start_call_log(call: &Call, component: &'static str) {
     let (network, netns, ifname) = (&call.conf.name, &call.netns, &call.ifname);
     tracing::debug!(network, netns, ifname, "{} begins", call.command.as_str());
     for error in &call.passed_over {
-        tracing::warn!(%error, "{} does not need this setting, which is wrong, and goes on", call.command.as_str());
+        tracing::warn!(%error, "ignoring an invalid setting that {} does not need", call.command.as_str());
     }
 }
 
@@ -134,7 +134,7 @@ pub fn run(operation: impl Future<Output = Result<String, CallError>>) -> ! {
 fn runtime() -> Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     // This fails only without free file descriptors or memory. The panic hook reports the error to the runtime.
-    runtime.unwrap_or_else(|error| panic!("cannot start: {error}"))
+    runtime.unwrap_or_else(|error| panic!("cannot start the async runtime: {error}"))
 }
 
 fn write_stdout(text: &str) {

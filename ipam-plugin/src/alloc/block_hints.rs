@@ -95,7 +95,11 @@ impl BlockHints {
     /// Writes the file. Failure costs the next ADD a round trip or two and has no other effect.
     fn write(&self) {
         if let Err(error) = hint_file::write_in_place(&self.file, &self.hints) {
-            tracing::debug!(file = %self.file.display(), %error, "cannot remember the last blocks");
+            tracing::debug!(
+                file = %self.file.display(),
+                %error,
+                "cannot store the blocks of recent addresses; the next ADD takes more round trips"
+            );
         }
     }
 }

@@ -150,7 +150,11 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 
 /// Logs an unconfirmed affinity. The addresses are assigned nevertheless.
 fn warn_unconfirmed(block: Cidr, error: &StoreError) {
-    tracing::warn!(%block, %error, "claim not confirmed; until a later allocation does, the block is not advertised");
+    tracing::warn!(
+        %block,
+        %error,
+        "cannot confirm the block affinity; the block is not advertised until the next allocation from it"
+    );
 }
 
 /// Releases the addresses of `assignments` whose allocations are unchanged. A VMI's address may have passed to another
@@ -173,7 +177,7 @@ pub(crate) async fn undo<S: Store, C: Clock>(
     let handle = &request.handle;
     let released = release_from_blocks(store, clock, blocks, requests).await;
     if let Err(error) = released.and_then(ReleasedBatch::into_addresses) {
-        tracing::error!(%handle, %error, "cannot release what a failed allocation took; DEL will");
+        tracing::error!(%handle, %error, "cannot release the addresses of a failed allocation; the DEL releases them");
     }
 }
 

@@ -44,9 +44,17 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                 Err(error) => error,
             };
             if !self.store.has_given_up() && retry.pause().await {
-                tracing::debug!(%error, "cannot yet tell what became of a write");
+                tracing::debug!(
+                    handle = %self.request.handle,
+                    %error,
+                    "cannot read the outcome of a write yet; retrying"
+                );
             } else {
-                tracing::error!(handle = %self.request.handle, %error, "cannot tell what became of a write; DEL will");
+                tracing::error!(
+                    handle = %self.request.handle,
+                    %error,
+                    "cannot read the outcome of a write; the DEL releases the addresses if the write took effect"
+                );
                 self.snapshot.take_reserved();
                 return Vec::new();
             }

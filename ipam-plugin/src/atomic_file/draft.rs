@@ -192,7 +192,7 @@ fn keep_owner(file: &File, owner: (u32, u32), target: &Path) {
     let is_owner = file.metadata().is_ok_and(|found| (found.uid(), found.gid()) == owner);
     if let Some(error) = (!is_owner).then(|| fchown(file, Some(owner.0), Some(owner.1)).err()).flatten() {
         let (uid, gid) = owner;
-        tracing::info!(file = %target.display(), uid, gid, %error, "the owner of the file cannot be kept");
+        tracing::info!(file = %target.display(), uid, gid, %error, "cannot give the new file its previous owner");
     }
 }
 
@@ -215,8 +215,12 @@ fn keep_label(old: &Path, new: &Path) {
     match lsetxattr(new, LABEL, &label[..length], XattrFlags::empty()) {
         Ok(()) => {}
         Err(error @ (Errno::NOTSUP | Errno::PERM | Errno::ACCESS)) => {
-            tracing::info!(file = %old.display(), %error, "the SELinux label cannot be kept; the policy's is used");
+            tracing::info!(
+                file = %old.display(),
+                %error,
+                "cannot keep the SELinux label of the file; using the policy's label"
+            );
         }
-        Err(error) => tracing::warn!(file = %old.display(), %error, "the SELinux label cannot be kept"),
+        Err(error) => tracing::warn!(file = %old.display(), %error, "cannot keep the SELinux label of the file"),
     }
 }

@@ -96,7 +96,7 @@ impl DraftName {
                 Ok(()) => {}
                 // The other program has removed the file.
                 Err(Errno::NOENT) => return Ok(()),
-                Err(error) => return Err(self.error("give back what another program wrote to", error.into())),
+                Err(error) => return Err(self.error("restore another program's version of", error.into())),
             }
             let came_out = ReadFile::read(&self.path).unwrap_or(None);
             if came_out == last_in {
@@ -105,7 +105,7 @@ impl DraftName {
             last_in = std::mem::replace(&mut out, came_out);
         }
         let source = io::Error::new(ErrorKind::ResourceBusy, "another program writes it again and again");
-        Err(self.error("give back what another program wrote to", source))
+        Err(self.error("restore another program's version of", source))
     }
 }
 

@@ -37,7 +37,8 @@ pub fn text(path: &Path) -> io::Result<String> {
 
 /// Returns the error for a configuration larger than plugins accept.
 pub(super) fn too_large() -> io::Error {
-    let words = format!("it has more than the {MAX_INPUT} bytes that a plugin is given; remove what no plugin needs");
+    let words =
+        format!("it has more than the {MAX_INPUT} bytes that plugins accept; remove settings that no plugin needs");
     io::Error::new(ErrorKind::FileTooLarge, words)
 }
 

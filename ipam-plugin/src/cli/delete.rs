@@ -29,10 +29,9 @@ Examples:
   calico-ipam delete ippool demo
   calico-ipam delete node node2
 
-A pool is disabled first and its blocks are given up; addresses that are held stay held. A node's blocks and tunnel
-addresses are given up, and its peers (BGPPeer), settings (node.NAME) and host endpoints go with it; one that has \
-endpoints
-is refused without --force, which releases and deletes those too.")]
+A pool is disabled first and its blocks are released; addresses in use stay allocated. With a node, its blocks and
+tunnel addresses are released, and its peers (BGPPeer), settings (node.NAME) and host endpoints are deleted. A node with
+endpoints is refused without --force, which also releases their addresses and deletes the endpoints.")]
 pub(super) struct DeleteArgs {
     /// Kind of the object
     #[arg(value_name = "KIND")]
@@ -95,7 +94,7 @@ async fn delete_node_and_contents(name: &str, force: bool, app: &mut App<'_>) ->
         }
     })?;
     app.notice(format_args!(
-        "{} addresses released, {} endpoints deleted, {} blocks given up",
+        "{} addresses released, {} endpoints deleted, {} blocks released",
         deleted.addresses, deleted.endpoints, deleted.blocks
     ));
     Ok(())
@@ -135,9 +134,9 @@ async fn release_blocks(name: &str, range: &Cidr, app: &mut App<'_>) -> Result<(
     let blocks = app.store.list::<Block>(&Some(range.version())).await?;
     let inside = blocks.iter().filter(|block| range.covers(&block.key));
     let held: usize = inside.map(|block| block.value.allocated().count()).sum();
-    app.notice(format_args!("{} blocks of IPPool {name} given up", released.released.len()));
+    app.notice(format_args!("{} blocks of IPPool {name} released", released.released.len()));
     if held > 0 {
-        app.notice(format_args!("note: {held} addresses of it stay in use until their pods go"));
+        app.notice(format_args!("note: {held} addresses of IPPool {name} stay in use until their pods are deleted"));
     }
     Ok(())
 }

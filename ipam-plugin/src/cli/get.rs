@@ -25,7 +25,7 @@ Examples:
   calico-ipam get nodes -o json | jq -r '.items[].metadata.name'
 
 Kinds: ippool (pool), ipreservation (reservation), ipamconfiguration (ipamconfig), node, clusterinformation.
-What is printed as YAML or JSON can be applied again.")]
+YAML and JSON output can be applied again.")]
 pub(super) struct GetArgs {
     /// Kind of the objects, singular or plural
     #[arg(value_name = "KIND")]

@@ -127,8 +127,8 @@ async fn warn_if_switched_off(app: &mut App<'_>) -> Result<(), CliError> {
     let information = find::<ClusterInformation>(app.store, &ObjectKey::global("default")).await?;
     if information.is_some_and(|entry| entry.value.spec.datastore_ready == Some(false)) {
         app.notice(
-            "note: ClusterInformation says datastoreReady: false (an upgrade is under way?); plugins refuse to work \
-             until it says true",
+            "note: ClusterInformation has datastoreReady: false, perhaps because of an upgrade; plugins refuse to work \
+             until it is true",
         );
     }
     Ok(())

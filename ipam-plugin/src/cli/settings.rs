@@ -50,7 +50,7 @@ impl StoredSettings {
             .collect();
         (!differing.is_empty()).then(|| {
             format!(
-                "note: allocation obeys {}, and the v3 object {} disagrees: {}; `calico-ipam apply` writes both",
+                "note: allocation uses {}, and the v3 object {} differs: {}; `calico-ipam apply` writes both",
                 IpamConfig::path(&TheConfig),
                 IpamConfiguration::path(&ObjectKey::global(NAME)),
                 differing.join(", ")

@@ -52,7 +52,7 @@ Examples:
   calico-ipam import backup.jsonl --datastore-path /var/lib/calico/calico.db
   calico-ipam import - --overwrite <backup.jsonl
 
-All is read and compared before anything is written. Keys that the file does not name stay as they are.")]
+All keys are read and compared before the first write. Keys that the file does not contain stay unchanged.")]
 pub(super) struct ImportArgs {
     /// The file; - reads stdin
     #[arg(value_name = "FILE")]
@@ -112,9 +112,9 @@ mod tests {
         let shell = Shell::new();
         let file = shell.file("there.jsonl", "precious");
         let error = shell.error(&["export", &file]);
-        assert!(error.starts_with(&format!("write {file}: File exists")), "{error}");
+        assert!(error.starts_with(&format!("cannot write {file}: File exists")), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
-        assert!(shell.error(&["import", "/no/such"]).starts_with("read /no/such: No such file"));
+        assert!(shell.error(&["import", "/no/such"]).starts_with("cannot read /no/such: No such file"));
         assert!(shell.error(&["import", &file]).contains("not a Calico export"));
     }
 }

@@ -18,7 +18,7 @@ pub async fn check<S: Store>(store: &S, call: &IpamRequest, recorded: &[IpAddr])
     if found.is_empty() {
         return Ok(());
     }
-    Err(CniError::new(Code::CHECK_FAILED, "the addresses of the container are not what ADD left")
+    Err(CniError::new(Code::CHECK_FAILED, "the addresses of the container differ from the result of the ADD")
         .with_details(found.join("; ")))
 }
 
@@ -71,5 +71,5 @@ fn difference_of_address(blocks: &[Entry<Block>], ip: IpAddr, call: &IpamRequest
     let mut nodes = slots.into_iter().filter_map(|slot| held.attribute?.owner(slot).get("node"));
     let active = nodes.next().map_or("", String::as_str);
     let is_noted = active == call.node || nodes.any(|node| *node == call.node);
-    (!is_noted).then(|| format!("{ip} is noted for node {active:?}, not {:?}", call.node))
+    (!is_noted).then(|| format!("{ip} is allocated for node {active:?}, not {:?}", call.node))
 }

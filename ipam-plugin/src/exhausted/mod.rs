@@ -139,7 +139,11 @@ impl Notes {
         let file = self.file.as_deref()?;
         last_release(file).or_else(|| {
             let begun = write(&releases_of(file), &new_number());
-            begun.inspect_err(|error| tracing::debug!(%error, "this search leaves no note")).ok()?;
+            begun
+                .inspect_err(|error| {
+                    tracing::debug!(file = %file.display(), %error, "cannot prepare a note of this search");
+                })
+                .ok()?;
             last_release(file)
         })
     }
@@ -163,7 +167,11 @@ impl Notes {
             return;
         }
         if let Err(error) = write(file, &notes) {
-            tracing::debug!(file = %file.display(), %error, "cannot note that there is no free address");
+            tracing::debug!(
+                file = %file.display(),
+                %error,
+                "cannot store the results of searches; the next ADD searches again"
+            );
         }
     }
 
@@ -221,7 +229,11 @@ fn outdate(file: &Path) {
         return;
     }
     if let Err(error) = write(&releases, &new_number()) {
-        tracing::debug!(file = %releases.display(), %error, "forgetting the notes of full pools instead");
+        tracing::debug!(
+            file = %releases.display(),
+            %error,
+            "cannot invalidate the notes of full pools; deleting the notes"
+        );
         _ = fs::remove_file(releases);
         _ = fs::remove_file(file);
     }

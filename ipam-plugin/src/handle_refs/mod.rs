@@ -29,7 +29,11 @@ pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
         let Err(error) = try_decrement(store, id, counts, &mut attempt).await else { return };
         let again = (error.is_race() || error.is_unavailable()) && !store.has_given_up();
         if !again || !retry.pause().await {
-            tracing::warn!(handle = %id, %error, "handle counts too many addresses; releasing it will mend that");
+            tracing::warn!(
+                handle = %id,
+                %error,
+                "cannot decrement the handle; the handle counts too many addresses until it is released"
+            );
             return;
         }
     }
@@ -47,7 +51,7 @@ async fn try_decrement<S: Store>(
     let is_same = |attempt: &&Entry<Handle>| attempt.revision.resource_version() == entry.revision.resource_version();
     if let Some(attempt) = attempt.as_ref().filter(|attempt| !is_same(attempt)) {
         if entry.value != attempt.value {
-            tracing::warn!(handle = %id, "somebody changed the handle meanwhile: it may count too many addresses");
+            tracing::warn!(handle = %id, "another process changed the handle; the handle may count too many addresses");
         }
         return Ok(());
     }
@@ -67,7 +71,7 @@ pub(crate) fn take_off(handle: &mut Handle, id: &HandleId, counts: impl IntoIter
     for (cidr, n) in counts {
         match handle.decrement(id, cidr, n) {
             Ok(()) => has_changed = true,
-            Err(error) => tracing::warn!(%error, "handle"),
+            Err(error) => tracing::warn!(handle = %id, %error, "cannot decrement the handle in this block"),
         }
     }
     has_changed

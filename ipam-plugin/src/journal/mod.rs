@@ -269,8 +269,8 @@ impl LockedJournal<'_> {
             tracing::warn!(
                 entries = others.len(),
                 reached = %target.name,
-                "journal entries are owed to another datastore than the one that was reached and stay; calico-ipam \
-                journal lists them"
+                "keeping the journal entries of another datastore than the one reached; calico-ipam journal lists the \
+                entries"
             );
         }
         pending
@@ -279,13 +279,13 @@ impl LockedJournal<'_> {
     fn readable(&self) -> Vec<(PathBuf, PendingDel)> {
         let entries = self.journal.entries().unwrap_or_else(|error| {
             let directory = self.journal.directory.display();
-            tracing::warn!(%directory, %error, "the journal cannot be read; its debts stay");
+            tracing::warn!(%directory, %error, "cannot read the journal; its deferred DELs stay");
             Vec::new()
         });
         let readable = entries.into_iter().filter_map(|Entry { path, pending_del, .. }| match pending_del {
             Ok(pending_del) => Some((path, pending_del)),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "this journal entry cannot be read and stays");
+                tracing::warn!(path = %path.display(), %error, "keeping a journal entry that cannot be read");
                 None
             }
         });

@@ -34,7 +34,7 @@ pub(super) async fn release_listed<S: Store, C: Clock>(
     for (block, error) in outcome.failed {
         match error {
             IpamError::Store(StoreError::Corrupt { reason, .. }) => {
-                tracing::warn!(%block, %reason, "leaving a block alone that cannot be read");
+                tracing::warn!(%block, %reason, "skipping a block that cannot be read");
             }
             error => return Err(error),
         }

@@ -42,7 +42,7 @@ pub enum NodeCleanupError {
     #[error(transparent)]
     Ipam(#[from] IpamError),
     /// A block of the node cannot be released.
-    #[error("block {block} of node {node} cannot be given up: {cause}")]
+    #[error("cannot release block {block} of node {node}: {cause}")]
     BlockKept {
         /// The node.
         node: String,
@@ -125,7 +125,7 @@ pub async fn read_endpoints<S: Store>(
     let tickets: Vec<_> = keys.iter().map(|key| batch.get::<WorkloadEndpoint>(key)).collect();
     let answers = store.read(&batch).await?;
     let mut endpoints = answers.readable(&tickets, |key, reason| {
-        tracing::warn!(endpoint = %key, %reason, "leaving an endpoint alone that cannot be read");
+        tracing::warn!(endpoint = %key, %reason, "skipping an endpoint that cannot be read");
     })?;
     endpoints.retain(|endpoint| endpoint.value.spec.node == node);
     Ok(endpoints)

@@ -30,13 +30,13 @@ pub(super) enum UpgradeError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// An address could not be assigned.
-    #[error("cannot give {ip} to Calico: {cause}")]
+    #[error("cannot assign {ip} in Calico: {cause}")]
     Address { ip: IpAddr, cause: IpamError },
     /// The node has no range for a tunnel address.
     #[error(transparent)]
     PodCidr(#[from] PodCidrError),
     /// A file or directory cannot be accessed.
-    #[error("{path}: {cause}")]
+    #[error("cannot access {path}: {cause}")]
     File { path: String, cause: io::Error },
     /// host-local has the lock.
     #[error(transparent)]

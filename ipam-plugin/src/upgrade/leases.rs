@@ -52,7 +52,7 @@ impl Leases {
                 continue;
             }
             let Ok(ip) = name.parse() else {
-                tracing::warn!(file = %file.display(), "this is not an address of host-local's");
+                tracing::warn!(file = %file.display(), "skipping a file of host-local whose name is not an address");
                 continue;
             };
             let text = fs::read_to_string(&file).map_err(|cause| at(&file, cause))?;
@@ -61,7 +61,7 @@ impl Leases {
             if container_id.is_empty() {
                 // A power loss truncated the file. Without a container ID there is no handle, and the migration would
                 // never end.
-                tracing::warn!(file = %file.display(), "the file names no container; its address does not move");
+                tracing::warn!(file = %file.display(), "skipping an address whose file names no container");
                 continue;
             }
             leases.push(Lease { ip, container_id, file });

@@ -158,13 +158,30 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
     }
     let deselected = match deselected(store, emptied).await {
         Ok(deselected) => deselected,
-        Err(error) => return tracing::warn!(%error, "cannot tell whether pools still select the nodes of empty blocks"),
+        Err(error) => {
+            return tracing::warn!(
+                %error,
+                "cannot read the pools and nodes of empty blocks; the blocks keep their owners"
+            );
+        }
     };
     for (cidr, owner) in deselected {
         match release_one(store, cidr, owner).await {
             Ok(()) => {}
-            Err(error) if error.is_race() => tracing::debug!(block = %cidr, %error, "block is in use again"),
-            Err(error) => tracing::warn!(block = %cidr, %error, "cannot give up a block its pool deselected"),
+            Err(error) if error.is_race() => {
+                tracing::debug!(
+                    block = %cidr,
+                    %error,
+                    "keeping the deselected block: another process changed the block or its affinity"
+                )
+            }
+            Err(error) => {
+                tracing::warn!(
+                    block = %cidr,
+                    %error,
+                    "cannot release a block whose pool does not select the node; the block keeps its owner"
+                )
+            }
         }
     }
 }

@@ -169,7 +169,7 @@ impl<'a> WantedAddress<'a> {
 /// Returns a description of the owner of an address.
 pub(crate) fn holder(held: &libcalico::ipam::Allocation<'_>) -> String {
     if held.is_cooling() {
-        return "nobody: it was released a moment ago and is resting".into();
+        return "no owner: the address was released a moment ago and is cooling down".into();
     }
     let attributes = held.attributes();
     let say = |key: &str| attributes.and_then(|attributes| attributes.get(key)).filter(|value| !value.is_empty());
@@ -202,7 +202,7 @@ fn ensure_is_for_namespace(
     }
     let (reserved, _) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
     if reserved.contains(ip) {
-        return Err(IpamError::Withheld { ip, reason: "an IPReservation reserves it".into() });
+        return Err(IpamError::Withheld { ip, reason: "an IPReservation reserves the address".into() });
     }
     Ok(())
 }

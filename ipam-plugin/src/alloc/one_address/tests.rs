@@ -191,7 +191,7 @@ async fn restricted_request_respects_namespace_selectors_and_reservations() {
             "10.71.0.9",
             "pool egress (10.71.0.0/24): its namespaceSelector `team == 'blue'` does not match namespace web",
         ),
-        ("10.65.1.1", "an IPReservation reserves it"),
+        ("10.65.1.1", "an IPReservation reserves the address"),
     ] {
         let error = assign_as(&cluster, &request, address).await.unwrap_err();
         assert_eq!(error.to_string(), format!("IP address {address} is not for this pod: {reason}"));

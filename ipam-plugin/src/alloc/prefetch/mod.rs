@@ -99,7 +99,11 @@ impl Prefetch {
             Err(error @ StoreError::Unavailable { outcome_unknown: true, .. }) => (answers.and(Err(error)), unknown),
             // Any permanent error occurs again when the allocation creates the handle.
             Err(error) => {
-                tracing::debug!(%handle, %error, "the handle is not created yet");
+                tracing::debug!(
+                    %handle,
+                    %error,
+                    "cannot create the handle ahead of the allocation; the allocation creates the handle"
+                );
                 (answers, unknown)
             }
         }
@@ -142,7 +146,11 @@ pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, ahead: Option<
     let wait = |lock_file: &Path| HostLock::acquire_within(lock_file, LONGEST_STOP).ok();
     let _lock = ahead.is_none().then(|| lock_file.and_then(wait));
     if let Err(error) = fs::remove_file(file) {
-        tracing::debug!(file = %file.display(), %error, "the next ADD may write a handle ahead");
+        tracing::debug!(
+            file = %file.display(),
+            %error,
+            "cannot delete the blocks of recent addresses; the next ADD may create its handle ahead of its reads"
+        );
     }
 }
 

@@ -219,13 +219,13 @@ impl Snapshot {
                 match entry.value.collect_garbage(self.inputs.config.ip_cooldown_seconds, self.now) {
                     Ok(_) => BlockRead::Present(Box::new(entry)),
                     Err(problem) => {
-                        tracing::warn!(%problem, "leaving a block alone");
+                        tracing::warn!(%problem, "skipping an inconsistent block");
                         BlockRead::Corrupt
                     }
                 }
             }
             Err(StoreError::Corrupt { key, reason }) => {
-                tracing::warn!(block = %key, %reason, "leaving a block alone that cannot be read");
+                tracing::warn!(block = %key, %reason, "skipping a block that cannot be read");
                 BlockRead::Corrupt
             }
             Err(error) => return Err(error),
@@ -243,7 +243,7 @@ impl Snapshot {
         match answer {
             Ok(found) => _ = self.affinities.insert(key, found.filter(|entry| !entry.value.deleted)),
             Err(StoreError::Corrupt { key: path, reason }) => {
-                tracing::warn!(affinity = %path, %reason, "leaving a block alone whose claim cannot be read");
+                tracing::warn!(affinity = %path, %reason, "skipping a block whose affinity cannot be read");
                 self.blocks.insert(key.cidr, BlockRead::Corrupt);
             }
             Err(error) => return Err(error),
@@ -255,7 +255,7 @@ impl Snapshot {
 fn reservations(inputs: &AllocationInputs) -> Reservations {
     let (reservations, malformed) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
     for problem in malformed {
-        tracing::warn!(%problem, "reservation");
+        tracing::warn!(%problem, "ignoring an invalid IPReservation entry");
     }
     reservations
 }

@@ -20,10 +20,9 @@ Examples:
   calico-ipam check --json-report report.json || calico-ipam release --from-report report.json --dry-run
   calico-ipam check -o json | jq '.findings[].finding'
 
-Exit status 1 when something is wrong; a note is not. What looks wrong is looked at again a moment later, because ADD \
-and DEL change
-several objects one after the other; only what is the same both times is told. Addresses that another main plugin than
-calico took have no endpoint, and are told as such.")]
+Exit status 1 if there are findings; notes do not count. `check` reads the objects a second time a moment later, because
+ADD and DEL change several objects one after the other, and reports only the findings of both reads. Addresses that
+another main plugin than calico requested have no endpoint, and are reported as notes.")]
 pub(super) struct CheckArgs {
     /// Write the findings to a file, for `release --from-report`
     #[arg(long, visible_alias = "json", value_name = "FILE")]

@@ -28,7 +28,7 @@ Examples:
   calico-ipam journal adopt 4f1d9c0b --config /etc/cni/net.d/10-calico.conflist
   calico-ipam journal adopt --all --etcd-endpoints http://127.0.0.1:2379
 
-The list needs no datastore. Exit status: 0, or 1 for an error; debts are no error."
+The list needs no datastore. Exit status: 0, or 1 for an error; deferred DELs are no error."
 )]
 pub(super) struct JournalArgs {
     /// The directory of the journal
@@ -61,8 +61,8 @@ struct AdoptArgs {
 /// Returns the ID. An empty ID is refused, because every ID begins with it.
 fn container_id(text: &str) -> Result<String, &'static str> {
     if text.is_empty() {
-        return Err("an empty id is the beginning of every id; name containers that `calico-ipam journal` lists, or \
-                    write --all");
+        return Err("an empty ID matches every container; name containers that `calico-ipam journal` lists, or write \
+                    --all");
     }
     Ok(text.to_owned())
 }
@@ -107,7 +107,7 @@ pub(super) fn list(args: &JournalArgs, format: Format, out: &mut dyn Write) -> R
         return Ok(CommandOutcome::Fine);
     }
     if rows.is_empty() {
-        writeln!(out, "No DEL of this node owes anything").map_err(CliError::Output)?;
+        writeln!(out, "This node has no deferred DEL").map_err(CliError::Output)?;
         return Ok(CommandOutcome::Fine);
     }
     let mut table = documents::new_table(["CONTAINER", "INTERFACE", "WORKLOAD", "NODE", "AGE", "DATASTORE", "REASON"]);
@@ -172,7 +172,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
         if !adopt.all {
             return Err(error);
         }
-        app.notice(format_args!("note: left as it is: {error}"));
+        app.notice(format_args!("note: entry unchanged: {error}"));
     }
     // This comes before the first entry is assigned, so that no entry is missed if this command ends early. Calls of
     // the plugin then read the identities of their datastores again and find the entries that belong to these now.
@@ -181,7 +181,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
         locked.adopt(entry, &target)?;
         let former = if pending_del.identity.is_empty() { "unknown" } else { &pending_del.identity };
         app.say(format_args!(
-            "the debt of {} (container {}) is now owed to {} ({}); before: {} ({former})",
+            "the deferred DEL of {} (container {}) now belongs to {} ({}); before: {} ({former})",
             pending_del.workload(),
             pending_del.container_id,
             target.name,
@@ -204,7 +204,7 @@ fn recreated_interface(app: &mut App<'_>, pending_del: &PendingDel) -> Option<St
             .filter(|link| link.container_id.as_ref().is_none_or(|id| *id == pending_del.container_id))
             .map(|_| name),
         Err(reason) => {
-            app.notice(format_args!("note: nobody looked whether {name} is there again: {reason}"));
+            app.notice(format_args!("note: cannot check whether interface {name} exists again: {reason}"));
             None
         }
     }

@@ -26,12 +26,10 @@ Examples:
   calico-ipam check --json-report report.json || calico-ipam release --from-report report.json --dry-run
   calico-ipam release --from-report report.json
 
-What an endpoint has, its pod reports or may yet report, a node keeps for itself, or was allocated moments ago is \
-refused
-without --force. Everything is read again before anything is freed: what is not as the report has it, to the sequence \
-number,
-is left alone.
-Exit status 1 when something was refused.")]
+Without --force, an address is refused if an endpoint has it, if its pod reports it or may still report it, if a node
+keeps it for itself, or if it was allocated moments ago. All objects are read again before the first change. Objects
+that differ from the report, down to the sequence number, are left alone.
+Exit status 1 if a change was refused.")]
 pub(super) struct ReleaseArgs {
     /// Addresses to release
     #[arg(value_name = "ADDRESS", required_unless_present = "from_report", conflicts_with = "from_report")]

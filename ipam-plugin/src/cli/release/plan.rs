@@ -62,13 +62,13 @@ pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bo
             | Finding::CorruptBlock { .. } => {}
             other => steps.push(ReleaseStep {
                 target: other.to_string(),
-                verdict: StepVerdict::Leave("this takes a person's decision".into()),
+                verdict: StepVerdict::Leave("an operator has to decide".into()),
             }),
         }
     }
     let no_longer = |finding: &&Finding| ReleaseStep {
         target: finding.to_string(),
-        verdict: StepVerdict::Leave("it is no longer so".into()),
+        verdict: StepVerdict::Leave("the finding no longer applies".into()),
     };
     steps.extend(gone.iter().map(no_longer));
     steps

@@ -182,7 +182,7 @@ fn release_from_a_report_skips_objects_changed_since() {
     shell.put("/calico/ipam/v2/handle/orphan", r#"{"block":{"10.0.0.0/29":1}}"#);
 
     let said = shell.ok(&["release", "--from-report", &report]);
-    assert_eq!(said.matches(": left alone: it is no longer so\n").count(), 3, "{said}");
+    assert_eq!(said.matches(": left alone: the finding no longer applies\n").count(), 3, "{said}");
     assert!(is_held(&shell, &now_used) && is_held(&shell, &anew));
     assert!(handle(&shell, "orphan").is_some(), "it was written anew");
 }
@@ -192,7 +192,7 @@ fn findings_that_need_a_decision_are_not_repaired() {
     let shell = Shell::with_pool();
     shell.endpoint("b", "10.0.0.250");
     let said = shell.ok(&["release", "--from-report", &report(&shell)]);
-    assert!(said.ends_with("10.0.0.250, which is free: left alone: this takes a person's decision\n"), "{said}");
+    assert!(said.ends_with("10.0.0.250, which is free: left alone: an operator has to decide\n"), "{said}");
 }
 
 #[test]
@@ -372,5 +372,5 @@ fn repair_of_a_block_changed_meanwhile_is_rejected() {
     };
     damage(&shell, |block| block.sequence_number += 1);
     let refused = block_on(execute(&shell.store, change)).unwrap();
-    assert_eq!(refused, ChangeOutcome::Refused("it was changed by another just now".into()));
+    assert_eq!(refused, ChangeOutcome::Refused("another process changed the block".into()));
 }

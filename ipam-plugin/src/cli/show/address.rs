@@ -140,16 +140,16 @@ impl Address {
             State::Resting => {
                 let since = self.since.as_deref().unwrap_or("an unknown time");
                 app.say(format_args!("{ip} is not assigned: it was released at {since}"))?;
-                app.say(format_args!("  and rests for {} seconds before it is handed out again", self.cooldown))?;
+                app.say(format_args!("  and cools down for {} seconds before it is assigned again", self.cooldown))?;
             }
-            State::Reserved => app.say(format_args!("{ip} is not assigned: an IPReservation keeps it back"))?,
+            State::Reserved => app.say(format_args!("{ip} is not assigned: an IPReservation reserves it"))?,
             State::Free => app.say(format_args!("{ip} is not assigned"))?,
             State::NotInPool => app.say(format_args!("{ip} is not assigned: it is in no pool"))?,
         }
         if self.state == State::InUse {
             self.print_holder(app)?;
         }
-        let owner = self.affinity.as_deref().unwrap_or("nobody");
+        let owner = self.affinity.as_deref().unwrap_or("no owner");
         if let Some(block) = self.block {
             app.say(format_args!("Block: {block} of {owner}"))?;
         }

@@ -152,7 +152,7 @@ fn select(pools: Vec<Entry<IpPool>>, wanted: &[String]) -> Result<Vec<Entry<IpPo
 }
 
 fn block_row(block: &ShownBlock) -> Row {
-    row("Block", block.cidr, block.counts, block.affinity.as_deref().unwrap_or("(nobody)"))
+    row("Block", block.cidr, block.counts, block.affinity.as_deref().unwrap_or("(no owner)"))
 }
 
 /// Returns a row with the columns of `calicoctl ipam show` and two more (INST-124).

@@ -51,7 +51,7 @@ impl Trace {
         let mut say = |line: String| writeln!(out, "{}", printable::line(&line)).map_err(CliError::Output);
         say(format!("Pod {}/{} on node {}", self.namespace, self.pod, self.node))?;
         for missing in &self.missing {
-            say(format!("Not looked at: {}: {}", missing.part, missing.reason))?;
+            say(format!("Not read: {}: {}", missing.part, missing.reason))?;
         }
         match &self.endpoint {
             None => say("Endpoint: none".into())?,
@@ -70,12 +70,12 @@ impl Trace {
             say(format!("  {ip} of block {block}, pool {pool}, handle {handle}, node {node}, since {since}"))?;
         }
         match &self.interface {
-            None => say(format!("Interface: none ({} is not there)", self.interface_name))?,
+            None => say(format!("Interface: none ({} does not exist)", self.interface_name))?,
             Some(link) => print_link(link, &mut say)?,
         }
         say(format!("Log: {} lines of {}", self.log.len(), self.log_file.display()))?;
         if self.log_left_out > 0 {
-            say(format!("  {} earlier lines are left out, see --lines", self.log_left_out))?;
+            say(format!("  {} earlier lines are not shown, see --lines", self.log_left_out))?;
         }
         self.log.iter().try_for_each(|line| say(format!("  {line}")))
     }
@@ -90,7 +90,7 @@ fn print_link(link: &HostLink, say: &mut impl FnMut(String) -> Result<(), CliErr
     say(format!("Interface: {}, number {}, {state}, MTU {}, MAC {}", link.name, link.index, link.mtu, link.mac))?;
     match &link.container_id {
         Some(id) => say(format!("  of container {id}"))?,
-        None => say("  no container is noted on it".into())?,
+        None => say("  without a container ID".into())?,
     }
     if link.routes.is_empty() {
         return say("Routes: none".into());

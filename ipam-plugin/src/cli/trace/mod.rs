@@ -35,10 +35,10 @@ Examples:
   calico-ipam trace web-0 -n prod --log-file /var/log/calico/cni/cni.log
 
 Without options that name a datastore, datastore, node and log file are those of /etc/cni/net.d/10-calico.conflist,
-if that is there. Rotated log files are read too.
+if that file exists. Rotated log files are read too.
 
-Exit status: 0 if something of the pod was found, 1 if nothing was, or if a part could not be looked at: the output
-then names the part and the reason, and shows the others. 2 for arguments that make no sense.")]
+Exit status: 0 if any data of the pod was found; 1 if none was found, or if a part cannot be read: the output then names
+the part and the reason, and shows the other parts; 2 for invalid arguments.")]
 pub(super) struct TraceArgs {
     /// The pod
     #[arg(value_name = "[NAMESPACE/]POD", value_parser = pod_name)]

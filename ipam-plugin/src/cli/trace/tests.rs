@@ -91,8 +91,8 @@ fn trace_names_missing_parts_and_prints_the_rest() {
     let away = || Err::<&Datastore, _>(DatastoreUnusable("datastore etcd is unavailable".into()));
     let nowhere = shell.dir.path().join("none.log");
     for (store, kernel, log, part) in [
-        (away(), Kernel(Ok(LINK)), &log, "Not looked at: datastore: datastore etcd is unavailable\n"),
-        (Ok(&shell.store), Kernel(Err("no permission")), &log, "Not looked at: interface: no permission\n"),
+        (away(), Kernel(Ok(LINK)), &log, "Not read: datastore: datastore etcd is unavailable\n"),
+        (Ok(&shell.store), Kernel(Err("no permission")), &log, "Not read: interface: no permission\n"),
         (Ok(&shell.store), Kernel(Ok(LINK)), &nowhere, "none.log: No such file or directory"),
     ] {
         let (trace, outcome, shown) = trace(&["web"], store, &kernel, log);

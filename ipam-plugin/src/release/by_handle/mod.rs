@@ -273,7 +273,7 @@ impl State {
         let released = outcome.unwrap_or_else(|problem| {
             tracing::error!(
                 %problem,
-                "releasing what the handle holds; `calico-ipam check` tells how to repair the block"
+                "releasing the handle's addresses from an inconsistent block; `calico-ipam check` reports the block"
             );
             let handles = self.inputs.handles.iter();
             handles.map(|handle| entry.value.release_from_corrupt(&handle.key, cooldown, now)).sum()

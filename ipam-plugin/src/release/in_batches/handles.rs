@@ -66,7 +66,11 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
             let writes = match self.plan(&ids).await {
                 Ok(writes) => writes,
                 Err(error) => {
-                    tracing::warn!(handles = ids.len(), %error, "handles that may count too much cannot be read");
+                    tracing::warn!(
+                        handles = ids.len(),
+                        %error,
+                        "cannot read handles; they may count too many addresses"
+                    );
                     break;
                 }
             };
@@ -89,7 +93,9 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
         for (id, found) in ids.iter().zip(find_each::<Handle>(self.store, ids).await?) {
             match found.and_then(|entry| entry.map_or(Ok(None), |entry| self.decremented(entry))) {
                 Ok(write) => writes.extend(write.map(|write| (id.clone(), write))),
-                Err(error) => tracing::warn!(handle = %id, %error, "cannot take released addresses off a handle"),
+                Err(error) => {
+                    tracing::warn!(handle = %id, %error, "cannot decrement the handle by the released addresses")
+                }
             }
         }
         Ok(writes)
@@ -117,7 +123,11 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
             Ok(_) => self.written += ids.len(),
             Err(error) if error.cause.is_race() => return ids,
             Err(error) => {
-                tracing::warn!(handles = ids.len(), error = %error.cause, "handles may count too many addresses");
+                tracing::warn!(
+                    handles = ids.len(),
+                    error = %error.cause,
+                    "cannot write handles; they may count too many addresses"
+                );
                 self.left.extend(ids);
             }
         }
@@ -139,7 +149,11 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
                 Some(Ok(_)) => self.written += 1,
                 Some(Err(error)) if error.is_race() => again.push(id),
                 Some(Err(error)) => {
-                    tracing::warn!(handle = %id, %error, "handle may count too many addresses");
+                    tracing::warn!(
+                        handle = %id,
+                        %error,
+                        "cannot write the handle; the handle may count too many addresses"
+                    );
                     self.left.push(id);
                 }
             }

@@ -88,7 +88,11 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
         let inputs = inputs.on_node(node).unless_owned();
         let released = release_unlisted(store, clock, inputs, listings, &mut ReleaseLock::default()).await?;
         if !released.is_owned {
-            tracing::info!(%handle, addresses = comma_separated(&released.ips), "released with the virtual machine");
+            tracing::info!(
+                %handle,
+                addresses = comma_separated(&released.ips),
+                "released the addresses of the deleted virtual machine"
+            );
             return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));
         }
     }

@@ -40,7 +40,7 @@ mod pod_lookup;
 pub mod process;
 #[cfg(test)]
 mod races;
-mod reads;
+pub mod reads;
 pub mod release;
 pub mod retry;
 pub mod run;

@@ -2,7 +2,7 @@
 //! [`Assigned`]: the addresses assigned to a request. [`WriteList`]: the writes of an allocation, in their order: the
 //! handle, then each block after its affinity.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::IpPool;
@@ -43,6 +43,36 @@ pub struct Assigned {
     pub(crate) searches: Vec<Outcome>,
     /// True if the node claimed another block.
     pub(crate) has_claimed: bool,
+}
+
+/// The way in which the block of an assigned address was chosen, for the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BlockSource {
+    /// The block was the node's already.
+    Own,
+    /// The node claimed the block.
+    Claimed,
+    /// The block was empty and another node's. The node took it over.
+    Reclaimed,
+    /// The block is another node's, or has no owner. The node borrowed the address.
+    Borrowed,
+}
+
+impl BlockSource {
+    /// Returns the source of an address in a block that exists already.
+    pub(crate) fn of_existing(block: &Block, owner: &Owner) -> Self {
+        if block.owner().as_ref() == Some(owner) { BlockSource::Own } else { BlockSource::Borrowed }
+    }
+
+    /// Returns the source as log lines name it.
+    fn name(self) -> &'static str {
+        match self {
+            BlockSource::Own => "own",
+            BlockSource::Claimed => "claimed",
+            BlockSource::Reclaimed => "reclaimed",
+            BlockSource::Borrowed => "borrowed",
+        }
+    }
 }
 
 /// Addresses of one block, assigned in memory.
@@ -102,6 +132,15 @@ impl BlockAssignment {
         self.block.cidr
     }
 
+    /// Returns the source of the addresses. `is_reclaimed` is true if the block was another owner's.
+    pub(crate) fn source(&self, owner: &Owner, is_reclaimed: bool) -> BlockSource {
+        match &self.revision {
+            Some(_) => BlockSource::of_existing(&self.block, owner),
+            None if is_reclaimed => BlockSource::Reclaimed,
+            None => BlockSource::Claimed,
+        }
+    }
+
     /// Returns true if `stored` contains the addresses as this assignment writes them, which shows after an unknown
     /// outcome that the write was applied. The attributes contain the time, so the allocations of another request
     /// differ.
@@ -124,25 +163,27 @@ fn block_request<'a>(request: &'a AssignRequest, owner: &'a Owner, strict: bool)
     }
 }
 
-/// Logs addresses with their blocks. Logs nothing if there are no addresses.
+/// Logs addresses with their blocks, and for each block its source. Logs nothing if there are no addresses.
 pub(crate) fn log_assigned(
     handle: &HandleId,
     pools: &[Entry<IpPool>],
-    addresses: impl IntoIterator<Item = (IpAddr, Cidr)>,
+    addresses: impl IntoIterator<Item = (IpAddr, Cidr, BlockSource)>,
 ) {
-    let (mut ips, mut blocks, mut names) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-    for (ip, block) in addresses {
+    let (mut ips, mut blocks, mut names) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+    for (ip, block, source) in addresses {
         let mut pools = pools.iter().map(|entry| &entry.value);
         let pool = pools.find(|pool| pool.spec.range().is_ok_and(|range| range.contains(ip)));
         names.extend(pool.map(|pool| pool.metadata.name.clone()));
-        blocks.insert(block.to_string());
+        // A later part of the addresses comes from a block that is the node's by then.
+        blocks.entry(block.to_string()).or_insert(source.name());
         ips.push(ip);
     }
     if ips.is_empty() {
         return;
     }
-    let (blocks, pools) = (Vec::from_iter(blocks).join(","), Vec::from_iter(names).join(","));
-    tracing::info!(addresses = comma_separated(&ips), blocks, %handle, pools, "assigned addresses");
+    let (blocks, sources): (Vec<String>, Vec<&str>) = blocks.into_iter().unzip();
+    let (blocks, source, pools) = (blocks.join(","), sources.join(","), Vec::from_iter(names).join(","));
+    tracing::info!(addresses = comma_separated(&ips), blocks, %handle, pools, source, "assigned addresses");
 }
 
 /// Returns addresses as the value of a log field.

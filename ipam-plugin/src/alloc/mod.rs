@@ -18,6 +18,7 @@ mod reserved_handle;
 mod snapshot;
 mod unknown_outcome;
 
+use std::collections::BTreeSet;
 use std::mem;
 
 use libcalico::ipam::Block;
@@ -56,6 +57,8 @@ struct AllocationRun<'a, S, C> {
     committed_assignments: Vec<BlockAssignment>,
     already_held: Vec<Assignment>,
     last_write: Option<Revision>,
+    /// Empty blocks of other owners that this allocation released, to claim them.
+    reclaimed: BTreeSet<Cidr>,
     /// The last release of this node before the first search of all blocks.
     release: Option<u64>,
 }
@@ -98,6 +101,7 @@ pub async fn assign<S: Store, C: Clock>(
         committed_assignments: Vec::new(),
         already_held: Vec::new(),
         last_write: None,
+        reclaimed: BTreeSet::new(),
         release: None,
     };
     run.complete().await
@@ -187,7 +191,11 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
 
     async fn repair(&mut self, version: IpVersion, repair: AffinityRepair) -> Result<(), IpamError> {
         let cidr = repair.cidr();
-        let Err(error) = repair.apply(self.store, &mut self.snapshot).await else { return Ok(()) };
+        let is_reclaim = repair.is_reclaim(&self.request.owner());
+        let Err(error) = repair.apply(self.store, &mut self.snapshot).await else {
+            self.reclaimed.extend(is_reclaim.then_some(cidr));
+            return Ok(());
+        };
         if error.is_unavailable() {
             return Err(error.into());
         }
@@ -263,10 +271,12 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             addresses.extend(assignment.addresses.iter().map(|ip| Assignment { ip: *ip, prefix }));
         }
         addresses.sort_by_key(|assignment| IpVersion::of(assignment.ip));
-        let blocks = self
-            .committed_assignments
-            .iter()
-            .flat_map(|assignment| assignment.addresses.iter().map(|ip| (*ip, assignment.cidr())));
+        let owner = self.request.owner();
+        let blocks = self.committed_assignments.iter().flat_map(|assignment| {
+            let cidr = assignment.cidr();
+            let source = assignment.source(&owner, self.reclaimed.contains(&cidr));
+            assignment.addresses.iter().map(move |ip| (*ip, cidr, source))
+        });
         log_assigned(&self.request.handle, &self.snapshot.inputs.pools, blocks);
         let (snapshot, release) = (&self.snapshot, self.release);
         let is_over = |family: &&FamilyProgress<'_>| family.remaining == 0 || family.exhausted.is_some();

@@ -10,7 +10,7 @@ use libcalico::ipam::{
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Store, StoreError, WriteModel};
 
-use crate::alloc::assignment::{Assignment, BlockAssignment, log_assigned};
+use crate::alloc::assignment::{Assignment, BlockAssignment, BlockSource, log_assigned};
 use crate::alloc::commit::{Commit, CommitError};
 use crate::alloc::inputs::{AllocationInputs, BlockCounts};
 use crate::alloc::predecessor::Predecessor;
@@ -39,8 +39,8 @@ pub async fn assign_address<S: Store, C: Clock>(
     let mut wanted = WantedAddress { request, ip, cidr, snapshot };
     let outcome = wanted.assign(store, clock).await;
     release_counts(store, clock, &request.handle, wanted.snapshot.take_reserved()).await;
-    outcome?;
-    log_assigned(&request.handle, &wanted.snapshot.inputs.pools, [(ip, wanted.cidr)]);
+    let source = outcome?;
+    log_assigned(&request.handle, &wanted.snapshot.inputs.pools, [(ip, wanted.cidr, source)]);
     Ok(Assignment { ip, prefix: IpVersion::of(ip).bits() })
 }
 
@@ -52,11 +52,16 @@ struct WantedAddress<'a> {
 }
 
 impl<'a> WantedAddress<'a> {
-    async fn assign<S: Store, C: Clock>(&mut self, store: &S, clock: &C) -> Result<(), IpamError> {
+    async fn assign<S: Store, C: Clock>(&mut self, store: &S, clock: &C) -> Result<BlockSource, IpamError> {
+        let owner = self.request.owner();
         let mut retry = Retry::new(clock, OPERATION);
         loop {
             self.read(store).await?;
-            let Some((assignment, predecessor)) = self.assign_in_memory()? else { return Ok(()) };
+            let Some((assignment, predecessor)) = self.assign_in_memory()? else {
+                let block = self.snapshot.readable_block(&self.cidr);
+                return Ok(block.map_or(BlockSource::Own, |block| BlockSource::of_existing(&block.value, &owner)));
+            };
+            let source = assignment.source(&owner, false);
             let mut commit = Commit { store, clock, request: self.request, snapshot: &mut self.snapshot };
             match commit.write(vec![assignment]).await {
                 Err(CommitError { committed, cause }) if committed.is_empty() => {
@@ -73,7 +78,7 @@ impl<'a> WantedAddress<'a> {
                     if let Some(predecessor) = predecessor {
                         decrement(store, clock, &predecessor.handle, &[(self.cidr, 1)]).await;
                     }
-                    return Ok(());
+                    return Ok(source);
                 }
             }
         }

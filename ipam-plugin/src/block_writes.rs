@@ -48,7 +48,7 @@ impl PriorAffinity {
 
 /// Creates a block without addresses, after its affinity if that is given. Of two creations of the block, the later one
 /// fails.
-pub(crate) fn create_first(
+pub(crate) fn empty_block_writes(
     mut empty: Block,
     owner: &Owner,
     prior: Option<&PriorAffinity>,

@@ -1,6 +1,6 @@
 //! Reads that several operations share. [`find`]: reads an object that may be missing. [`find_each`]: reads several
-//! objects in one request. [`read_blocks`] and [`blocks_of`]: read blocks, by their ranges or by addresses. [`pooled`]
-//! and [`names_with`]: find the blocks of addresses. [`attributes_of`]: returns the attributes of allocations.
+//! objects in one request. [`read_blocks`] and [`blocks_of`]: read blocks, by their ranges or by addresses. [`blocks_by_pool`]
+//! and [`blocks_by_name`]: find the blocks of addresses. [`attributes_of`]: returns the attributes of allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -48,15 +48,15 @@ pub(crate) async fn read_blocks<S: Store>(store: &S, wanted: BTreeSet<Cidr>) -> 
 }
 
 /// Returns the blocks of `addresses` by the pools' block sizes. If such a block is missing, its address may be in a
-/// block of another size ([`names_with`]).
-pub(crate) fn pooled(pools: &[IpPool], addresses: &[IpAddr]) -> BTreeSet<Cidr> {
+/// block of another size ([`blocks_by_name`]).
+pub(crate) fn blocks_by_pool(pools: &[IpPool], addresses: &[IpAddr]) -> BTreeSet<Cidr> {
     addresses.iter().filter_map(|ip| any_pool_of(pools, *ip)?.block_of(*ip)).collect()
 }
 
 /// Returns the block of each of `addresses`, by the names of all blocks. Sends no request if `addresses` is empty. The
 /// block size of a pool does not locate the block of an address outside all pools, or in a pool that was recreated with
 /// another block size while the block was in use.
-pub(crate) async fn names_with<S: Store>(
+pub(crate) async fn blocks_by_name<S: Store>(
     store: &S,
     addresses: &BTreeSet<IpAddr>,
 ) -> Result<BTreeMap<IpAddr, Cidr>, StoreError> {
@@ -80,12 +80,12 @@ pub(crate) async fn blocks_of<S: Store>(
     addresses: &[IpAddr],
     more: BTreeSet<Cidr>,
 ) -> Result<Vec<Entry<Block>>, StoreError> {
-    let mut wanted = pooled(pools, addresses);
+    let mut wanted = blocks_by_pool(pools, addresses);
     wanted.extend(more);
     let mut blocks = read_blocks(store, wanted).await?;
     let is_there = |ip: &IpAddr| blocks.iter().any(|block| block.key.contains(*ip));
     let elsewhere: BTreeSet<IpAddr> = addresses.iter().copied().filter(|ip| !is_there(ip)).collect();
-    let named = names_with(store, &elsewhere).await?;
+    let named = blocks_by_name(store, &elsewhere).await?;
     blocks.extend(read_blocks(store, named.into_values().collect()).await?);
     Ok(blocks)
 }

@@ -16,7 +16,7 @@ use crate::alloc::snapshot::Snapshot;
 use crate::block_writes::PriorAffinity;
 use crate::error::{IpamError, Shortfall};
 use crate::exhausted::Outcome;
-use crate::handle_refs::take_off;
+use crate::handle_refs::subtract_counts;
 
 /// An assigned address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Assigned {
     /// The families with fewer addresses than requested, with the reason. As in upstream, this is not an error here.
     pub shortfalls: Vec<Shortfall>,
     /// The blocks from which the next addresses will probably come.
-    pub(crate) recent: HintedBlocks,
+    pub(crate) next_hints: HintedBlocks,
     /// The revision of the last block written.
     pub(crate) last_write: Option<Revision>,
     /// The outcomes of searches of all blocks.
@@ -90,7 +90,7 @@ pub(crate) struct BlockAssignment {
 
 impl BlockAssignment {
     /// Starts with no address of a block that was read at `revision`, or that is to be created.
-    pub(crate) fn of(block: Block, revision: Option<Revision>, prior_affinity: Option<PriorAffinity>) -> Self {
+    pub(crate) fn new(block: Block, revision: Option<Revision>, prior_affinity: Option<PriorAffinity>) -> Self {
         BlockAssignment { addresses: Vec::new(), block, revision, prior_affinity }
     }
 
@@ -144,13 +144,13 @@ impl BlockAssignment {
     /// Returns true if `stored` contains the addresses as this assignment writes them, which shows after an unknown
     /// outcome that the write was applied. The attributes contain the time, so the allocations of another request
     /// differ.
-    pub(crate) fn is_in(&self, request: &AssignRequest, stored: &Block) -> bool {
-        self.addresses.iter().all(|ip| stored.allocation(*ip).is_some_and(|held| is_as_assigned(request, &held)))
+    pub(crate) fn is_stored_in(&self, request: &AssignRequest, stored: &Block) -> bool {
+        self.addresses.iter().all(|ip| stored.allocation(*ip).is_some_and(|held| is_from_request(request, &held)))
     }
 }
 
 /// Returns true if an allocation equals the one that `request` writes.
-pub(crate) fn is_as_assigned(request: &AssignRequest, held: &Allocation<'_>) -> bool {
+pub(crate) fn is_from_request(request: &AssignRequest, held: &Allocation<'_>) -> bool {
     held.handle().as_ref() == Some(&request.handle) && held.attributes() == Some(&request.attributes)
 }
 
@@ -207,14 +207,14 @@ pub(crate) fn write_list(
     owner: &Owner,
     assignments: &[BlockAssignment],
 ) -> Result<WriteList, StoreError> {
-    let handle = handle_with(snapshot, request, assignments);
+    let handle = handle_with_counts(snapshot, request, assignments);
     let mut writes = Vec::with_capacity(1 + 2 * assignments.len());
     match (snapshot.handle(), &handle) {
         (_, None) => {}
         (Some(read), Some(handle)) => writes.push(Write::update::<Handle>(&request.handle, handle, &read.revision)?),
         (None, Some(handle)) => writes.push(Write::create::<Handle>(&request.handle, handle)?),
     }
-    let mut places = Vec::with_capacity(assignments.len());
+    let mut positions = Vec::with_capacity(assignments.len());
     for assignment in assignments {
         let pending =
             assignment.prior_affinity.as_ref().map(|prior| prior.pending(owner, assignment.cidr())).transpose()?;
@@ -224,17 +224,17 @@ pub(crate) fn write_list(
             Some(revision) => Write::update::<Block>(&assignment.cidr(), &assignment.block, revision)?,
             None => Write::create::<Block>(&assignment.cidr(), &assignment.block)?,
         });
-        places.push((affinity, writes.len() - 1));
+        positions.push((affinity, writes.len() - 1));
     }
-    Ok(WriteList { writes, handle, assignments: places })
+    Ok(WriteList { writes, handle, assignments: positions })
 }
 
 /// Returns the handle with the counts of `assignments` in place of the expected ones, or `None` if the handle does not
 /// change.
-fn handle_with(snapshot: &Snapshot, request: &AssignRequest, assignments: &[BlockAssignment]) -> Option<Handle> {
+fn handle_with_counts(snapshot: &Snapshot, request: &AssignRequest, assignments: &[BlockAssignment]) -> Option<Handle> {
     let before = snapshot.handle().map(|entry| &entry.value);
     let mut handle = before.cloned().unwrap_or_default();
-    take_off(&mut handle, &request.handle, snapshot.reserved.iter().map(|(block, n)| (*block, *n)));
+    subtract_counts(&mut handle, &request.handle, snapshot.reserved.iter().map(|(block, n)| (*block, *n)));
     for assignment in assignments {
         handle.increment(assignment.cidr(), assignment.addresses.len());
     }

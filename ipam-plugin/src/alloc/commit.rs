@@ -10,7 +10,7 @@ use libcalico::store::{Revision, Store, StoreError, WriteError, WriteModel};
 
 use crate::affinity::repair::{confirm, no_revision};
 use crate::alloc::assignment::{
-    BlockAssignment, WriteList, comma_separated, consume_reserved, is_as_assigned, write_list,
+    BlockAssignment, WriteList, comma_separated, consume_reserved, is_from_request, write_list,
 };
 use crate::alloc::inputs::BlockCounts;
 use crate::alloc::request::AssignRequest;
@@ -34,7 +34,7 @@ pub(crate) struct UnknownWrite<'a> {
     pub(crate) assignments: &'a [BlockAssignment],
     /// The index of the write whose response was lost, if the list is sent one write at a time. The later writes were
     /// never sent.
-    pub(crate) sent: Option<usize>,
+    pub(crate) lost_write: Option<usize>,
 }
 
 /// The writes of one attempt of an allocation.
@@ -67,14 +67,14 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             Err(WriteError { index, applied, cause }) => {
                 let committed = match &cause {
                     StoreError::Unavailable { outcome_unknown: true, .. } => {
-                        let sent = match self.store.write_model() {
+                        let lost_write = match self.store.write_model() {
                             WriteModel::Transactional => None,
                             WriteModel::PerObject => Some(index),
                         };
-                        self.resolve_unknown_outcome(&UnknownWrite { list: &list, assignments: &assignments, sent })
+                        self.resolve_unknown_outcome(&UnknownWrite { list: &list, assignments: &assignments, lost_write })
                             .await
                     }
-                    _ => self.split(&list, &assignments, applied).await,
+                    _ => self.split_applied(&list, &assignments, applied).await,
                 };
                 self.confirm_again(&committed).await;
                 Err(CommitError { committed, cause })
@@ -112,7 +112,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 
     /// Returns the assignments whose blocks are among the first `applied` writes, and decrements the handle for the
     /// others. Counts that were stored before this write stay, because the next attempt uses them.
-    async fn split(
+    async fn split_applied(
         &mut self,
         list: &WriteList,
         assignments: &[BlockAssignment],
@@ -170,7 +170,7 @@ pub(crate) async fn undo<S: Store, C: Clock>(
     let requests = |block: &Block| {
         let here = assignments.iter().filter(|assignment| assignment.cidr() == block.cidr);
         let held = here.flat_map(|assignment| &assignment.addresses).filter_map(|ip| block.allocation(*ip));
-        held.filter(|held| is_as_assigned(request, held))
+        held.filter(|held| is_from_request(request, held))
             .map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence })
             .collect()
     };

@@ -46,7 +46,7 @@ pub struct AssignRequest {
     /// The previous owner of a requested address, from which the address passes to this request.
     pub predecessor: Option<Predecessor>,
     /// Addresses that are assigned only if there is no other.
-    pub passed_over: BTreeSet<IpAddr>,
+    pub skipped: BTreeSet<IpAddr>,
     /// HintedBlocks searches of this node that found no free address.
     pub notes: Notes,
 }
@@ -78,7 +78,7 @@ impl AssignRequest {
             max_per_handle: 0,
             all_or_nothing: false,
             predecessor: None,
-            passed_over: BTreeSet::new(),
+            skipped: BTreeSet::new(),
             notes: Notes::default(),
         }
     }

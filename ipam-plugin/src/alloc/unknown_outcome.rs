@@ -10,7 +10,7 @@ use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write, Wri
 
 use crate::alloc::assignment::{BlockAssignment, consume_reserved};
 use crate::alloc::commit::{Commit, UnknownWrite};
-use crate::block_writes::create_first;
+use crate::block_writes::empty_block_writes;
 use crate::clock::Clock;
 use crate::handle_refs::decrement;
 use crate::retry::{Retry, UNDO};
@@ -23,7 +23,7 @@ struct ObservedWrite {
     /// addresses that the handle has in the block.
     undone: Vec<(Cidr, usize, usize)>,
     /// Assignments whose write may still take effect, with their blocks.
-    open: Vec<(BlockAssignment, Option<Entry<Block>>)>,
+    pending: Vec<(BlockAssignment, Option<Entry<Block>>)>,
 }
 
 impl<S: Store, C: Clock> Commit<'_, S, C> {
@@ -66,16 +66,16 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         let handle = batch.get::<Handle>(&self.request.handle);
         let blocks: Vec<_> =
             unknown.assignments.iter().map(|assignment| batch.get::<Block>(&assignment.cidr())).collect();
-        let of_list = unknown.assignments.iter().filter(|_| unknown.sent.is_none());
+        let of_list = unknown.assignments.iter().filter(|_| unknown.lost_write.is_none());
         let key = |assignment: &BlockAssignment| AffinityKey { owner: self.request.owner(), cidr: assignment.cidr() };
         let affinities: Vec<_> = of_list.map(|assignment| batch.get::<BlockAffinity>(&key(assignment))).collect();
         let answers = self.store.read(&batch).await?;
         let handle = answers.get(&handle)?;
-        let mut observed = ObservedWrite { handle, committed: Vec::new(), undone: Vec::new(), open: Vec::new() };
+        let mut observed = ObservedWrite { handle, committed: Vec::new(), undone: Vec::new(), pending: Vec::new() };
         for (n, assignment) in unknown.assignments.iter().enumerate() {
             let found = answers.get(&blocks[n])?;
-            let may_be_under_way = match (unknown.sent, &assignment.prior_affinity) {
-                (Some(sent), _) => sent == unknown.list.assignments[n].1,
+            let may_be_in_progress = match (unknown.lost_write, &assignment.prior_affinity) {
+                (Some(lost_write), _) => lost_write == unknown.list.assignments[n].1,
                 (None, None) => true,
                 // In a transaction, the write also depends on the affinity. An unreadable affinity differs from the one
                 // read before.
@@ -83,16 +83,16 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                     answers.get(&affinities[n]).is_ok_and(|affinity| prior.is_unchanged(affinity.as_ref()))
                 }
             };
-            if found.as_ref().is_some_and(|found| assignment.is_in(self.request, &found.value)) {
+            if found.as_ref().is_some_and(|found| assignment.is_stored_in(self.request, &found.value)) {
                 observed.committed.push(assignment.clone());
                 continue;
             }
             let held = found.as_ref().map_or(0, |found| found.value.addresses_of(&self.request.handle).len());
             observed.undone.push((assignment.cidr(), assignment.addresses.len(), held));
-            let is_as_read =
-                version_of(found.as_ref().map(|found| &found.revision)) == version_of(assignment.revision.as_ref());
-            if may_be_under_way && is_as_read {
-                observed.open.push((assignment.clone(), found));
+            let is_unchanged =
+                compared_revision(found.as_ref().map(|found| &found.revision)) == compared_revision(assignment.revision.as_ref());
+            if may_be_in_progress && is_unchanged {
+                observed.pending.push((assignment.clone(), found));
             }
         }
         Ok(observed)
@@ -100,7 +100,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 
     /// Ensures that no open assignment can take effect any more. After an error, the caller reads again.
     async fn invalidate_pending(&self, observed: &ObservedWrite) -> Result<(), StoreError> {
-        for (assignment, found) in &observed.open {
+        for (assignment, found) in &observed.pending {
             let writes = self.writes_without(assignment, found.as_ref())?;
             self.store.write(&writes).await.map_err(|error| error.cause)?;
         }
@@ -122,7 +122,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                 WriteModel::Transactional => assignment.prior_affinity.as_ref(),
                 WriteModel::PerObject => None,
             };
-            return create_first(empty, &owner, prior);
+            return empty_block_writes(empty, &owner, prior);
         };
         let mut block = found.value.clone();
         block.count_write();
@@ -133,17 +133,17 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
     /// next attempt, unless the lost write changes the handle and may still take effect. They are then dropped, so that
     /// a later attempt has to write the handle, and that write invalidates the lost one.
     async fn correct_handle(&mut self, unknown: &UnknownWrite<'_>, observed: &ObservedWrite) {
-        let Some(sent) = &unknown.list.handle else { return consume_reserved(self.snapshot, &observed.committed) };
+        let Some(sent_handle) = &unknown.list.handle else { return consume_reserved(self.snapshot, &observed.committed) };
         let (read, now) = (self.snapshot.handle(), observed.handle.as_ref());
-        let is_unchanged = version_of(now.map(|now| &now.revision)) == version_of(read.map(|read| &read.revision));
+        let is_unchanged = compared_revision(now.map(|now| &now.revision)) == compared_revision(read.map(|read| &read.revision));
         let reserved = self.snapshot.take_reserved();
         let surplus: Vec<(Cidr, usize)> = match now {
             // The handle's write is the first of the list, so it took effect if a later write was lost.
-            _ if unknown.sent.is_some_and(|lost| lost > 0) => {
+            _ if unknown.lost_write.is_some_and(|lost| lost > 0) => {
                 observed.undone.iter().map(|(cidr, n, _)| (*cidr, *n)).collect()
             }
             _ if is_unchanged => reserved.into_iter().collect(),
-            Some(now) if now.value == *sent => {
+            Some(now) if now.value == *sent_handle => {
                 observed.undone.iter().filter_map(|undone| surplus(&now.value, undone)).collect()
             }
             // Another operation changed the handle. At worst it counts too many addresses, and DEL corrects that.
@@ -157,7 +157,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 
 /// Returns the part of a revision that a write compares. On Kubernetes, a revision has other parts, which may depend on
 /// the request that read the object.
-fn version_of(revision: Option<&Revision>) -> Option<&str> {
+fn compared_revision(revision: Option<&Revision>) -> Option<&str> {
     revision.map(Revision::resource_version)
 }
 

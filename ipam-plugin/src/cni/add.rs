@@ -109,7 +109,7 @@ async fn addresses<S: Store, C: Clock>(
         Box::pin(ensure_labels(store, &request.owner(), call.labels_marker.as_deref())).await?;
         return Ok(vec![Box::pin(assign_address(store, clock, &request, ip, inputs)).await?]);
     }
-    request.passed_over = call.busy_addresses(clock.now());
+    request.skipped = call.busy_addresses(clock.now());
     request.notes = call.notes(clock.now());
     let assigned = assign(store, clock, &request, inputs).await?;
     request.notes.keep(assigned.searches, clock.now());
@@ -119,7 +119,7 @@ async fn addresses<S: Store, C: Clock>(
         drop(call.releasing());
     }
     if let Some(mut recent) = call.recent_blocks(lock.as_ref(), store) {
-        recent.note(&call.network, call.namespace(), assigned.recent, assigned.last_write.as_ref());
+        recent.note(&call.network, call.namespace(), assigned.next_hints, assigned.last_write.as_ref());
     }
     match assigned.shortfalls.into_iter().next() {
         Some(shortfall) => Err(shortfall.into()),

@@ -8,7 +8,7 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
 use super::call::IpamRequest;
-use crate::alloc::one_address::holder;
+use crate::alloc::one_address::describe_owner;
 use crate::error::cni_error;
 use crate::reads::blocks_of;
 
@@ -64,7 +64,7 @@ fn difference_of_address(blocks: &[Entry<Block>], ip: IpAddr, call: &IpamRequest
         return Some(format!("{ip} is free in block {}", block.key));
     };
     if held.handle() != Some(call.handle()) {
-        return Some(format!("{ip} is held by {}", holder(&held)));
+        return Some(format!("{ip} is held by {}", describe_owner(&held)));
     }
     // A VMI in migration has a pod on each of two nodes.
     let slots = [OwnerSlot::Active, OwnerSlot::Alternate];

@@ -55,7 +55,7 @@ async fn try_decrement<S: Store>(
         }
         return Ok(());
     }
-    if !take_off(&mut entry.value, id, counts.iter().copied()) {
+    if !subtract_counts(&mut entry.value, id, counts.iter().copied()) {
         return Ok(());
     }
     let outcome = store.write_one(write(&entry)?).await;
@@ -66,7 +66,7 @@ async fn try_decrement<S: Store>(
 }
 
 /// Takes `counts` off the handle in memory, except those that it does not have. Returns false if it has none of them.
-pub(crate) fn take_off(handle: &mut Handle, id: &HandleId, counts: impl IntoIterator<Item = (Cidr, usize)>) -> bool {
+pub(crate) fn subtract_counts(handle: &mut Handle, id: &HandleId, counts: impl IntoIterator<Item = (Cidr, usize)>) -> bool {
     let mut has_changed = false;
     for (cidr, n) in counts {
         match handle.decrement(id, cidr, n) {

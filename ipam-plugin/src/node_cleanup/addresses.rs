@@ -10,7 +10,7 @@ use libcalico::store::{Entry, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::reads::names_with;
+use crate::reads::blocks_by_name;
 use crate::release::{ReleaseInputs, release, release_from_blocks};
 
 /// Releases the addresses that these endpoints list, and those that the Node lists for its tunnels, as far as they are
@@ -29,7 +29,7 @@ pub(super) async fn release_listed<S: Store, C: Clock>(
     if addresses.is_empty() {
         return Ok(0);
     }
-    let blocks: BTreeSet<Cidr> = names_with(store, &addresses).await?.into_values().collect();
+    let blocks: BTreeSet<Cidr> = blocks_by_name(store, &addresses).await?.into_values().collect();
     let outcome = release_from_blocks(store, clock, blocks, |block| listed.requests(block)).await?;
     for (block, error) in outcome.failed {
         match error {

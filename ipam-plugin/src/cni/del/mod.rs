@@ -54,7 +54,7 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
     let released = release_handles(store, clock, inputs, old.as_ref(), &call.node, listings, &mut lock);
     let released = Box::pin(released).await?;
     if let Some(mut recent) = call.recent_blocks(lock.lock(), store) {
-        recent.note_write(&call.network, released.last_write.as_ref());
+        recent.store_write(&call.network, released.last_write.as_ref());
     }
     let addresses = comma_separated(&released.ips);
     tracing::info!(addresses, count = released.addresses, handle = %call.container_handle(), "released addresses");

@@ -13,7 +13,7 @@ use crate::block_writes::write_released;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_refs;
-use crate::reads::{Found, find_each, names_with};
+use crate::reads::{Found, find_each, blocks_by_name};
 use crate::retry::{OPERATION, Retry};
 
 /// The outcome for the addresses.
@@ -59,7 +59,7 @@ pub async fn release_addresses<S: Store, C: Clock>(
             None => astray.extend(requests),
         }
     }
-    let named = names_with(store, &astray.iter().map(|request| request.ip).collect()).await?;
+    let named = blocks_by_name(store, &astray.iter().map(|request| request.ip).collect()).await?;
     let mut further = BTreeMap::<Option<Cidr>, Vec<ReleaseRequest>>::new();
     for request in astray {
         further.entry(named.get(&request.ip).copied()).or_default().push(request);
@@ -155,7 +155,7 @@ impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
         let (mut writes, mut counted) = (vec![write_released(block)?], Vec::new());
         for (id, n) in &released.per_handle {
             let Some(mut handle) = handles.get(id).cloned() else { continue };
-            if handle_refs::take_off(&mut handle.value, id, [(block.key, *n)]) {
+            if handle_refs::subtract_counts(&mut handle.value, id, [(block.key, *n)]) {
                 writes.push(handle_refs::write(&handle)?);
                 counted.push(handle);
             }

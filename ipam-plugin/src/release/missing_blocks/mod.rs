@@ -10,7 +10,7 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 use time::OffsetDateTime;
 
-use crate::block_writes::{PriorAffinity, create_first};
+use crate::block_writes::{PriorAffinity, empty_block_writes};
 
 /// Returns the owner's pending affinities to those of the missing blocks that may still be created. Without an
 /// affinity, or with one in another state, no creation can be in progress, and creating the block would only leave an
@@ -55,7 +55,7 @@ pub(super) async fn read_affinities<S: Store>(
 pub(super) fn writes(affinity: &Entry<BlockAffinity>, now: OffsetDateTime) -> Result<Vec<Write>, StoreError> {
     let AffinityKey { owner, cidr } = &affinity.key;
     match Block::new(*cidr, owner, now) {
-        Ok(empty) => create_first(empty, owner, Some(&PriorAffinity::Existing(affinity.clone()))),
+        Ok(empty) => empty_block_writes(empty, owner, Some(&PriorAffinity::Existing(affinity.clone()))),
         Err(error) => {
             tracing::warn!(block = %cidr, %error, "skipping a missing block that no process can create");
             Ok(Vec::new())

@@ -319,17 +319,17 @@ fn details_of(error: &IpamError) -> String {
                 .into()
         }
         IpamError::Shortfall(shortfall) => match &shortfall.cause {
-            limit @ Exhaustion::BlockLimit { .. } => format!("{limit}; {}", listed(&shortfall.refused)),
-            _ => listed(&shortfall.refused),
+            limit @ Exhaustion::BlockLimit { .. } => format!("{limit}; {}", join_refused(&shortfall.refused)),
+            _ => join_refused(&shortfall.refused),
         },
         IpamError::Pools(_) if error.refused_pools().is_empty() => {
             "there is no IPPool; make one with: calico-ipam apply -f pool.yaml".into()
         }
-        _ => listed(error.refused_pools()),
+        _ => join_refused(error.refused_pools()),
     }
 }
 
-fn listed(refused: &[RefusedPool]) -> String {
+fn join_refused(refused: &[RefusedPool]) -> String {
     refused.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 

@@ -18,8 +18,8 @@ pub async fn ensure_labels<S: Store>(store: &S, owner: &Owner, marker: Option<&P
     add_labels(store, owner, &OpenGate).await?;
     // Without the marker, the next ADD of a requested address lists the affinities again.
     let Some(marker) = marker else { return Ok(()) };
-    let noted = marker.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(marker, ""));
-    if let Err(error) = noted {
+    let written = marker.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(marker, ""));
+    if let Err(error) = written {
         tracing::warn!(
             file = %marker.display(),
             %error,

@@ -15,7 +15,7 @@ use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::Snapshot;
 use crate::block_writes::PriorAffinity;
 use crate::error::{IpamError, Shortfall};
-use crate::exhausted::Outcome;
+use crate::exhausted::SearchOutcome;
 use crate::handle_refs::subtract_counts;
 
 /// An assigned address.
@@ -40,7 +40,7 @@ pub struct Assigned {
     /// The revision of the last block written.
     pub(crate) last_write: Option<Revision>,
     /// The outcomes of searches of all blocks.
-    pub(crate) searches: Vec<Outcome>,
+    pub(crate) searches: Vec<SearchOutcome>,
     /// True if the node claimed another block.
     pub(crate) has_claimed: bool,
 }
@@ -216,8 +216,11 @@ pub(crate) fn write_list(
     }
     let mut positions = Vec::with_capacity(assignments.len());
     for assignment in assignments {
-        let pending =
-            assignment.prior_affinity.as_ref().map(|prior| prior.pending(owner, assignment.cidr())).transpose()?;
+        let pending = assignment
+            .prior_affinity
+            .as_ref()
+            .map(|prior| prior.pending_write(owner, assignment.cidr()))
+            .transpose()?;
         let affinity = pending.as_ref().map(|_| writes.len());
         writes.extend(pending);
         writes.push(match &assignment.revision {

@@ -88,8 +88,8 @@ impl BlockHints {
     /// Records the revision. Returns true if it is new.
     fn set_last_write(&mut self, network: &str, written: Option<&Revision>) -> bool {
         let Some(revision) = written.map(Revision::resource_version) else { return false };
-        let hints = self.hints.since.insert(network.to_owned(), revision.to_owned());
-        hints.as_deref() != Some(revision)
+        let previous = self.hints.since.insert(network.to_owned(), revision.to_owned());
+        previous.as_deref() != Some(revision)
     }
 
     /// Writes the file. Failure costs the next ADD a round trip or two and has no other effect.

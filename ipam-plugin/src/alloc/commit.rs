@@ -71,8 +71,12 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                             WriteModel::Transactional => None,
                             WriteModel::PerObject => Some(index),
                         };
-                        self.resolve_unknown_outcome(&UnknownWrite { list: &list, assignments: &assignments, lost_write })
-                            .await
+                        self.resolve_unknown_outcome(&UnknownWrite {
+                            list: &list,
+                            assignments: &assignments,
+                            lost_write,
+                        })
+                        .await
                     }
                     _ => self.split_applied(&list, &assignments, applied).await,
                 };
@@ -100,7 +104,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         for (assignment, (affinity, block)) in assignments.iter().zip(&list.assignments) {
             self.snapshot.record_block(assignment.block.clone(), revisions[*block].clone());
             if let (Some(index), Some(prior)) = (affinity, &assignment.prior_affinity) {
-                let written = prior.written(&owner, assignment.cidr(), revisions[*index].clone());
+                let written = prior.pending_entry(&owner, assignment.cidr(), revisions[*index].clone());
                 match confirm(self.store, written).await {
                     Ok(confirmed) => self.snapshot.record_affinity(confirmed),
                     Err(error) => warn_unconfirmed(assignment.cidr(), &error),
@@ -137,8 +141,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         for assignment in committed.iter().filter(|assignment| assignment.prior_affinity.is_some()) {
             let key = AffinityKey { owner: self.request.owner(), cidr: assignment.cidr() };
             let outcome = match self.store.get::<BlockAffinity>(&key).await {
-                Ok(found) if found.value.state == AffinityState::Confirmed => Ok(found),
-                Ok(found) => confirm(self.store, found).await,
+                Ok(stored) if stored.value.state == AffinityState::Confirmed => Ok(stored),
+                Ok(stored) => confirm(self.store, stored).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = outcome {

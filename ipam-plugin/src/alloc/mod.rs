@@ -37,7 +37,7 @@ use crate::alloc::reserved_handle::release_reserved;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
 use crate::clock::Clock;
 use crate::error::{Exhaustion, IpamError};
-use crate::retry::{OPERATION, Retry};
+use crate::retry::{OPERATION_TIME, Retry};
 
 /// The progress of one family.
 struct FamilyProgress<'a> {
@@ -97,7 +97,7 @@ pub async fn assign<S: Store, C: Clock>(
         request,
         families,
         snapshot,
-        retry: Retry::new(clock, OPERATION),
+        retry: Retry::new(clock, OPERATION_TIME),
         committed_assignments: Vec::new(),
         already_held: Vec::new(),
         last_write: None,
@@ -136,7 +136,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
                 return Ok(());
             }
             if !round.missing.lists.is_empty() && self.last_release.is_none() {
-                self.last_release = self.request.notes.begin();
+                self.last_release = self.request.notes.begin_search();
             }
             if round.missing != MissingReads::default() {
                 match self.counts_to_reserve(&round) {
@@ -281,8 +281,9 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         let (snapshot, release) = (&self.snapshot, self.last_release);
         let is_complete = |family: &&FamilyProgress<'_>| family.remaining == 0 || family.exhausted.is_some();
         let completed = self.families.iter().filter(is_complete);
-        let searches =
-            completed.filter_map(|family| family.planner.outcome(snapshot, family.exhausted.as_ref(), release)).collect();
+        let searches = completed
+            .filter_map(|family| family.planner.outcome(snapshot, family.exhausted.as_ref(), release))
+            .collect();
         let has_claimed = self.committed_assignments.iter().any(|assignment| assignment.prior_affinity.is_some());
         let shortfalls = self.families.iter_mut().filter_map(|family| {
             let cause = family.exhausted.take()?;

@@ -61,9 +61,9 @@ impl Predecessor {
         let blocks = blocks_by_pool(&all_pools(store).await?, addresses);
         let requests = |block: &Block| self.requests(block, addresses);
         let mut outcome = release_from_blocks(store, clock, blocks, requests).await?;
-        let is_astray = |ip: &&IpAddr| outcome.missing.iter().any(|block| block.contains(**ip));
-        let astray: BTreeSet<IpAddr> = addresses.iter().filter(is_astray).copied().collect();
-        let named: BTreeSet<Cidr> = blocks_by_name(store, &astray).await?.into_values().collect();
+        let is_unlocated = |ip: &&IpAddr| outcome.missing.iter().any(|block| block.contains(**ip));
+        let unlocated: BTreeSet<IpAddr> = addresses.iter().filter(is_unlocated).copied().collect();
+        let named: BTreeSet<Cidr> = blocks_by_name(store, &unlocated).await?.into_values().collect();
         let further = release_from_blocks(store, clock, named, requests).await?;
         outcome.failed.extend(further.failed);
         outcome.released.extend(further.released);
@@ -89,12 +89,12 @@ mod tests {
     }
 
     fn clusters() -> [Cluster; 2] {
-        let blocks_by_pool = |store| {
+        let with_pool = |store| {
             let cluster = Cluster::on(store);
             cluster.pool("pool4", "10.65.0.0/16", 26);
             cluster
         };
-        [blocks_by_pool(MemoryStore::sequential()), blocks_by_pool(MemoryStore::transactional())]
+        [with_pool(MemoryStore::sequential()), with_pool(MemoryStore::transactional())]
     }
 
     fn request(cluster: &Cluster, handle: &str, pod: Option<(&str, &str)>) -> AssignRequest {

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 
 use crate::alloc::inputs::InputsQuery;
 use crate::alloc::predecessor::Predecessor;
-use crate::exhausted::Notes;
+use crate::exhausted::SearchNotes;
 
 /// A request for addresses from the pools.
 #[derive(Debug, Clone)]
@@ -47,8 +47,8 @@ pub struct AssignRequest {
     pub predecessor: Option<Predecessor>,
     /// Addresses that are assigned only if there is no other.
     pub skipped: BTreeSet<IpAddr>,
-    /// HintedBlocks searches of this node that found no free address.
-    pub notes: Notes,
+    /// Recent searches of this node that found no free address.
+    pub notes: SearchNotes,
 }
 
 /// A namespace, as the namespace selectors of pools match it.
@@ -79,7 +79,7 @@ impl AssignRequest {
             all_or_nothing: false,
             predecessor: None,
             skipped: BTreeSet::new(),
-            notes: Notes::default(),
+            notes: SearchNotes::default(),
         }
     }
 

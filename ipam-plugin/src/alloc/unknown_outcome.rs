@@ -13,7 +13,7 @@ use crate::alloc::commit::{Commit, UnknownWrite};
 use crate::block_writes::empty_block_writes;
 use crate::clock::Clock;
 use crate::handle_refs::decrement;
-use crate::retry::{Retry, UNDO};
+use crate::retry::{Retry, UNDO_TIME};
 
 /// The handle and the blocks as read after the lost write.
 struct ObservedWrite {
@@ -31,7 +31,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
     /// two exceptions: the handle's own write is still in progress, or the datastore stayed unreachable for too long.
     /// The handle may then count too many addresses, and a DEL corrects that.
     pub(super) async fn resolve_unknown_outcome(&mut self, unknown: &UnknownWrite<'_>) -> Vec<BlockAssignment> {
-        let mut retry = Retry::new(self.clock, UNDO);
+        let mut retry = Retry::new(self.clock, UNDO_TIME);
         loop {
             let error = match self.observe(unknown).await {
                 Ok(observed) => match self.invalidate_pending(&observed).await {
@@ -73,7 +73,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         let handle = answers.get(&handle)?;
         let mut observed = ObservedWrite { handle, committed: Vec::new(), undone: Vec::new(), pending: Vec::new() };
         for (n, assignment) in unknown.assignments.iter().enumerate() {
-            let found = answers.get(&blocks[n])?;
+            let stored = answers.get(&blocks[n])?;
             let may_be_in_progress = match (unknown.lost_write, &assignment.prior_affinity) {
                 (Some(lost_write), _) => lost_write == unknown.list.assignments[n].1,
                 (None, None) => true,
@@ -83,16 +83,16 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                     answers.get(&affinities[n]).is_ok_and(|affinity| prior.is_unchanged(affinity.as_ref()))
                 }
             };
-            if found.as_ref().is_some_and(|found| assignment.is_stored_in(self.request, &found.value)) {
+            if stored.as_ref().is_some_and(|stored| assignment.is_stored_in(self.request, &stored.value)) {
                 observed.committed.push(assignment.clone());
                 continue;
             }
-            let held = found.as_ref().map_or(0, |found| found.value.addresses_of(&self.request.handle).len());
+            let held = stored.as_ref().map_or(0, |stored| stored.value.addresses_of(&self.request.handle).len());
             observed.undone.push((assignment.cidr(), assignment.addresses.len(), held));
-            let is_unchanged =
-                compared_revision(found.as_ref().map(|found| &found.revision)) == compared_revision(assignment.revision.as_ref());
+            let is_unchanged = compared_revision(stored.as_ref().map(|stored| &stored.revision))
+                == compared_revision(assignment.revision.as_ref());
             if may_be_in_progress && is_unchanged {
-                observed.pending.push((assignment.clone(), found));
+                observed.pending.push((assignment.clone(), stored));
             }
         }
         Ok(observed)
@@ -100,8 +100,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 
     /// Ensures that no open assignment can take effect any more. After an error, the caller reads again.
     async fn invalidate_pending(&self, observed: &ObservedWrite) -> Result<(), StoreError> {
-        for (assignment, found) in &observed.pending {
-            let writes = self.writes_without(assignment, found.as_ref())?;
+        for (assignment, stored) in &observed.pending {
+            let writes = self.writes_without(assignment, stored.as_ref())?;
             self.store.write(&writes).await.map_err(|error| error.cause)?;
         }
         Ok(())
@@ -111,9 +111,9 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
     fn writes_without(
         &self,
         assignment: &BlockAssignment,
-        found: Option<&Entry<Block>>,
+        stored: Option<&Entry<Block>>,
     ) -> Result<Vec<Write>, StoreError> {
-        let Some(found) = found else {
+        let Some(stored) = stored else {
             let owner = self.request.owner();
             let empty = Block::new(assignment.cidr(), &owner, self.snapshot.now)
                 .map_err(|error| StoreError::Other(error.to_string()))?;
@@ -124,18 +124,21 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             };
             return empty_block_writes(empty, &owner, prior);
         };
-        let mut block = found.value.clone();
+        let mut block = stored.value.clone();
         block.count_write();
-        Ok(vec![Write::update::<Block>(&found.key, &block, &found.revision)?])
+        Ok(vec![Write::update::<Block>(&stored.key, &block, &stored.revision)?])
     }
 
     /// Takes off the handle the counts of assignments that did not take effect. Counts made beforehand stay for the
     /// next attempt, unless the lost write changes the handle and may still take effect. They are then dropped, so that
     /// a later attempt has to write the handle, and that write invalidates the lost one.
     async fn correct_handle(&mut self, unknown: &UnknownWrite<'_>, observed: &ObservedWrite) {
-        let Some(sent_handle) = &unknown.list.handle else { return consume_reserved(self.snapshot, &observed.committed) };
+        let Some(sent_handle) = &unknown.list.handle else {
+            return consume_reserved(self.snapshot, &observed.committed);
+        };
         let (read, now) = (self.snapshot.handle(), observed.handle.as_ref());
-        let is_unchanged = compared_revision(now.map(|now| &now.revision)) == compared_revision(read.map(|read| &read.revision));
+        let is_unchanged =
+            compared_revision(now.map(|now| &now.revision)) == compared_revision(read.map(|read| &read.revision));
         let reserved = self.snapshot.take_reserved();
         let surplus: Vec<(Cidr, usize)> = match now {
             // The handle's write is the first of the list, so it took effect if a later write was lost.

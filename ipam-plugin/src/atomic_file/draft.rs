@@ -72,7 +72,7 @@ impl Draft {
     /// # Errors
     /// Returns an error if the directory is missing, read-only or full.
     pub fn beside(target: &Path) -> Result<Draft, AtomicFileError> {
-        let mut refused = io::Error::from(ErrorKind::AlreadyExists);
+        let mut last_error = io::Error::from(ErrorKind::AlreadyExists);
         for _ in 0..ATTEMPTS {
             let path = draft_name(target);
             match create(&path) {
@@ -84,14 +84,14 @@ impl Draft {
                     // Another process has that name, or removed the draft before it was locked.
                     let is_taken = matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound)
                         && target.parent().is_none_or(Path::exists);
-                    refused = error;
+                    last_error = error;
                     if !is_taken {
                         break;
                     }
                 }
             }
         }
-        Err(AtomicFileError { action: "create a file beside", path: target.into(), source: refused })
+        Err(AtomicFileError { action: "create a file beside", path: target.into(), source: last_error })
     }
 
     /// Appends bytes.
@@ -124,7 +124,7 @@ impl Draft {
         if let Some(owner) = owner {
             keep_owner(&file, owner, &name.target);
         }
-        file.sync_all().map_err(|source| name.error("synchronise", source))?;
+        file.sync_all().map_err(|source| name.error("synchronize", source))?;
         Ok(Finished { name })
     }
 }
@@ -198,8 +198,8 @@ fn keep_owner(file: &File, owner: (u32, u32), target: &Path) {
 
 pub(super) fn sync_directory(file: &Path) -> Result<(), AtomicFileError> {
     let directory = file.parent().unwrap_or(Path::new("/"));
-    let synchronised = File::open(directory).and_then(|directory| directory.sync_all());
-    synchronised.map_err(|source| AtomicFileError { action: "synchronise", path: directory.into(), source })
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(|source| AtomicFileError { action: "synchronize", path: directory.into(), source })
 }
 
 /// The extended attribute with the SELinux label.

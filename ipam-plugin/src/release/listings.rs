@@ -26,8 +26,8 @@ pub struct Leaving {
 
 impl Leaving {
     pub(crate) fn new(block: Cidr, allocation: &Allocation<'_>) -> Self {
-        let noted = |key: &str| allocation.attributes()?.get(key).filter(|text| !text.is_empty()).cloned();
-        let pod = noted("namespace").zip(noted("pod"));
+        let attribute = |key: &str| allocation.attributes()?.get(key).filter(|text| !text.is_empty()).cloned();
+        let pod = attribute("namespace").zip(attribute("pod"));
         Leaving { ip: allocation.ip, pod, handle: allocation.handle(), block: Some(block) }
     }
 }

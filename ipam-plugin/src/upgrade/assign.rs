@@ -20,7 +20,7 @@ use crate::error::IpamError;
 use crate::lock::LockError;
 
 /// Number of attempts of a write that loses races. `PAUSE` is the time between two attempts.
-const TRIES: u32 = 5;
+const ATTEMPTS: u32 = 5;
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 /// The error of a failed pass.
@@ -96,7 +96,7 @@ pub(super) async fn until_written<C: Clock>(
     clock: &C,
     attempt: impl AsyncFn() -> Result<(), UpgradeError>,
 ) -> Result<(), UpgradeError> {
-    for _ in 1..TRIES {
+    for _ in 1..ATTEMPTS {
         match attempt().await {
             Err(UpgradeError::Store(StoreError::Conflict { .. })) => clock.sleep(PAUSE).await,
             outcome => return outcome,

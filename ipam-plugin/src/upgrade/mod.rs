@@ -110,9 +110,9 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
 /// Returns true if an address is a pod's. A pod that has ended may have lost it to another pod.
 fn has_address(pod: &Pod, ip: IpAddr) -> bool {
     let status = &pod.status;
-    let ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");
+    let has_ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");
     let all: BTreeSet<&str> = status.pod_ips.iter().map(|ip| ip.ip.as_str()).chain([status.pod_ip.as_str()]).collect();
-    !ended && all.into_iter().any(|text| text.parse() == Ok(ip))
+    !has_ended && all.into_iter().any(|text| text.parse() == Ok(ip))
 }
 
 /// Stops or starts the plugins of the whole cluster.

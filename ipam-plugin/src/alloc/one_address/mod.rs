@@ -21,7 +21,7 @@ use crate::block_writes::PriorAffinity;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_refs::decrement;
-use crate::retry::{OPERATION, Retry};
+use crate::retry::{OPERATION_TIME, Retry};
 
 /// Assigns `ip` to the request's handle. Pool selectors, reservations, manual assignment and block limits do not apply
 /// (IPAM-134, IPAM-137). A restricted request is an exception: the namespace selector and reservations apply to it.
@@ -54,7 +54,7 @@ struct RequestedAddress<'a> {
 impl<'a> RequestedAddress<'a> {
     async fn assign<S: Store, C: Clock>(&mut self, store: &S, clock: &C) -> Result<BlockSource, IpamError> {
         let owner = self.request.owner();
-        let mut retry = Retry::new(clock, OPERATION);
+        let mut retry = Retry::new(clock, OPERATION_TIME);
         loop {
             self.read(store).await?;
             let Some((assignment, predecessor)) = self.assign_in_memory()? else {

@@ -28,7 +28,8 @@ impl FamilyPlanner<'_> {
         remaining: usize,
     ) -> Result<Option<PlannerStep>, IpamError> {
         let step = self.claim(snapshot, remaining)?;
-        if !snapshot.inputs.affinities_may_lag || self.count_owned(snapshot) + AFFINITIES_BEYOND_CACHE < self.block_limit(snapshot)
+        if !snapshot.inputs.affinities_may_lag
+            || self.count_owned(snapshot) + AFFINITIES_BEYOND_CACHE < self.block_limit(snapshot)
         {
             return Ok(step);
         }

@@ -9,7 +9,7 @@ use libcalico::net::Cidr;
 use super::FamilyPlanner;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
 use crate::error::{Exhaustion, Shortfall};
-use crate::exhausted::{FullBlock, Note, Outcome, SearchedPool};
+use crate::exhausted::{FullBlock, Note, SearchOutcome, SearchedPool};
 
 impl FamilyPlanner<'_> {
     /// Returns the note of an earlier equal search, if the note is valid and this plan has not searched itself.
@@ -39,7 +39,9 @@ impl FamilyPlanner<'_> {
     /// Returns true if the owner's affinity to the block is confirmed.
     pub(super) fn is_confirmed(&self, snapshot: &Snapshot, cidr: &Cidr) -> bool {
         let is_confirmed_state = |state| matches!(state, AffinityState::Confirmed | AffinityState::Unset);
-        snapshot.own_affinities(self.version).any(|entry| entry.key.cidr == *cidr && is_confirmed_state(entry.value.state))
+        snapshot
+            .own_affinities(self.version)
+            .any(|entry| entry.key.cidr == *cidr && is_confirmed_state(entry.value.state))
     }
 
     /// Returns the reason for a search without a free address.
@@ -57,7 +59,7 @@ impl FamilyPlanner<'_> {
         snapshot: &Snapshot,
         exhausted: Option<&Exhaustion>,
         release: Option<u64>,
-    ) -> Option<Outcome> {
+    ) -> Option<SearchOutcome> {
         let is_exhausted = match exhausted {
             // A block that was skipped because its affinity could not be repaired may give an address soon.
             Some(_) if !self.excluded.is_empty() => return None,
@@ -68,13 +70,13 @@ impl FamilyPlanner<'_> {
         let search = self.search.clone();
         if !snapshot.has_all_blocks(self.version) {
             let note = self.valid_note(snapshot).filter(|_| is_exhausted)?;
-            return Some(Outcome::Noted(note.clone(), self.full_blocks(snapshot)));
+            return Some(SearchOutcome::Noted(note.clone(), self.full_blocks(snapshot)));
         }
         if !is_exhausted {
-            return Some(Outcome::Found(search));
+            return Some(SearchOutcome::Found(search));
         }
         let pools = self.pools().iter().map(|pool| snapshot.pool_use(&pool.cidr)).collect();
-        Some(Outcome::Exhausted { search, release, pools, own: self.full_blocks(snapshot) })
+        Some(SearchOutcome::Exhausted { search, release, pools, own: self.full_blocks(snapshot) })
     }
 
     /// Returns the own blocks that stay full until they are written. A block with a cooling-down address does not,

@@ -40,7 +40,7 @@ pub(super) async fn run(args: &CheckArgs, app: &mut App<'_>) -> Result<CommandOu
     if !documents::print_document(app.format, app.out, &report)? {
         report.print(app)?;
     }
-    Ok(if report.is_clean() { CommandOutcome::Fine } else { CommandOutcome::Wrong })
+    Ok(if report.is_clean() { CommandOutcome::Success } else { CommandOutcome::Findings })
 }
 
 async fn read_report(app: &App<'_>, settle: Duration) -> Result<Report, CliError> {
@@ -51,7 +51,7 @@ async fn read_report(app: &App<'_>, settle: Duration) -> Result<Report, CliError
     }
     tokio::time::sleep(settle).await;
     let cluster = ClusterRead::read(app.store).await?;
-    Ok(Report::new(&cluster).also_in(&first))
+    Ok(Report::new(&cluster).retain_common(&first))
 }
 
 /// The numbers of objects read, and the findings. `release --from-report` reads it as JSON.
@@ -59,7 +59,7 @@ async fn read_report(app: &App<'_>, settle: Duration) -> Result<Report, CliError
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
     /// Numbers of the objects read.
-    pub(super) looked_at: LookedAt,
+    pub(super) looked_at: ReadCounts,
     /// Inconsistencies.
     pub(super) findings: Vec<Finding>,
     /// Findings worth a note that are not inconsistencies.
@@ -73,7 +73,7 @@ pub(super) struct Report {
 /// Number of objects of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct LookedAt {
+pub(super) struct ReadCounts {
     pub(super) pools: usize,
     pub(super) blocks: usize,
     pub(super) addresses: usize,
@@ -84,7 +84,7 @@ pub(super) struct LookedAt {
 impl Report {
     /// Compares the objects read.
     pub(super) fn new(cluster: &ClusterRead) -> Self {
-        let looked_at = LookedAt {
+        let looked_at = ReadCounts {
             pools: cluster.pools.len(),
             blocks: cluster.blocks.len(),
             addresses: cluster.blocks.iter().map(|block| block.value.allocated().count()).sum(),
@@ -98,7 +98,7 @@ impl Report {
 
     /// Removes the findings that `earlier` does not contain with the same revisions, because an operation in progress
     /// causes those.
-    pub(super) fn also_in(mut self, earlier: &Report) -> Self {
+    pub(super) fn retain_common(mut self, earlier: &Report) -> Self {
         self.findings.retain(|finding| earlier.findings.contains(finding));
         self.notes.retain(|note| earlier.notes.contains(note));
         self.unreadable.retain(|value| earlier.unreadable.contains(value));
@@ -117,23 +117,23 @@ impl Report {
 
     /// Prints the report as text.
     pub(super) fn print(&self, app: &mut App<'_>) -> Result<(), CliError> {
-        let LookedAt { pools, blocks, addresses, handles, endpoints } = self.looked_at;
-        app.say(format_args!(
+        let ReadCounts { pools, blocks, addresses, handles, endpoints } = self.looked_at;
+        app.print_line(format_args!(
             "{pools} pools, {blocks} blocks, {addresses} addresses in use, {handles} handles, {endpoints} endpoints"
         ))?;
         for finding in &self.findings {
-            app.say(finding)?;
+            app.print_line(finding)?;
         }
         for UnreadableObject { key, reason } in &self.unreadable {
-            app.say(format_args!("unreadable: {key}: {reason}"))?;
+            app.print_line(format_args!("unreadable: {key}: {reason}"))?;
         }
         for note in &self.notes {
-            app.say(format_args!("note: {note}"))?;
+            app.print_line(format_args!("note: {note}"))?;
         }
         match self.findings.len() + self.unreadable.len() {
-            0 => app.say("nothing is wrong"),
-            1 => app.say("1 thing is wrong"),
-            n => app.say(format_args!("{n} things are wrong")),
+            0 => app.print_line("nothing is wrong"),
+            1 => app.print_line("1 thing is wrong"),
+            n => app.print_line(format_args!("{n} things are wrong")),
         }
     }
 
@@ -215,7 +215,7 @@ mod tests {
         let report =
             |findings| Report { looked_at: Default::default(), findings, notes: Vec::new(), unreadable: Vec::new() };
         let (first, second) = (report(vec![overlap.clone(), orphan("1")]), report(vec![overlap.clone(), orphan("2")]));
-        assert_eq!(second.also_in(&first), report(vec![overlap]));
+        assert_eq!(second.retain_common(&first), report(vec![overlap]));
     }
 
     #[test]

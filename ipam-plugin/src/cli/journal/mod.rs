@@ -104,11 +104,11 @@ impl JournalArgs {
 pub(super) fn list(args: &JournalArgs, format: Format, out: &mut dyn Write) -> Result<CommandOutcome, CliError> {
     let rows: Vec<Row> = entries(args)?.into_iter().map(Row::from_entry).collect();
     if documents::print_document(format, out, &rows)? {
-        return Ok(CommandOutcome::Fine);
+        return Ok(CommandOutcome::Success);
     }
     if rows.is_empty() {
         writeln!(out, "This node has no deferred DEL").map_err(CliError::Output)?;
-        return Ok(CommandOutcome::Fine);
+        return Ok(CommandOutcome::Success);
     }
     let mut table = documents::new_table(["CONTAINER", "INTERFACE", "WORKLOAD", "NODE", "AGE", "DATASTORE", "REASON"]);
     for row in &rows {
@@ -132,7 +132,7 @@ pub(super) fn list(args: &JournalArgs, format: Format, out: &mut dyn Write) -> R
         table.add_row(cells.map(documents::table_cell));
     }
     documents::print_table(out, &table)?;
-    Ok(CommandOutcome::Fine)
+    Ok(CommandOutcome::Success)
 }
 
 pub(super) async fn run(args: &JournalArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
@@ -148,7 +148,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
     }
     let no_identity = || CliError::NoIdentity(app.datastore.clone());
     let identity = app.store.identity().await?.ok_or_else(no_identity)?;
-    let target = DatastoreIdentity { name: app.spelling.clone(), identity };
+    let target = DatastoreIdentity { name: app.journal_name.clone(), identity };
     let journal = Journal::new(&args.directory);
     let locked = journal.lock()?;
     let pending_dels: Vec<(PathBuf, PendingDel)> =
@@ -180,7 +180,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
     for (entry, pending_del) in chosen {
         locked.adopt(entry, &target)?;
         let former = if pending_del.identity.is_empty() { "unknown" } else { &pending_del.identity };
-        app.say(format_args!(
+        app.print_line(format_args!(
             "the deferred DEL of {} (container {}) now belongs to {} ({}); before: {} ({former})",
             pending_del.workload(),
             pending_del.container_id,
@@ -189,7 +189,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
             pending_del.datastore,
         ))?;
     }
-    Ok(CommandOutcome::Fine)
+    Ok(CommandOutcome::Success)
 }
 
 /// Returns the interface of the container, if an ADD has created one since the DEL was deferred.

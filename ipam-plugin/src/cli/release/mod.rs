@@ -69,7 +69,7 @@ pub(super) async fn run(args: &ReleaseArgs, app: &mut App<'_>) -> Result<Command
     }
     drop(progress);
     print(&rows, app)?;
-    Ok(if rows.iter().any(|row| row.action == REFUSED) { CommandOutcome::Wrong } else { CommandOutcome::Fine })
+    Ok(if rows.iter().any(|row| row.action == REFUSED) { CommandOutcome::Findings } else { CommandOutcome::Success })
 }
 
 const REFUSED: &str = "refused";
@@ -98,10 +98,10 @@ fn print(rows: &[Row], app: &mut App<'_>) -> Result<(), CliError> {
         return Ok(());
     }
     for Row { target, action, detail } in rows {
-        app.say(format_args!("{target}: {action}{}{detail}", if detail.is_empty() { "" } else { ": " }))?;
+        app.print_line(format_args!("{target}: {action}{}{detail}", if detail.is_empty() { "" } else { ": " }))?;
     }
     if rows.is_empty() {
-        app.say("nothing to release")?;
+        app.print_line("nothing to release")?;
     }
     Ok(())
 }

@@ -88,7 +88,7 @@ fn verdict(block: Cidr, cluster: &ClusterRead, force: bool) -> StepVerdict {
     }
     let entry = cluster.blocks.iter().find(|entry| entry.key == block);
     let repair = entry.and_then(|read| {
-        let repaired = read.value.repaired(OffsetDateTime::now_utc(), |ip| cluster.holder_of(&read.value, ip))?;
+        let repaired = read.value.repaired(OffsetDateTime::now_utc(), |ip| cluster.recorded_owner(&read.value, ip))?;
         Some(BlockRepair { read: read.clone(), repaired })
     });
     let vmi_handle = repair.as_ref().filter(|_| !force).and_then(|repair| cluster.uncounted_vmi(repair.repaired()));

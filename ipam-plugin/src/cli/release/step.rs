@@ -103,7 +103,7 @@ pub(super) struct BlockRepair {
 
 impl BlockRepair {
     /// Returns the addresses that the repair frees or keeps.
-    pub(super) fn settled_addresses(&self) -> impl Iterator<Item = IpAddr> {
+    pub(super) fn resolved_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let Repaired { freed, kept, .. } = &self.repaired;
         freed.iter().chain(kept).copied()
     }
@@ -132,8 +132,8 @@ impl BlockRepair {
 /// Returns a description of an address's owner, without the address.
 pub(super) fn owner_of(held: &HeldAddress) -> String {
     let text = held.to_string();
-    let holder = text.strip_prefix(&format!("{} (", held.address)).and_then(|rest| rest.strip_suffix(')'));
-    holder.unwrap_or(&text).to_owned()
+    let owner = text.strip_prefix(&format!("{} (", held.address)).and_then(|rest| rest.strip_suffix(')'));
+    owner.unwrap_or(&text).to_owned()
 }
 
 /// The outcome of a change.

@@ -17,12 +17,12 @@ use crate::write_gate::OpenGate;
 type Attributes<'a> = &'a [(&'a str, &'a str)];
 
 fn clusters() -> [Cluster; 2] {
-    let blocks_by_pool = |store| {
+    let with_pool = |store| {
         let cluster = Cluster::on(store);
         cluster.pool("pool4", "10.65.0.0/16", 26);
         cluster
     };
-    [blocks_by_pool(MemoryStore::sequential()), blocks_by_pool(MemoryStore::transactional())]
+    [with_pool(MemoryStore::sequential()), with_pool(MemoryStore::transactional())]
 }
 
 fn of_pod(namespace: &str, name: &str) -> IpamRequest {

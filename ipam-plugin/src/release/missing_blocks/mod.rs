@@ -21,15 +21,15 @@ use crate::block_writes::{PriorAffinity, empty_block_writes};
 pub(super) async fn read_affinities<S: Store>(
     store: &S,
     owner: Option<&Owner>,
-    absent: &[Cidr],
+    missing: &[Cidr],
 ) -> Result<Vec<Entry<BlockAffinity>>, StoreError> {
-    let Some(owner) = owner.filter(|_| !absent.is_empty()) else { return Ok(Vec::new()) };
+    let Some(owner) = owner.filter(|_| !missing.is_empty()) else { return Ok(Vec::new()) };
     let mut batch = ReadBatch::new();
     let key = |cidr: &Cidr| AffinityKey { owner: owner.clone(), cidr: *cidr };
-    let affinities: Vec<_> = absent.iter().map(|cidr| batch.get::<BlockAffinity>(&key(cidr))).collect();
+    let affinities: Vec<_> = missing.iter().map(|cidr| batch.get::<BlockAffinity>(&key(cidr))).collect();
     let pools = batch.list::<IpPool>(&ObjectSelect::default());
-    let has = |version: &IpVersion| absent.iter().any(|cidr| cidr.version() == *version);
-    let families = [IpVersion::V4, IpVersion::V6].into_iter().filter(has);
+    let has_family = |version: &IpVersion| missing.iter().any(|cidr| cidr.version() == *version);
+    let families = [IpVersion::V4, IpVersion::V6].into_iter().filter(has_family);
     let ranges: Vec<_> = families.map(|version| batch.list_keys::<Block>(&Some(version))).collect();
     let answers = store.read(&batch).await?;
     let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();

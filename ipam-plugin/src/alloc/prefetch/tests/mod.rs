@@ -95,7 +95,7 @@ impl Node {
 
     /// Stores these blocks as the hint, as an ADD does.
     fn hint(&self, blocks: HintedBlocks) {
-        BlockHints::read(&self.directory.path().join("recent")).note("net", "", blocks, None);
+        BlockHints::read(&self.directory.path().join("recent")).store("net", "", blocks, None);
     }
 
     fn held_by(&self, container: &str) -> Vec<IpAddr> {

@@ -1,5 +1,5 @@
-//! [`Trace`]: the data found about a pod, and its text. [`Stored`]: the datastore's objects for the pod: its endpoint
-//! on this node, and the addresses whose allocations name the pod.
+//! [`Trace`]: the data found about a pod, and its text. [`StoredObjects`]: the datastore's objects for the pod: its
+//! endpoint on this node, and the addresses whose allocations name the pod.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -36,12 +36,12 @@ pub(super) struct Trace {
     /// Number of earlier lines that are not shown.
     pub(super) log_left_out: usize,
     /// Parts that could not be read.
-    pub(super) missing: Vec<Missing>,
+    pub(super) missing: Vec<UnreadPart>,
 }
 
 /// A part that could not be read.
 #[derive(Debug, Serialize)]
-pub(super) struct Missing {
+pub(super) struct UnreadPart {
     pub(super) part: &'static str,
     pub(super) reason: String,
 }
@@ -101,7 +101,7 @@ fn print_link(link: &HostLink, say: &mut impl FnMut(String) -> Result<(), CliErr
 
 /// The objects found.
 #[derive(Debug, Default)]
-pub(super) struct Stored {
+pub(super) struct StoredObjects {
     pub(super) endpoint: Option<Endpoint>,
     pub(super) addresses: Vec<Address>,
 }
@@ -128,14 +128,14 @@ pub(super) struct Address {
     pub(super) since: Option<String>,
 }
 
-impl Stored {
+impl StoredObjects {
     /// Reads the objects of a pod, which is given as namespace and name, and of these containers of it.
     pub(super) async fn read(
         store: &Datastore,
         node: &str,
         (namespace, pod): (&str, &str),
         mut containers: BTreeSet<String>,
-    ) -> Result<Stored, Box<dyn Error>> {
+    ) -> Result<StoredObjects, Box<dyn Error>> {
         let names = PodFacts { namespace: namespace.into(), name: pod.into(), ..PodFacts::default() };
         let facts = EndpointFacts {
             node: node.into(),
@@ -150,9 +150,9 @@ impl Stored {
         let blocks = batch.list::<Block>(&None);
         let answers = store.read(&batch).await?;
 
-        let mut found = answers.list(&endpoints);
-        found.retain(|entry| facts.owns(&entry.key.name));
-        let endpoint = found.into_iter().next().map(|entry| Endpoint {
+        let mut pod_endpoints = answers.list(&endpoints);
+        pod_endpoints.retain(|entry| facts.owns(&entry.key.name));
+        let endpoint = pod_endpoints.into_iter().next().map(|entry| Endpoint {
             name: entry.key.name,
             container_id: entry.value.spec.container_id,
             networks: entry.value.spec.ip_networks,
@@ -168,21 +168,21 @@ impl Stored {
             let held = held.filter(|held| is_of(held, namespace, pod) || held.handle().is_some_and(is_of_container));
             addresses.extend(held.map(|held| Address::new(&held, block.key, &pools)));
         }
-        addresses.sort_by_key(|found| found.address);
-        Ok(Stored { endpoint, addresses })
+        addresses.sort_by_key(|address| address.address);
+        Ok(StoredObjects { endpoint, addresses })
     }
 }
 
 impl Address {
     fn new(held: &Allocation<'_>, block: Cidr, pools: &[IpPool]) -> Self {
-        let noted = |key: &str| held.attributes().and_then(|attributes| attributes.get(key)).cloned();
+        let attribute = |key: &str| held.attributes().and_then(|attributes| attributes.get(key)).cloned();
         Address {
             address: held.ip,
             block,
             pool: any_pool_of(pools, held.ip).map(|pool| pool.name),
             handle: held.handle().map(|handle| handle.to_string()),
-            node: noted("node"),
-            since: noted("timestamp"),
+            node: attribute("node"),
+            since: attribute("timestamp"),
         }
     }
 }
@@ -191,7 +191,7 @@ impl Address {
 fn is_of(held: &Allocation<'_>, namespace: &str, pod: &str) -> bool {
     let Some(attribute) = held.attribute else { return false };
     [&attribute.active_owner, &attribute.alternate_owner].into_iter().any(|owner| {
-        let says = |key: &str, wanted: &str| owner.get(key).is_some_and(|value| value == wanted);
-        says("namespace", namespace) && says("pod", pod)
+        let has = |key: &str, wanted: &str| owner.get(key).is_some_and(|value| value == wanted);
+        has("namespace", namespace) && has("pod", pod)
     })
 }

@@ -209,7 +209,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     }
 
     async fn commit(&mut self, assignments: Vec<BlockAssignment>) -> Result<(), IpamError> {
-        let touched: Vec<Cidr> = assignments.iter().map(BlockAssignment::cidr).collect();
+        let blocks_to_read: Vec<Cidr> = assignments.iter().map(BlockAssignment::cidr).collect();
         let (store, clock, request, snapshot) = (self.store, self.clock, self.request, &mut self.snapshot);
         match (Commit { store, clock, request, snapshot }).write(assignments).await {
             Ok(committed) => {
@@ -228,7 +228,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
                 if !cause.is_race() && !is_unknown {
                     return Err(cause.into());
                 }
-                self.read_again(touched).await
+                self.read_again(blocks_to_read).await
             }
         }
     }
@@ -246,13 +246,16 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
 
     /// Pauses after a lost race and reads again all objects that may have changed, including the pools and the node's
     /// other blocks.
-    async fn read_again(&mut self, touched: Vec<Cidr>) -> Result<(), IpamError> {
+    async fn read_again(&mut self, blocks_to_read: Vec<Cidr>) -> Result<(), IpamError> {
         if !self.retry.pause().await {
             return Err(IpamError::Contention);
         }
         let own = self.families.iter().flat_map(|family| self.snapshot.own_affinities(family.planner.version));
-        let mut blocks: Vec<Cidr> =
-            own.map(|entry| entry.key.cidr).filter(|cidr| self.snapshot.block(cidr).is_some()).chain(touched).collect();
+        let mut blocks: Vec<Cidr> = own
+            .map(|entry| entry.key.cidr)
+            .filter(|cidr| self.snapshot.block(cidr).is_some())
+            .chain(blocks_to_read)
+            .collect();
         blocks.sort();
         blocks.dedup();
         let now = self.clock.now();

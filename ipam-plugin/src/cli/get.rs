@@ -201,8 +201,9 @@ mod tests {
         );
         let ran = shell.run(&["get", "ipamconfig", "default", "-o", "json"]);
         assert!(ran.out.contains("\"strictAffinity\": true"), "{}", ran.out);
-        for told in ["/calico/ipam/v2/config", "strictAffinity is true, not false", "maxBlocksPerHost is 0, not 2"] {
-            assert!(ran.notices.contains(told), "{}", ran.notices);
+        for expected in ["/calico/ipam/v2/config", "strictAffinity is true, not false", "maxBlocksPerHost is 0, not 2"]
+        {
+            assert!(ran.notices.contains(expected), "{}", ran.notices);
         }
     }
 }

@@ -169,7 +169,7 @@ async fn search_begun_before_a_release_leaves_no_exhaustion_record() {
         Fault::None
     });
     scene.add("x").await.unwrap_err();
-    scene.cluster.store.calm();
+    scene.cluster.store.end_faults();
     assert_eq!(scene.searches("x").await.0, 1);
     assert_eq!(scene.searches("x").await, (0, 0));
 }

@@ -105,9 +105,9 @@ fn deferred_dels_to_two_datastores_are_separate_entries() {
     let entries = journal.entries().unwrap();
     let mut found: Vec<_> = entries.iter().map(|entry| entry.pending_del.as_ref().unwrap()).collect();
     found.sort_by_key(|pending_del| &pending_del.datastore);
-    let told: Vec<_> =
+    let pending: Vec<_> =
         found.iter().map(|pending_del| (pending_del.datastore.as_str(), pending_del.reason.as_str())).collect();
-    assert_eq!(told, [("one", "second"), ("two", "first")]);
+    assert_eq!(pending, [("one", "second"), ("two", "first")]);
     assert!(journal.contains("net", "a", "eth0").unwrap());
 }
 

@@ -51,7 +51,7 @@ pub async fn still_held<S: Store>(store: &S, leaving: &[Leaving]) -> Result<Vec<
 }
 
 /// Reads a handle's blocks and returns the addresses that `requests` selects from them.
-pub async fn leaving_of<S: Store>(
+pub async fn addresses_to_release<S: Store>(
     store: &S,
     handle: &Handle,
     requests: impl Fn(&Block) -> Vec<ReleaseRequest>,

@@ -157,7 +157,7 @@ async fn lost_races_do_not_inflate_the_handle_count() {
         Fault::None
     });
     ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
-    cluster.store.calm();
+    cluster.store.end_faults();
     assert_consistent(&cluster.store.pairs(), true);
 }
 

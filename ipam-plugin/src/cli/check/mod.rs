@@ -178,14 +178,14 @@ mod tests {
         let file = shell.dir.path().join("report.json");
         let line = ["check", "--settle", "0", "--json-report", file.to_str().unwrap()];
         let text = shell.wrong(&line);
-        for told in [
+        for expected in [
             format!("address without endpoint: {leaked} (handle a, node node1"),
             "endpoint without address: default/b on node node1 has 10.0.0.250, which is free\n".into(),
             "orphan handle: orphan counts 1 addresses".into(),
             "unreadable: /calico/ipam/v2/handle/garbage: failed to parse".into(),
             "\n4 things are wrong\n".into(),
         ] {
-            assert!(text.contains(&told), "{told}: {text}");
+            assert!(text.contains(&expected), "{expected}: {text}");
         }
         let report = Report::read(&file).unwrap();
         assert_eq!((report.findings.len(), report.unreadable.len()), (3, 1));
@@ -196,10 +196,10 @@ mod tests {
     fn pending_affinity_of_a_killed_add_is_only_a_note() {
         let shell = Shell::with_pool();
         shell.put("/calico/ipam/v2/host/node1/ipv4/block/10.0.0.64-29", r#"{"state":"pending","deleted":false}"#);
-        let told = "unfinished claim: host:node1 to 10.0.0.64/29 is pending; its next ADD finishes or drops it";
+        let expected = "unfinished claim: host:node1 to 10.0.0.64/29 is pending; its next ADD finishes or drops it";
         for settle in ["0", "1"] {
             let text = shell.ok(&["check", "--settle", settle]);
-            assert!(text.ends_with(&format!("\nnote: {told}\nnothing is wrong\n")), "{text}");
+            assert!(text.ends_with(&format!("\nnote: {expected}\nnothing is wrong\n")), "{text}");
         }
         let report = shell.json(&["check", "--settle", "0"]);
         assert_eq!(report["notes"][0]["finding"], "unfinishedClaim");

@@ -63,10 +63,10 @@ fn adopt_assigns_the_named_deferred_dels_to_the_reachable_datastore() {
         "the journal has no deferred DEL of a container whose ID begins with x; `calico-ipam journal` lists them"
     );
     assert!(owned().is_empty());
-    let said = shell.ok(&["journal", "adopt", "c", "--directory", &directory]);
+    let output = shell.ok(&["journal", "adopt", "c", "--directory", &directory]);
     assert!(
-        said.contains("the deferred DEL of pod team/web (container c1) now belongs to local /x.db (local "),
-        "{said}"
+        output.contains("the deferred DEL of pod team/web (container c1) now belongs to local /x.db (local "),
+        "{output}"
     );
     assert_eq!(owned(), ["c1", "c2"]);
     shell.ok(&["journal", "adopt", "--all", "--directory", &directory]);

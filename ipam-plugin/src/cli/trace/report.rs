@@ -48,55 +48,58 @@ pub(super) struct UnreadPart {
 
 impl Trace {
     pub(super) fn print(&self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut say = |line: String| writeln!(out, "{}", printable::line(&line)).map_err(CliError::Output);
-        say(format!("Pod {}/{} on node {}", self.namespace, self.pod, self.node))?;
+        let mut print_line = |line: String| writeln!(out, "{}", printable::line(&line)).map_err(CliError::Output);
+        print_line(format!("Pod {}/{} on node {}", self.namespace, self.pod, self.node))?;
         for missing in &self.missing {
-            say(format!("Not read: {}: {}", missing.part, missing.reason))?;
+            print_line(format!("Not read: {}: {}", missing.part, missing.reason))?;
         }
         match &self.endpoint {
-            None => say("Endpoint: none".into())?,
+            None => print_line("Endpoint: none".into())?,
             Some(endpoint) => {
-                say(format!("Endpoint: {}", endpoint.name))?;
-                say(format!("  container {}", endpoint.container_id))?;
-                say(format!("  networks {}", endpoint.networks.join(", ")))?;
-                say(format!("  interface {}", endpoint.interface))?;
+                print_line(format!("Endpoint: {}", endpoint.name))?;
+                print_line(format!("  container {}", endpoint.container_id))?;
+                print_line(format!("  networks {}", endpoint.networks.join(", ")))?;
+                print_line(format!("  interface {}", endpoint.interface))?;
             }
         }
-        say(if self.addresses.is_empty() { "Addresses: none" } else { "Addresses:" }.into())?;
+        print_line(if self.addresses.is_empty() { "Addresses: none" } else { "Addresses:" }.into())?;
         for address in &self.addresses {
             let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "<none>".into());
             let (handle, pool, since) = (or_none(&address.handle), or_none(&address.pool), or_none(&address.since));
             let (ip, block, node) = (address.address, address.block, or_none(&address.node));
-            say(format!("  {ip} of block {block}, pool {pool}, handle {handle}, node {node}, since {since}"))?;
+            print_line(format!("  {ip} of block {block}, pool {pool}, handle {handle}, node {node}, since {since}"))?;
         }
         match &self.interface {
-            None => say(format!("Interface: none ({} does not exist)", self.interface_name))?,
-            Some(link) => print_link(link, &mut say)?,
+            None => print_line(format!("Interface: none ({} does not exist)", self.interface_name))?,
+            Some(link) => print_link(link, &mut print_line)?,
         }
-        say(format!("Log: {} lines of {}", self.log.len(), self.log_file.display()))?;
+        print_line(format!("Log: {} lines of {}", self.log.len(), self.log_file.display()))?;
         if self.log_left_out > 0 {
-            say(format!("  {} earlier lines are not shown, see --lines", self.log_left_out))?;
+            print_line(format!("  {} earlier lines are not shown, see --lines", self.log_left_out))?;
         }
-        self.log.iter().try_for_each(|line| say(format!("  {line}")))
+        self.log.iter().try_for_each(|line| print_line(format!("  {line}")))
     }
 }
 
-fn print_link(link: &HostLink, say: &mut impl FnMut(String) -> Result<(), CliError>) -> Result<(), CliError> {
+fn print_link(link: &HostLink, print_line: &mut impl FnMut(String) -> Result<(), CliError>) -> Result<(), CliError> {
     let state = match (link.up, link.carrier) {
         (true, true) => "up",
         (true, false) => "up without carrier",
         (false, _) => "down",
     };
-    say(format!("Interface: {}, number {}, {state}, MTU {}, MAC {}", link.name, link.index, link.mtu, link.mac))?;
+    print_line(format!(
+        "Interface: {}, number {}, {state}, MTU {}, MAC {}",
+        link.name, link.index, link.mtu, link.mac
+    ))?;
     match &link.container_id {
-        Some(id) => say(format!("  of container {id}"))?,
-        None => say("  without a container ID".into())?,
+        Some(id) => print_line(format!("  of container {id}"))?,
+        None => print_line("  without a container ID".into())?,
     }
     if link.routes.is_empty() {
-        return say("Routes: none".into());
+        return print_line("Routes: none".into());
     }
-    say("Routes:".into())?;
-    link.routes.iter().try_for_each(|route| say(format!("  {route}")))
+    print_line("Routes:".into())?;
+    link.routes.iter().try_for_each(|route| print_line(format!("  {route}")))
 }
 
 /// The objects found.

@@ -10,7 +10,8 @@ use crate::clock::Clock;
 use crate::error::{IpamError, cni_error};
 use crate::lock::ReleaseLock;
 use crate::release::{
-    Leaving, Listings, NoListings, ReleaseInputs, ReleasedHandles, leaving_of, release_from_blocks, release_unlisted,
+    Leaving, Listings, NoListings, ReleaseInputs, ReleasedHandles, addresses_to_release, release_from_blocks,
+    release_unlisted,
 };
 use crate::vmi;
 
@@ -76,7 +77,7 @@ pub async fn release_handles<S: Store, C: Clock, L: Listings>(
     let old_handle = old.and_then(|old| Some((old, inputs.remove_handle(old.id())?)));
     let mut released = release_unlisted(store, clock, inputs.on_node(node), listings, lock).await?;
     if let Some((old, handle)) = old_handle {
-        let leaving = leaving_of(store, &handle.value, |block| old.requests(block)).await?;
+        let leaving = addresses_to_release(store, &handle.value, |block| old.requests(block)).await?;
         listings.unlist(&leaving).await?;
         let is_unlisted = |ip| leaving.iter().any(|Leaving { ip: unlisted, .. }| *unlisted == ip);
         let requests = |block: &Block| {

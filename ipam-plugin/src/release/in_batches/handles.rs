@@ -40,7 +40,7 @@ pub(super) async fn decrement_handles<S: Store, C: Clock, G: WriteGate>(
     let mut updates = stream::iter(parts).buffer_unordered(at_once);
     while let Some(part) = updates.next().await {
         outcome.handles_written += part.written;
-        outcome.handles_left.extend(part.remaining);
+        outcome.handles_not_written.extend(part.remaining);
         outcome.stopped |= part.stopped;
     }
 }

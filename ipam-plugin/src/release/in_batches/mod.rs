@@ -115,7 +115,7 @@ pub struct ReleasedBatch {
     /// Number of handles written or deleted.
     pub handles_written: usize,
     /// Handles that may count too many addresses, because they could not be written.
-    pub handles_left: Vec<HandleId>,
+    pub handles_not_written: Vec<HandleId>,
     /// True if the gate closed; the remaining blocks were not tried.
     pub stopped: bool,
     /// Blocks that have no address now, with their owners.

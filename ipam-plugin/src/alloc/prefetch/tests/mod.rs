@@ -359,7 +359,7 @@ async fn fault_at_any_request_assigns_no_address_twice_and_del_releases_all() {
             }
             node.cluster.store.before_each(move |number, _, _| if number == at { fault } else { Fault::None });
             let outcome = node.add(&node.call("b")).await;
-            node.cluster.store.calm();
+            node.cluster.store.end_faults();
             assert_consistent(&node.cluster.store.pairs(), false);
             let kept = node.held_by("b");
             match &outcome {
@@ -389,7 +389,7 @@ async fn failed_prefetch_deletes_the_reserved_handle() {
         _ => Fault::None,
     });
     node.add(&node.call("b")).await.unwrap_err();
-    node.cluster.store.calm();
+    node.cluster.store.end_faults();
     assert_eq!(node.cluster.handle(&HandleId::for_container("net", "b").to_string()), None);
     node.assert_consistent();
 }
@@ -409,7 +409,7 @@ async fn unreadable_reserved_handle_fails_the_add() {
         _ => Fault::None,
     });
     node.add(&node.call("b")).await.unwrap_err();
-    node.cluster.store.calm();
+    node.cluster.store.end_faults();
     assert!(node.held_by("b").is_empty());
     node.cluster.release(&HandleId::for_container("net", "b").to_string()).await.unwrap();
     node.assert_consistent();

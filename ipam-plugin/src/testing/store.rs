@@ -35,8 +35,8 @@ pub(crate) enum Fault {
     /// response.
     CutAnswer(usize),
     /// The connection breaks during the request. Without transactions: `applied` writes have taken effect, and the next
-    /// one takes effect after `after` more requests, or in [`MemoryStore::end_faults`]. With transactions, this applies to
-    /// the whole list.
+    /// one takes effect after `after` more requests, or in [`MemoryStore::end_faults`]. With transactions, this applies
+    /// to the whole list.
     Late {
         /// Number of writes before the one in progress.
         applied: usize,

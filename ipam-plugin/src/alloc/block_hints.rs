@@ -160,15 +160,18 @@ mod tests {
         recent.store_write("net", revision("6").as_ref());
         assert!(!file.exists(), "without blocks to read there is nothing to be hints");
         recent.store("net", "a", with_room(&["10.0.0.0/26"]), revision("7@uid").as_ref());
-        assert_eq!(BlockHints::read(&file).since("net"), revision("7"));
+        assert_eq!(BlockHints::read(&file).last_write("net"), revision("7"));
         recent.store("net", "a", with_room(&["10.0.0.0/26"]), revision("8").as_ref());
-        assert_eq!(BlockHints::read(&file).since("net"), revision("8"));
+        assert_eq!(BlockHints::read(&file).last_write("net"), revision("8"));
         recent.store_write("net", revision("9").as_ref());
         recent.store("net", "b", with_room(&["10.0.0.64/26"]), None);
         recent.store_write("net", None);
         recent.store_write("of another cluster", revision("3").as_ref());
         let recent = BlockHints::read(&file);
-        assert_eq!((recent.since("net"), recent.blocks_of("net", "a")), (revision("9"), with_room(&["10.0.0.0/26"])));
+        assert_eq!(
+            (recent.last_write("net"), recent.blocks_of("net", "a")),
+            (revision("9"), with_room(&["10.0.0.0/26"]))
+        );
     }
 
     /// An earlier version stored only blocks with room, as a list.

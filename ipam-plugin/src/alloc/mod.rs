@@ -41,7 +41,7 @@ use crate::retry::{OPERATION_TIME, Retry};
 
 /// The progress of one family.
 struct FamilyProgress<'a> {
-    plan: FamilyPlanner<'a>,
+    planner: FamilyPlanner<'a>,
     remaining: usize,
     assigned: usize,
     exhausted: Option<Exhaustion>,
@@ -76,8 +76,8 @@ pub async fn assign<S: Store, C: Clock>(
     let wanted = [IpVersion::V4, IpVersion::V6].into_iter().filter(|version| request.wanted(*version) > 0);
     let families: Result<Vec<FamilyProgress<'_>>, IpamError> = wanted
         .map(|version| {
-            let plan = FamilyPlanner::new(request, &inputs, version)?;
-            Ok(FamilyProgress { plan, remaining: request.wanted(version), assigned: 0, exhausted: None })
+            let planner = FamilyPlanner::new(request, &inputs, version)?;
+            Ok(FamilyProgress { planner, remaining: request.wanted(version), assigned: 0, exhausted: None })
         })
         .collect();
     let reserved = inputs.reserved.clone();
@@ -288,11 +288,11 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             .filter_map(|family| family.planner.outcome(snapshot, family.exhausted.as_ref(), release))
             .collect();
         let has_claimed = self.committed_assignments.iter().any(|assignment| assignment.prior_affinity.is_some());
-        let shortfalls = self.families.iter_mut().filter_map(|family| {
+        let short_families = self.families.iter_mut().filter_map(|family| {
             let cause = family.exhausted.take()?;
             Some(family.planner.shortfall(snapshot, family.assigned, cause))
         });
-        let shortfalls = short.collect();
+        let shortfalls = short_families.collect();
         let (next_hints, last_write) = (self.next_hints(), self.last_write.take());
         Assigned { addresses, shortfalls, next_hints, last_write, searches, has_claimed }
     }

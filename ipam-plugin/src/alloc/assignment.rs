@@ -248,3 +248,62 @@ fn handle_with_counts(snapshot: &Snapshot, request: &AssignRequest, assignments:
 pub(crate) fn consume_reserved(snapshot: &mut Snapshot, committed: &[BlockAssignment]) {
     committed.iter().for_each(|assignment| snapshot.consume_reserved(&assignment.cidr(), assignment.addresses.len()));
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use crate::alloc::one_address::assign_address;
+    use crate::alloc::request::AssignRequest;
+    use crate::logging::line::{Fields, LineFormat};
+    use crate::testing::{Cluster, MemoryStore, cidr};
+
+    /// Runs allocations and returns the field `source` of their log lines.
+    async fn logged_sources(allocations: impl Future<Output = ()>) -> Vec<String> {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let writer = Arc::new(log.reopen().unwrap());
+        let lines = tracing_subscriber::fmt::layer().fmt_fields(Fields).event_format(LineFormat::new("ipam"));
+        let subscriber = tracing_subscriber::registry().with(lines.with_writer(writer));
+        let guard = tracing::subscriber::set_default(subscriber);
+        allocations.await;
+        drop(guard);
+        let text = fs::read_to_string(log.path()).unwrap();
+        let lines = text.lines().filter(|line| line.contains(": assigned addresses "));
+        lines.map(|line| line.rsplit_once(" source=").unwrap().1.trim_matches('"').to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn log_line_names_the_source_of_each_block() {
+        for store in [MemoryStore::transactional(), MemoryStore::sequential()] {
+            let cluster = Cluster::on(store);
+            cluster.pool("pool4", "10.0.0.0/30", 31);
+            let mut is_first_block_own = false;
+            let sources = logged_sources(async {
+                let first = cluster.one("node1", "net.1").await.unwrap();
+                is_first_block_own = cidr("10.0.0.0/31").contains(first);
+                let second = cluster.one("node2", "net.2").await.unwrap();
+                let request = AssignRequest { num4: 2, ..cluster.request("node1", "net.3") };
+                assert_eq!(cluster.assign(&request).await.unwrap().addresses.len(), 2);
+                cluster.release("net.2").await.unwrap();
+                cluster.release("net.3").await.unwrap();
+                cluster.one("node1", "net.4").await.unwrap();
+                cluster.clock.advance(std::time::Duration::from_secs(61));
+                assert!(cidr(if is_first_block_own { "10.0.0.2/31" } else { "10.0.0.0/31" }).contains(second));
+                assert_eq!(cluster.one("node3", "net.5").await.unwrap(), second);
+                cluster.release("net.5").await.unwrap();
+                for (node, handle) in [("node4", "net.6"), ("node3", "net.7")] {
+                    let request = cluster.request(node, handle);
+                    let inputs = cluster.inputs(&request).await.unwrap();
+                    assign_address(&cluster.store, &cluster.clock, &request, second, inputs).await.unwrap();
+                    cluster.release(handle).await.unwrap();
+                }
+            });
+            let sources = sources.await;
+            let both = if is_first_block_own { "own,borrowed" } else { "borrowed,own" };
+            assert_eq!(sources, ["claimed", "claimed", both, "own", "reclaimed", "borrowed", "own"]);
+        }
+    }
+}

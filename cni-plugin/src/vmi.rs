@@ -2,8 +2,7 @@
 
 use datastore::Datastore;
 use os::clock::SystemClock;
-use ipam_plugin::cni::cni_error;
-use ipam_plugin::error::VmiError;
+use ipam_plugin::error::{VmiError, cni_error};
 use ipam_plugin::exhausted::Releasing;
 use ipam_plugin::journal::PendingDel;
 use ipam_plugin::release::Listings;

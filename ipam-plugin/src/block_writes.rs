@@ -16,7 +16,7 @@ pub(crate) enum PriorAffinity {
 
 impl PriorAffinity {
     /// Returns the write that makes `owner`'s affinity to `cidr` pending.
-    pub(crate) fn pending(&self, owner: &Owner, cidr: Cidr) -> Result<Write, StoreError> {
+    pub(crate) fn pending_write(&self, owner: &Owner, cidr: Cidr) -> Result<Write, StoreError> {
         let key = AffinityKey { owner: owner.clone(), cidr };
         match self {
             PriorAffinity::Absent => Write::create::<BlockAffinity>(&key, &self.value()),
@@ -25,7 +25,7 @@ impl PriorAffinity {
     }
 
     /// Returns the affinity that was written as pending at `revision`.
-    pub(crate) fn written(&self, owner: &Owner, cidr: Cidr, revision: Revision) -> Entry<BlockAffinity> {
+    pub(crate) fn pending_entry(&self, owner: &Owner, cidr: Cidr, revision: Revision) -> Entry<BlockAffinity> {
         Entry { key: AffinityKey { owner: owner.clone(), cidr }, value: self.value(), revision }
     }
 
@@ -48,13 +48,13 @@ impl PriorAffinity {
 
 /// Creates a block without addresses, after its affinity if that is given. Of two creations of the block, the later one
 /// fails.
-pub(crate) fn create_first(
+pub(crate) fn empty_block_writes(
     mut empty: Block,
     owner: &Owner,
     prior: Option<&PriorAffinity>,
 ) -> Result<Vec<Write>, StoreError> {
     empty.count_write();
-    let pending = prior.map(|prior| prior.pending(owner, empty.cidr)).transpose()?;
+    let pending = prior.map(|prior| prior.pending_write(owner, empty.cidr)).transpose()?;
     Ok(pending.into_iter().chain([Write::create::<Block>(&empty.cidr, &empty)?]).collect())
 }
 

@@ -17,13 +17,13 @@ use crate::hint_file;
 pub const FILE: &str = "/var/run/calico/cni/busy_addresses";
 
 /// Validity of a note.
-const LASTS: Duration = Duration::MINUTE;
+const VALIDITY: Duration = Duration::MINUTE;
 
 /// Maximum number of notes; the oldest are removed first.
-const MOST: usize = 128;
+const MAX_NOTES: usize = 128;
 
 /// Maximum size of the file in bytes. The plugin writes no larger file.
-const LARGEST: u64 = 1 << 17;
+const MAX_FILE_SIZE: u64 = 1 << 17;
 
 /// Maximum length of a route's text, in characters.
 const LONGEST_ROUTE: usize = 200;
@@ -41,9 +41,9 @@ pub struct BusyAddress {
 
 /// Returns the notes of `file` that are valid at `now`, the oldest first.
 pub fn in_force(file: &Path, now: OffsetDateTime) -> Vec<BusyAddress> {
-    let mut notes: Vec<BusyAddress> = hint_file::read(file, LARGEST).unwrap_or_default();
+    let mut notes: Vec<BusyAddress> = hint_file::read(file, MAX_FILE_SIZE).unwrap_or_default();
     // Setting the clock back does not prolong a note.
-    let (now, latest) = (now.unix_timestamp(), (now + LASTS).unix_timestamp());
+    let (now, latest) = (now.unix_timestamp(), (now + VALIDITY).unix_timestamp());
     notes.retain(|note| now < note.until && note.until <= latest);
     notes
 }
@@ -53,11 +53,16 @@ pub fn note(file: &Path, address: IpAddr, route: &str, now: OffsetDateTime) {
     let mut notes = in_force(file, now);
     notes.retain(|note| note.address != address);
     let route = route.chars().take(LONGEST_ROUTE).collect();
-    notes.push(BusyAddress { address, route, until: (now + LASTS).unix_timestamp() });
-    notes.drain(..notes.len().saturating_sub(MOST));
+    notes.push(BusyAddress { address, route, until: (now + VALIDITY).unix_timestamp() });
+    notes.drain(..notes.len().saturating_sub(MAX_NOTES));
     let new = file.with_extension(process::id().to_string());
     if let Err(error) = hint_file::write(file, &new, &notes) {
-        tracing::debug!(file = %file.display(), %error, "cannot note a busy address");
+        tracing::debug!(
+            file = %file.display(),
+            %address,
+            %error,
+            "cannot store the busy address; the next ADD may get the address"
+        );
     }
 }
 
@@ -133,6 +138,6 @@ mod tests {
             note(&file, std::net::Ipv4Addr::from(number).into(), &"x".repeat(1000), NOW);
         }
         let notes = in_force(&file, NOW);
-        assert_eq!((notes.len(), notes[MOST - 1].address), (MOST, std::net::Ipv4Addr::from(999).into()));
+        assert_eq!((notes.len(), notes[MAX_NOTES - 1].address), (MAX_NOTES, std::net::Ipv4Addr::from(999).into()));
     }
 }

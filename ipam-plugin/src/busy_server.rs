@@ -11,7 +11,7 @@ use crate::kubernetes_api::KubernetesApi;
 use crate::lock;
 
 /// The lock file of the process that sends requests while the server is busy.
-pub const TURNS: &str = "/var/run/calico/api-server-busy.lock";
+pub const LOCK_FILE: &str = "/var/run/calico/api-server-busy.lock";
 
 /// Returns the longest total wait of a call. Runtimes limit a call to two minutes, and a DEL that follows a failed ADD
 /// to one.
@@ -25,7 +25,7 @@ pub fn longest_wait(command: Command) -> Duration {
 
 /// Makes the requests of this process wait until then, without the IPAM locks.
 pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
-    let rule = BusyRule { file: TURNS.into(), until, before_waiting: lock::let_others_in };
+    let rule = BusyRule { file: LOCK_FILE.into(), until, before_waiting: lock::release_ipam_locks };
     if let KubernetesApi::Beside(api) = api {
         api.wait_while_busy(rule.clone());
     }
@@ -34,13 +34,13 @@ pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
 
 /// Returns the result of a STATUS. A STATUS that ran out of time while waiting for a busy server succeeds, because an
 /// ADD waits longer. After a failure runtimes report the node as not ready, and Kubernetes evicts its pods.
-pub fn status(found: Result<(), CniError>, store: &Datastore, api: &KubernetesApi) -> Result<(), CniError> {
-    match found {
+pub fn status(status: Result<(), CniError>, store: &Datastore, api: &KubernetesApi) -> Result<(), CniError> {
+    match status {
         Err(error) if store.has_given_up() || matches!(api, KubernetesApi::Beside(api) if api.has_given_up()) => {
             tracing::warn!(%error, "the API server is busy; an ADD would wait for it");
             Ok(())
         }
-        found => found,
+        status => status,
     }
 }
 

@@ -98,12 +98,12 @@ pub enum IpamError {
     #[error(transparent)]
     Corrupt(#[from] CorruptBlock),
     /// A block cannot be read or is inconsistent. The log contains the details.
-    #[error("block {0} cannot be read; `calico-ipam check` says what is wrong with it")]
+    #[error("block {0} cannot be read; run `calico-ipam check` for the reason")]
     UnreadableBlock(Cidr),
     /// The block of a requested address would overlap with a block of another size.
     #[error(
-        "block {cidr} cannot be claimed: block {other} of another size has addresses of it; release those and delete \
-         the block, or ask for an address elsewhere"
+        "cannot claim block {cidr}: block {other} of another size has some of its addresses; release these and delete \
+         block {other}, or request an address of another block"
     )]
     OverlappingBlock {
         /// The block of the address.
@@ -188,9 +188,11 @@ impl From<VmiError> for CniError {
                 (Code::INVALID_CONFIG, "IPAMConfiguration default: set kubeVirtVMAddressPersistence to Enabled")
             }
             VmiError::Unknown(cause) if !cause.is_unavailable() => {
-                (Code::INTERNAL, "the plugin gets virtualmachineinstances and virtualmachines of kubevirt.io")
+                (Code::INTERNAL, "let the plugin's role get virtualmachineinstances and virtualmachines of kubevirt.io")
             }
-            VmiError::NothingHeld(_) => (Code::TRY_AGAIN, "the machine's other pod has no address of this network"),
+            VmiError::NothingHeld(_) => {
+                (Code::TRY_AGAIN, "the other pod of the virtual machine has no address of this network")
+            }
             _ => (Code::TRY_AGAIN, ""),
         };
         CniError::new(code, error.to_string()).with_details(advice)
@@ -306,27 +308,28 @@ fn details_of(error: &IpamError) -> String {
             format!("no IPPool contains {ip}; `calico-ipam show` lists the pools")
         }
         IpamError::Withheld { .. } => {
-            "feature_control.restrict_annotations keeps the pod's annotations to what its namespace may have".into()
+            "feature_control.restrict_annotations limits annotations to addresses that the pod's namespace may have"
+                .into()
         }
         IpamError::PoolName { pool, .. } => {
             format!("`{pool}` is neither the CIDR nor the name of an IPPool; `calico-ipam show` lists them")
         }
         IpamError::Store(StoreError::NotFound { key }) if key.starts_with("Node(") => {
-            "the node is not in the datastore: calico-node creates it at its first start; by hand: calico-ipam init"
+            "the Node is missing in the datastore; start calico-node, which creates it, or run `calico-ipam init`"
                 .into()
         }
         IpamError::Shortfall(shortfall) => match &shortfall.cause {
-            limit @ Exhaustion::BlockLimit { .. } => format!("{limit}; {}", listed(&shortfall.refused)),
-            _ => listed(&shortfall.refused),
+            limit @ Exhaustion::BlockLimit { .. } => format!("{limit}; {}", join_refused(&shortfall.refused)),
+            _ => join_refused(&shortfall.refused),
         },
         IpamError::Pools(_) if error.refused_pools().is_empty() => {
             "there is no IPPool; make one with: calico-ipam apply -f pool.yaml".into()
         }
-        _ => listed(error.refused_pools()),
+        _ => join_refused(error.refused_pools()),
     }
 }
 
-fn listed(refused: &[RefusedPool]) -> String {
+fn join_refused(refused: &[RefusedPool]) -> String {
     refused.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 

@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 /// Reads the hints of a regular file of at most `largest` bytes. A link does not count: the plugin writes none.
 pub(crate) fn read<T: DeserializeOwned>(file: &Path, largest: u64) -> Option<T> {
     let metadata = fs::symlink_metadata(file).ok()?;
-    let is_ours = metadata.is_file() && metadata.len() <= largest;
-    serde_json::from_slice(&is_ours.then(|| fs::read(file).ok()).flatten()?).ok()
+    let is_valid = metadata.is_file() && metadata.len() <= largest;
+    serde_json::from_slice(&is_valid.then(|| fs::read(file).ok()).flatten()?).ok()
 }
 
 /// Writes the hints to `new`, a name in the directory of `file`, and renames it to `file`, so that readers see the

@@ -42,7 +42,7 @@ pub struct NoHostLinks;
 
 impl HostLinks for NoHostLinks {
     fn find(&self, _: &str) -> Result<Option<HostLink>, HostLinkError> {
-        let reason = "this program does not look at the kernel; the calico-ipam that is installed with calico does";
+        let reason = "this program cannot read network interfaces; use the calico-ipam that is installed with calico";
         Err(HostLinkError(reason.into()))
     }
 }

@@ -45,7 +45,7 @@ pub mod own_node;
 mod pod_lookup;
 #[cfg(all(test, feature = "plugin"))]
 mod races;
-mod reads;
+pub mod reads;
 pub mod release;
 pub mod retry;
 #[cfg(feature = "plugin")]

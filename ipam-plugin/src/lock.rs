@@ -32,7 +32,7 @@ static IPAM_LOCKS: Mutex<Vec<Weak<Mutex<Option<File>>>>> = Mutex::new(Vec::new()
 
 /// Releases all IPAM locks of this process, which continues without them. It has to wait for another resource, and the
 /// other processes of the node should not wait for this one.
-pub fn let_others_in() {
+pub fn release_ipam_locks() {
     for held in IPAM_LOCKS.lock().unwrap_or_else(PoisonError::into_inner).drain(..).filter_map(|held| held.upgrade()) {
         *held.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -66,20 +66,22 @@ impl HostLock {
     /// without the lock. Blocks the thread for up to [`LONGEST_WAIT`].
     pub fn acquire(path: &Path) -> Option<HostLock> {
         let lock = Self::acquire_within(path, LONGEST_WAIT);
-        lock.inspect_err(|error| tracing::warn!(%error, "going on without the IPAM lock")).ok().map(Self::of_addresses)
+        lock.inspect_err(|error| tracing::warn!(%error, "continuing without the IPAM lock"))
+            .ok()
+            .map(Self::register_as_ipam_lock)
     }
 
     /// Takes the lock if it is free.
     pub fn try_acquire(path: &Path) -> Option<HostLock> {
-        Self::acquire_within(path, Duration::ZERO).ok().map(Self::of_addresses)
+        Self::acquire_within(path, Duration::ZERO).ok().map(Self::register_as_ipam_lock)
     }
 
-    /// Returns true until [`let_others_in`] releases the lock.
+    /// Returns true until [`release_ipam_locks`] releases the lock.
     pub fn is_held(&self) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    fn of_addresses(self) -> Self {
+    fn register_as_ipam_lock(self) -> Self {
         let mut all = IPAM_LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|held| held.strong_count() > 0);
         all.push(Arc::downgrade(&self.held));
@@ -255,7 +257,7 @@ mod tests {
         let locks = [HostLock::acquire(&first).unwrap(), HostLock::try_acquire(&second).unwrap()];
         let _stays = HostLock::acquire_within(&other, Duration::ZERO).unwrap();
         assert!(!is_free(&first) && locks.iter().all(HostLock::is_held));
-        let_others_in();
+        release_ipam_locks();
         assert!(is_free(&first) && is_free(&second) && !is_free(&other));
         assert!(!locks.iter().any(HostLock::is_held));
         let again = HostLock::acquire(&first).unwrap();

@@ -11,7 +11,7 @@ use crate::alloc::inputs::AllocationInputs;
 
 /// Returns true if an ADD creates the Node that it needs.
 #[must_use]
-pub fn is_made_by_add(store: &Datastore) -> bool {
+pub fn is_created_by_add(store: &Datastore) -> bool {
     matches!(store, Datastore::Local(_))
 }
 
@@ -22,11 +22,11 @@ pub fn is_made_by_add(store: &Datastore) -> bool {
 /// Returns an error if the datastore's file cannot be written.
 pub async fn ensure(store: &Datastore, name: &str, inputs: &mut AllocationInputs) -> Result<(), StoreError> {
     let node = Node::new(name, NodeSpec::default());
-    if inputs.node.is_some() || !is_made_by_add(store) || validate_node(&node).is_err() {
+    if inputs.node.is_some() || !is_created_by_add(store) || validate_node(&node).is_err() {
         return Ok(());
     }
     if ensure_node(store, node).await? {
-        tracing::info!(node = name, "made the Node");
+        tracing::info!(node = name, "created the Node");
     }
     inputs.node = Some(store.get(&ObjectKey::global(name)).await?);
     Ok(())
@@ -35,7 +35,7 @@ pub async fn ensure(store: &Datastore, name: &str, inputs: &mut AllocationInputs
 /// Adds to the inputs the Node that an ADD would create, for a call that only checks if an ADD would work.
 pub fn assume(store: &Datastore, name: &str, inputs: &mut AllocationInputs) {
     let node = Node::new(name, NodeSpec::default());
-    if inputs.node.is_none() && is_made_by_add(store) && validate_node(&node).is_ok() {
+    if inputs.node.is_none() && is_created_by_add(store) && validate_node(&node).is_ok() {
         let (key, revision) = (ObjectKey::global(name), Revision(String::new()));
         inputs.node = Some(Entry { key, value: node, revision });
     }

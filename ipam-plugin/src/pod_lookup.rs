@@ -53,19 +53,19 @@ impl PodQueries {
         let namespace = self.namespace.then(|| batch.get::<Namespace>(&ObjectKey::global(pod.namespace)));
         let key = ObjectKey::namespaced(pod.namespace, pod.name);
         let pod_ticket = self.vmi.then(|| batch.get::<Pod>(&key));
-        let unanswered = |error: StoreError| {
+        let read_error = |error: StoreError| {
             if self.namespace {
-                return no_namespace(pod.namespace, cni_error(&error.clone().into()).code, &error.to_string());
+                return namespace_error(pod.namespace, cni_error(&error.clone().into()).code, &error.to_string());
             }
             VmiError::from(error).into()
         };
-        let answers = api.read(&batch).await.map_err(unanswered)?;
+        let answers = api.read(&batch).await.map_err(read_error)?;
         if let Some(ticket) = namespace {
             let missing = || {
                 let reason = format!("namespaces \"{}\" not found", pod.namespace);
-                no_namespace(pod.namespace, Code::TRY_AGAIN, &reason)
+                namespace_error(pod.namespace, Code::TRY_AGAIN, &reason)
             };
-            let found = answers.get(&ticket).map_err(unanswered)?.ok_or_else(missing)?;
+            let found = answers.get(&ticket).map_err(read_error)?.ok_or_else(missing)?;
             lookup.labels = Some(found.value.metadata.labels);
         }
         let pod = pod_ticket.map(|ticket| answers.get(&ticket)).transpose().map_err(VmiError::from)?.flatten();
@@ -90,6 +90,6 @@ impl PodLookup {
     }
 }
 
-fn no_namespace(namespace: &str, code: Code, reason: &str) -> CniError {
+fn namespace_error(namespace: &str, code: Code, reason: &str) -> CniError {
     CniError::new(code, format!("failed to get namespace {namespace}: {reason}"))
 }

@@ -1,6 +1,7 @@
 //! Reads that several operations share. [`find`]: reads an object that may be missing. [`find_each`]: reads several
-//! objects in one request. [`read_blocks`] and [`blocks_of`]: read blocks, by their ranges or by addresses. [`pooled`]
-//! and [`names_with`]: find the blocks of addresses. [`attributes_of`]: returns the attributes of allocations.
+//! objects in one request. [`read_blocks`] and [`blocks_of`]: read blocks, by their ranges or by addresses.
+//! [`blocks_by_pool`] and [`blocks_by_name`]: find the blocks of addresses. [`attributes_of`]: returns the attributes
+//! of allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,10 +12,10 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError};
 
 /// The answer to the read of one object.
-pub(crate) type Found<K> = Result<Option<Entry<K>>, StoreError>;
+pub(crate) type FoundEntry<K> = Result<Option<Entry<K>>, StoreError>;
 
 /// Reads an object. Returns `None` if it is missing.
-pub(crate) async fn find<K: Kind>(store: &impl Store, key: &K::Key) -> Found<K> {
+pub(crate) async fn find<K: Kind>(store: &impl Store, key: &K::Key) -> FoundEntry<K> {
     match store.get::<K>(key).await {
         Ok(found) => Ok(Some(found)),
         Err(StoreError::NotFound { .. }) => Ok(None),
@@ -26,7 +27,7 @@ pub(crate) async fn find<K: Kind>(store: &impl Store, key: &K::Key) -> Found<K> 
 pub(crate) async fn find_each<K: Kind>(
     store: &impl Store,
     keys: impl IntoIterator<Item = &K::Key>,
-) -> Result<Vec<Found<K>>, StoreError> {
+) -> Result<Vec<FoundEntry<K>>, StoreError> {
     let mut batch = ReadBatch::new();
     let tickets: Vec<_> = keys.into_iter().map(|key| batch.get::<K>(key)).collect();
     let answers = store.read(&batch).await?;
@@ -48,15 +49,15 @@ pub(crate) async fn read_blocks<S: Store>(store: &S, wanted: BTreeSet<Cidr>) -> 
 }
 
 /// Returns the blocks of `addresses` by the pools' block sizes. If such a block is missing, its address may be in a
-/// block of another size ([`names_with`]).
-pub(crate) fn pooled(pools: &[IpPool], addresses: &[IpAddr]) -> BTreeSet<Cidr> {
+/// block of another size ([`blocks_by_name`]).
+pub(crate) fn blocks_by_pool(pools: &[IpPool], addresses: &[IpAddr]) -> BTreeSet<Cidr> {
     addresses.iter().filter_map(|ip| any_pool_of(pools, *ip)?.block_of(*ip)).collect()
 }
 
 /// Returns the block of each of `addresses`, by the names of all blocks. Sends no request if `addresses` is empty. The
 /// block size of a pool does not locate the block of an address outside all pools, or in a pool that was recreated with
 /// another block size while the block was in use.
-pub(crate) async fn names_with<S: Store>(
+pub(crate) async fn blocks_by_name<S: Store>(
     store: &S,
     addresses: &BTreeSet<IpAddr>,
 ) -> Result<BTreeMap<IpAddr, Cidr>, StoreError> {
@@ -80,12 +81,12 @@ pub(crate) async fn blocks_of<S: Store>(
     addresses: &[IpAddr],
     more: BTreeSet<Cidr>,
 ) -> Result<Vec<Entry<Block>>, StoreError> {
-    let mut wanted = pooled(pools, addresses);
+    let mut wanted = blocks_by_pool(pools, addresses);
     wanted.extend(more);
     let mut blocks = read_blocks(store, wanted).await?;
-    let is_there = |ip: &IpAddr| blocks.iter().any(|block| block.key.contains(*ip));
-    let elsewhere: BTreeSet<IpAddr> = addresses.iter().copied().filter(|ip| !is_there(ip)).collect();
-    let named = names_with(store, &elsewhere).await?;
+    let is_located = |ip: &IpAddr| blocks.iter().any(|block| block.key.contains(*ip));
+    let unlocated: BTreeSet<IpAddr> = addresses.iter().copied().filter(|ip| !is_located(ip)).collect();
+    let named = blocks_by_name(store, &unlocated).await?;
     blocks.extend(read_blocks(store, named.into_values().collect()).await?);
     Ok(blocks)
 }

@@ -8,9 +8,9 @@ use os::clock::Clock;
 
 /// Maximum duration of an allocation or release: not less than an ADD waits for a busy API server. Upstream allows
 /// 90 s.
-pub const OPERATION: Duration = Duration::from_secs(110);
+pub const OPERATION_TIME: Duration = Duration::from_secs(110);
 /// Maximum duration of an undo, even after the operation's own time has ended (IPAM-185).
-pub const UNDO: Duration = Duration::from_secs(30);
+pub const UNDO_TIME: Duration = Duration::from_secs(30);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
@@ -20,21 +20,21 @@ const PAUSES: Backoff = Backoff { first: FIRST_PAUSE, longest: LONGEST_PAUSE, ji
 #[derive(Debug)]
 pub struct Retry<'a, C> {
     clock: &'a C,
-    ends: Duration,
+    deadline: Duration,
     pauses: u32,
 }
 
 impl<'a, C: Clock> Retry<'a, C> {
-    /// Creates a retry of `length` from now on.
-    pub fn new(clock: &'a C, length: Duration) -> Self {
-        Retry { clock, ends: clock.elapsed() + length, pauses: 0 }
+    /// Creates a retry of `limit` from now on.
+    pub fn new(clock: &'a C, limit: Duration) -> Self {
+        Retry { clock, deadline: clock.elapsed() + limit, pauses: 0 }
     }
 
     /// Pauses before another attempt, for a random part of 5 ms that doubles up to 200 ms. Returns `false` if the time
     /// has ended.
     pub async fn pause(&mut self) -> bool {
         let pause = self.next_pause();
-        if self.clock.elapsed() + pause >= self.ends {
+        if self.clock.elapsed() + pause >= self.deadline {
             return false;
         }
         self.clock.sleep(pause).await;
@@ -55,21 +55,21 @@ mod tests {
     #[tokio::test]
     async fn pauses_grow_to_their_limit_until_the_deadline() {
         let clock = TestClock::default();
-        let mut retry = Retry::new(&clock, OPERATION);
+        let mut retry = Retry::new(&clock, OPERATION_TIME);
         let mut attempts = 0;
         while retry.pause().await {
             attempts += 1;
             assert!(clock.last_sleep() <= LONGEST_PAUSE);
         }
-        assert!(clock.elapsed() <= OPERATION);
-        assert!(clock.elapsed() > OPERATION - LONGEST_PAUSE * 2, "gave up early, after {:?}", clock.elapsed());
-        assert!(attempts > 550, "{attempts} attempts in {OPERATION:?}");
+        assert!(clock.elapsed() <= OPERATION_TIME);
+        assert!(clock.elapsed() > OPERATION_TIME - LONGEST_PAUSE * 2, "gave up early, after {:?}", clock.elapsed());
+        assert!(attempts > 550, "{attempts} attempts in {OPERATION_TIME:?}");
     }
 
     #[tokio::test]
     async fn first_retry_pause_is_short() {
         let clock = TestClock::default();
-        assert!(Retry::new(&clock, OPERATION).pause().await);
+        assert!(Retry::new(&clock, OPERATION_TIME).pause().await);
         assert!(clock.elapsed() <= FIRST_PAUSE);
     }
 }

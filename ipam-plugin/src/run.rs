@@ -41,9 +41,11 @@ pub fn main(links: &dyn HostLinks) -> ExitCode {
         Ok(Invocation::Call(call)) => serve(*call),
         Ok(Invocation::Upgrade) => process::finish(upgrade::run()),
         // The parser accepts `-t` for `calico` only.
-        Ok(Invocation::TestConnection) => {
-            process::finish(Err(CniError::new(Code::INVALID_ENVIRONMENT, "-t belongs to calico").into()))
-        }
+        Ok(Invocation::TestConnection) => process::finish(Err(CniError::new(
+            Code::INVALID_ENVIRONMENT,
+            "-t is an option of calico, not of calico-ipam",
+        )
+        .into())),
         Err(error) => process::refuse(error, COMPONENT),
     }
 }
@@ -157,5 +159,5 @@ async fn collect(call: &Call, ipam: &IpamRequest, store: &Datastore, clock: &Sys
         return Ok(());
     }
     let failures: Vec<String> = collected.failed.iter().map(|(handle, error)| format!("{handle}: {error}")).collect();
-    Err(CniError::internal("some leaked addresses could not be released").with_details(failures.join("; ")))
+    Err(CniError::internal("cannot release some leaked addresses").with_details(failures.join("; ")))
 }

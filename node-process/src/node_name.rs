@@ -13,24 +13,24 @@ const KERNEL_HOSTNAME: &str = "/proc/sys/kernel/hostname";
 /// the name.
 pub fn from_conf(conf: &NetConf) -> Result<String, CniError> {
     let file = read(&conf.node.nodename_file);
-    let found = choose(conf, file.as_deref()).ok_or_else(|| {
-        CniError::new(Code::INVALID_CONFIG, "cannot tell which node this is")
+    let chosen = choose(conf, file.as_deref()).ok_or_else(|| {
+        CniError::new(Code::INVALID_CONFIG, "cannot determine the name of this node")
             .with_details(format!("set nodename, or let calico-node write {}", conf.node.nodename_file))
     })?;
-    if found.source == NodeNameSource::DeprecatedHostname {
+    if chosen.source == NodeNameSource::DeprecatedHostname {
         tracing::warn!("configuration option 'hostname' is deprecated, use 'nodename' instead");
     }
-    Ok(found.name)
+    Ok(chosen.name)
 }
 
 /// Returns the name of the node for the fields of log lines, without logging. Returns `None` if no source gives the
 /// name. The kernel's host name counts only where no nodename file is required.
-pub(crate) fn silently(conf: &NetConf) -> Option<String> {
+pub(crate) fn without_logging(conf: &NetConf) -> Option<String> {
     let needs_file = conf.node.nodename.is_empty();
     let file = needs_file.then(|| fs::read_to_string(&conf.node.nodename_file).ok()).flatten();
-    let waits_for_file = !conf.node.nodename_file_optional && conf.datastore.kind() != DatastoreType::Local;
-    let found = choose(conf, file.as_deref())?;
-    (found.source != NodeNameSource::OsHostname || !waits_for_file).then_some(found.name)
+    let requires_file = !conf.node.nodename_file_optional && conf.datastore.kind() != DatastoreType::Local;
+    let chosen = choose(conf, file.as_deref())?;
+    (chosen.source != NodeNameSource::OsHostname || !requires_file).then_some(chosen.name)
 }
 
 fn choose(conf: &NetConf, file: Option<&str>) -> Option<NodeName> {
@@ -75,8 +75,8 @@ mod tests {
         let file = file.to_str().unwrap();
         assert_eq!(from_conf(&conf("", file)).unwrap(), "node-7");
         assert_eq!(from_conf(&conf("node-1", file)).unwrap(), "node-1");
-        assert_eq!(silently(&conf("", file)).unwrap(), "node-7");
-        assert_eq!(silently(&conf("node-1", file)).unwrap(), "node-1");
+        assert_eq!(without_logging(&conf("", file)).unwrap(), "node-7");
+        assert_eq!(without_logging(&conf("node-1", file)).unwrap(), "node-1");
     }
 
     #[test]

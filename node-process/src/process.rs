@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use netconf::CommandOutput;
-use netconf::invocation::{Invocation, Plugin, invocation as decide};
+use netconf::invocation::{Invocation, Plugin, invocation as decode_invocation};
 use netconf::{Call, CallError, CniError, MAX_INPUT, printable};
 use tokio::runtime::Runtime;
 
@@ -28,7 +28,7 @@ pub fn build_version() -> &'static str {
 pub fn invocation(plugin: Plugin) -> Result<Invocation, CallError> {
     let arguments: Vec<String> = std::env::args_os().skip(1).map(|text| text.to_string_lossy().into_owned()).collect();
     // A value that is not UTF-8 is malformed, not missing: its replacement characters fail every validation.
-    decide(plugin, build_version(), &arguments, &env_value, read_stdin)
+    decode_invocation(plugin, build_version(), &arguments, &env_value, read_stdin)
 }
 
 fn env_value(name: &str) -> Option<String> {
@@ -100,11 +100,11 @@ pub fn report_panics() {
 
 fn panic_error(info: &PanicHookInfo<'_>) -> CniError {
     let payload = info.payload();
-    let what = payload.downcast_ref::<&str>().copied();
-    let what = what.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown reason");
-    let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
-    CniError::internal(format!("the plugin panicked: {what}"))
-        .with_details(format!("this is a bug{place} of {}; please report it", build_version()))
+    let message = payload.downcast_ref::<&str>().copied();
+    let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown reason");
+    let location = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
+    CniError::internal(format!("the plugin panicked: {message}"))
+        .with_details(format!("this is a bug{location} of {}; please report it", build_version()))
 }
 
 /// Starts logging by the configuration of a call, and logs the settings that were skipped.
@@ -113,7 +113,7 @@ pub fn start_call_log(call: &Call, component: &'static str) {
     let (network, netns, ifname) = (&call.conf.name, &call.netns, &call.ifname);
     tracing::debug!(network, netns, ifname, "{} begins", call.command.as_str());
     for error in &call.passed_over {
-        tracing::warn!(%error, "{} does not need this setting, which is wrong, and goes on", call.command.as_str());
+        tracing::warn!(%error, "ignoring an invalid setting that {} does not need", call.command.as_str());
     }
 }
 
@@ -134,7 +134,7 @@ pub fn run(operation: impl Future<Output = Result<String, CallError>>) -> ! {
 fn runtime() -> Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     // This fails only without free file descriptors or memory. The panic hook reports the error to the runtime.
-    runtime.unwrap_or_else(|error| panic!("cannot start: {error}"))
+    runtime.unwrap_or_else(|error| panic!("cannot start the async runtime: {error}"))
 }
 
 fn write_stdout(text: &str) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::busy_server;
-use ipam_plugin::cni::cni_error;
+use ipam_plugin::error::cni_error;
 use ipam_plugin::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use node_process::logging::Subject;

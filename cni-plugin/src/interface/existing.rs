@@ -2,7 +2,7 @@
 //! belongs to the same pod; otherwise the error names its owner.
 
 use datastore::Datastore;
-use ipam_plugin::cni;
+use ipam_plugin::reads::attributes_of;
 use libcalico::ipam::{Attribute, HandleId, OwnerSlot};
 use libcalico::workload::Orchestrator;
 use netconf::CniError;
@@ -59,7 +59,7 @@ pub fn ensure_not_overtaken(
 /// No address of the interface is allocated to this pod. The error names the owner if it is known.
 async fn prove(config: InterfaceConfig<'_>, store: &Datastore, holder: Holder) -> Result<u32, CniError> {
     let (attributes, doubt) = if config.call.conf.ipam.is_calico() && !holder.addresses.is_empty() {
-        match cni::attributes_of(store, &holder.addresses).await {
+        match attributes_of(store, &holder.addresses).await {
             Ok(attributes) => (attributes, None),
             Err(error) => (Vec::new(), Some(format!("IPAM cannot tell whose it is: {error}"))),
         }
@@ -80,7 +80,7 @@ pub async fn is_proven(config: InterfaceConfig<'_>, store: &Datastore, holder: &
     if !config.call.conf.ipam.is_calico() {
         return false;
     }
-    let attributes = cni::attributes_of(store, &holder.addresses).await.unwrap_or_else(|error| {
+    let attributes = attributes_of(store, &holder.addresses).await.unwrap_or_else(|error| {
         tracing::warn!(%error, interface = holder.ifname, "cannot find out whose the interface is");
         Vec::new()
     });

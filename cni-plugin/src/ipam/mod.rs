@@ -16,6 +16,7 @@ use datastore::Datastore;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use os::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamRequest};
+use ipam_plugin::error::cni_error;
 use ipam_plugin::lock::HostLock;
 use ipam_plugin::release::release_addresses;
 use ipam_plugin::release::{Leaving, Listings as _};
@@ -139,7 +140,7 @@ pub async fn give_back(
             assigned.held().map(move |ip| Leaving { ip, pod: None, handle: Some(handle.clone()), block: None })
         })
         .collect();
-    endpoints.unlist(&leaving).await.map_err(|error| cni::cni_error(&error))?;
+    endpoints.unlist(&leaving).await.map_err(|error| cni_error(&error))?;
     if !assigned.is_kept {
         return Ok(());
     }
@@ -148,13 +149,13 @@ pub async fn give_back(
     if let Some(vmi) = &request.vmi {
         // The addresses stay allocated to the VMI; only this pod is removed from their owners.
         let left = Box::pin(vmi::restore_owner(store, &clock, &handle, vmi, &assigned.replaced)).await;
-        return left.map_err(|error| cni::cni_error(&error));
+        return left.map_err(|error| cni_error(&error));
     }
     let _releasing = request.releasing();
     let requests: Vec<_> =
         assigned.held().map(|ip| ReleaseRequest { ip, handle: Some(handle.clone()), sequence: None }).collect();
     let released = release_addresses(store, &clock, &requests).await;
-    let released = released.map_err(|error| cni::cni_error(&error))?.released;
+    let released = released.map_err(|error| cni_error(&error))?.released;
     tracing::info!(addresses = ?released, %handle, "released addresses of the failed ADD");
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use datastore::Datastore;
 use os::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamRequest, LeakedAddresses};
-use ipam_plugin::error::IpamError;
+use ipam_plugin::error::{IpamError, cni_error};
 use ipam_plugin::exhausted::Releasing;
 use ipam_plugin::journal::PendingDel;
 use ipam_plugin::lock::ReleaseLock;
@@ -36,7 +36,7 @@ impl From<IpamError> for ReleaseError {
             IpamError::StillListed { .. } => true,
             _ => false,
         };
-        ReleaseError::new(is_postponable, cni::cni_error(&error))
+        ReleaseError::new(is_postponable, cni_error(&error))
     }
 }
 
@@ -57,7 +57,7 @@ pub async fn release<L: Listings>(
 ) -> Result<(), ReleaseError> {
     let Some((request, held)) = calico else {
         // The journal does not record addresses of another plugin, so the runtime has to repeat the DEL.
-        endpoints.unlist(&[]).await.map_err(|error| ReleaseError::Refused(cni::cni_error(&error)))?;
+        endpoints.unlist(&[]).await.map_err(|error| ReleaseError::Refused(cni_error(&error)))?;
         return exec::release_by_plugin(call).map_err(ReleaseError::Refused);
     };
     Ok(cni::release_call(store, &SystemClock::start(), &request, held, endpoints).await?)
@@ -84,7 +84,7 @@ pub async fn release_deferred<S: Store, L: Listings>(
     let (clock, mut lock) = (SystemClock::start(), ReleaseLock::default());
     let (old, node) = (old.as_ref(), pending_del.node.as_str());
     let released = cni::release_handles(store, &clock, held, old, node, endpoints, &mut lock).await;
-    released.map(drop).map_err(|error| cni::cni_error(&error))
+    released.map(drop).map_err(|error| cni_error(&error))
 }
 
 /// Returns the addresses on this node of containers that are not in `valid`; none for another IPAM plugin.

@@ -18,9 +18,13 @@ pub async fn ensure_labels<S: Store>(store: &S, owner: &Owner, marker: Option<&P
     add_labels(store, owner, &OpenGate).await?;
     // Without the marker, the next ADD of a requested address lists the affinities again.
     let Some(marker) = marker else { return Ok(()) };
-    let noted = marker.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(marker, ""));
-    if let Err(error) = noted {
-        tracing::warn!(file = %marker.display(), %error, "cannot note that old affinities have labels");
+    let written = marker.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(marker, ""));
+    if let Err(error) = written {
+        tracing::warn!(
+            file = %marker.display(),
+            %error,
+            "cannot create the marker for labeled affinities; the next ADD of a requested address lists them again"
+        );
     }
     Ok(())
 }
@@ -38,7 +42,7 @@ pub async fn add_labels<S: Store, G: WriteGate>(store: &S, owner: &Owner, gate: 
         if !gate.admit(1).await {
             return Ok(false);
         }
-        tracing::info!(affinity = %entry.key, "adding labels");
+        tracing::info!(affinity = %entry.key, "adding labels to the block affinity");
         match store.update::<BlockAffinity>(&entry.key, &entry.value, &entry.revision).await {
             // A concurrent writer added the labels too.
             Err(error) if error.is_race() => {}

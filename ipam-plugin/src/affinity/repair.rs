@@ -17,9 +17,10 @@ pub(crate) async fn reconfirm<S: Store>(
     let mut rewritten = block.value;
     rewritten.count_write();
     let update = Write::update::<Block>(&block.key, &rewritten, &block.revision)?;
-    let revisions = store.write(&[prior.pending(owner, block.key)?, update]).await.map_err(|error| error.cause)?;
+    let revisions =
+        store.write(&[prior.pending_write(owner, block.key)?, update]).await.map_err(|error| error.cause)?;
     let [pending, revision]: [Revision; 2] = revisions.try_into().map_err(|_| no_revision())?;
-    let affinity = confirm(store, prior.written(owner, block.key, pending)).await?;
+    let affinity = confirm(store, prior.pending_entry(owner, block.key, pending)).await?;
     Ok((affinity, Entry { key: block.key, value: rewritten, revision }))
 }
 
@@ -66,10 +67,10 @@ pub(crate) async fn confirm<S: Store>(
             Ok(revision) => return Ok(Entry { revision, ..entry }),
             Err(error) => error,
         };
-        let Ok(found) = store.get::<BlockAffinity>(&entry.key).await else { return Err(error) };
-        match found.value.state {
-            AffinityState::Confirmed => return Ok(found),
-            AffinityState::Pending if attempt < ATTEMPTS => entry = found,
+        let Ok(stored) = store.get::<BlockAffinity>(&entry.key).await else { return Err(error) };
+        match stored.value.state {
+            AffinityState::Confirmed => return Ok(stored),
+            AffinityState::Pending if attempt < ATTEMPTS => entry = stored,
             _ => return Err(error),
         }
         attempt += 1;

@@ -2,7 +2,7 @@
 //! [`Assigned`]: the addresses assigned to a request. [`WriteList`]: the writes of an allocation, in their order: the
 //! handle, then each block after its affinity.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::IpPool;
@@ -15,8 +15,8 @@ use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::Snapshot;
 use crate::block_writes::PriorAffinity;
 use crate::error::{IpamError, Shortfall};
-use crate::exhausted::Outcome;
-use crate::handle_refs::take_off;
+use crate::exhausted::SearchOutcome;
+use crate::handle_refs::subtract_counts;
 
 /// An assigned address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +36,43 @@ pub struct Assigned {
     /// The families with fewer addresses than requested, with the reason. As in upstream, this is not an error here.
     pub shortfalls: Vec<Shortfall>,
     /// The blocks from which the next addresses will probably come.
-    pub(crate) recent: HintedBlocks,
+    pub(crate) next_hints: HintedBlocks,
     /// The revision of the last block written.
     pub(crate) last_write: Option<Revision>,
     /// The outcomes of searches of all blocks.
-    pub(crate) searches: Vec<Outcome>,
+    pub(crate) searches: Vec<SearchOutcome>,
     /// True if the node claimed another block.
     pub(crate) has_claimed: bool,
+}
+
+/// The way in which the block of an assigned address was chosen, for the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BlockSource {
+    /// The block was the node's already.
+    Own,
+    /// The node claimed the block.
+    Claimed,
+    /// The block was empty and another node's. The node took it over.
+    Reclaimed,
+    /// The block is another node's, or has no owner. The node borrowed the address.
+    Borrowed,
+}
+
+impl BlockSource {
+    /// Returns the source of an address in a block that exists already.
+    pub(crate) fn of_existing(block: &Block, owner: &Owner) -> Self {
+        if block.owner().as_ref() == Some(owner) { BlockSource::Own } else { BlockSource::Borrowed }
+    }
+
+    /// Returns the source as log lines name it.
+    fn name(self) -> &'static str {
+        match self {
+            BlockSource::Own => "own",
+            BlockSource::Claimed => "claimed",
+            BlockSource::Reclaimed => "reclaimed",
+            BlockSource::Borrowed => "borrowed",
+        }
+    }
 }
 
 /// Addresses of one block, assigned in memory.
@@ -60,7 +90,7 @@ pub(crate) struct BlockAssignment {
 
 impl BlockAssignment {
     /// Starts with no address of a block that was read at `revision`, or that is to be created.
-    pub(crate) fn of(block: Block, revision: Option<Revision>, prior_affinity: Option<PriorAffinity>) -> Self {
+    pub(crate) fn new(block: Block, revision: Option<Revision>, prior_affinity: Option<PriorAffinity>) -> Self {
         BlockAssignment { addresses: Vec::new(), block, revision, prior_affinity }
     }
 
@@ -102,16 +132,25 @@ impl BlockAssignment {
         self.block.cidr
     }
 
+    /// Returns the source of the addresses. `is_reclaimed` is true if the block was another owner's.
+    pub(crate) fn source(&self, owner: &Owner, is_reclaimed: bool) -> BlockSource {
+        match &self.revision {
+            Some(_) => BlockSource::of_existing(&self.block, owner),
+            None if is_reclaimed => BlockSource::Reclaimed,
+            None => BlockSource::Claimed,
+        }
+    }
+
     /// Returns true if `stored` contains the addresses as this assignment writes them, which shows after an unknown
     /// outcome that the write was applied. The attributes contain the time, so the allocations of another request
     /// differ.
-    pub(crate) fn is_in(&self, request: &AssignRequest, stored: &Block) -> bool {
-        self.addresses.iter().all(|ip| stored.allocation(*ip).is_some_and(|held| is_as_assigned(request, &held)))
+    pub(crate) fn is_stored_in(&self, request: &AssignRequest, stored: &Block) -> bool {
+        self.addresses.iter().all(|ip| stored.allocation(*ip).is_some_and(|held| is_from_request(request, &held)))
     }
 }
 
 /// Returns true if an allocation equals the one that `request` writes.
-pub(crate) fn is_as_assigned(request: &AssignRequest, held: &Allocation<'_>) -> bool {
+pub(crate) fn is_from_request(request: &AssignRequest, held: &Allocation<'_>) -> bool {
     held.handle().as_ref() == Some(&request.handle) && held.attributes() == Some(&request.attributes)
 }
 
@@ -124,25 +163,27 @@ fn block_request<'a>(request: &'a AssignRequest, owner: &'a Owner, strict: bool)
     }
 }
 
-/// Logs addresses with their blocks. Logs nothing if there are no addresses.
+/// Logs addresses with their blocks, and for each block its source. Logs nothing if there are no addresses.
 pub(crate) fn log_assigned(
     handle: &HandleId,
     pools: &[Entry<IpPool>],
-    addresses: impl IntoIterator<Item = (IpAddr, Cidr)>,
+    addresses: impl IntoIterator<Item = (IpAddr, Cidr, BlockSource)>,
 ) {
-    let (mut ips, mut blocks, mut names) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-    for (ip, block) in addresses {
+    let (mut ips, mut blocks, mut names) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+    for (ip, block, source) in addresses {
         let mut pools = pools.iter().map(|entry| &entry.value);
         let pool = pools.find(|pool| pool.spec.range().is_ok_and(|range| range.contains(ip)));
         names.extend(pool.map(|pool| pool.metadata.name.clone()));
-        blocks.insert(block.to_string());
+        // A later part of the addresses comes from a block that is the node's by then.
+        blocks.entry(block.to_string()).or_insert(source.name());
         ips.push(ip);
     }
     if ips.is_empty() {
         return;
     }
-    let (blocks, pools) = (Vec::from_iter(blocks).join(","), Vec::from_iter(names).join(","));
-    tracing::info!(addresses = comma_separated(&ips), blocks, %handle, pools, "assigned addresses");
+    let (blocks, sources): (Vec<String>, Vec<&str>) = blocks.into_iter().unzip();
+    let (blocks, source, pools) = (blocks.join(","), sources.join(","), Vec::from_iter(names).join(","));
+    tracing::info!(addresses = comma_separated(&ips), blocks, %handle, pools, source, "assigned addresses");
 }
 
 /// Returns addresses as the value of a log field.
@@ -166,34 +207,37 @@ pub(crate) fn write_list(
     owner: &Owner,
     assignments: &[BlockAssignment],
 ) -> Result<WriteList, StoreError> {
-    let handle = handle_with(snapshot, request, assignments);
+    let handle = handle_with_counts(snapshot, request, assignments);
     let mut writes = Vec::with_capacity(1 + 2 * assignments.len());
     match (snapshot.handle(), &handle) {
         (_, None) => {}
         (Some(read), Some(handle)) => writes.push(Write::update::<Handle>(&request.handle, handle, &read.revision)?),
         (None, Some(handle)) => writes.push(Write::create::<Handle>(&request.handle, handle)?),
     }
-    let mut places = Vec::with_capacity(assignments.len());
+    let mut positions = Vec::with_capacity(assignments.len());
     for assignment in assignments {
-        let pending =
-            assignment.prior_affinity.as_ref().map(|prior| prior.pending(owner, assignment.cidr())).transpose()?;
+        let pending = assignment
+            .prior_affinity
+            .as_ref()
+            .map(|prior| prior.pending_write(owner, assignment.cidr()))
+            .transpose()?;
         let affinity = pending.as_ref().map(|_| writes.len());
         writes.extend(pending);
         writes.push(match &assignment.revision {
             Some(revision) => Write::update::<Block>(&assignment.cidr(), &assignment.block, revision)?,
             None => Write::create::<Block>(&assignment.cidr(), &assignment.block)?,
         });
-        places.push((affinity, writes.len() - 1));
+        positions.push((affinity, writes.len() - 1));
     }
-    Ok(WriteList { writes, handle, assignments: places })
+    Ok(WriteList { writes, handle, assignments: positions })
 }
 
 /// Returns the handle with the counts of `assignments` in place of the expected ones, or `None` if the handle does not
 /// change.
-fn handle_with(snapshot: &Snapshot, request: &AssignRequest, assignments: &[BlockAssignment]) -> Option<Handle> {
+fn handle_with_counts(snapshot: &Snapshot, request: &AssignRequest, assignments: &[BlockAssignment]) -> Option<Handle> {
     let before = snapshot.handle().map(|entry| &entry.value);
     let mut handle = before.cloned().unwrap_or_default();
-    take_off(&mut handle, &request.handle, snapshot.reserved.iter().map(|(block, n)| (*block, *n)));
+    subtract_counts(&mut handle, &request.handle, snapshot.reserved.iter().map(|(block, n)| (*block, *n)));
     for assignment in assignments {
         handle.increment(assignment.cidr(), assignment.addresses.len());
     }
@@ -203,4 +247,63 @@ fn handle_with(snapshot: &Snapshot, request: &AssignRequest, assignments: &[Bloc
 /// Records that `committed` took addresses that the handle counted beforehand.
 pub(crate) fn consume_reserved(snapshot: &mut Snapshot, committed: &[BlockAssignment]) {
     committed.iter().for_each(|assignment| snapshot.consume_reserved(&assignment.cidr(), assignment.addresses.len()));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use crate::alloc::one_address::assign_address;
+    use crate::alloc::request::AssignRequest;
+    use crate::logging::line::{Fields, LineFormat};
+    use crate::testing::{Cluster, MemoryStore, cidr};
+
+    /// Runs allocations and returns the field `source` of their log lines.
+    async fn logged_sources(allocations: impl Future<Output = ()>) -> Vec<String> {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let writer = Arc::new(log.reopen().unwrap());
+        let lines = tracing_subscriber::fmt::layer().fmt_fields(Fields).event_format(LineFormat::new("ipam"));
+        let subscriber = tracing_subscriber::registry().with(lines.with_writer(writer));
+        let guard = tracing::subscriber::set_default(subscriber);
+        allocations.await;
+        drop(guard);
+        let text = fs::read_to_string(log.path()).unwrap();
+        let lines = text.lines().filter(|line| line.contains(": assigned addresses "));
+        lines.map(|line| line.rsplit_once(" source=").unwrap().1.trim_matches('"').to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn log_line_names_the_source_of_each_block() {
+        for store in [MemoryStore::transactional(), MemoryStore::sequential()] {
+            let cluster = Cluster::on(store);
+            cluster.pool("pool4", "10.0.0.0/30", 31);
+            let mut is_first_block_own = false;
+            let sources = logged_sources(async {
+                let first = cluster.one("node1", "net.1").await.unwrap();
+                is_first_block_own = cidr("10.0.0.0/31").contains(first);
+                let second = cluster.one("node2", "net.2").await.unwrap();
+                let request = AssignRequest { num4: 2, ..cluster.request("node1", "net.3") };
+                assert_eq!(cluster.assign(&request).await.unwrap().addresses.len(), 2);
+                cluster.release("net.2").await.unwrap();
+                cluster.release("net.3").await.unwrap();
+                cluster.one("node1", "net.4").await.unwrap();
+                cluster.clock.advance(std::time::Duration::from_secs(61));
+                assert!(cidr(if is_first_block_own { "10.0.0.2/31" } else { "10.0.0.0/31" }).contains(second));
+                assert_eq!(cluster.one("node3", "net.5").await.unwrap(), second);
+                cluster.release("net.5").await.unwrap();
+                for (node, handle) in [("node4", "net.6"), ("node3", "net.7")] {
+                    let request = cluster.request(node, handle);
+                    let inputs = cluster.inputs(&request).await.unwrap();
+                    assign_address(&cluster.store, &cluster.clock, &request, second, inputs).await.unwrap();
+                    cluster.release(handle).await.unwrap();
+                }
+            });
+            let sources = sources.await;
+            let both = if is_first_block_own { "own,borrowed" } else { "borrowed,own" };
+            assert_eq!(sources, ["claimed", "claimed", both, "own", "reclaimed", "borrowed", "own"]);
+        }
+    }
 }

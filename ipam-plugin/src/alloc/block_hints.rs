@@ -13,7 +13,7 @@ use crate::hint_file;
 use crate::lock::HostLock;
 
 /// Maximum number of namespaces before the file starts over: more than a node's pods usually use at a time.
-const MOST: usize = 128;
+const MAX_NAMESPACES: usize = 128;
 
 /// The blocks that the last ADD read, for each network and namespace, because namespaces may select pools. The file is
 /// a hint that no result depends on. It is read and written only under the node's lock.
@@ -56,22 +56,22 @@ impl BlockHints {
 
     /// Returns the blocks of the namespace.
     pub(crate) fn blocks_of(&self, network: &str, namespace: &str) -> HintedBlocks {
-        self.hints.blocks.get(&name(network, namespace)).cloned().unwrap_or_default()
+        self.hints.blocks.get(&hint_key(network, namespace)).cloned().unwrap_or_default()
     }
 
     /// Returns the revision of the last write to a block of the network.
-    pub(crate) fn since(&self, network: &str) -> Option<Revision> {
+    pub(crate) fn last_write(&self, network: &str) -> Option<Revision> {
         self.hints.since.get(network).cloned().map(Revision)
     }
 
     /// Stores `blocks`, and the revision of the last of them that was written.
-    pub(crate) fn note(&mut self, network: &str, namespace: &str, blocks: HintedBlocks, written: Option<&Revision>) {
+    pub(crate) fn store(&mut self, network: &str, namespace: &str, blocks: HintedBlocks, written: Option<&Revision>) {
         let is_stored = self.blocks_of(network, namespace) == blocks;
         if !is_stored {
-            if self.hints.blocks.len() >= MOST {
+            if self.hints.blocks.len() >= MAX_NAMESPACES {
                 self.hints = NodeHints::default();
             }
-            self.hints.blocks.insert(name(network, namespace), blocks);
+            self.hints.blocks.insert(hint_key(network, namespace), blocks);
         }
         if self.set_last_write(network, written) || !is_stored {
             self.write();
@@ -79,7 +79,7 @@ impl BlockHints {
     }
 
     /// Stores the revision of a written block, if an ADD has stored blocks before.
-    pub(crate) fn note_write(&mut self, network: &str, written: Option<&Revision>) {
+    pub(crate) fn store_write(&mut self, network: &str, written: Option<&Revision>) {
         if !self.hints.blocks.is_empty() && self.set_last_write(network, written) {
             self.write();
         }
@@ -88,20 +88,24 @@ impl BlockHints {
     /// Records the revision. Returns true if it is new.
     fn set_last_write(&mut self, network: &str, written: Option<&Revision>) -> bool {
         let Some(revision) = written.map(Revision::resource_version) else { return false };
-        let hints = self.hints.since.insert(network.to_owned(), revision.to_owned());
-        hints.as_deref() != Some(revision)
+        let previous = self.hints.since.insert(network.to_owned(), revision.to_owned());
+        previous.as_deref() != Some(revision)
     }
 
     /// Writes the file. Failure costs the next ADD a round trip or two and has no other effect.
     fn write(&self) {
         if let Err(error) = hint_file::write_in_place(&self.file, &self.hints) {
-            tracing::debug!(file = %self.file.display(), %error, "cannot remember the last blocks");
+            tracing::debug!(
+                file = %self.file.display(),
+                %error,
+                "cannot store the blocks of recent addresses; the next ADD takes more round trips"
+            );
         }
     }
 }
 
 /// Returns the key of a network and namespace. Neither part may contain a space.
-fn name(network: &str, namespace: &str) -> String {
+fn hint_key(network: &str, namespace: &str) -> String {
     format!("{network} {namespace}")
 }
 
@@ -124,8 +128,8 @@ mod tests {
         let mut recent = BlockHints::read(&file);
         assert_eq!(recent.blocks_of("net", "a"), HintedBlocks::default());
         let blocks = HintedBlocks { others: cidrs(&["10.0.0.128/26"]), ..with_room(&["10.0.0.0/26", "fd00::/122"]) };
-        recent.note("net", "a", blocks.clone(), None);
-        recent.note("net", "b", with_room(&["10.0.0.64/26"]), None);
+        recent.store("net", "a", blocks.clone(), None);
+        recent.store("net", "b", with_room(&["10.0.0.64/26"]), None);
         let recent = BlockHints::read(&file);
         assert_eq!(recent.blocks_of("net", "a"), blocks);
         assert_eq!(recent.blocks_of("net", "b"), with_room(&["10.0.0.64/26"]));
@@ -137,11 +141,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("recent");
         let mut recent = BlockHints::read(&file);
-        recent.note("net", "a", HintedBlocks::default(), None);
+        recent.store("net", "a", HintedBlocks::default(), None);
         assert!(!file.exists());
-        recent.note("net", "a", with_room(&["10.0.0.0/26"]), None);
+        recent.store("net", "a", with_room(&["10.0.0.0/26"]), None);
         fs::write(&file, "{").unwrap();
-        recent.note("net", "a", with_room(&["10.0.0.0/26"]), None);
+        recent.store("net", "a", with_room(&["10.0.0.0/26"]), None);
         assert_eq!(fs::read_to_string(&file).unwrap(), "{");
         assert_eq!(BlockHints::read(&file).blocks_of("net", "a"), HintedBlocks::default());
     }
@@ -153,18 +157,21 @@ mod tests {
         let file = directory.path().join("recent");
         let revision = |text: &str| Some(Revision(text.into()));
         let mut recent = BlockHints::read(&file);
-        recent.note_write("net", revision("6").as_ref());
+        recent.store_write("net", revision("6").as_ref());
         assert!(!file.exists(), "without blocks to read there is nothing to be hints");
-        recent.note("net", "a", with_room(&["10.0.0.0/26"]), revision("7@uid").as_ref());
-        assert_eq!(BlockHints::read(&file).since("net"), revision("7"));
-        recent.note("net", "a", with_room(&["10.0.0.0/26"]), revision("8").as_ref());
-        assert_eq!(BlockHints::read(&file).since("net"), revision("8"));
-        recent.note_write("net", revision("9").as_ref());
-        recent.note("net", "b", with_room(&["10.0.0.64/26"]), None);
-        recent.note_write("net", None);
-        recent.note_write("of another cluster", revision("3").as_ref());
+        recent.store("net", "a", with_room(&["10.0.0.0/26"]), revision("7@uid").as_ref());
+        assert_eq!(BlockHints::read(&file).last_write("net"), revision("7"));
+        recent.store("net", "a", with_room(&["10.0.0.0/26"]), revision("8").as_ref());
+        assert_eq!(BlockHints::read(&file).last_write("net"), revision("8"));
+        recent.store_write("net", revision("9").as_ref());
+        recent.store("net", "b", with_room(&["10.0.0.64/26"]), None);
+        recent.store_write("net", None);
+        recent.store_write("of another cluster", revision("3").as_ref());
         let recent = BlockHints::read(&file);
-        assert_eq!((recent.since("net"), recent.blocks_of("net", "a")), (revision("9"), with_room(&["10.0.0.0/26"])));
+        assert_eq!(
+            (recent.last_write("net"), recent.blocks_of("net", "a")),
+            (revision("9"), with_room(&["10.0.0.0/26"]))
+        );
     }
 
     /// An earlier version stored only blocks with room, as a list.
@@ -180,8 +187,8 @@ mod tests {
     fn block_hints_file_is_bounded() {
         let directory = tempfile::tempdir().unwrap();
         let mut recent = BlockHints::read(&directory.path().join("recent"));
-        (0..1000).for_each(|number| recent.note("net", &format!("ns{number}"), with_room(&["10.0.0.0/26"]), None));
-        assert!(recent.hints.blocks.len() <= MOST);
+        (0..1000).for_each(|number| recent.store("net", &format!("ns{number}"), with_room(&["10.0.0.0/26"]), None));
+        assert!(recent.hints.blocks.len() <= MAX_NAMESPACES);
         assert_eq!(recent.blocks_of("net", "ns999"), with_room(&["10.0.0.0/26"]));
     }
 }

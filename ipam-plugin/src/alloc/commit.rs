@@ -10,7 +10,7 @@ use libcalico::store::{Revision, Store, StoreError, WriteError, WriteModel};
 
 use crate::affinity::repair::{confirm, no_revision};
 use crate::alloc::assignment::{
-    BlockAssignment, WriteList, comma_separated, consume_reserved, is_as_assigned, write_list,
+    BlockAssignment, WriteList, comma_separated, consume_reserved, is_from_request, write_list,
 };
 use crate::alloc::inputs::BlockCounts;
 use crate::alloc::request::AssignRequest;
@@ -34,7 +34,7 @@ pub(crate) struct UnknownWrite<'a> {
     pub(crate) assignments: &'a [BlockAssignment],
     /// The index of the write whose response was lost, if the list is sent one write at a time. The later writes were
     /// never sent.
-    pub(crate) sent: Option<usize>,
+    pub(crate) lost_write: Option<usize>,
 }
 
 /// The writes of one attempt of an allocation.
@@ -67,14 +67,18 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             Err(WriteError { index, applied, cause }) => {
                 let committed = match &cause {
                     StoreError::Unavailable { outcome_unknown: true, .. } => {
-                        let sent = match self.store.write_model() {
+                        let lost_write = match self.store.write_model() {
                             WriteModel::Transactional => None,
                             WriteModel::PerObject => Some(index),
                         };
-                        self.resolve_unknown_outcome(&UnknownWrite { list: &list, assignments: &assignments, sent })
-                            .await
+                        self.resolve_unknown_outcome(&UnknownWrite {
+                            list: &list,
+                            assignments: &assignments,
+                            lost_write,
+                        })
+                        .await
                     }
-                    _ => self.split(&list, &assignments, applied).await,
+                    _ => self.split_applied(&list, &assignments, applied).await,
                 };
                 self.confirm_again(&committed).await;
                 Err(CommitError { committed, cause })
@@ -100,7 +104,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         for (assignment, (affinity, block)) in assignments.iter().zip(&list.assignments) {
             self.snapshot.record_block(assignment.block.clone(), revisions[*block].clone());
             if let (Some(index), Some(prior)) = (affinity, &assignment.prior_affinity) {
-                let written = prior.written(&owner, assignment.cidr(), revisions[*index].clone());
+                let written = prior.pending_entry(&owner, assignment.cidr(), revisions[*index].clone());
                 match confirm(self.store, written).await {
                     Ok(confirmed) => self.snapshot.record_affinity(confirmed),
                     Err(error) => warn_unconfirmed(assignment.cidr(), &error),
@@ -112,7 +116,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 
     /// Returns the assignments whose blocks are among the first `applied` writes, and decrements the handle for the
     /// others. Counts that were stored before this write stay, because the next attempt uses them.
-    async fn split(
+    async fn split_applied(
         &mut self,
         list: &WriteList,
         assignments: &[BlockAssignment],
@@ -137,8 +141,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         for assignment in committed.iter().filter(|assignment| assignment.prior_affinity.is_some()) {
             let key = AffinityKey { owner: self.request.owner(), cidr: assignment.cidr() };
             let outcome = match self.store.get::<BlockAffinity>(&key).await {
-                Ok(found) if found.value.state == AffinityState::Confirmed => Ok(found),
-                Ok(found) => confirm(self.store, found).await,
+                Ok(stored) if stored.value.state == AffinityState::Confirmed => Ok(stored),
+                Ok(stored) => confirm(self.store, stored).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = outcome {
@@ -150,7 +154,11 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 
 /// Logs an unconfirmed affinity. The addresses are assigned nevertheless.
 fn warn_unconfirmed(block: Cidr, error: &StoreError) {
-    tracing::warn!(%block, %error, "claim not confirmed; until a later allocation does, the block is not advertised");
+    tracing::warn!(
+        %block,
+        %error,
+        "cannot confirm the block affinity; the block is not advertised until the next allocation from it"
+    );
 }
 
 /// Releases the addresses of `assignments` whose allocations are unchanged. A VMI's address may have passed to another
@@ -166,14 +174,14 @@ pub(crate) async fn undo<S: Store, C: Clock>(
     let requests = |block: &Block| {
         let here = assignments.iter().filter(|assignment| assignment.cidr() == block.cidr);
         let held = here.flat_map(|assignment| &assignment.addresses).filter_map(|ip| block.allocation(*ip));
-        held.filter(|held| is_as_assigned(request, held))
+        held.filter(|held| is_from_request(request, held))
             .map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence })
             .collect()
     };
     let handle = &request.handle;
     let released = release_from_blocks(store, clock, blocks, requests).await;
     if let Err(error) = released.and_then(ReleasedBatch::into_addresses) {
-        tracing::error!(%handle, %error, "cannot release what a failed allocation took; DEL will");
+        tracing::error!(%handle, %error, "cannot release the addresses of a failed allocation; the DEL releases them");
     }
 }
 

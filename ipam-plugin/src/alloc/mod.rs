@@ -18,6 +18,7 @@ mod reserved_handle;
 mod snapshot;
 mod unknown_outcome;
 
+use std::collections::BTreeSet;
 use std::mem;
 
 use libcalico::ipam::Block;
@@ -32,15 +33,15 @@ use crate::alloc::inputs::{AllocationInputs, BlockCounts};
 use crate::alloc::planner::{FamilyPlanner, PlannerStep};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::request::AssignRequest;
-use crate::alloc::reserved_handle::release_counts;
+use crate::alloc::reserved_handle::release_reserved;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
 use os::clock::Clock;
 use crate::error::{Exhaustion, IpamError};
-use crate::retry::{OPERATION, Retry};
+use crate::retry::{OPERATION_TIME, Retry};
 
 /// The progress of one family.
 struct FamilyProgress<'a> {
-    plan: FamilyPlanner<'a>,
+    planner: FamilyPlanner<'a>,
     remaining: usize,
     assigned: usize,
     exhausted: Option<Exhaustion>,
@@ -56,8 +57,10 @@ struct AllocationRun<'a, S, C> {
     committed_assignments: Vec<BlockAssignment>,
     already_held: Vec<Assignment>,
     last_write: Option<Revision>,
+    /// Empty blocks of other owners that this allocation released, to claim them.
+    reclaimed: BTreeSet<Cidr>,
     /// The last release of this node before the first search of all blocks.
-    release: Option<u64>,
+    last_release: Option<u64>,
 }
 
 /// Assigns the requested addresses, or as many of them as are available. On error, and if `all_or_nothing` is set and
@@ -73,18 +76,18 @@ pub async fn assign<S: Store, C: Clock>(
     let wanted = [IpVersion::V4, IpVersion::V6].into_iter().filter(|version| request.wanted(*version) > 0);
     let families: Result<Vec<FamilyProgress<'_>>, IpamError> = wanted
         .map(|version| {
-            let plan = FamilyPlanner::new(request, &inputs, version)?;
-            Ok(FamilyProgress { plan, remaining: request.wanted(version), assigned: 0, exhausted: None })
+            let planner = FamilyPlanner::new(request, &inputs, version)?;
+            Ok(FamilyProgress { planner, remaining: request.wanted(version), assigned: 0, exhausted: None })
         })
         .collect();
     let reserved = inputs.reserved.clone();
     let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())
-        .map(|snapshot| snapshot.skipping(request.passed_over.clone()))
+        .map(|snapshot| snapshot.with_skipped(request.skipped.clone()))
         .map_err(IpamError::from);
     let (families, snapshot) = match families.and_then(|families| Ok((families, snapshot?))) {
         Ok(both) => both,
         Err(error) => {
-            Box::pin(release_counts(store, clock, &request.handle, reserved)).await;
+            Box::pin(release_reserved(store, clock, &request.handle, reserved)).await;
             return Err(error);
         }
     };
@@ -94,11 +97,12 @@ pub async fn assign<S: Store, C: Clock>(
         request,
         families,
         snapshot,
-        retry: Retry::new(clock, OPERATION),
+        retry: Retry::new(clock, OPERATION_TIME),
         committed_assignments: Vec::new(),
         already_held: Vec::new(),
         last_write: None,
-        release: None,
+        reclaimed: BTreeSet::new(),
+        last_release: None,
     };
     run.complete().await
 }
@@ -113,7 +117,7 @@ struct AllocationRound {
 
 impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     async fn complete(&mut self) -> Result<Assigned, IpamError> {
-        let outcome = self.rounds().await;
+        let outcome = self.run_rounds().await;
         if outcome.is_err() || self.request.all_or_nothing && self.is_short() {
             let _releasing = (!self.committed_assignments.is_empty()).then(|| self.request.notes.releasing());
             // Boxed, because the future is large and rarely used; the usual ADD should not contain it.
@@ -121,21 +125,21 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             self.committed_assignments.clear();
         }
         let unused = self.snapshot.take_reserved();
-        Box::pin(release_counts(self.store, self.clock, &self.request.handle, unused)).await;
+        Box::pin(release_reserved(self.store, self.clock, &self.request.handle, unused)).await;
         outcome.map(|()| self.outcome())
     }
 
-    async fn rounds(&mut self) -> Result<(), IpamError> {
+    async fn run_rounds(&mut self) -> Result<(), IpamError> {
         loop {
             let round = self.plan()?;
             if self.request.all_or_nothing && self.is_short() {
                 return Ok(());
             }
-            if !round.missing.lists.is_empty() && self.release.is_none() {
-                self.release = self.request.notes.begin();
+            if !round.missing.lists.is_empty() && self.last_release.is_none() {
+                self.last_release = self.request.notes.begin_search();
             }
             if round.missing != MissingReads::default() {
-                match self.reserved(&round) {
+                match self.counts_to_reserve(&round) {
                     Some(reserved) => {
                         Box::pin(self.snapshot.read_beside_handle(self.store, &round.missing, reserved)).await?;
                     }
@@ -154,12 +158,12 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     fn plan(&mut self) -> Result<AllocationRound, IpamError> {
         let mut round = AllocationRound::default();
         for family in self.families.iter_mut().filter(|f| f.remaining > 0 && f.exhausted.is_none()) {
-            match family.plan.next(&self.snapshot, family.remaining)? {
+            match family.planner.next(&self.snapshot, family.remaining)? {
                 PlannerStep::Read(missing) => round.missing.merge(missing),
-                PlannerStep::Repair(repair) => round.repairs.push((family.plan.version, repair)),
+                PlannerStep::Repair(repair) => round.repairs.push((family.planner.version, repair)),
                 PlannerStep::Assign(assignment) => round.assignments.push(assignment),
                 PlannerStep::AlreadyHeld(addresses) => {
-                    let prefix = family.plan.version.bits();
+                    let prefix = family.planner.version.bits();
                     self.already_held.extend(addresses.into_iter().map(|ip| Assignment { ip, prefix }));
                     family.remaining = 0;
                 }
@@ -174,61 +178,65 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     /// Returns the counts that the handle may get before blocks are read: for each family the addresses it needs, in
     /// the block that most probably has them. Returns `None` if that block was not read yet, or if this saves no
     /// request.
-    fn reserved(&self, round: &AllocationRound) -> Option<BlockCounts> {
+    fn counts_to_reserve(&self, round: &AllocationRound) -> Option<BlockCounts> {
         if self.store.write_model() == WriteModel::Transactional
-            || !self.snapshot.handle_is_unread()
+            || !self.snapshot.is_handle_unread()
             || round.missing.handle
         {
             return None;
         }
-        let open = self.families.iter().filter(|family| family.remaining > 0 && family.exhausted.is_none());
-        open.map(|family| Some((family.plan.likely_block(&self.snapshot)?, family.remaining))).collect()
+        let unserved = self.families.iter().filter(|family| family.remaining > 0 && family.exhausted.is_none());
+        unserved.map(|family| Some((family.planner.likely_block(&self.snapshot)?, family.remaining))).collect()
     }
 
     async fn repair(&mut self, version: IpVersion, repair: AffinityRepair) -> Result<(), IpamError> {
         let cidr = repair.cidr();
-        let Err(error) = repair.apply(self.store, &mut self.snapshot).await else { return Ok(()) };
+        let is_reclaim = repair.is_reclaim(&self.request.owner());
+        let Err(error) = repair.apply(self.store, &mut self.snapshot).await else {
+            self.reclaimed.extend(is_reclaim.then_some(cidr));
+            return Ok(());
+        };
         if error.is_unavailable() {
             return Err(error.into());
         }
         if !error.is_race() {
             // The request does not depend on this block: another one is used instead.
-            tracing::warn!(block = %cidr, %error, "cannot put a claim in order");
-            let family = self.families.iter_mut().find(|family| family.plan.version == version);
-            family.into_iter().for_each(|family| _ = family.plan.excluded.insert(cidr));
+            tracing::warn!(block = %cidr, %error, "cannot repair the block affinity; using another block");
+            let family = self.families.iter_mut().find(|family| family.planner.version == version);
+            family.into_iter().for_each(|family| _ = family.planner.excluded.insert(cidr));
         }
         self.read_again(vec![cidr]).await
     }
 
     async fn commit(&mut self, assignments: Vec<BlockAssignment>) -> Result<(), IpamError> {
-        let touched: Vec<Cidr> = assignments.iter().map(BlockAssignment::cidr).collect();
+        let blocks_to_read: Vec<Cidr> = assignments.iter().map(BlockAssignment::cidr).collect();
         let (store, clock, request, snapshot) = (self.store, self.clock, self.request, &mut self.snapshot);
         match (Commit { store, clock, request, snapshot }).write(assignments).await {
             Ok(committed) => {
                 let last = committed.last().and_then(|assignment| self.snapshot.readable_block(&assignment.cidr()));
                 self.last_write = last.map(|block| block.revision.clone());
-                self.count(committed);
+                self.record_committed(committed);
                 Ok(())
             }
             Err(CommitError { committed, cause }) => {
-                let was_unknown = cause.has_unknown_outcome();
-                let progress = !committed.is_empty();
-                self.count(committed);
-                if was_unknown && progress && self.families.iter().all(|family| family.remaining == 0) {
+                let is_unknown = cause.has_unknown_outcome();
+                let has_progress = !committed.is_empty();
+                self.record_committed(committed);
+                if is_unknown && has_progress && self.families.iter().all(|family| family.remaining == 0) {
                     return Ok(());
                 }
-                if !cause.is_race() && !was_unknown {
+                if !cause.is_race() && !is_unknown {
                     return Err(cause.into());
                 }
-                self.read_again(touched).await
+                self.read_again(blocks_to_read).await
             }
         }
     }
 
-    fn count(&mut self, committed: Vec<BlockAssignment>) {
+    fn record_committed(&mut self, committed: Vec<BlockAssignment>) {
         for assignment in committed {
             let version = assignment.cidr().version();
-            if let Some(family) = self.families.iter_mut().find(|family| family.plan.version == version) {
+            if let Some(family) = self.families.iter_mut().find(|family| family.planner.version == version) {
                 family.remaining = family.remaining.saturating_sub(assignment.addresses.len());
                 family.assigned += assignment.addresses.len();
             }
@@ -238,18 +246,21 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
 
     /// Pauses after a lost race and reads again all objects that may have changed, including the pools and the node's
     /// other blocks.
-    async fn read_again(&mut self, touched: Vec<Cidr>) -> Result<(), IpamError> {
+    async fn read_again(&mut self, blocks_to_read: Vec<Cidr>) -> Result<(), IpamError> {
         if !self.retry.pause().await {
             return Err(IpamError::Contention);
         }
-        let own = self.families.iter().flat_map(|family| self.snapshot.own_affinities(family.plan.version));
-        let mut blocks: Vec<Cidr> =
-            own.map(|entry| entry.key.cidr).filter(|cidr| self.snapshot.block(cidr).is_some()).chain(touched).collect();
+        let own = self.families.iter().flat_map(|family| self.snapshot.own_affinities(family.planner.version));
+        let mut blocks: Vec<Cidr> = own
+            .map(|entry| entry.key.cidr)
+            .filter(|cidr| self.snapshot.block(cidr).is_some())
+            .chain(blocks_to_read)
+            .collect();
         blocks.sort();
         blocks.dedup();
         let now = self.clock.now();
         self.snapshot.refresh(self.store, now, blocks).await?;
-        self.families.iter_mut().try_for_each(|family| family.plan.choose_again(&self.snapshot.inputs))
+        self.families.iter_mut().try_for_each(|family| family.planner.choose_again(&self.snapshot.inputs))
     }
 
     fn is_short(&self) -> bool {
@@ -263,34 +274,37 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             addresses.extend(assignment.addresses.iter().map(|ip| Assignment { ip: *ip, prefix }));
         }
         addresses.sort_by_key(|assignment| IpVersion::of(assignment.ip));
-        let blocks = self
-            .committed_assignments
-            .iter()
-            .flat_map(|assignment| assignment.addresses.iter().map(|ip| (*ip, assignment.cidr())));
-        log_assigned(&self.request.handle, &self.snapshot.inputs.pools, blocks);
-        let (snapshot, release) = (&self.snapshot, self.release);
-        let is_over = |family: &&FamilyProgress<'_>| family.remaining == 0 || family.exhausted.is_some();
-        let over = self.families.iter().filter(is_over);
-        let searches =
-            over.filter_map(|family| family.plan.outcome(snapshot, family.exhausted.as_ref(), release)).collect();
-        let has_claimed = self.committed_assignments.iter().any(|assignment| assignment.prior_affinity.is_some());
-        let short = self.families.iter_mut().filter_map(|family| {
-            let cause = family.exhausted.take()?;
-            Some(family.plan.shortfall(snapshot, family.assigned, cause))
+        let owner = self.request.owner();
+        let blocks = self.committed_assignments.iter().flat_map(|assignment| {
+            let cidr = assignment.cidr();
+            let source = assignment.source(&owner, self.reclaimed.contains(&cidr));
+            assignment.addresses.iter().map(move |ip| (*ip, cidr, source))
         });
-        let shortfalls = short.collect();
-        let (recent, last_write) = (self.recent(), self.last_write.take());
-        Assigned { addresses, shortfalls, recent, last_write, searches, has_claimed }
+        log_assigned(&self.request.handle, &self.snapshot.inputs.pools, blocks);
+        let (snapshot, release) = (&self.snapshot, self.last_release);
+        let is_complete = |family: &&FamilyProgress<'_>| family.remaining == 0 || family.exhausted.is_some();
+        let completed = self.families.iter().filter(is_complete);
+        let searches = completed
+            .filter_map(|family| family.planner.outcome(snapshot, family.exhausted.as_ref(), release))
+            .collect();
+        let has_claimed = self.committed_assignments.iter().any(|assignment| assignment.prior_affinity.is_some());
+        let short_families = self.families.iter_mut().filter_map(|family| {
+            let cause = family.exhausted.take()?;
+            Some(family.planner.shortfall(snapshot, family.assigned, cause))
+        });
+        let shortfalls = short_families.collect();
+        let (next_hints, last_write) = (self.next_hints(), self.last_write.take());
+        Assigned { addresses, shortfalls, next_hints, last_write, searches, has_claimed }
     }
 
-    fn recent(&self) -> HintedBlocks {
+    fn next_hints(&self) -> HintedBlocks {
         let first_with_room = |family: &FamilyProgress<'_>| {
-            let mut own = family.plan.affine_blocks(&self.snapshot).map(|entry| entry.key.cidr);
+            let mut own = family.planner.affine_blocks(&self.snapshot).map(|entry| entry.key.cidr);
             let free = |block: &Entry<Block>| block.value.free(&self.snapshot.reservations);
             own.find(|cidr| self.snapshot.readable_block(cidr).is_some_and(|block| free(block) > 0))
         };
         let with_room: Vec<Cidr> = self.families.iter().filter_map(first_with_room).collect();
-        let read_first = self.families.iter().flat_map(|family| family.plan.blocks_to_read_first(&self.snapshot));
+        let read_first = self.families.iter().flat_map(|family| family.planner.blocks_to_read_first(&self.snapshot));
         let others = read_first.filter(|cidr| !with_room.contains(cidr)).collect();
         HintedBlocks { with_room, others }
     }

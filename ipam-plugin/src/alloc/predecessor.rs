@@ -9,7 +9,7 @@ use libcalico::store::Store;
 
 use os::clock::Clock;
 use crate::error::IpamError;
-use crate::reads::{all_pools, names_with, pooled};
+use crate::reads::{all_pools, blocks_by_name, blocks_by_pool};
 use crate::release::release_from_blocks;
 
 /// The earlier sandbox of a pod. The pod's annotations name it, and a tenant can change these. An address is therefore
@@ -58,12 +58,12 @@ impl Predecessor {
         clock: &C,
         addresses: &[IpAddr],
     ) -> Result<Vec<IpAddr>, IpamError> {
-        let blocks = pooled(&all_pools(store).await?, addresses);
+        let blocks = blocks_by_pool(&all_pools(store).await?, addresses);
         let requests = |block: &Block| self.requests(block, addresses);
         let mut outcome = release_from_blocks(store, clock, blocks, requests).await?;
-        let is_astray = |ip: &&IpAddr| outcome.missing.iter().any(|block| block.contains(**ip));
-        let astray: BTreeSet<IpAddr> = addresses.iter().filter(is_astray).copied().collect();
-        let named: BTreeSet<Cidr> = names_with(store, &astray).await?.into_values().collect();
+        let is_unlocated = |ip: &&IpAddr| outcome.missing.iter().any(|block| block.contains(**ip));
+        let unlocated: BTreeSet<IpAddr> = addresses.iter().filter(is_unlocated).copied().collect();
+        let named: BTreeSet<Cidr> = blocks_by_name(store, &unlocated).await?.into_values().collect();
         let further = release_from_blocks(store, clock, named, requests).await?;
         outcome.failed.extend(further.failed);
         outcome.released.extend(further.released);
@@ -89,12 +89,12 @@ mod tests {
     }
 
     fn clusters() -> [Cluster; 2] {
-        let pooled = |store| {
+        let with_pool = |store| {
             let cluster = Cluster::on(store);
             cluster.pool("pool4", "10.65.0.0/16", 26);
             cluster
         };
-        [pooled(MemoryStore::sequential()), pooled(MemoryStore::transactional())]
+        [with_pool(MemoryStore::sequential()), with_pool(MemoryStore::transactional())]
     }
 
     fn request(cluster: &Cluster, handle: &str, pod: Option<(&str, &str)>) -> AssignRequest {

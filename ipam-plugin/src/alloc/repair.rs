@@ -1,6 +1,6 @@
 //! [`AffinityRepair`]: repairs the affinity of a node to a block before an allocation from the block.
 
-use libcalico::ipam::{Block, BlockAffinity};
+use libcalico::ipam::{Block, BlockAffinity, Owner};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
@@ -28,6 +28,11 @@ impl AffinityRepair {
             | AffinityRepair::Confirm { affinity, .. }
             | AffinityRepair::Release { affinity, .. } => affinity.key.cidr,
         }
+    }
+
+    /// Returns true if the repair releases the block of another owner than `owner`, which can claim the block then.
+    pub(crate) fn is_reclaim(&self, owner: &Owner) -> bool {
+        matches!(self, AffinityRepair::Release { affinity, .. } if affinity.key.owner != *owner)
     }
 
     /// Runs the repair and records the writes in `snapshot`. After an error `snapshot` is out of date.

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 
 use crate::alloc::inputs::InputsQuery;
 use crate::alloc::predecessor::Predecessor;
-use crate::exhausted::Notes;
+use crate::exhausted::SearchNotes;
 
 /// A request for addresses from the pools.
 #[derive(Debug, Clone)]
@@ -46,9 +46,9 @@ pub struct AssignRequest {
     /// The previous owner of a requested address, from which the address passes to this request.
     pub predecessor: Option<Predecessor>,
     /// Addresses that are assigned only if there is no other.
-    pub passed_over: BTreeSet<IpAddr>,
-    /// HintedBlocks searches of this node that found no free address.
-    pub notes: Notes,
+    pub skipped: BTreeSet<IpAddr>,
+    /// Recent searches of this node that found no free address.
+    pub notes: SearchNotes,
 }
 
 /// A namespace, as the namespace selectors of pools match it.
@@ -78,8 +78,8 @@ impl AssignRequest {
             max_per_handle: 0,
             all_or_nothing: false,
             predecessor: None,
-            passed_over: BTreeSet::new(),
-            notes: Notes::default(),
+            skipped: BTreeSet::new(),
+            notes: SearchNotes::default(),
         }
     }
 

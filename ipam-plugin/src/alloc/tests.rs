@@ -80,15 +80,15 @@ async fn passed_over_addresses_are_assigned_only_as_a_last_resort() {
     for store in [MemoryStore::sequential(), MemoryStore::transactional()] {
         let cluster = Cluster::on(store);
         cluster.pool("tiny", "10.66.0.0/30", 30);
-        let passed_over: BTreeSet<IpAddr> = [ip("10.66.0.0"), ip("10.66.0.2")].into();
+        let skipped: BTreeSet<IpAddr> = [ip("10.66.0.0"), ip("10.66.0.2")].into();
         let mut given = Vec::new();
         for handle in ["net.1", "net.2", "net.3", "net.4"] {
-            let request = AssignRequest { passed_over: passed_over.clone(), ..cluster.request("node1", handle) };
+            let request = AssignRequest { skipped: skipped.clone(), ..cluster.request("node1", handle) };
             given.push(cluster.assign(&request).await.unwrap().addresses[0].ip.to_string());
         }
         assert_eq!(given, ["10.66.0.1", "10.66.0.3", "10.66.0.0", "10.66.0.2"]);
         assert_consistent(&cluster.store.pairs(), true);
-        let request = AssignRequest { passed_over, ..cluster.request("node1", "net.5") };
+        let request = AssignRequest { skipped, ..cluster.request("node1", "net.5") };
         let shortfall = &cluster.assign(&request).await.unwrap().shortfalls[0];
         assert!(matches!(shortfall.cause, Exhaustion::PoolsFull { .. }), "{shortfall:?}");
     }
@@ -101,7 +101,7 @@ async fn block_with_only_passed_over_addresses_makes_the_node_claim_a_new_block(
     cluster.pool("pool4", "10.65.0.0/16", 32);
     let first = cluster.one("node1", "net.a").await.unwrap();
     cluster.release("net.a").await.unwrap();
-    let request = AssignRequest { passed_over: [first].into(), ..cluster.request("node1", "net.b") };
+    let request = AssignRequest { skipped: [first].into(), ..cluster.request("node1", "net.b") };
     assert_ne!(cluster.assign(&request).await.unwrap().addresses[0].ip, first);
     assert_eq!(cluster.one("node1", "net.c").await.unwrap(), first);
     assert_consistent(&cluster.store.pairs(), true);
@@ -112,7 +112,7 @@ async fn passed_over_addresses_are_respected_after_a_lost_race() {
     let cluster = Cluster::new();
     cluster.pool("tiny", "10.66.0.0/30", 30);
     cluster.one("node1", "net.a").await.unwrap();
-    let request = AssignRequest { passed_over: [ip("10.66.0.1")].into(), ..cluster.request("node1", "net.b") };
+    let request = AssignRequest { skipped: [ip("10.66.0.1")].into(), ..cluster.request("node1", "net.b") };
     let mut races = 2;
     cluster.store.before_each(move |_, writes, pairs| {
         for write in writes.into_iter().flatten().filter(|write| write.kind == "IPAMBlock") {

@@ -10,10 +10,10 @@ use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write, Wri
 
 use crate::alloc::assignment::{BlockAssignment, consume_reserved};
 use crate::alloc::commit::{Commit, UnknownWrite};
-use crate::block_writes::create_first;
+use crate::block_writes::empty_block_writes;
 use os::clock::Clock;
 use crate::handle_refs::decrement;
-use crate::retry::{Retry, UNDO};
+use crate::retry::{Retry, UNDO_TIME};
 
 /// The handle and the blocks as read after the lost write.
 struct ObservedWrite {
@@ -23,7 +23,7 @@ struct ObservedWrite {
     /// addresses that the handle has in the block.
     undone: Vec<(Cidr, usize, usize)>,
     /// Assignments whose write may still take effect, with their blocks.
-    open: Vec<(BlockAssignment, Option<Entry<Block>>)>,
+    pending: Vec<(BlockAssignment, Option<Entry<Block>>)>,
 }
 
 impl<S: Store, C: Clock> Commit<'_, S, C> {
@@ -31,7 +31,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
     /// two exceptions: the handle's own write is still in progress, or the datastore stayed unreachable for too long.
     /// The handle may then count too many addresses, and a DEL corrects that.
     pub(super) async fn resolve_unknown_outcome(&mut self, unknown: &UnknownWrite<'_>) -> Vec<BlockAssignment> {
-        let mut retry = Retry::new(self.clock, UNDO);
+        let mut retry = Retry::new(self.clock, UNDO_TIME);
         loop {
             let error = match self.observe(unknown).await {
                 Ok(observed) => match self.invalidate_pending(&observed).await {
@@ -44,9 +44,17 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                 Err(error) => error,
             };
             if !self.store.has_given_up() && retry.pause().await {
-                tracing::debug!(%error, "cannot yet tell what became of a write");
+                tracing::debug!(
+                    handle = %self.request.handle,
+                    %error,
+                    "cannot read the outcome of a write yet; retrying"
+                );
             } else {
-                tracing::error!(handle = %self.request.handle, %error, "cannot tell what became of a write; DEL will");
+                tracing::error!(
+                    handle = %self.request.handle,
+                    %error,
+                    "cannot read the outcome of a write; the DEL releases the addresses if the write took effect"
+                );
                 self.snapshot.take_reserved();
                 return Vec::new();
             }
@@ -58,16 +66,16 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         let handle = batch.get::<Handle>(&self.request.handle);
         let blocks: Vec<_> =
             unknown.assignments.iter().map(|assignment| batch.get::<Block>(&assignment.cidr())).collect();
-        let of_list = unknown.assignments.iter().filter(|_| unknown.sent.is_none());
+        let of_list = unknown.assignments.iter().filter(|_| unknown.lost_write.is_none());
         let key = |assignment: &BlockAssignment| AffinityKey { owner: self.request.owner(), cidr: assignment.cidr() };
         let affinities: Vec<_> = of_list.map(|assignment| batch.get::<BlockAffinity>(&key(assignment))).collect();
         let answers = self.store.read(&batch).await?;
         let handle = answers.get(&handle)?;
-        let mut observed = ObservedWrite { handle, committed: Vec::new(), undone: Vec::new(), open: Vec::new() };
+        let mut observed = ObservedWrite { handle, committed: Vec::new(), undone: Vec::new(), pending: Vec::new() };
         for (n, assignment) in unknown.assignments.iter().enumerate() {
-            let found = answers.get(&blocks[n])?;
-            let may_be_under_way = match (unknown.sent, &assignment.prior_affinity) {
-                (Some(sent), _) => sent == unknown.list.assignments[n].1,
+            let stored = answers.get(&blocks[n])?;
+            let may_be_in_progress = match (unknown.lost_write, &assignment.prior_affinity) {
+                (Some(lost_write), _) => lost_write == unknown.list.assignments[n].1,
                 (None, None) => true,
                 // In a transaction, the write also depends on the affinity. An unreadable affinity differs from the one
                 // read before.
@@ -75,16 +83,16 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                     answers.get(&affinities[n]).is_ok_and(|affinity| prior.is_unchanged(affinity.as_ref()))
                 }
             };
-            if found.as_ref().is_some_and(|found| assignment.is_in(self.request, &found.value)) {
+            if stored.as_ref().is_some_and(|stored| assignment.is_stored_in(self.request, &stored.value)) {
                 observed.committed.push(assignment.clone());
                 continue;
             }
-            let held = found.as_ref().map_or(0, |found| found.value.addresses_of(&self.request.handle).len());
+            let held = stored.as_ref().map_or(0, |stored| stored.value.addresses_of(&self.request.handle).len());
             observed.undone.push((assignment.cidr(), assignment.addresses.len(), held));
-            let is_as_read =
-                version_of(found.as_ref().map(|found| &found.revision)) == version_of(assignment.revision.as_ref());
-            if may_be_under_way && is_as_read {
-                observed.open.push((assignment.clone(), found));
+            let is_unchanged = compared_revision(stored.as_ref().map(|stored| &stored.revision))
+                == compared_revision(assignment.revision.as_ref());
+            if may_be_in_progress && is_unchanged {
+                observed.pending.push((assignment.clone(), stored));
             }
         }
         Ok(observed)
@@ -92,8 +100,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 
     /// Ensures that no open assignment can take effect any more. After an error, the caller reads again.
     async fn invalidate_pending(&self, observed: &ObservedWrite) -> Result<(), StoreError> {
-        for (assignment, found) in &observed.open {
-            let writes = self.writes_without(assignment, found.as_ref())?;
+        for (assignment, stored) in &observed.pending {
+            let writes = self.writes_without(assignment, stored.as_ref())?;
             self.store.write(&writes).await.map_err(|error| error.cause)?;
         }
         Ok(())
@@ -103,9 +111,9 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
     fn writes_without(
         &self,
         assignment: &BlockAssignment,
-        found: Option<&Entry<Block>>,
+        stored: Option<&Entry<Block>>,
     ) -> Result<Vec<Write>, StoreError> {
-        let Some(found) = found else {
+        let Some(stored) = stored else {
             let owner = self.request.owner();
             let empty = Block::new(assignment.cidr(), &owner, self.snapshot.now)
                 .map_err(|error| StoreError::Other(error.to_string()))?;
@@ -114,28 +122,31 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                 WriteModel::Transactional => assignment.prior_affinity.as_ref(),
                 WriteModel::PerObject => None,
             };
-            return create_first(empty, &owner, prior);
+            return empty_block_writes(empty, &owner, prior);
         };
-        let mut block = found.value.clone();
+        let mut block = stored.value.clone();
         block.count_write();
-        Ok(vec![Write::update::<Block>(&found.key, &block, &found.revision)?])
+        Ok(vec![Write::update::<Block>(&stored.key, &block, &stored.revision)?])
     }
 
     /// Takes off the handle the counts of assignments that did not take effect. Counts made beforehand stay for the
     /// next attempt, unless the lost write changes the handle and may still take effect. They are then dropped, so that
     /// a later attempt has to write the handle, and that write invalidates the lost one.
     async fn correct_handle(&mut self, unknown: &UnknownWrite<'_>, observed: &ObservedWrite) {
-        let Some(sent) = &unknown.list.handle else { return consume_reserved(self.snapshot, &observed.committed) };
+        let Some(sent_handle) = &unknown.list.handle else {
+            return consume_reserved(self.snapshot, &observed.committed);
+        };
         let (read, now) = (self.snapshot.handle(), observed.handle.as_ref());
-        let is_unchanged = version_of(now.map(|now| &now.revision)) == version_of(read.map(|read| &read.revision));
+        let is_unchanged =
+            compared_revision(now.map(|now| &now.revision)) == compared_revision(read.map(|read| &read.revision));
         let reserved = self.snapshot.take_reserved();
         let surplus: Vec<(Cidr, usize)> = match now {
             // The handle's write is the first of the list, so it took effect if a later write was lost.
-            _ if unknown.sent.is_some_and(|lost| lost > 0) => {
+            _ if unknown.lost_write.is_some_and(|lost| lost > 0) => {
                 observed.undone.iter().map(|(cidr, n, _)| (*cidr, *n)).collect()
             }
             _ if is_unchanged => reserved.into_iter().collect(),
-            Some(now) if now.value == *sent => {
+            Some(now) if now.value == *sent_handle => {
                 observed.undone.iter().filter_map(|undone| surplus(&now.value, undone)).collect()
             }
             // Another operation changed the handle. At worst it counts too many addresses, and DEL corrects that.
@@ -149,7 +160,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 
 /// Returns the part of a revision that a write compares. On Kubernetes, a revision has other parts, which may depend on
 /// the request that read the object.
-fn version_of(revision: Option<&Revision>) -> Option<&str> {
+fn compared_revision(revision: Option<&Revision>) -> Option<&str> {
     revision.map(Revision::resource_version)
 }
 

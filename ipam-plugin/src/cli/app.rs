@@ -21,7 +21,7 @@ pub(super) struct App<'a> {
     /// The datastore's description in messages.
     pub(super) datastore: String,
     /// The datastore's name in journal entries.
-    pub(super) spelling: String,
+    pub(super) journal_name: String,
     /// The interfaces of this host.
     pub(super) links: &'a dyn HostLinks,
     /// True if this command creates the datastore.
@@ -38,14 +38,14 @@ pub(super) struct App<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CommandOutcome {
     /// No findings: exit status 0.
-    Fine,
+    Success,
     /// The command completed with findings or refusals: exit status 1.
-    Wrong,
+    Findings,
 }
 
 impl App<'_> {
     /// Prints a line of the result. Line breaks in its text are escaped.
-    pub(super) fn say(&mut self, line: impl std::fmt::Display) -> Result<(), CliError> {
+    pub(super) fn print_line(&mut self, line: impl std::fmt::Display) -> Result<(), CliError> {
         writeln!(self.out, "{}", printable::line(&line.to_string())).map_err(CliError::Output)
     }
 
@@ -73,9 +73,9 @@ impl Progress {
     }
 
     /// Sets the number of completed steps and the total.
-    pub(super) fn at(&self, done: usize, total: usize) {
+    pub(super) fn set(&self, completed: usize, total: usize) {
         self.0.set_length(total as u64);
-        self.0.set_position(done as u64);
+        self.0.set_position(completed as u64);
     }
 
     /// Counts a completed step.

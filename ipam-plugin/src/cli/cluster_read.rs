@@ -71,7 +71,7 @@ impl ClusterRead {
             insert_if_kind(pair, &mut cluster.affinities, unreadable);
             let mut endpoints = Vec::new();
             insert_if_kind(pair, &mut endpoints, unreadable);
-            cluster.endpoints.extend(endpoints.iter().map(|entry| facts(&entry.value)));
+            cluster.endpoints.extend(endpoints.iter().map(|entry| audited_endpoint(&entry.value)));
             progress.step();
         }
         Ok(cluster)
@@ -93,7 +93,7 @@ impl ClusterRead {
             blocks: answers.list(&blocks),
             handles: answers.list(&handles),
             affinities: answers.list(&affinities),
-            endpoints: answers.list(&endpoints).iter().map(|entry| facts(&entry.value)).collect(),
+            endpoints: answers.list(&endpoints).iter().map(|entry| audited_endpoint(&entry.value)).collect(),
             pods: answers
                 .each(&pods)
                 .map(|(key, pod)| (key, pod.map_or(Sight::Unknown, |pod| Sight::Present(pod.value))))
@@ -125,17 +125,17 @@ impl ClusterRead {
     }
 
     /// Returns the reason why the pod in the allocation of `address` still needs the address.
-    pub(super) fn pod_that_keeps(&self, address: IpAddr) -> Option<Keeper> {
+    pub(super) fn keeping_pod(&self, address: IpAddr) -> Option<Keeper> {
         pod_keeper(&self.allocation(address)?.1, &self.pods)
     }
 
     /// Returns the owner of an address that `block` does not name: an endpoint that has the address, a pod whose status
     /// lists it, or a node's tunnel.
-    pub(super) fn holder_of(&self, block: &Block, address: IpAddr) -> Option<RecordedOwner> {
+    pub(super) fn recorded_owner(&self, block: &Block, address: IpAddr) -> Option<RecordedOwner> {
         let nodes = self.nodes.iter().flatten();
         let tunnel = nodes.flat_map(|node| tunnels_of(&node.value)).find(|(ip, _)| *ip == address);
-        if let Some((_, holder)) = tunnel {
-            return Some(holder);
+        if let Some((_, owner)) = tunnel {
+            return Some(owner);
         }
         let endpoint = self.endpoints_of(address).next();
         let of_endpoint =
@@ -216,7 +216,7 @@ fn insert_if_kind<K: Kind>(pair: &RawEntry, of_kind: &mut Vec<Entry<K>>, unreada
 }
 
 /// Returns the facts of an endpoint for the audit. Its addresses may have a prefix length.
-pub(super) fn facts(endpoint: &WorkloadEndpoint) -> AuditedEndpoint {
+pub(super) fn audited_endpoint(endpoint: &WorkloadEndpoint) -> AuditedEndpoint {
     let spec = &endpoint.spec;
     let address = |text: &String| text.split('/').next().and_then(|address| address.parse().ok());
     AuditedEndpoint {

@@ -58,7 +58,7 @@ impl ConnectionArgs {
     pub(super) fn or_configuration(mut self, path: &Path, env: impl Fn(&str) -> Option<String>) -> Self {
         let chosen = ["CALICO_DATASTORE_TYPE", "DATASTORE_TYPE"];
         let chosen = chosen.into_iter().filter_map(env).any(|chosen| !chosen.is_empty());
-        if self.config.is_none() && self.said().is_empty() && !chosen && path.exists() {
+        if self.config.is_none() && self.given_options().is_empty() && !chosen && path.exists() {
             self.config = Some(path.to_owned());
         }
         self
@@ -73,23 +73,23 @@ impl ConnectionArgs {
     /// selects a datastore, the default file is used if it exists.
     pub(super) fn resolve(&self, env: impl Fn(&str) -> Option<String>) -> Result<DatastoreConfig, CliError> {
         let conf = self.conf()?;
-        let said = self.said();
-        let chosen = said.iter().any(|(variable, _)| *variable == "DATASTORE_TYPE")
+        let given = self.given_options();
+        let chosen = given.iter().any(|(variable, _)| *variable == "DATASTORE_TYPE")
             || env("CALICO_DATASTORE_TYPE").or_else(|| env("DATASTORE_TYPE")).is_some_and(|chosen| !chosen.is_empty());
         let lookup = |name: &str| {
             let bare = name.strip_prefix("CALICO_").unwrap_or(name);
-            match said.iter().find(|(variable, _)| *variable == bare) {
+            match given.iter().find(|(variable, _)| *variable == bare) {
                 Some((_, value)) => Some((*value).to_owned()),
                 // An unrelated kubeconfig does not select Calico's datastore.
-                None if conf.is_none() && !chosen && is_hint(bare) => None,
+                None if conf.is_none() && !chosen && selects_kubernetes(bare) => None,
                 None => env(name),
             }
         };
-        let found = match &conf {
+        let resolved = match &conf {
             Some(conf) => datastore_settings::with_environment(conf, None, lookup),
             None => DatastoreConfig::new(&DatastoreSettings::default(), lookup),
         };
-        found.or_else(|error| match error {
+        resolved.or_else(|error| match error {
             ConfigError::Nothing if Path::new(DEFAULT_PATH).exists() => {
                 let deadline = datastore::config::DEFAULT_DEADLINE;
                 Ok(DatastoreConfig::Local(LocalConfig { path: DEFAULT_PATH.into(), deadline }))
@@ -101,7 +101,7 @@ impl ConnectionArgs {
 
     /// Returns the options as the environment variables that they replace. A path implies the local datastore,
     /// endpoints imply etcd, a kubeconfig implies Kubernetes.
-    fn said(&self) -> Vec<(&'static str, &str)> {
+    fn given_options(&self) -> Vec<(&'static str, &str)> {
         let datastore_type = match self.datastore_type {
             Some(StoreType::Local) => Some("local"),
             Some(StoreType::Etcdv3) => Some("etcdv3"),
@@ -125,7 +125,7 @@ impl ConnectionArgs {
 }
 
 /// Returns true for variables by which upstream selects a datastore of type `kubernetes` if no type is set.
-fn is_hint(variable: &str) -> bool {
+fn selects_kubernetes(variable: &str) -> bool {
     matches!(variable, "KUBECONFIG" | "K8S_API_ENDPOINT" | "KUBERNETES_SERVICE_HOST")
 }
 

@@ -14,7 +14,7 @@ use super::documents::Format;
 use super::error::CliError;
 use super::kind::ResourceKind;
 use super::settings;
-use super::store_object::until_won;
+use super::store_object::retry_races;
 use crate::affinity::release_pool_affinities;
 use os::clock::SystemClock;
 use crate::node_cleanup::{NodeCleanupError, delete_node, endpoints_of_node};
@@ -29,10 +29,9 @@ Examples:
   calico-ipam delete ippool demo
   calico-ipam delete node node2
 
-A pool is disabled first and its blocks are given up; addresses that are held stay held. A node's blocks and tunnel
-addresses are given up, and its peers (BGPPeer), settings (node.NAME) and host endpoints go with it; one that has \
-endpoints
-is refused without --force, which releases and deletes those too.")]
+A pool is disabled first and its blocks are released; addresses in use stay allocated. With a node, its blocks and
+tunnel addresses are released, and its peers (BGPPeer), settings (node.NAME) and host endpoints are deleted. A node with
+endpoints is refused without --force, which also releases their addresses and deletes the endpoints.")]
 pub(super) struct DeleteArgs {
     /// Kind of the object
     #[arg(value_name = "KIND")]
@@ -55,10 +54,10 @@ pub(super) async fn run(args: &DeleteArgs, app: &mut App<'_>) -> Result<CommandO
             ResourceKind::ClusterInformation => delete::<ClusterInformation>(name, app).await?,
         }
         if app.format == Format::Table {
-            app.say(format_args!("{} {name} deleted", args.kind.name()))?;
+            app.print_line(format_args!("{} {name} deleted", args.kind.name()))?;
         }
     }
-    Ok(CommandOutcome::Fine)
+    Ok(CommandOutcome::Success)
 }
 
 async fn delete<K: Kind<Key = ObjectKey>>(name: &str, app: &App<'_>) -> Result<(), CliError> {
@@ -68,7 +67,7 @@ async fn delete<K: Kind<Key = ObjectKey>>(name: &str, app: &App<'_>) -> Result<(
 async fn delete_settings(name: &str, app: &mut App<'_>) -> Result<(), CliError> {
     let store = app.store;
     let object = format!("IPAMConfiguration {name}");
-    if name != "default" || !until_won(&object, async || settings::delete(store).await).await? {
+    if name != "default" || !retry_races(&object, async || settings::delete(store).await).await? {
         let key = identifier::<IpamConfiguration>(&ObjectKey::global(name));
         return Err(StoreError::NotFound { key }.into());
     }
@@ -95,7 +94,7 @@ async fn delete_node_and_contents(name: &str, force: bool, app: &mut App<'_>) ->
         }
     })?;
     app.notice(format_args!(
-        "{} addresses released, {} endpoints deleted, {} blocks given up",
+        "{} addresses released, {} endpoints deleted, {} blocks released",
         deleted.addresses, deleted.endpoints, deleted.blocks
     ));
     Ok(())
@@ -105,7 +104,7 @@ async fn delete_node_and_contents(name: &str, force: bool, app: &mut App<'_>) ->
 async fn delete_pool(name: &str, app: &mut App<'_>) -> Result<(), CliError> {
     let store = app.store;
     let key = ObjectKey::global(name);
-    let pool = until_won(&format!("IPPool {name}"), async || disable_pool(app, &key).await).await?;
+    let pool = retry_races(&format!("IPPool {name}"), async || disable_pool(app, &key).await).await?;
     // A pool without a valid range has no blocks.
     if let Ok(range) = pool.value.spec.range() {
         tokio::time::sleep(GRACE).await;
@@ -118,7 +117,7 @@ async fn disable_pool(app: &App<'_>, key: &ObjectKey) -> Result<Entry<IpPool>, C
     let mut pool = match app.store.get::<IpPool>(key).await {
         // A retry cannot win this race.
         Err(error @ StoreError::NotFound { .. }) => return Err(CliError::Missing(error)),
-        found => found?,
+        pool => pool?,
     };
     if !pool.value.spec.disabled {
         pool.value.spec.disabled = true;
@@ -134,10 +133,10 @@ async fn release_blocks(name: &str, range: &Cidr, app: &mut App<'_>) -> Result<(
     }
     let blocks = app.store.list::<Block>(&Some(range.version())).await?;
     let inside = blocks.iter().filter(|block| range.covers(&block.key));
-    let held: usize = inside.map(|block| block.value.allocated().count()).sum();
-    app.notice(format_args!("{} blocks of IPPool {name} given up", released.released.len()));
-    if held > 0 {
-        app.notice(format_args!("note: {held} addresses of it stay in use until their pods go"));
+    let in_use: usize = inside.map(|block| block.value.allocated().count()).sum();
+    app.notice(format_args!("{} blocks of IPPool {name} released", released.released.len()));
+    if in_use > 0 {
+        app.notice(format_args!("note: {in_use} addresses of IPPool {name} stay in use until their pods are deleted"));
     }
     Ok(())
 }
@@ -154,7 +153,7 @@ mod tests {
     #[test]
     fn deleted_pool_releases_empty_blocks_and_retains_allocated_addresses() {
         let shell = Shell::with_pool();
-        let held = shell.allocate("a");
+        let in_use = shell.allocate("a");
         let ran = shell.run(&["delete", "ippool", "default-ipv4-ippool"]);
         assert_eq!(ran.out, "IPPool default-ipv4-ippool deleted\n");
         assert!(
@@ -163,7 +162,7 @@ mod tests {
             ran.notices
         );
         assert_eq!(shell.stored::<IpPool>(&ObjectKey::global("default-ipv4-ippool")), None);
-        let shown = shell.json(&["show", "--ip", &held]);
+        let shown = shell.json(&["show", "--ip", &in_use]);
         assert_eq!((&shown["state"], &shown["affinity"]), (&json!("inUse"), &json!(null)));
     }
 

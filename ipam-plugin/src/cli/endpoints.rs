@@ -30,14 +30,14 @@ pub(super) struct EndpointsArgs {
 
 pub(super) async fn run(args: &EndpointsArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     let all = app.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await?;
-    let found: Vec<WorkloadEndpoint> =
+    let selected: Vec<WorkloadEndpoint> =
         all.into_iter().map(|entry| entry.value).filter(|endpoint| args.select(endpoint)).collect();
-    let document = json!({"apiVersion": API_VERSION, "kind": "WorkloadEndpointList", "items": found});
+    let document = json!({"apiVersion": API_VERSION, "kind": "WorkloadEndpointList", "items": selected});
     if documents::print_document(app.format, app.out, &document)? {
-        return Ok(CommandOutcome::Fine);
+        return Ok(CommandOutcome::Success);
     }
     let mut table = documents::new_table(["NAMESPACE", "WORKLOAD", "NODE", "NETWORKS", "INTERFACE", "PROFILES"]);
-    for endpoint in &found {
+    for endpoint in &selected {
         let spec = &endpoint.spec;
         let cells = [
             &endpoint.metadata.namespace,
@@ -50,7 +50,7 @@ pub(super) async fn run(args: &EndpointsArgs, app: &mut App<'_>) -> Result<Comma
         table.add_row(cells.map(documents::table_cell));
     }
     documents::print_table(app.out, &table)?;
-    Ok(CommandOutcome::Fine)
+    Ok(CommandOutcome::Success)
 }
 
 impl EndpointsArgs {
@@ -84,8 +84,8 @@ mod tests {
         shell.endpoint("web", "10.0.0.1");
         shell.endpoint("db", "10.0.0.2");
         let names = |line: &[&str]| -> Vec<String> {
-            let found = shell.json(line)["items"].clone();
-            found.as_array().unwrap().iter().map(|item| item["spec"]["pod"].as_str().unwrap().to_owned()).collect()
+            let selected = shell.json(line)["items"].clone();
+            selected.as_array().unwrap().iter().map(|item| item["spec"]["pod"].as_str().unwrap().to_owned()).collect()
         };
         assert_eq!(names(&["endpoints"]), ["db", "web"]);
         assert_eq!(names(&["endpoints", "--node", "node1"]), ["db", "web"]);

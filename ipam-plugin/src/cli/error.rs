@@ -41,30 +41,32 @@ pub(super) enum CliError {
     Journal(#[from] JournalError),
     /// The datastore has no identity, so no deferred DEL can be assigned to it.
     #[error(
-        "datastore {0} has no identity: its ClusterInformation has no clusterGUID; calico-node or \
-         `calico-ipam init` writes it"
+        "datastore {0} has no identity: its ClusterInformation has no clusterGUID; start calico-node or run \
+         `calico-ipam init`"
     )]
     NoIdentity(String),
     /// The datastore's file does not exist yet.
-    #[error("{0} does not exist, so nothing can be owed to it; name the datastore that the debts are owed to")]
+    #[error("{0} does not exist, so no deferred DEL can belong to it; name the datastore of the deferred DELs")]
     NoSuchFile(String),
     /// The container has its interface again.
     #[error(
-        "container {container} has its interface {interface}: it was added again after the DEL, and the debt would \
-         take its addresses; if nothing else is owed, remove {entry}"
+        "container {container} has its interface {interface}: it was added again after the DEL, and the replay would \
+         release its addresses; if no other cleanup remains, remove {entry}"
     )]
     InterfaceExists { container: String, interface: String, entry: String },
     /// The journal has no deferred DEL of the container.
-    #[error("no debt of a container whose id begins with {0} is in the journal; `calico-ipam journal` lists them")]
+    #[error(
+        "the journal has no deferred DEL of a container whose ID begins with {0}; `calico-ipam journal` lists them"
+    )]
     NoEntry(String),
     /// A file cannot be read or written. `what` is the action.
-    #[error("{what} {path}: {cause}")]
+    #[error("cannot {what} {path}: {cause}")]
     File { what: &'static str, path: String, cause: io::Error },
     /// A document is neither YAML nor JSON, or not an object that this program supports. Documents count from 1.
     #[error("{file}, document {number}: {reason}")]
     Document { file: String, number: usize, reason: String },
     /// The file contains no object.
-    #[error("{0} holds no object; write documents with apiVersion, kind, metadata and spec")]
+    #[error("{0} contains no object; write documents with apiVersion, kind, metadata and spec")]
     NoDocuments(String),
     /// An object is invalid.
     #[error("{kind} {name}: {cause}")]
@@ -72,11 +74,11 @@ pub(super) enum CliError {
     /// The manifest's revision differs from the stored one.
     #[error(
         "{object} changed since it was read: the manifest has resourceVersion {given}, stored is {stored}; get it \
-         again, or drop metadata.resourceVersion to replace what is there"
+         again, or remove metadata.resourceVersion to replace the stored object"
     )]
     Outdated { object: String, given: String, stored: String },
     /// Other processes changed the object before each write.
-    #[error("{0} was changed by others each time it was to be written; try again")]
+    #[error("cannot write {0}: other processes changed it before each attempt; try again")]
     Contended(String),
     /// No pool has this name or CIDR.
     #[error("no pool is called `{0}` or has that CIDR; `calico-ipam get ippools` lists them")]
@@ -97,13 +99,13 @@ pub(super) enum CliError {
     #[error(transparent)]
     Missing(StoreError),
     /// A block of a pool or node cannot be released.
-    #[error("block {block} of {of} could not be given up: {cause}; {of} was not deleted, try again")]
+    #[error("cannot release block {block} of {of}: {cause}; {of} was not deleted, try again")]
     BlockKept { of: String, block: Cidr, cause: Box<IpamError> },
     /// The node to delete has this number of endpoints.
     #[error("node {node} has {endpoints} endpoints (`calico-ipam endpoints --node {node}`); --force deletes them too")]
     NodeInUse { node: String, endpoints: usize },
     /// The result cannot be encoded, or writing to stdout failed.
-    #[error("print the result: {0}")]
+    #[error("cannot print the result: {0}")]
     Output(io::Error),
 }
 

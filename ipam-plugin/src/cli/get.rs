@@ -25,7 +25,7 @@ Examples:
   calico-ipam get nodes -o json | jq -r '.items[].metadata.name'
 
 Kinds: ippool (pool), ipreservation (reservation), ipamconfiguration (ipamconfig), node, clusterinformation.
-What is printed as YAML or JSON can be applied again.")]
+YAML and JSON output can be applied again.")]
 pub(super) struct GetArgs {
     /// Kind of the objects, singular or plural
     #[arg(value_name = "KIND")]
@@ -36,10 +36,10 @@ pub(super) struct GetArgs {
 }
 
 /// Objects of one kind, as documents and as a table.
-type Found = (Vec<Value>, Table);
+type KindObjects = (Vec<Value>, Table);
 
 pub(super) async fn run(args: &GetArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
-    let (objects, table) = find(args, app).await?;
+    let (objects, table) = read_objects(args, app).await?;
     let document = match (&args.name, objects) {
         (Some(_), mut objects) => objects.pop().unwrap_or_default(),
         (None, items) => {
@@ -49,10 +49,10 @@ pub(super) async fn run(args: &GetArgs, app: &mut App<'_>) -> Result<CommandOutc
     if !documents::print_document(app.format, app.out, &document)? {
         documents::print_table(app.out, &table)?;
     }
-    Ok(CommandOutcome::Fine)
+    Ok(CommandOutcome::Success)
 }
 
-async fn find(args: &GetArgs, app: &mut App<'_>) -> Result<Found, CliError> {
+async fn read_objects(args: &GetArgs, app: &mut App<'_>) -> Result<KindObjects, CliError> {
     let (store, name) = (app.store, args.name.as_deref());
     match args.kind {
         ResourceKind::IpPool => {
@@ -91,7 +91,7 @@ fn rows<S: Spec, const N: usize>(
     header: [&str; N],
     objects: Vec<Object<S>>,
     row: impl Fn(&Object<S>) -> [String; N],
-) -> Result<Found, CliError> {
+) -> Result<KindObjects, CliError> {
     let mut table = documents::new_table(header);
     for object in &objects {
         table.add_row(row(object).map(documents::table_cell));
@@ -114,15 +114,15 @@ fn node_row(node: &Node) -> [String; 4] {
     [node.metadata.name.clone(), v4.unwrap_or_default(), v6.unwrap_or_default(), labels.join("\n")]
 }
 
-async fn settings(app: &mut App<'_>, name: Option<&str>) -> Result<Found, CliError> {
+async fn settings(app: &mut App<'_>, name: Option<&str>) -> Result<KindObjects, CliError> {
     if let Some(other) = name.filter(|name| *name != "default") {
         let key = identifier::<IpamConfiguration>(&ObjectKey::global(other));
         return Err(StoreError::NotFound { key }.into());
     }
     let stored = StoredSettings::read(app.store).await?;
-    if let Some(disagreement) = stored.disagreement() {
-        app.notice(disagreement);
-    } else if stored.obeyed.is_none() {
+    if let Some(difference) = stored.difference() {
+        app.notice(difference);
+    } else if stored.effective.is_none() {
         app.notice("note: no settings are stored; these are the built-in ones");
     }
     let row = |settings: &IpamConfiguration| {
@@ -136,7 +136,7 @@ async fn settings(app: &mut App<'_>, name: Option<&str>) -> Result<Found, CliErr
         ]
     };
     let header = ["NAME", "STRICT AFFINITY", "AUTO ALLOCATE BLOCKS", "MAX BLOCKS PER HOST", "IP COOLDOWN"];
-    rows(header, vec![stored.in_force()], row)
+    rows(header, vec![stored.effective_settings()], row)
 }
 
 #[cfg(test)]
@@ -201,8 +201,9 @@ mod tests {
         );
         let ran = shell.run(&["get", "ipamconfig", "default", "-o", "json"]);
         assert!(ran.out.contains("\"strictAffinity\": true"), "{}", ran.out);
-        for told in ["/calico/ipam/v2/config", "strictAffinity is true, not false", "maxBlocksPerHost is 0, not 2"] {
-            assert!(ran.notices.contains(told), "{}", ran.notices);
+        for expected in ["/calico/ipam/v2/config", "strictAffinity is true, not false", "maxBlocksPerHost is 0, not 2"]
+        {
+            assert!(ran.notices.contains(expected), "{}", ran.notices);
         }
     }
 }

@@ -10,7 +10,7 @@ use netconf::NetConf;
 use super::app::{App, CommandOutcome};
 use super::apply::Row;
 use super::error::CliError;
-use super::store_object::{Applied, until_won};
+use super::store_object::{Applied, retry_races};
 use super::{apply, documents};
 use node_process::node_name;
 use crate::reads::find;
@@ -42,19 +42,19 @@ pub(super) async fn run(args: &InitArgs, app: &mut App<'_>) -> Result<CommandOut
         None => node_name::from_conf(&NetConf::default()).map_err(|error| CliError::NodeName(error.to_string()))?,
     };
     let store = app.store;
-    let mut rows = vec![ready(app).await?, ensure_node(store, &node).await?];
+    let mut rows = vec![initialize(app).await?, ensure_node(store, &node).await?];
     for range in pools {
         rows.push(ensure_pool(store, range, block_size(args, range)).await?);
     }
     if !documents::print_document(app.format, app.out, &rows)? {
         for Row { kind, name, action } in &rows {
-            app.say(format_args!("{kind} {name} {action}"))?;
+            app.print_line(format_args!("{kind} {name} {action}"))?;
         }
         let datastore = app.datastore.clone();
-        app.say(format_args!("{datastore} is ready for node {node}"))?;
+        app.print_line(format_args!("{datastore} is ready for node {node}"))?;
     }
-    warn_if_switched_off(app).await?;
-    Ok(CommandOutcome::Fine)
+    warn_if_not_ready(app).await?;
+    Ok(CommandOutcome::Success)
 }
 
 fn ranges(args: &InitArgs) -> Result<Vec<Cidr>, CliError> {
@@ -69,7 +69,7 @@ fn block_size(args: &InitArgs, pool: Cidr) -> Option<u8> {
 }
 
 /// Initializes the datastore. A new file of the embedded datastore is initialized when it is opened.
-async fn ready(app: &App<'_>) -> Result<Row, CliError> {
+async fn initialize(app: &App<'_>) -> Result<Row, CliError> {
     let store = app.store;
     let key = ObjectKey::global("default");
     let before = find::<ClusterInformation>(store, &key).await?;
@@ -86,7 +86,7 @@ async fn ready(app: &App<'_>) -> Result<Row, CliError> {
 
 async fn ensure_node(store: &Datastore, name: &str) -> Result<Row, CliError> {
     let node = Node::new(name, NodeSpec::default());
-    let action = until_won(&format!("Node {name}"), async || match find::<Node>(store, &node.key()).await? {
+    let action = retry_races(&format!("Node {name}"), async || match find::<Node>(store, &node.key()).await? {
         Some(_) => Ok(Applied::Unchanged),
         None => apply::apply_node(store, &node).await,
     })
@@ -97,7 +97,7 @@ async fn ensure_node(store: &Datastore, name: &str) -> Result<Row, CliError> {
 /// Creates the pool unless a pool of exactly this range exists under any name.
 async fn ensure_pool(store: &Datastore, range: Cidr, block_size: Option<u8>) -> Result<Row, CliError> {
     let kind = "IPPool";
-    let (name, action) = until_won(&format!("{kind} {range}"), async || {
+    let (name, action) = retry_races(&format!("{kind} {range}"), async || {
         let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
         if let Some(pool) = pools.iter().find(|pool| pool.value.spec.range() == Ok(range)) {
             return Ok((pool.key.name.clone(), Applied::Unchanged));
@@ -123,12 +123,12 @@ fn pool_name<'a>(range: Cidr, mut taken: impl Iterator<Item = &'a str>) -> Strin
 }
 
 /// Warns if the datastore is locked for an upgrade. It stays locked, and the plugins refuse to work.
-async fn warn_if_switched_off(app: &mut App<'_>) -> Result<(), CliError> {
+async fn warn_if_not_ready(app: &mut App<'_>) -> Result<(), CliError> {
     let information = find::<ClusterInformation>(app.store, &ObjectKey::global("default")).await?;
     if information.is_some_and(|entry| entry.value.spec.datastore_ready == Some(false)) {
         app.notice(
-            "note: ClusterInformation says datastoreReady: false (an upgrade is under way?); plugins refuse to work \
-             until it says true",
+            "note: ClusterInformation has datastoreReady: false, perhaps because of an upgrade; plugins refuse to work \
+             until it is true",
         );
     }
     Ok(())

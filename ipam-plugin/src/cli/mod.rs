@@ -110,10 +110,10 @@ const LEADING_OPTIONS: [&str; 12] = [
 /// option of this command line. The plugin ignores a configuration as an argument (`{…}`).
 pub fn is_command_line() -> bool {
     std::env::var_os("CNI_COMMAND").is_none_or(|command| command.is_empty())
-        && std::env::args_os().nth(1).is_some_and(|first| is_ours(&first.to_string_lossy()))
+        && std::env::args_os().nth(1).is_some_and(|first| is_command_line_argument(&first.to_string_lossy()))
 }
 
-fn is_ours(first: &str) -> bool {
+fn is_command_line_argument(first: &str) -> bool {
     let name = first.split_once('=').map_or(first, |(name, _)| name);
     first.starts_with(|c: char| c.is_ascii_alphabetic())
         || LEADING_OPTIONS.contains(&name)
@@ -139,8 +139,8 @@ pub fn main(links: &dyn HostLinks) -> ExitCode {
         Ok(outcome)
     });
     match outcome {
-        Ok(CommandOutcome::Fine) => ExitCode::SUCCESS,
-        Ok(CommandOutcome::Wrong) => ExitCode::FAILURE,
+        Ok(CommandOutcome::Success) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::Findings) => ExitCode::FAILURE,
         // In `calico-ipam show | head`, the reader closes the pipe after it has read enough.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
@@ -167,9 +167,9 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
         writeln!(notices, "note: {} does not exist yet; it is created now", describe(&config))
             .map_err(CliError::Output)?;
     }
-    let (datastore, spelling) = (describe(&config), name_of(&config));
+    let (datastore, journal_name) = (describe(&config), name_of(&config));
     let notices = &mut notices;
-    let mut app = App { store: &store, datastore, spelling, links, is_new, format: output, out, notices };
+    let mut app = App { store: &store, datastore, journal_name, links, is_new, format: output, out, notices };
     process::block_on(execute(command, &mut app))
 }
 
@@ -220,5 +220,5 @@ fn print_completions(args: &CompletionsArgs, out: &mut dyn Write) -> Result<Comm
         Shell::Fish => clap_complete::generate(shells::Fish, &mut command, name, &mut script),
     }
     out.write_all(&script).map_err(CliError::Output)?;
-    Ok(CommandOutcome::Fine)
+    Ok(CommandOutcome::Success)
 }

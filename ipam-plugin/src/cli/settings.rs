@@ -15,21 +15,21 @@ const NAME: &str = "default";
 /// Both objects, as stored.
 #[derive(Debug)]
 pub(super) struct StoredSettings {
-    pub(super) obeyed: Option<Entry<IpamConfig>>,
+    pub(super) effective: Option<Entry<IpamConfig>>,
     pub(super) v3: Option<Entry<IpamConfiguration>>,
 }
 
 impl StoredSettings {
     pub(super) async fn read(store: &Datastore) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
-        let (obeyed, v3) = (batch.get(&TheConfig), batch.get(&ObjectKey::global(NAME)));
+        let (effective, v3) = (batch.get(&TheConfig), batch.get(&ObjectKey::global(NAME)));
         let answers = store.read(&batch).await?;
-        Ok(StoredSettings { obeyed: answers.get(&obeyed)?, v3: answers.get(&v3)? })
+        Ok(StoredSettings { effective: answers.get(&effective)?, v3: answers.get(&v3)? })
     }
 
     /// Returns the effective settings in the v3 form. Without a stored object, these are the defaults (IPAM-77).
-    pub(super) fn in_force(&self) -> IpamConfiguration {
-        let config = self.obeyed.as_ref().map_or_else(IpamConfig::absent, |entry| entry.value.clone());
+    pub(super) fn effective_settings(&self) -> IpamConfiguration {
+        let config = self.effective.as_ref().map_or_else(IpamConfig::absent, |entry| entry.value.clone());
         let mut shown = match &self.v3 {
             Some(entry) => entry.value.clone(),
             None => Object::new(NAME, IpamConfigurationSpec::default()),
@@ -40,17 +40,17 @@ impl StoredSettings {
     }
 
     /// Returns a description of the v3 object's differences.
-    pub(super) fn disagreement(&self) -> Option<String> {
+    pub(super) fn difference(&self) -> Option<String> {
         let v3 = &self.v3.as_ref()?.value.spec;
-        let config = self.obeyed.as_ref().map_or_else(IpamConfig::absent, |entry| entry.value.clone());
-        let (v3, obeyed) = (fields(v3), fields(&spec_of(&config)));
-        let differing: Vec<String> = std::iter::zip(v3, obeyed)
-            .filter(|(v3, obeyed)| v3 != obeyed)
-            .map(|((name, v3), (_, obeyed))| format!("{name} is {obeyed}, not {v3}"))
+        let config = self.effective.as_ref().map_or_else(IpamConfig::absent, |entry| entry.value.clone());
+        let (v3, effective) = (fields(v3), fields(&spec_of(&config)));
+        let differing: Vec<String> = std::iter::zip(v3, effective)
+            .filter(|(v3, effective)| v3 != effective)
+            .map(|((name, v3), (_, effective))| format!("{name} is {effective}, not {v3}"))
             .collect();
         (!differing.is_empty()).then(|| {
             format!(
-                "note: allocation obeys {}, and the v3 object {} disagrees: {}; `calico-ipam apply` writes both",
+                "note: allocation uses {}, and the v3 object {} differs: {}; `calico-ipam apply` writes both",
                 IpamConfig::path(&TheConfig),
                 IpamConfiguration::path(&ObjectKey::global(NAME)),
                 differing.join(", ")
@@ -64,11 +64,11 @@ pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Resu
     let stored = StoredSettings::read(store).await?;
     let invalid = |cause| CliError::invalid("IPAMConfiguration", &wanted.metadata.name, cause);
     let admitted = admit_ipam_configuration(wanted.clone()).map_err(invalid)?;
-    let unknown = stored.obeyed.as_ref().map(|entry| entry.value.unknown.clone()).unwrap_or_default();
+    let unknown = stored.effective.as_ref().map(|entry| entry.value.unknown.clone()).unwrap_or_default();
     let config = IpamConfig { unknown, ..config_of(&admitted.spec) };
     validate_ipam_config(&config).map_err(invalid)?;
 
-    let (of_config, write) = match &stored.obeyed {
+    let (of_config, write) = match &stored.effective {
         None => (Applied::Created, Some(Write::create(&TheConfig, &config)?)),
         Some(entry) if entry.value == config => (Applied::Unchanged, None),
         Some(entry) => (Applied::Configured, Some(Write::update(&TheConfig, &config, &entry.revision)?)),
@@ -90,7 +90,7 @@ pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Resu
 pub(super) async fn delete(store: &Datastore) -> Result<bool, CliError> {
     let stored = StoredSettings::read(store).await?;
     let mut writes = Vec::new();
-    writes.extend(stored.obeyed.map(|entry| Write::delete::<IpamConfig>(&TheConfig, Some(&entry.revision))));
+    writes.extend(stored.effective.map(|entry| Write::delete::<IpamConfig>(&TheConfig, Some(&entry.revision))));
     writes.extend(stored.v3.map(|entry| Write::delete::<IpamConfiguration>(&entry.key, Some(&entry.revision))));
     if writes.is_empty() {
         return Ok(false);

@@ -32,14 +32,14 @@ impl std::fmt::Display for Applied {
 }
 
 /// Runs `attempt`, which reads and writes, until it loses no race.
-pub(super) async fn until_won<T>(
+pub(super) async fn retry_races<T>(
     object: &str,
     mut attempt: impl AsyncFnMut() -> Result<T, CliError>,
 ) -> Result<T, CliError> {
     for _ in 0..ATTEMPTS {
         match attempt().await {
             Err(CliError::Store(error)) if error.is_race() => {}
-            done => return done,
+            outcome => return outcome,
         }
     }
     Err(CliError::Contended(object.into()))
@@ -72,7 +72,7 @@ pub(super) fn plan<S: Spec>(
 }
 
 /// Applies a plan of one write.
-pub(super) async fn carry_out(
+pub(super) async fn write_planned(
     store: &Datastore,
     (applied, write): (Applied, Option<Write>),
 ) -> Result<Applied, StoreError> {

@@ -68,7 +68,7 @@ impl Shell {
         let mut app = App {
             store: &self.store,
             datastore: "the test's".into(),
-            spelling: "local /x.db".into(),
+            journal_name: "local /x.db".into(),
             links: &NoHostLinks,
             is_new: false,
             format: arguments.output,
@@ -86,7 +86,7 @@ impl Shell {
     #[track_caller]
     pub(super) fn ok(&self, line: &[&str]) -> String {
         let ran = self.run(line);
-        assert_eq!(ran.outcome, Ok(CommandOutcome::Fine), "{line:?}: {}", ran.out);
+        assert_eq!(ran.outcome, Ok(CommandOutcome::Success), "{line:?}: {}", ran.out);
         ran.out
     }
 
@@ -94,7 +94,7 @@ impl Shell {
     #[track_caller]
     pub(super) fn wrong(&self, line: &[&str]) -> String {
         let ran = self.run(line);
-        assert_eq!(ran.outcome, Ok(CommandOutcome::Wrong), "{line:?}: {}", ran.out);
+        assert_eq!(ran.outcome, Ok(CommandOutcome::Findings), "{line:?}: {}", ran.out);
         ran.out
     }
 

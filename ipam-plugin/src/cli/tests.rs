@@ -4,7 +4,7 @@ use clap::{CommandFactory, Parser};
 
 use super::error::CliError;
 use super::testing::Shell;
-use super::{Arguments, LEADING_OPTIONS, is_ours};
+use super::{Arguments, LEADING_OPTIONS, is_command_line_argument};
 
 fn parse(line: &[&str]) -> Result<Arguments, clap::Error> {
     Arguments::try_parse_from(std::iter::once(&"calico-ipam").chain(line))
@@ -56,10 +56,10 @@ fn command_output_escapes_control_characters_of_stored_objects() {
 #[test]
 fn own_commands_are_distinguished_from_plugin_flags() {
     for first in ["show", "help", "shwo", "-h", "--help", "-o", "-ojson", "--output=json", "--datastore-type=local"] {
-        assert!(is_ours(first), "{first}");
+        assert!(is_command_line_argument(first), "{first}");
     }
     for first in ["-v", "--v", "-v=true", "-upgrade", "-t", "-x", "{\"name\":\"n\"}", "", "--", "-"] {
-        assert!(!is_ours(first), "{first}");
+        assert!(!is_command_line_argument(first), "{first}");
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct ExportArgs {
 
 pub(super) async fn export(args: &ExportArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     let progress = Progress::new("exporting", 0);
-    let show_progress = |completed, total| progress.at(completed, total);
+    let show_progress = |completed, total| progress.set(completed, total);
     match args.file.as_deref().filter(|file| file.as_os_str() != "-") {
         None => _ = export::export(app.store, &mut *app.out, show_progress).await?,
         Some(path) => {
@@ -36,7 +36,7 @@ pub(super) async fn export(args: &ExportArgs, app: &mut App<'_>) -> Result<Comma
             app.notice(format_args!("{pairs} keys of {} exported to {}", app.datastore.clone(), path.display()));
         }
     }
-    Ok(CommandOutcome::Fine)
+    Ok(CommandOutcome::Success)
 }
 
 /// Creates a file that only its owner may read: the data name every pod, and may contain keys.
@@ -52,7 +52,7 @@ Examples:
   calico-ipam import backup.jsonl --datastore-path /var/lib/calico/calico.db
   calico-ipam import - --overwrite <backup.jsonl
 
-All is read and compared before anything is written. Keys that the file does not name stay as they are.")]
+All keys are read and compared before the first write. Keys that the file does not contain stay unchanged.")]
 pub(super) struct ImportArgs {
     /// The file; - reads stdin
     #[arg(value_name = "FILE")]
@@ -66,11 +66,12 @@ pub(super) async fn import(args: &ImportArgs, app: &mut App<'_>) -> Result<Comma
     let existing = if args.overwrite { OnExisting::Overwrite } else { OnExisting::Keep };
     let input = open_input(&args.file)?;
     let progress = Progress::new("importing", 0);
-    let imported = export::import(app.store, input, existing, |completed, total| progress.at(completed, total)).await?;
+    let imported =
+        export::import(app.store, input, existing, |completed, total| progress.set(completed, total)).await?;
     drop(progress);
     let export::ImportSummary { created, replaced, unchanged } = imported;
     app.notice(format_args!("{created} keys created, {replaced} replaced, {unchanged} unchanged"));
-    Ok(CommandOutcome::Fine)
+    Ok(CommandOutcome::Success)
 }
 
 fn open_input(path: &Path) -> Result<Box<dyn BufRead>, CliError> {
@@ -112,9 +113,9 @@ mod tests {
         let shell = Shell::new();
         let file = shell.file("there.jsonl", "precious");
         let error = shell.error(&["export", &file]);
-        assert!(error.starts_with(&format!("write {file}: File exists")), "{error}");
+        assert!(error.starts_with(&format!("cannot write {file}: File exists")), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
-        assert!(shell.error(&["import", "/no/such"]).starts_with("read /no/such: No such file"));
+        assert!(shell.error(&["import", "/no/such"]).starts_with("cannot read /no/such: No such file"));
         assert!(shell.error(&["import", &file]).contains("not a Calico export"));
     }
 }

@@ -23,7 +23,7 @@ use crate::vmi::{self, AdoptedAddresses};
 
 /// Longest wait for the lock after which a process still uses the inputs it read before. Calico's client disables a
 /// pool 500 ms before it deletes it. No process may still use the pool by then (IPAM-100).
-const LONGEST_TRUSTED: Duration = Duration::from_millis(100);
+const LONGEST_WAIT_WITH_VALID_INPUTS: Duration = Duration::from_millis(100);
 
 /// Result of an ADD.
 #[derive(Debug)]
@@ -50,22 +50,23 @@ pub async fn add<S: Store, C: Clock>(
     if call.vmi.is_some() || call.ip.is_some() {
         Box::pin(prefetch::discard(store, clock, &call.container_handle(), &mut inputs)).await;
     }
-    let (kept, replaced) = Box::pin(kept(store, clock, call, &mut inputs)).await.map_err(|error| cni_error(&error))?;
+    let (kept, replaced) =
+        Box::pin(adopt_vmi_addresses(store, clock, call, &mut inputs)).await.map_err(|error| cni_error(&error))?;
     if !kept.is_empty() {
-        let mut result = result(&kept);
+        let mut result = cni_result(&kept);
         if call.vmi.as_ref().is_some_and(MachinePod::is_migration_target) {
             // Until the migration ends, the addresses route to the VMI's source pod. Felix moves the routes then.
             result.routes.clear();
         }
         return Ok(AddResult { result, replaced });
     }
-    let found = addresses(store, clock, call, inputs, lock).await.map_err(|error| cni_error(&error))?;
-    Ok(AddResult { result: result(&found), replaced })
+    let assigned = assign_addresses(store, clock, call, inputs, lock).await.map_err(|error| cni_error(&error))?;
+    Ok(AddResult { result: cni_result(&assigned), replaced })
 }
 
 /// Returns the addresses that the pod's VMI already has, which become this pod's whatever the pod requests (IPAM-53).
 /// Returns also the attributes of the owner that the pod replaces.
-async fn kept<S: Store, C: Clock>(
+async fn adopt_vmi_addresses<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     call: &IpamRequest,
@@ -81,12 +82,12 @@ async fn kept<S: Store, C: Clock>(
         return Err(VmiError::NothingHeld(handle).into());
     }
     // `calico` requests specific addresses one at a time, and the VMI keeps one address of each family.
-    let is_wanted = |ip: &IpAddr| call.ip.is_none_or(|asked| IpVersion::of(asked) == IpVersion::of(*ip));
+    let is_wanted = |ip: &IpAddr| call.ip.is_none_or(|requested| IpVersion::of(requested) == IpVersion::of(*ip));
     let kept = held.into_iter().filter(is_wanted);
     Ok((kept.map(|ip| Assignment { ip, prefix: IpVersion::of(ip).bits() }).collect(), replaced))
 }
 
-async fn addresses<S: Store, C: Clock>(
+async fn assign_addresses<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     call: &IpamRequest,
@@ -97,7 +98,7 @@ async fn addresses<S: Store, C: Clock>(
     // are read.
     let started = clock.elapsed();
     let lock = lock.filter(HostLock::is_held).or_else(|| call.lock());
-    let inputs = if clock.elapsed().saturating_sub(started) > LONGEST_TRUSTED {
+    let inputs = if clock.elapsed().saturating_sub(started) > LONGEST_WAIT_WITH_VALID_INPUTS {
         AllocationInputs::read(store, &call.inputs_query()).await?
     } else if inputs.is_old {
         Box::pin(prefetch::read_again(store, clock, &call.inputs_query(), &call.container_handle(), inputs)).await?
@@ -109,17 +110,17 @@ async fn addresses<S: Store, C: Clock>(
         Box::pin(ensure_labels(store, &request.owner(), call.labels_marker.as_deref())).await?;
         return Ok(vec![Box::pin(assign_address(store, clock, &request, ip, inputs)).await?]);
     }
-    request.passed_over = call.busy_addresses(clock.now());
+    request.skipped = call.busy_addresses(clock.now());
     request.notes = call.notes(clock.now());
     let assigned = assign(store, clock, &request, inputs).await?;
-    request.notes.keep(assigned.searches, clock.now());
+    request.notes.store(assigned.searches, clock.now());
     if assigned.has_claimed {
         // Searches on record may cover the pools of the claimed block, and not every cache contains the new affinity
         // yet.
         drop(call.releasing());
     }
-    if let Some(mut recent) = call.recent_blocks(lock.as_ref(), store) {
-        recent.note(&call.network, call.namespace(), assigned.recent, assigned.last_write.as_ref());
+    if let Some(mut hints) = call.recent_blocks(lock.as_ref(), store) {
+        hints.store(&call.network, call.namespace(), assigned.next_hints, assigned.last_write.as_ref());
     }
     match assigned.shortfalls.into_iter().next() {
         Some(shortfall) => Err(shortfall.into()),
@@ -129,7 +130,7 @@ async fn addresses<S: Store, C: Clock>(
 
 /// Returns a CNI result with the addresses and a route for each. Both have the block's prefix length and keep the host
 /// bits (IPAM-40).
-fn result(assignments: &[Assignment]) -> CniResult {
+fn cni_result(assignments: &[Assignment]) -> CniResult {
     let nets = assignments.iter().filter_map(|assignment| IpNet::new(assignment.ip, assignment.prefix));
     let ips = nets.clone().map(|address| IpConfig { interface: None, address, gateway: None });
     CniResult { ips: ips.collect(), routes: nets.map(Route::to).collect(), ..CniResult::default() }

@@ -18,7 +18,7 @@ use crate::alloc::predecessor::Predecessor;
 use crate::alloc::prefetch::{self, Prefetch};
 use crate::alloc::request::{AssignRequest, Namespace, workload_attributes};
 use crate::busy;
-use crate::exhausted::{self, Notes, Releasing};
+use crate::exhausted::{self, Releasing, SearchNotes};
 use crate::lock::HostLock;
 
 /// File whose existence means that the node's affinities have labels. Upstream uses the same file; a reboot deletes it.
@@ -214,8 +214,8 @@ impl IpamRequest {
     }
 
     /// Returns the node's recent searches that found no free address.
-    pub(crate) fn notes(&self, now: OffsetDateTime) -> Notes {
-        self.exhausted_file.as_deref().map(|file| Notes::read(file, now)).unwrap_or_default()
+    pub(crate) fn notes(&self, now: OffsetDateTime) -> SearchNotes {
+        self.exhausted_file.as_deref().map(|file| SearchNotes::read(file, now)).unwrap_or_default()
     }
 
     /// Begins a release of addresses, which invalidates the searches on record.

@@ -8,18 +8,18 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
 use super::call::IpamRequest;
-use crate::alloc::one_address::holder;
+use crate::alloc::one_address::describe_owner;
 use crate::error::cni_error;
 use crate::reads::blocks_of;
 
 /// Compares the addresses and returns an error whose details list each difference.
 pub async fn check<S: Store>(store: &S, call: &IpamRequest, recorded: &[IpAddr]) -> Result<(), CniError> {
-    let found = differences(store, call, recorded).await.map_err(|error| cni_error(&error.into()))?;
-    if found.is_empty() {
+    let differences = differences(store, call, recorded).await.map_err(|error| cni_error(&error.into()))?;
+    if differences.is_empty() {
         return Ok(());
     }
-    Err(CniError::new(Code::CHECK_FAILED, "the addresses of the container are not what ADD left")
-        .with_details(found.join("; ")))
+    Err(CniError::new(Code::CHECK_FAILED, "the addresses of the container differ from the result of the ADD")
+        .with_details(differences.join("; ")))
 }
 
 /// Returns the differences between `recorded`, the addresses in prevResult, and the datastore. Each address must be
@@ -39,21 +39,22 @@ pub async fn differences<S: Store>(
     let counted = handle.iter().flat_map(|handle| handle.block.keys().copied());
     let blocks = blocks_of(store, &pools, recorded, counted.collect()).await?;
 
-    let mut found = Vec::new();
+    let mut differences = Vec::new();
     if handle.is_none() {
-        found.push(format!("handle {id} does not exist"));
+        differences.push(format!("handle {id} does not exist"));
     }
     for ip in recorded {
-        found.extend(difference_of_address(&blocks, *ip, call));
+        differences.extend(difference_of_address(&blocks, *ip, call));
     }
     for entry in &blocks {
         let held = entry.value.addresses_of(&id).len();
         let counts = handle.as_ref().and_then(|handle| handle.block.get(&entry.key)).copied().unwrap_or_default();
         if i64::try_from(held).is_ok_and(|held| counts < held) && handle.is_some() {
-            found.push(format!("handle {id} counts {counts} addresses in block {}, which holds {held}", entry.key));
+            differences
+                .push(format!("handle {id} counts {counts} addresses in block {}, which holds {held}", entry.key));
         }
     }
-    Ok(found)
+    Ok(differences)
 }
 
 fn difference_of_address(blocks: &[Entry<Block>], ip: IpAddr, call: &IpamRequest) -> Option<String> {
@@ -64,12 +65,12 @@ fn difference_of_address(blocks: &[Entry<Block>], ip: IpAddr, call: &IpamRequest
         return Some(format!("{ip} is free in block {}", block.key));
     };
     if held.handle() != Some(call.handle()) {
-        return Some(format!("{ip} is held by {}", holder(&held)));
+        return Some(format!("{ip} is held by {}", describe_owner(&held)));
     }
     // A VMI in migration has a pod on each of two nodes.
     let slots = [OwnerSlot::Active, OwnerSlot::Alternate];
     let mut nodes = slots.into_iter().filter_map(|slot| held.attribute?.owner(slot).get("node"));
     let active = nodes.next().map_or("", String::as_str);
-    let is_noted = active == call.node || nodes.any(|node| *node == call.node);
-    (!is_noted).then(|| format!("{ip} is noted for node {active:?}, not {:?}", call.node))
+    let is_recorded = active == call.node || nodes.any(|node| *node == call.node);
+    (!is_recorded).then(|| format!("{ip} is allocated for node {active:?}, not {:?}", call.node))
 }

@@ -59,8 +59,8 @@ pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeS
     let mut leaks = BTreeMap::<HandleId, Leak>::new();
     let mut of_other_networks = BTreeSet::new();
     for (block, held) in blocks.iter().flat_map(|block| block.value.allocated().map(|held| (block.key, held))) {
-        let noted = |key: &str| held.attributes()?.get(key).cloned();
-        let Some(handle) = held.handle().filter(|_| noted("node").is_some_and(|on| on == node)) else { continue };
+        let attribute = |key: &str| held.attributes()?.get(key).cloned();
+        let Some(handle) = held.handle().filter(|_| attribute("node").is_some_and(|on| on == node)) else { continue };
         let container = handle.as_str().strip_prefix(network).and_then(|rest| rest.strip_prefix('.'));
         let Some(container) = container.filter(|id| !id.contains('.')) else {
             // The handle of a VMI ends in a name that a tenant can choose.

@@ -16,5 +16,3 @@ pub use self::check::{check, differences};
 pub use self::del::{del, release_call, release_handles};
 pub use self::gc::{GcResult, LeakedAddresses, gc, leaked};
 pub use self::status::{status, status_of};
-pub use crate::error::cni_error;
-pub use crate::reads::attributes_of;

@@ -220,7 +220,7 @@ async fn check_reports_an_address_with_another_owner_or_node() {
     })
     .await;
     let found = differences(&cluster.store, &call, &recorded).await.unwrap();
-    assert_eq!(found, ["10.65.166.128 is noted for node \"node9\", not \"node1\""]);
+    assert_eq!(found, ["10.65.166.128 is allocated for node \"node9\", not \"node1\""]);
 }
 
 #[tokio::test]

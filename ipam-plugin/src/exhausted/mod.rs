@@ -1,5 +1,5 @@
-//! [`Notes`]: a file with the searches of this node that found no free address, so that the next ADDs need not search
-//! again.
+//! [`SearchNotes`]: a file with the searches of this node that found no free address, so that the next ADDs need not
+//! search again.
 //!
 //! A search reads every block of the cluster, and kubelet repeats a failed ADD. A note is valid for the pools that were
 //! searched, as long as no pool, reservation or setting changes and this node releases no address. Releases by other
@@ -26,14 +26,14 @@ pub const FILE: &str = "/var/run/calico/cni/no_free_address";
 
 /// The validity of the first note of a search, in seconds. Each further note is valid for twice as long, while the
 /// cluster does not change.
-const FIRST: i64 = Duration::seconds(5).whole_seconds();
-const LONGEST: i64 = Duration::MINUTE.whole_seconds();
+const FIRST_VALIDITY: i64 = Duration::seconds(5).whole_seconds();
+const LONGEST_VALIDITY: i64 = Duration::MINUTE.whole_seconds();
 
 /// Maximum number of notes; the oldest are removed first.
-const MOST: usize = 32;
+const MAX_NOTES: usize = 32;
 
 /// Maximum size of the file in bytes. The plugin writes no larger file.
-const LARGEST: u64 = 1 << 18;
+const MAX_FILE_SIZE: u64 = 1 << 18;
 
 /// The pools of a search, and the state of the cluster at its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,14 +93,14 @@ pub(crate) struct FullBlock {
 
 /// The outcome of a search.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Outcome {
+pub(crate) enum SearchOutcome {
     /// The search found an address.
     Found(Search),
     /// The search found no address.
     Exhausted {
         /// The search.
         search: Search,
-        /// The release number that [`Notes::begin`] returned.
+        /// The release number that [`SearchNotes::begin_search`] returned.
         release: Option<u64>,
         /// See [`Note`].
         pools: Vec<SearchedPool>,
@@ -113,74 +113,85 @@ pub(crate) enum Outcome {
 
 /// The notes of this node at one moment. Without a file, there are no notes and none are written.
 #[derive(Debug, Clone, Default)]
-pub struct Notes {
+pub struct SearchNotes {
     file: Option<PathBuf>,
     now: i64,
     notes: Vec<Note>,
 }
 
-impl Notes {
+impl SearchNotes {
     /// Reads the notes of `file` as of `now`.
     pub fn read(file: &Path, now: OffsetDateTime) -> Self {
-        Notes { file: Some(file.to_owned()), now: now.unix_timestamp(), notes: notes_in(file) }
+        SearchNotes { file: Some(file.to_owned()), now: now.unix_timestamp(), notes: notes_in(file) }
     }
 
     /// Returns the note of `search`, if it is valid.
     pub(crate) fn note_of(&self, search: &Search) -> Option<&Note> {
         let note = self.notes.iter().find(|note| note.search == *search)?;
         // Setting the clock back does not prolong a note.
-        let is_in_time = (note.made..note.made.saturating_add(note.holds.min(LONGEST))).contains(&self.now);
+        let is_in_time = (note.made..note.made.saturating_add(note.holds.min(LONGEST_VALIDITY))).contains(&self.now);
         (is_in_time && self.file.as_deref().and_then(last_release) == Some(note.release)).then_some(note)
     }
 
     /// Begins a search. Returns the number of the last release of this node, or `None` if the search cannot write a
     /// note.
-    pub(crate) fn begin(&self) -> Option<u64> {
+    pub(crate) fn begin_search(&self) -> Option<u64> {
         let file = self.file.as_deref()?;
         last_release(file).or_else(|| {
-            let begun = write(&releases_of(file), &new_number());
-            begun.inspect_err(|error| tracing::debug!(%error, "this search leaves no note")).ok()?;
+            let written = write(&releases_of(file), &new_number());
+            written
+                .inspect_err(|error| {
+                    tracing::debug!(file = %file.display(), %error, "cannot prepare a note of this search");
+                })
+                .ok()?;
             last_release(file)
         })
     }
 
     /// Stores the outcomes of searches that ended at `now`. The caller should have the node's lock; without it, two
     /// processes may only lose a note.
-    pub(crate) fn keep(&self, outcomes: Vec<Outcome>, now: OffsetDateTime) {
+    pub(crate) fn store(&self, outcomes: Vec<SearchOutcome>, now: OffsetDateTime) {
         let Some(file) = self.file.as_deref().filter(|_| !outcomes.is_empty()) else { return };
         let before = notes_in(file);
         let mut notes = before.clone();
         for outcome in outcomes {
             let key = match &outcome {
-                Outcome::Found(search) | Outcome::Exhausted { search, .. } => &search.key,
-                Outcome::Noted(note, _) => &note.search.key,
+                SearchOutcome::Found(search) | SearchOutcome::Exhausted { search, .. } => &search.key,
+                SearchOutcome::Noted(note, _) => &note.search.key,
             };
             let earlier = notes.iter().position(|note| note.search.key == *key).map(|place| notes.remove(place));
-            notes.extend(self.note(outcome, earlier, now.unix_timestamp()));
+            notes.extend(self.next_note(outcome, earlier, now.unix_timestamp()));
         }
-        notes.drain(..notes.len().saturating_sub(MOST));
+        notes.drain(..notes.len().saturating_sub(MAX_NOTES));
         if notes == before {
             return;
         }
         if let Err(error) = write(file, &notes) {
-            tracing::debug!(file = %file.display(), %error, "cannot note that there is no free address");
+            tracing::debug!(
+                file = %file.display(),
+                %error,
+                "cannot store the results of searches; the next ADD searches again"
+            );
         }
     }
 
-    fn note(&self, outcome: Outcome, earlier: Option<Note>, made: i64) -> Option<Note> {
+    fn next_note(&self, outcome: SearchOutcome, earlier: Option<Note>, made: i64) -> Option<Note> {
         match outcome {
-            Outcome::Found(_) => None,
-            Outcome::Exhausted { search, release, pools, own } => {
+            SearchOutcome::Found(_) => None,
+            SearchOutcome::Exhausted { search, release, pools, own } => {
                 let release = release?;
                 // After a note that expired long ago, there may have been room in between.
-                let is_recent = |note: &Note| self.now < note.made.saturating_add(note.holds).saturating_add(LONGEST);
+                let is_recent =
+                    |note: &Note| self.now < note.made.saturating_add(note.holds).saturating_add(LONGEST_VALIDITY);
                 let is_same = |note: &Note| note.search == search && note.release == release && is_recent(note);
-                let holds = earlier.filter(is_same).map_or(FIRST, |note| note.holds.saturating_mul(2));
+                let holds = earlier.filter(is_same).map_or(FIRST_VALIDITY, |note| note.holds.saturating_mul(2));
                 // An address that was released after the search passed its block is found a minute later at most.
-                let longest = LONGEST.saturating_sub(made.saturating_sub(self.now)).clamp(FIRST, LONGEST);
-                Some(Note { search, release, made, holds: holds.clamp(FIRST, longest), pools, own })
+                let longest = LONGEST_VALIDITY
+                    .saturating_sub(made.saturating_sub(self.now))
+                    .clamp(FIRST_VALIDITY, LONGEST_VALIDITY);
+                Some(Note { search, release, made, holds: holds.clamp(FIRST_VALIDITY, longest), pools, own })
             }
-            Outcome::Noted(note, own) => Some(Note { own, ..note }),
+            SearchOutcome::Noted(note, own) => Some(Note { own, ..note }),
         }
     }
 
@@ -198,7 +209,7 @@ pub struct Releasing<'f>(Option<&'f Path>);
 impl<'f> Releasing<'f> {
     /// Begins a release on the node whose notes are in `file`.
     pub fn on(file: Option<&'f Path>) -> Self {
-        file.into_iter().for_each(outdate);
+        file.into_iter().for_each(invalidate);
         Releasing(file)
     }
 
@@ -210,29 +221,33 @@ impl<'f> Releasing<'f> {
 
 impl Drop for Releasing<'_> {
     fn drop(&mut self) {
-        self.0.into_iter().for_each(outdate);
+        self.0.into_iter().for_each(invalidate);
     }
 }
 
 /// Invalidates all notes. Before the first search, there are none.
-fn outdate(file: &Path) {
+fn invalidate(file: &Path) {
     let releases = releases_of(file);
     if fs::symlink_metadata(&releases).is_err() {
         return;
     }
     if let Err(error) = write(&releases, &new_number()) {
-        tracing::debug!(file = %releases.display(), %error, "forgetting the notes of full pools instead");
+        tracing::debug!(
+            file = %releases.display(),
+            %error,
+            "cannot invalidate the notes of full pools; deleting the notes"
+        );
         _ = fs::remove_file(releases);
         _ = fs::remove_file(file);
     }
 }
 
 fn notes_in(file: &Path) -> Vec<Note> {
-    hint_file::read(file, LARGEST).unwrap_or_default()
+    hint_file::read(file, MAX_FILE_SIZE).unwrap_or_default()
 }
 
 fn last_release(file: &Path) -> Option<u64> {
-    hint_file::read(&releases_of(file), LARGEST)
+    hint_file::read(&releases_of(file), MAX_FILE_SIZE)
 }
 
 fn releases_of(file: &Path) -> PathBuf {

@@ -169,7 +169,7 @@ async fn search_begun_before_a_release_leaves_no_exhaustion_record() {
         Fault::None
     });
     scene.add("x").await.unwrap_err();
-    scene.cluster.store.calm();
+    scene.cluster.store.end_faults();
     assert_eq!(scene.searches("x").await.0, 1);
     assert_eq!(scene.searches("x").await, (0, 0));
 }
@@ -312,11 +312,12 @@ fn noted(searches: &[(i64, i64)]) -> Vec<(i64, i64)> {
     let time = |seconds: i64| OffsetDateTime::UNIX_EPOCH + Duration::from_secs(seconds as u64);
     let search = Search { key: "pool".into(), state: 1 };
     let note = |&(from, to): &(i64, i64)| {
-        let notes = Notes::read(&file, time(from));
-        let release = notes.begin();
-        let outcome = Outcome::Exhausted { search: search.clone(), release, pools: Vec::new(), own: BTreeMap::new() };
-        notes.keep(vec![outcome], time(to));
-        let counts = |second: &i64| Notes::read(&file, time(*second)).note_of(&search).is_some();
+        let notes = SearchNotes::read(&file, time(from));
+        let release = notes.begin_search();
+        let outcome =
+            SearchOutcome::Exhausted { search: search.clone(), release, pools: Vec::new(), own: BTreeMap::new() };
+        notes.store(vec![outcome], time(to));
+        let counts = |second: &i64| SearchNotes::read(&file, time(*second)).note_of(&search).is_some();
         let counts: Vec<i64> = (from..to + 100).filter(counts).collect();
         (counts[0], counts[counts.len() - 1] + 1)
     };
@@ -339,19 +340,19 @@ fn record_expired_for_over_a_minute_does_not_double() {
 fn exhaustion_record_file_is_bounded() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("no_free_address");
-    let notes = Notes::read(&file, OffsetDateTime::UNIX_EPOCH);
+    let notes = SearchNotes::read(&file, OffsetDateTime::UNIX_EPOCH);
     // Files that killed processes leave.
     for left in ["no_free_address.new", "no_free_address.release.new"] {
         fs::write(directory.path().join(left), "[").unwrap();
     }
-    let release = notes.begin();
+    let release = notes.begin_search();
     for number in 0..100 {
         let search = Search { key: format!("pool {number}"), state: 1 };
         let (pools, own) = (Vec::new(), BTreeMap::new());
-        notes.keep(vec![Outcome::Exhausted { search, release, pools, own }], OffsetDateTime::UNIX_EPOCH);
+        notes.store(vec![SearchOutcome::Exhausted { search, release, pools, own }], OffsetDateTime::UNIX_EPOCH);
     }
     let left = notes_in(&file);
-    assert_eq!((left.len(), &*left[MOST - 1].search.key), (MOST, "pool 99"));
+    assert_eq!((left.len(), &*left[MAX_NOTES - 1].search.key), (MAX_NOTES, "pool 99"));
     let names: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "{names:?}");
 }

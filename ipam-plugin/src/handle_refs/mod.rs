@@ -6,7 +6,7 @@ use libcalico::store::{Entry, Store, StoreError, Write};
 
 use os::clock::Clock;
 use crate::reads::find;
-use crate::retry::{Retry, UNDO};
+use crate::retry::{Retry, UNDO_TIME};
 
 /// Decrements the handle by `counts`, and deletes it with its last block. Failure is only logged, because a handle that
 /// counts too many addresses is harmless (IPAM-75). A handle that counts too few would lose addresses, so no count is
@@ -22,14 +22,18 @@ pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
     clock: &C,
     id: &HandleId,
     counts: &[(Cidr, usize)],
-    mut attempt: Option<Entry<Handle>>,
+    mut lost_write: Option<Entry<Handle>>,
 ) {
-    let mut retry = Retry::new(clock, UNDO);
+    let mut retry = Retry::new(clock, UNDO_TIME);
     loop {
-        let Err(error) = try_decrement(store, id, counts, &mut attempt).await else { return };
+        let Err(error) = try_decrement(store, id, counts, &mut lost_write).await else { return };
         let again = (error.is_race() || error.is_unavailable()) && !store.has_given_up();
         if !again || !retry.pause().await {
-            tracing::warn!(handle = %id, %error, "handle counts too many addresses; releasing it will mend that");
+            tracing::warn!(
+                handle = %id,
+                %error,
+                "cannot decrement the handle; the handle counts too many addresses until it is released"
+            );
             return;
         }
     }
@@ -39,35 +43,40 @@ async fn try_decrement<S: Store>(
     store: &S,
     id: &HandleId,
     counts: &[(Cidr, usize)],
-    attempt: &mut Option<Entry<Handle>>,
+    lost_write: &mut Option<Entry<Handle>>,
 ) -> Result<(), StoreError> {
     let Some(mut entry) = find::<Handle>(store, id).await? else { return Ok(()) };
     // At another revision, the attempt may have taken effect, so no other may follow. Another process's write looks the
     // same.
-    let is_same = |attempt: &&Entry<Handle>| attempt.revision.resource_version() == entry.revision.resource_version();
-    if let Some(attempt) = attempt.as_ref().filter(|attempt| !is_same(attempt)) {
-        if entry.value != attempt.value {
-            tracing::warn!(handle = %id, "somebody changed the handle meanwhile: it may count too many addresses");
+    let is_same =
+        |lost_write: &&Entry<Handle>| lost_write.revision.resource_version() == entry.revision.resource_version();
+    if let Some(lost_write) = lost_write.as_ref().filter(|lost_write| !is_same(lost_write)) {
+        if entry.value != lost_write.value {
+            tracing::warn!(handle = %id, "another process changed the handle; the handle may count too many addresses");
         }
         return Ok(());
     }
-    if !take_off(&mut entry.value, id, counts.iter().copied()) {
+    if !subtract_counts(&mut entry.value, id, counts.iter().copied()) {
         return Ok(());
     }
     let outcome = store.write_one(write(&entry)?).await;
     if outcome.as_ref().is_err_and(StoreError::has_unknown_outcome) {
-        *attempt = Some(entry);
+        *lost_write = Some(entry);
     }
     outcome.map(|_| ())
 }
 
 /// Takes `counts` off the handle in memory, except those that it does not have. Returns false if it has none of them.
-pub(crate) fn take_off(handle: &mut Handle, id: &HandleId, counts: impl IntoIterator<Item = (Cidr, usize)>) -> bool {
+pub(crate) fn subtract_counts(
+    handle: &mut Handle,
+    id: &HandleId,
+    counts: impl IntoIterator<Item = (Cidr, usize)>,
+) -> bool {
     let mut has_changed = false;
     for (cidr, n) in counts {
         match handle.decrement(id, cidr, n) {
             Ok(()) => has_changed = true,
-            Err(error) => tracing::warn!(%error, "handle"),
+            Err(error) => tracing::warn!(handle = %id, %error, "cannot decrement the handle in this block"),
         }
     }
     has_changed

@@ -44,7 +44,7 @@ async fn decrement_of_unknown_outcome_is_not_repeated() {
             cluster.store.put(&id, &handle);
             break_handle(&cluster, fault);
             decrement(&cluster.store, &cluster.clock, &id, &[(cidr(BLOCK), 1)]).await;
-            cluster.store.calm();
+            cluster.store.end_faults();
             assert_eq!(count(&cluster, "net.a"), Some(2), "{fault:?}");
         }
     }
@@ -83,7 +83,7 @@ async fn concurrent_handle_change_leaves_the_count_too_high() {
         _ => Fault::None,
     });
     decrement(&cluster.store, &cluster.clock, &id, &[(cidr(BLOCK), 1)]).await;
-    cluster.store.calm();
+    cluster.store.end_faults();
     assert_eq!(count(&cluster, "net.a"), Some(7));
 }
 
@@ -106,7 +106,7 @@ async fn release_of_a_second_address_leaves_the_first_counted() {
         });
         let request = ReleaseRequest { ip: second, handle: Some(HandleId::new("net.a")), sequence: None };
         _ = release_addresses(&cluster.store, &cluster.clock, &[request]).await;
-        cluster.store.calm();
+        cluster.store.end_faults();
         assert_eq!(count(&cluster, "net.a"), Some(1), "{fault:?}");
         assert_consistent(&cluster.store.pairs(), true);
         cluster.release("net.a").await.unwrap();

@@ -33,9 +33,9 @@ pub enum JournalError {
     },
     /// A directory or an entry that may contain a deferred DEL of the attachment cannot be read.
     #[error(
-        "cannot read {path} of the journal of DELs: {source}; nothing tells what an earlier DEL of this container \
-         owes. Make {path} readable; if it is lost, move it away, and `calico-ipam check` finds what its DELs left \
-         behind"
+        "cannot read {path} of the journal of DELs: {source}; an earlier DEL of this container may be incomplete. Make \
+         {path} readable; if it is lost, move it away, and run `calico-ipam check`, which finds the addresses of its \
+         DELs"
     )]
     Unread {
         /// The directory, or the entry.
@@ -47,7 +47,7 @@ pub enum JournalError {
     #[error(transparent)]
     Write(#[from] AtomicFileError),
     /// The lock cannot be taken.
-    #[error("the journal of DELs that are not finished: {0}")]
+    #[error("cannot lock the journal of deferred DELs: {0}")]
     Lock(#[from] LockError),
 }
 

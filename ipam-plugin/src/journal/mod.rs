@@ -100,9 +100,9 @@ impl Journal {
     /// Returns true if the journal has no entry and no abandoned draft. In the usual case, where the directory is
     /// missing or empty, this takes one system call. An unreadable directory does not count as empty.
     pub fn is_empty(&self) -> bool {
-        let is_left = |path: &Path| is_entry(path) || is_draft(path);
+        let is_remaining = |path: &Path| is_entry(path) || is_draft(path);
         match fs::read_dir(&self.directory) {
-            Ok(mut files) => !files.any(|file| file.map_or(true, |file| is_left(&file.path()))),
+            Ok(mut files) => !files.any(|file| file.map_or(true, |file| is_remaining(&file.path()))),
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
     }
@@ -200,7 +200,7 @@ impl Journal {
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => Vec::new(),
             entries => entries.map_err(|source| JournalError::Unread { path: self.directory.clone(), source })?,
         };
-        let own = self.first_file_of(network, container_id, ifname);
+        let first_file = self.first_file_of(network, container_id, ifname);
         let mut pending_dels = Vec::new();
         for Entry { path, pending_del, .. } in entries {
             match pending_del {
@@ -209,7 +209,9 @@ impl Journal {
                 }
                 // An entry's file name identifies its attachment. A damaged entry is never replayed. An entry that the
                 // disk cannot read now may be replayed later.
-                Err(source) if path == own && !is_damage(&source) => return Err(JournalError::Unread { path, source }),
+                Err(source) if path == first_file && !is_damage(&source) => {
+                    return Err(JournalError::Unread { path, source });
+                }
                 Ok(_) | Err(_) => {}
             }
         }
@@ -269,8 +271,8 @@ impl LockedJournal<'_> {
             tracing::warn!(
                 entries = others.len(),
                 reached = %target.name,
-                "journal entries are owed to another datastore than the one that was reached and stay; calico-ipam \
-                journal lists them"
+                "keeping the journal entries of another datastore than the one reached; calico-ipam journal lists the \
+                entries"
             );
         }
         pending
@@ -279,13 +281,13 @@ impl LockedJournal<'_> {
     fn readable(&self) -> Vec<(PathBuf, PendingDel)> {
         let entries = self.journal.entries().unwrap_or_else(|error| {
             let directory = self.journal.directory.display();
-            tracing::warn!(%directory, %error, "the journal cannot be read; its debts stay");
+            tracing::warn!(%directory, %error, "cannot read the journal; its deferred DELs stay");
             Vec::new()
         });
         let readable = entries.into_iter().filter_map(|Entry { path, pending_del, .. }| match pending_del {
             Ok(pending_del) => Some((path, pending_del)),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "this journal entry cannot be read and stays");
+                tracing::warn!(path = %path.display(), %error, "keeping a journal entry that cannot be read");
                 None
             }
         });

@@ -229,8 +229,8 @@ mod tests {
 
     #[test]
     fn age_is_printed_in_its_two_largest_units() {
-        let told = |seconds| short_age(Duration::from_secs(seconds));
-        assert_eq!([told(59), told(61), told(7320), told(90_000)], ["59s", "1m1s", "2h2m", "1d1h"]);
+        let short = |seconds| short_age(Duration::from_secs(seconds));
+        assert_eq!([short(59), short(61), short(7320), short(90_000)], ["59s", "1m1s", "2h2m", "1d1h"]);
     }
 
     #[test]

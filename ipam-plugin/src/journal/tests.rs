@@ -105,9 +105,9 @@ fn deferred_dels_to_two_datastores_are_separate_entries() {
     let entries = journal.entries().unwrap();
     let mut found: Vec<_> = entries.iter().map(|entry| entry.pending_del.as_ref().unwrap()).collect();
     found.sort_by_key(|pending_del| &pending_del.datastore);
-    let told: Vec<_> =
+    let pending: Vec<_> =
         found.iter().map(|pending_del| (pending_del.datastore.as_str(), pending_del.reason.as_str())).collect();
-    assert_eq!(told, [("one", "second"), ("two", "first")]);
+    assert_eq!(pending, [("one", "second"), ("two", "first")]);
     assert!(journal.contains("net", "a", "eth0").unwrap());
 }
 
@@ -230,7 +230,7 @@ fn unreadable_journal_directory_is_not_mistaken_for_an_empty_journal() {
     assert!(!journal.is_empty() && journal.may_contain("one"));
     let error = journal.contains("net", "a", "eth0").unwrap_err().to_string();
     assert!(error.starts_with(&format!("cannot read {} of the journal of DELs: ", path.display())), "{error}");
-    assert!(error.contains("symbolic link") && error.ends_with("finds what its DELs left behind"), "{error}");
+    assert!(error.contains("symbolic link") && error.ends_with("finds the addresses of its DELs"), "{error}");
     assert!(journal.entries().is_err());
 }
 

@@ -10,7 +10,7 @@ use libcalico::store::{Entry, Store, StoreError};
 
 use os::clock::Clock;
 use crate::error::IpamError;
-use crate::reads::names_with;
+use crate::reads::blocks_by_name;
 use crate::release::{ReleaseInputs, release, release_from_blocks};
 
 /// Releases the addresses that these endpoints list, and those that the Node lists for its tunnels, as far as they are
@@ -24,17 +24,17 @@ pub(super) async fn release_listed<S: Store, C: Clock>(
     node: &Node,
     endpoints: &[Entry<WorkloadEndpoint>],
 ) -> Result<usize, IpamError> {
-    let listed = Listed::new(node, endpoints);
+    let listed = ListedAddresses::new(node, endpoints);
     let addresses: BTreeSet<IpAddr> = listed.by_address.keys().chain(&listed.tunnels).copied().collect();
     if addresses.is_empty() {
         return Ok(0);
     }
-    let blocks: BTreeSet<Cidr> = names_with(store, &addresses).await?.into_values().collect();
+    let blocks: BTreeSet<Cidr> = blocks_by_name(store, &addresses).await?.into_values().collect();
     let outcome = release_from_blocks(store, clock, blocks, |block| listed.requests(block)).await?;
     for (block, error) in outcome.failed {
         match error {
             IpamError::Store(StoreError::Corrupt { reason, .. }) => {
-                tracing::warn!(%block, %reason, "leaving a block alone that cannot be read");
+                tracing::warn!(%block, %reason, "skipping a block that cannot be read");
             }
             error => return Err(error),
         }
@@ -43,13 +43,13 @@ pub(super) async fn release_listed<S: Store, C: Clock>(
 }
 
 /// The addresses that a node and its endpoints list.
-struct Listed<'a> {
+struct ListedAddresses<'a> {
     node: &'a str,
     by_address: BTreeMap<IpAddr, Vec<&'a Entry<WorkloadEndpoint>>>,
     tunnels: BTreeSet<IpAddr>,
 }
 
-impl<'a> Listed<'a> {
+impl<'a> ListedAddresses<'a> {
     fn new(node: &'a Node, endpoints: &'a [Entry<WorkloadEndpoint>]) -> Self {
         let mut by_address = BTreeMap::<_, Vec<_>>::new();
         for endpoint in endpoints {
@@ -57,39 +57,39 @@ impl<'a> Listed<'a> {
                 by_address.entry(ip).or_default().push(endpoint);
             }
         }
-        Listed { node: &node.metadata.name, by_address, tunnels: tunnels_of(node).map(|(ip, _)| ip).collect() }
+        ListedAddresses { node: &node.metadata.name, by_address, tunnels: tunnels_of(node).map(|(ip, _)| ip).collect() }
     }
 
     /// Returns requests for the addresses of a block that are to be released, each with its present handle and sequence
     /// number.
     fn requests(&self, block: &Block) -> Vec<ReleaseRequest> {
-        let wanted = block.allocated().filter(|held| !held.is_cooling() && self.is_wanted(held));
+        let to_release = block.allocated().filter(|held| !held.is_cooling() && self.is_to_be_released(held));
         let request = |held: Allocation<'_>| {
             let handle = held.handle();
             tracing::info!(address = %held.ip, handle = handle.as_ref().map(display), node = self.node,
                 pod = held.attribute.and_then(pod), reason = "its node is gone", "releasing an address");
             ReleaseRequest { ip: held.ip, handle, sequence: held.sequence }
         };
-        wanted.map(request).collect()
+        to_release.map(request).collect()
     }
 
-    fn is_wanted(&self, held: &Allocation<'_>) -> bool {
+    fn is_to_be_released(&self, held: &Allocation<'_>) -> bool {
         let (Some(attribute), Some(handle)) = (held.attribute, held.handle()) else { return false };
         if handle.may_be_of_machine() {
             return false;
         }
         let (claim, node) = Claim::of(attribute);
-        let is_here = node == Some(self.node);
+        let is_on_node = node == Some(self.node);
         let mut endpoints = self.by_address.get(&held.ip).into_iter().flatten().map(|endpoint| &endpoint.value);
         match claim {
-            Claim::Tunnel => is_here && self.tunnels.contains(&held.ip),
+            Claim::Tunnel => is_on_node && self.tunnels.contains(&held.ip),
             Claim::Pod { namespace, name } => {
-                is_here
+                is_on_node
                     && endpoints.any(|endpoint| endpoint.metadata.namespace == namespace && endpoint.spec.pod == name)
             }
             // Only the handle identifies the owner of a plain container's address, or of an allocation from before v3.
             Claim::Unnamed => {
-                (is_here || attribute.says_nothing()) && endpoints.any(|endpoint| is_handle_of(&handle, endpoint))
+                (is_on_node || attribute.says_nothing()) && endpoints.any(|endpoint| is_handle_of(&handle, endpoint))
             }
             Claim::HostReserved | Claim::Service { .. } | Claim::Machine { .. } | Claim::Foreign => false,
         }

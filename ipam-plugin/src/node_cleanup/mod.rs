@@ -42,7 +42,7 @@ pub enum NodeCleanupError {
     #[error(transparent)]
     Ipam(#[from] IpamError),
     /// A block of the node cannot be released.
-    #[error("block {block} of node {node} cannot be given up: {cause}")]
+    #[error("cannot release block {block} of node {node}: {cause}")]
     BlockKept {
         /// The node.
         node: String,
@@ -73,7 +73,7 @@ pub async fn delete_node<S: Store, C: Clock>(
     cleanup.addresses += addresses::release_listed(store, clock, &node.value, endpoints).await?;
     cleanup.addresses += addresses::release_tunnels(store, clock, name).await?;
     for endpoint in endpoints {
-        gone(store.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await)?;
+        ignore_missing(store.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await)?;
         cleanup.endpoints += 1;
     }
     let released = remove_host(store, clock, name).await?;
@@ -125,7 +125,7 @@ pub async fn read_endpoints<S: Store>(
     let tickets: Vec<_> = keys.iter().map(|key| batch.get::<WorkloadEndpoint>(key)).collect();
     let answers = store.read(&batch).await?;
     let mut endpoints = answers.readable(&tickets, |key, reason| {
-        tracing::warn!(endpoint = %key, %reason, "leaving an endpoint alone that cannot be read");
+        tracing::warn!(endpoint = %key, %reason, "skipping an endpoint that cannot be read");
     })?;
     endpoints.retain(|endpoint| endpoint.value.spec.node == node);
     Ok(endpoints)
@@ -144,13 +144,13 @@ async fn delete_node_object<S: Store>(store: &S, node: &Entry<Node>) -> Result<(
                 Err(StoreError::NotFound { .. }) => return Ok(()),
                 Err(error) => return Err(error),
             },
-            outcome => return gone(outcome),
+            outcome => return ignore_missing(outcome),
         }
     }
 }
 
 /// Treats a missing object as deleted.
-fn gone(outcome: Result<(), StoreError>) -> Result<(), StoreError> {
+fn ignore_missing(outcome: Result<(), StoreError>) -> Result<(), StoreError> {
     match outcome {
         Err(StoreError::NotFound { .. }) => Ok(()),
         outcome => outcome,
@@ -181,11 +181,11 @@ async fn delete_owned_objects<S: Store>(store: &S, node: &str) -> Result<usize, 
 
 /// Returns deletions of the objects that name the node. An unreadable object is skipped.
 fn of_node<K: Kind>(pairs: &[RawEntry], node: &str) -> impl Iterator<Item = Write> {
-    let names_it = move |pair: &&RawEntry| {
+    let is_of_node = move |pair: &&RawEntry| {
         serde_json::from_slice::<Value>(&pair.value).is_ok_and(|object| object["spec"]["node"] == node)
     };
     pairs
         .iter()
-        .filter(names_it)
+        .filter(is_of_node)
         .filter_map(|pair| Some(Write::delete::<K>(&K::parse_path(&pair.path)?, Some(&pair.revision))))
 }

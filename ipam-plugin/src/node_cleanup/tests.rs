@@ -40,7 +40,7 @@ async fn endpoint(cluster: &Cluster, node: &str, pod: &str, ip: IpAddr) -> Objec
     endpoint.key()
 }
 
-async fn forget(cluster: &Cluster, node: &str) -> Result<NodeCleanup, NodeCleanupError> {
+async fn delete(cluster: &Cluster, node: &str) -> Result<NodeCleanup, NodeCleanupError> {
     let found = cluster.store.get::<Node>(&ObjectKey::global(node)).await?;
     let endpoints = endpoints_of_node(&cluster.store, node).await?;
     delete_node(&cluster.store, &cluster.clock, &found, &endpoints).await
@@ -76,8 +76,8 @@ async fn deleted_node_releases_its_endpoints_addresses_and_blocks() {
     }
     peer(&cluster, "peer-of-all", "");
 
-    let forgotten = forget(&cluster, "node1").await.unwrap();
-    assert_eq!(forgotten, NodeCleanup { addresses: 2, endpoints: 2, blocks: 1, attached: 3 });
+    let cleanup = delete(&cluster, "node1").await.unwrap();
+    assert_eq!(cleanup, NodeCleanup { addresses: 2, endpoints: 2, blocks: 1, attached: 3 });
     let pairs = cluster.store.pairs();
     assert_eq!(pairs.get::<Node>(&ObjectKey::global("node1")), None);
     assert_eq!(pairs.get::<WorkloadEndpoint>(&keys[0]), None);
@@ -131,12 +131,12 @@ async fn node_cleanup_retains_addresses_of_other_owners() {
         let ip = allocate(&cluster, handle, attributes).await;
         endpoint(&cluster, "node1", name, ip).await;
     }
-    let forgotten = forget(&cluster, "node1").await.unwrap();
-    assert_eq!(forgotten.endpoints, 11);
+    let cleanup = delete(&cluster, "node1").await.unwrap();
+    assert_eq!(cleanup.endpoints, 11);
     let mut others: Vec<String> = allocations[3..].iter().map(|(_, handle, _)| handle.to_string()).collect();
     others.sort();
     assert_eq!(holders(&cluster), others);
-    assert_eq!(forgotten.addresses, 3);
+    assert_eq!(cleanup.addresses, 3);
 }
 
 #[tokio::test]
@@ -156,9 +156,9 @@ async fn address_taken_over_before_the_write_is_not_released() {
         }
         Fault::None
     });
-    let forgotten = forget(&cluster, "node1").await.unwrap();
+    let cleanup = delete(&cluster, "node1").await.unwrap();
     assert_eq!(holders(&cluster), ["net.c1"]);
-    assert_eq!(forgotten.addresses, 0);
+    assert_eq!(cleanup.addresses, 0);
 }
 
 #[tokio::test]

@@ -60,7 +60,7 @@ async fn add_interrupted_at_any_request_is_fully_released_by_its_del() {
                     request.all_or_nothing = true;
                     break_once(&cluster, at, fault);
                     let outcome = cluster.assign(&request).await;
-                    cluster.store.calm();
+                    cluster.store.end_faults();
                     assert_consistent(&cluster.store.pairs(), false);
                     let now = held(&cluster.store.pairs());
                     match &outcome {
@@ -107,7 +107,7 @@ async fn second_add_interrupted_at_any_request_preserves_the_first_count() {
             (request.num6, request.all_or_nothing) = (1, true);
             break_once(&cluster, at, fault);
             let outcome = cluster.assign(&request).await;
-            cluster.store.calm();
+            cluster.store.end_faults();
             assert_consistent(&cluster.store.pairs(), false);
             let now = held(&cluster.store.pairs());
             let told = outcome.iter().flat_map(|assigned| &assigned.addresses).map(|a| a.ip);
@@ -138,7 +138,7 @@ async fn write_applied_after_the_del_allocates_no_address() {
             if cluster.release("net.a").await.is_err() | cluster.release("net.a").await.is_err() {
                 cluster.release("net.a").await.unwrap_or_else(|error| panic!("{context}: {error}"));
             }
-            cluster.store.calm();
+            cluster.store.end_faults();
             assert_eq!(held(&cluster.store.pairs()), others, "{context}: leaked after DEL");
         }
     }
@@ -179,7 +179,7 @@ async fn interrupted_move_of_a_reserved_count_loses_no_address() {
         });
         let ip = cluster.one("node1", "net.a").await.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
         assert!(fault != Fault::LostRequest || full.contains(ip), "the next attempt is to find room there");
-        cluster.store.calm();
+        cluster.store.end_faults();
         let counted: i64 = cluster.handle("net.a").unwrap().block.values().sum();
         let is_right = counted == 1 || matches!(fault, Fault::Late { .. }) && counted > 1;
         assert!(is_right, "{fault:?}: the handle counts {counted}");
@@ -202,7 +202,7 @@ async fn add_succeeds_despite_lost_responses() {
                 }
             });
             let ip = cluster.one("node1", "net.a").await.unwrap_or_else(|error| panic!("{kind} {warm}: {error}"));
-            cluster.store.calm();
+            cluster.store.end_faults();
             assert_eq!(held(&cluster.store.pairs())[&HandleId::new("net.a")], [ip]);
             assert_consistent(&cluster.store.pairs(), true);
         }
@@ -230,7 +230,7 @@ async fn address_is_assigned_though_its_affinity_cannot_be_confirmed() {
                     cluster.one("node1", "net.a").await
                 };
                 let ip = ip.unwrap_or_else(|error| panic!("{context}: {error}"));
-                cluster.store.calm();
+                cluster.store.end_faults();
                 assert_eq!(held(&cluster.store.pairs())[&HandleId::new("net.a")], [ip], "{context}");
                 assert_consistent(&cluster.store.pairs(), false);
                 cluster.one("node1", "net.next").await.unwrap();
@@ -253,7 +253,7 @@ async fn del_interrupted_at_any_request_is_completed_by_the_next_del() {
                 cluster.assign(&request).await.unwrap();
                 break_once(&cluster, at, fault);
                 let first = cluster.release("net.a").await;
-                cluster.store.calm();
+                cluster.store.end_faults();
                 assert_consistent(&cluster.store.pairs(), false);
                 if first.is_ok() {
                     assert_eq!(held(&cluster.store.pairs()), others, "{context}: success, but not released");

@@ -40,7 +40,7 @@ async fn address_taken_between_any_two_requests_is_not_assigned_twice() {
                 Fault::None
             });
             cluster.one("node1", "net.a").await.unwrap();
-            cluster.store.calm();
+            cluster.store.end_faults();
             let (reads, writes) = cluster.store.take_counts();
             let held = held(&cluster.store.pairs());
             let mut all: Vec<_> = held.values().flatten().collect();
@@ -68,7 +68,7 @@ async fn losing_every_race_ends_in_contention_without_an_allocation() {
         let error = cluster.one("node1", "net.a").await.unwrap_err();
         assert!(matches!(error, IpamError::Contention), "{error}");
         assert_eq!(error.to_string(), "Max retries hit - excessive concurrent IPAM requests");
-        cluster.store.calm();
+        cluster.store.end_faults();
         assert_eq!(cluster.handle("net.a"), None);
         assert_consistent(&cluster.store.pairs(), true);
     }
@@ -99,7 +99,7 @@ async fn concurrent_processes_of_a_node_share_the_claimed_block() {
                     Fault::None
                 });
                 let ip = cluster.one("node1", "net.a").await.unwrap();
-                cluster.store.calm();
+                cluster.store.end_faults();
                 assert!(block.contains(ip), "{state:?} {with_block} at {at}: {ip}");
                 assert_consistent(&cluster.store.pairs(), true);
             }
@@ -127,7 +127,7 @@ async fn block_lost_to_another_node_is_replaced_by_the_next_block() {
                 Fault::None
             });
             let ip = cluster.one("node1", "net.a").await.unwrap();
-            cluster.store.calm();
+            cluster.store.end_faults();
             assert_eq!(ip, "10.65.166.192".parse::<std::net::IpAddr>().unwrap(), "at {at}");
             assert_consistent(&cluster.store.pairs(), true);
         }
@@ -224,7 +224,7 @@ async fn run(ops: &[Op], store: MemoryStore, every: usize, seed: usize, faults: 
         // `held` panics if a block is inconsistent: an ordinal is either free or allocated, once.
         assert_consistent(&cluster.store.pairs(), false);
     }
-    cluster.store.calm();
+    cluster.store.end_faults();
     for container in 0..12 {
         cluster.release(&format!("net.{container}")).await.unwrap();
     }
@@ -283,7 +283,7 @@ async fn pool_disabled_during_a_lost_race_is_not_claimed_from() {
             }
         };
         assert!(matches!(error, IpamError::Pools(_) | IpamError::NotInPool { .. }), "{error}");
-        cluster.store.calm();
+        cluster.store.end_faults();
         assert!(cluster.store.pairs().list::<Block>(&None).is_empty());
         assert_eq!(cluster.handle("net.a"), None);
     }

@@ -151,7 +151,7 @@ async fn release_does_not_delete_an_affinity_claimed_later() {
     let block = cluster.store.get::<Block>(&cidr(BLOCK)).await.unwrap();
     let error = crate::affinity::repair::release_affinity(&cluster.store, &affinity, &block).await.unwrap_err();
     assert!(error.is_race(), "{error}");
-    cluster.store.calm();
+    cluster.store.end_faults();
     assert_eq!(cluster.affinity("node1", BLOCK), Some(AffinityState::Pending));
     assert!(cluster.block(BLOCK).is_some());
 }

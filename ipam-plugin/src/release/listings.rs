@@ -26,8 +26,8 @@ pub struct Leaving {
 
 impl Leaving {
     pub(crate) fn new(block: Cidr, allocation: &Allocation<'_>) -> Self {
-        let noted = |key: &str| allocation.attributes()?.get(key).filter(|text| !text.is_empty()).cloned();
-        let pod = noted("namespace").zip(noted("pod"));
+        let attribute = |key: &str| allocation.attributes()?.get(key).filter(|text| !text.is_empty()).cloned();
+        let pod = attribute("namespace").zip(attribute("pod"));
         Leaving { ip: allocation.ip, pod, handle: allocation.handle(), block: Some(block) }
     }
 }
@@ -51,7 +51,7 @@ pub async fn still_held<S: Store>(store: &S, leaving: &[Leaving]) -> Result<Vec<
 }
 
 /// Reads a handle's blocks and returns the addresses that `requests` selects from them.
-pub async fn leaving_of<S: Store>(
+pub async fn addresses_to_release<S: Store>(
     store: &S,
     handle: &Handle,
     requests: impl Fn(&Block) -> Vec<ReleaseRequest>,

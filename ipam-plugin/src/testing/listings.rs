@@ -8,24 +8,24 @@ use crate::error::IpamError;
 use crate::release::{Leaving, Listings};
 
 /// Endpoints that refuse a number of times, with the addresses of all calls.
-pub(crate) struct Reluctant {
+pub(crate) struct RefusingListings {
     refusals: Mutex<usize>,
-    asked: Mutex<Vec<Vec<Leaving>>>,
+    calls: Mutex<Vec<Vec<Leaving>>>,
 }
 
-impl Reluctant {
+impl RefusingListings {
     pub(crate) fn new(refusals: usize) -> Self {
-        Reluctant { refusals: Mutex::new(refusals), asked: Mutex::default() }
+        RefusingListings { refusals: Mutex::new(refusals), calls: Mutex::default() }
     }
 
-    pub(crate) fn asked(&self) -> Vec<Vec<Leaving>> {
-        self.asked.lock().unwrap().clone()
+    pub(crate) fn calls(&self) -> Vec<Vec<Leaving>> {
+        self.calls.lock().unwrap().clone()
     }
 }
 
-impl Listings for Reluctant {
+impl Listings for RefusingListings {
     async fn unlist(&self, leaving: &[Leaving]) -> Result<(), IpamError> {
-        self.asked.lock().unwrap().push(leaving.to_vec());
+        self.calls.lock().unwrap().push(leaving.to_vec());
         let mut refusals = self.refusals.lock().unwrap();
         if *refusals == 0 {
             return Ok(());

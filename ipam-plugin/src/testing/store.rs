@@ -35,8 +35,8 @@ pub(crate) enum Fault {
     /// response.
     CutAnswer(usize),
     /// The connection breaks during the request. Without transactions: `applied` writes have taken effect, and the next
-    /// one takes effect after `after` more requests, or in [`MemoryStore::calm`]. With transactions, this applies to
-    /// the whole list.
+    /// one takes effect after `after` more requests, or in [`MemoryStore::end_faults`]. With transactions, this applies
+    /// to the whole list.
     Late {
         /// Number of writes before the one in progress.
         applied: usize,
@@ -66,7 +66,7 @@ struct State {
     writes: usize,
     hook: Option<Hook>,
     /// Writes in progress whose clients have given up, each with the number of requests before it.
-    under_way: Vec<(usize, Vec<Write>)>,
+    late_writes: Vec<(usize, Vec<Write>)>,
 }
 
 impl MemoryStore {
@@ -81,9 +81,9 @@ impl MemoryStore {
     }
 
     fn new(transactional: bool) -> Self {
-        let (pairs, under_way) = (Pairs::default(), Vec::new());
+        let (pairs, late_writes) = (Pairs::default(), Vec::new());
         let state =
-            State { pairs, cache: None, cached: 0, surveys: (0, 0), reads: 0, writes: 0, hook: None, under_way };
+            State { pairs, cache: None, cached: 0, surveys: (0, 0), reads: 0, writes: 0, hook: None, late_writes };
         MemoryStore { transactional, given_up: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
@@ -111,10 +111,10 @@ impl MemoryStore {
     }
 
     /// Ends all faults. Writes in progress take effect.
-    pub(crate) fn calm(&self) {
+    pub(crate) fn end_faults(&self) {
         let mut state = self.state.lock().unwrap();
         state.hook = None;
-        state.land(usize::MAX);
+        state.apply_late_writes(usize::MAX);
     }
 
     /// Returns the number of reads of all blocks of a family since the last call, and of blocks that were read in full
@@ -242,8 +242,8 @@ fn unavailable(outcome_unknown: bool) -> StoreError {
 
 impl State {
     /// Applies the writes in progress that this number of requests has overtaken, as far as they can still take effect.
-    fn land(&mut self, requests: usize) {
-        self.under_way.retain_mut(|(left, writes)| {
+    fn apply_late_writes(&mut self, requests: usize) {
+        self.late_writes.retain_mut(|(left, writes)| {
             if *left > requests {
                 *left -= requests;
                 return true;
@@ -254,7 +254,7 @@ impl State {
     }
 
     fn fault(&mut self, writes: Option<&[Write]>) -> Fault {
-        self.land(1);
+        self.apply_late_writes(1);
         let nth = self.reads + self.writes;
         match writes {
             None => self.reads += 1,
@@ -304,7 +304,7 @@ impl Store for MemoryStore {
             Fault::Refused => return Err(lost(0, false)),
             Fault::LostRequest => return Err(lost(0, true)),
             Fault::Late { after, .. } if self.transactional => {
-                state.under_way.push((after, writes.to_vec()));
+                state.late_writes.push((after, writes.to_vec()));
                 return Err(lost(0, true));
             }
             Fault::None | Fault::LostAnswer | Fault::Cut(_) | Fault::CutAnswer(_) | Fault::Late { .. } => {}
@@ -323,7 +323,7 @@ impl Store for MemoryStore {
                     return Err(refused.map_or(broken, |cause| WriteError { index, applied: index, cause }));
                 }
                 Fault::Late { applied, after } if applied == index => {
-                    state.under_way.push((after, vec![write.clone()]));
+                    state.late_writes.push((after, vec![write.clone()]));
                     return Err(broken);
                 }
                 _ => {}

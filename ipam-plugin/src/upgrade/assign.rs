@@ -20,7 +20,7 @@ use crate::error::IpamError;
 use crate::lock::LockError;
 
 /// Number of attempts of a write that loses races. `PAUSE` is the time between two attempts.
-const TRIES: u32 = 5;
+const ATTEMPTS: u32 = 5;
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 /// The error of a failed pass.
@@ -30,13 +30,13 @@ pub(super) enum UpgradeError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// An address could not be assigned.
-    #[error("cannot give {ip} to Calico: {cause}")]
+    #[error("cannot assign {ip} in Calico: {cause}")]
     Address { ip: IpAddr, cause: IpamError },
     /// The node has no range for a tunnel address.
     #[error(transparent)]
     PodCidr(#[from] PodCidrError),
     /// A file or directory cannot be accessed.
-    #[error("{path}: {cause}")]
+    #[error("cannot access {path}: {cause}")]
     File { path: String, cause: io::Error },
     /// host-local has the lock.
     #[error(transparent)]
@@ -96,7 +96,7 @@ pub(super) async fn until_written<C: Clock>(
     clock: &C,
     attempt: impl AsyncFn() -> Result<(), UpgradeError>,
 ) -> Result<(), UpgradeError> {
-    for _ in 1..TRIES {
+    for _ in 1..ATTEMPTS {
         match attempt().await {
             Err(UpgradeError::Store(StoreError::Conflict { .. })) => clock.sleep(PAUSE).await,
             outcome => return outcome,

@@ -33,7 +33,7 @@ impl Leases {
         match fs::metadata(directory) {
             Ok(_) => Ok(Some(Leases { directory: directory.to_owned() })),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(cause) => Err(at(directory, cause)),
+            Err(cause) => Err(file_error(directory, cause)),
         }
     }
 
@@ -52,16 +52,16 @@ impl Leases {
                 continue;
             }
             let Ok(ip) = name.parse() else {
-                tracing::warn!(file = %file.display(), "this is not an address of host-local's");
+                tracing::warn!(file = %file.display(), "skipping a file of host-local whose name is not an address");
                 continue;
             };
-            let text = fs::read_to_string(&file).map_err(|cause| at(&file, cause))?;
+            let text = fs::read_to_string(&file).map_err(|cause| file_error(&file, cause))?;
             // host-local ends lines with CR and LF.
             let container_id = text.lines().next().unwrap_or_default().trim().to_owned();
             if container_id.is_empty() {
                 // A power loss truncated the file. Without a container ID there is no handle, and the migration would
                 // never end.
-                tracing::warn!(file = %file.display(), "the file names no container; its address does not move");
+                tracing::warn!(file = %file.display(), "skipping an address whose file names no container");
                 continue;
             }
             leases.push(Lease { ip, container_id, file });
@@ -71,13 +71,13 @@ impl Leases {
 
     /// Removes the directory with its remaining files.
     pub(super) fn remove(&self) -> Result<(), UpgradeError> {
-        fs::remove_dir_all(&self.directory).map_err(|cause| at(&self.directory, cause))
+        fs::remove_dir_all(&self.directory).map_err(|cause| file_error(&self.directory, cause))
     }
 
     /// Returns all files, ordered by name.
     pub(super) fn files(&self) -> Result<Vec<PathBuf>, UpgradeError> {
         let read = || fs::read_dir(&self.directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>();
-        let mut files = read().map_err(|cause| at(&self.directory, cause))?;
+        let mut files = read().map_err(|cause| file_error(&self.directory, cause))?;
         files.sort();
         Ok(files)
     }
@@ -86,11 +86,11 @@ impl Leases {
 /// Removes a file, if it exists.
 pub(super) fn remove_file(file: &Path) -> Result<(), UpgradeError> {
     match fs::remove_file(file) {
-        Err(cause) if cause.kind() != ErrorKind::NotFound => Err(at(file, cause)),
+        Err(cause) if cause.kind() != ErrorKind::NotFound => Err(file_error(file, cause)),
         _ => Ok(()),
     }
 }
 
-fn at(path: &Path, cause: io::Error) -> UpgradeError {
+fn file_error(path: &Path, cause: io::Error) -> UpgradeError {
     UpgradeError::File { path: path.display().to_string(), cause }
 }

@@ -61,7 +61,7 @@ pub(crate) fn run() -> Result<String, CallError> {
             let store = Kubernetes::new(&config, GROUP_FILE);
             match migrate(&store, &clock, &places, &node).await {
                 Ok(()) => return,
-                Err(error) => tracing::error!(%error, "the migration from host-local is begun again"),
+                Err(error) => tracing::error!(%error, "the migration from host-local failed; starting over"),
             }
             clock.sleep(PAUSE).await;
         }
@@ -92,9 +92,13 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
                 ..AssignRequest::workload(HandleId::for_container(NETWORK, &lease.container_id), node)
             };
             assign_unless_assigned(store, clock, &request, lease.ip).await?;
-            tracing::info!(ip = %lease.ip, pod = %format!("{namespace}/{name}"), "moved from host-local");
+            tracing::info!(
+                ip = %lease.ip,
+                pod = %format!("{namespace}/{name}"),
+                "migrated the address from host-local"
+            );
         } else {
-            tracing::info!(ip = %lease.ip, "no pod has this address any more");
+            tracing::info!(ip = %lease.ip, "not migrating the address: no pod of this node has it");
         }
         leases::remove_file(&lease.file)?;
     }
@@ -106,9 +110,9 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
 /// Returns true if an address is a pod's. A pod that has ended may have lost it to another pod.
 fn has_address(pod: &Pod, ip: IpAddr) -> bool {
     let status = &pod.status;
-    let ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");
+    let has_ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");
     let all: BTreeSet<&str> = status.pod_ips.iter().map(|ip| ip.ip.as_str()).chain([status.pod_ip.as_str()]).collect();
-    !ended && all.into_iter().any(|text| text.parse() == Ok(ip))
+    !has_ended && all.into_iter().any(|text| text.parse() == Ok(ip))
 }
 
 /// Stops or starts the plugins of the whole cluster.

@@ -133,7 +133,7 @@ async fn interrupted_upgrade_pass_is_completed_by_the_next_pass() {
             lab.pod("web", "10.244.7.2", "Running");
             lab.cluster.store.before_each(move |n, _, _| if n == at { fault } else { Fault::None });
             let broken = lab.pass().await.is_err();
-            lab.cluster.store.calm();
+            lab.cluster.store.end_faults();
             lab.pass().await.unwrap();
             assert!(lab.is_ready() && !lab.places.leases.exists(), "{fault:?} at {at}");
             assert_eq!(lab.held()["k8s-pod-network.c-web"], ["10.244.7.2"], "{fault:?} at {at}");

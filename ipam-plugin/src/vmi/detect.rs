@@ -55,15 +55,15 @@ pub async fn detect<A: Store, S: Store>(
     let answers = answers?;
     let instance = answers.get(&instance)?.map(|entry| entry.value);
     let mut vm = answers.get(&vm)?.map(|entry| entry.value);
-    let named = instance.as_ref().and_then(VirtualMachineInstance::machine);
-    if let Some(named) = named.as_ref().filter(|named| named.name != owner.name) {
-        vm = find::<VirtualMachine>(api, &key(&named.name)).await?.map(|entry| entry.value);
+    let vm_owner = instance.as_ref().and_then(VirtualMachineInstance::machine);
+    if let Some(vm_owner) = vm_owner.as_ref().filter(|vm_owner| vm_owner.name != owner.name) {
+        vm = find::<VirtualMachine>(api, &key(&vm_owner.name)).await?.map(|entry| entry.value);
     }
     let namespace = pod.metadata.namespace.clone();
     let missing = if instance.as_ref().is_none_or(|instance| instance.metadata.uid != owner.uid) {
         Some(VmiError::NoVmi { namespace, name: owner.name.clone(), uid: owner.uid.clone() })
     } else {
-        named.filter(|_| vm.is_none()).map(|named| VmiError::NoVm { namespace, name: named.name })
+        vm_owner.filter(|_| vm.is_none()).map(|vm_owner| VmiError::NoVm { namespace, name: vm_owner.name })
     };
     let vmi = MachinePod::new(pod, &owner, instance.as_ref(), vm.as_ref());
     Ok(Some(DetectedVmi { vmi, persistent, missing }))
@@ -73,7 +73,7 @@ pub async fn detect<A: Store, S: Store>(
 /// address is lost (IPAM-51).
 async fn is_persistent<S: Store>(store: &S) -> bool {
     match store.get::<IpamConfiguration>(&ObjectKey::global("default")).await {
-        Ok(found) => found.value.spec.kube_virt_vm_address_persistence.as_deref() != Some("Disabled"),
+        Ok(configuration) => configuration.value.spec.kube_virt_vm_address_persistence.as_deref() != Some("Disabled"),
         Err(_) => true,
     }
 }

@@ -291,7 +291,7 @@ async fn vmi_add_retries_lost_races_and_reports_an_outage() {
         Fault::None
     });
     add(&cluster, &pod("b", "i-1", Some("job"))).await.unwrap();
-    cluster.store.calm();
+    cluster.store.end_faults();
     assert_eq!(owners(&cluster), ["a", "b"]);
 
     cluster.store.before_each(|_, _, _| Fault::Refused);

@@ -75,7 +75,7 @@ impl LogFile {
         if !is_same(&by_path, current)? && !self.is_full(&by_path, more)? {
             return Ok(by_path);
         }
-        RollingFileAppender::new(&self.path, OnlyWhenTold, self.retention.max_count)?.rollover()?;
+        RollingFileAppender::new(&self.path, NeverByItself, self.retention.max_count)?.rollover()?;
         self.remove_aged();
         let fresh = open_append(&self.path)?;
         fresh.set_permissions(Permissions::from_mode(FILE_MODE))?;
@@ -97,9 +97,9 @@ impl LogFile {
 /// A condition that never triggers: the library counts only this process's writes, and [`LogFile::append`] checks the
 /// size instead.
 #[derive(Debug)]
-struct OnlyWhenTold;
+struct NeverByItself;
 
-impl RollingCondition for OnlyWhenTold {
+impl RollingCondition for NeverByItself {
     fn should_rollover(&mut self, _now: &DateTime<Local>, _size: u64) -> bool {
         false
     }

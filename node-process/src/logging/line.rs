@@ -19,7 +19,7 @@ use super::subject::Subject;
 pub struct LineFormat {
     component: &'static str,
     pid: u32,
-    end: String,
+    suffix: String,
 }
 
 /// Formats the fields of spans in the same way as those of events.
@@ -36,13 +36,13 @@ impl LineFormat {
     /// Creates the format. `component` is the first part of the source in each line.
     #[must_use]
     pub fn new(component: &'static str) -> Self {
-        Self { component, pid: std::process::id(), end: String::new() }
+        Self { component, pid: std::process::id(), suffix: String::new() }
     }
 
     /// Adds the fields of an attachment to each line, whatever thread writes it.
     #[must_use]
-    pub fn about(mut self, subject: &Subject) -> Self {
-        self.end = subject.line_end();
+    pub fn with_subject(mut self, subject: &Subject) -> Self {
+        self.suffix = subject.line_suffix();
         self
     }
 }
@@ -62,13 +62,13 @@ where
             level_name(*meta.level()),
             self.pid,
             self.component,
-            place(meta.target()),
+            module_of(meta.target()),
             meta.line().unwrap_or_default(),
             event_fields.message,
         )?;
         event_fields.write_pairs(&mut out)?;
         match ctx.event_scope() {
-            None => out.write_str(&self.end)?,
+            None => out.write_str(&self.suffix)?,
             Some(spans) => {
                 for span in spans {
                     if let Some(fields) = span.extensions().get::<FormattedFields<Fields>>() {
@@ -115,7 +115,7 @@ impl Visit for Collected {
 }
 
 /// Returns the module of an event without its crate, or the crate's name for its root.
-fn place(target: &str) -> &str {
+fn module_of(target: &str) -> &str {
     target.split_once("::").map_or(target, |(_, module)| module)
 }
 
@@ -160,7 +160,7 @@ mod tests {
         let writer = buffer.clone();
         let layer = tracing_subscriber::fmt::layer()
             .fmt_fields(Fields)
-            .event_format(LineFormat::new("ipam").about(subject))
+            .event_format(LineFormat::new("ipam").with_subject(subject))
             .with_writer(move || writer.clone());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), events);
         let bytes = buffer.0.lock().expect("buffer").clone();

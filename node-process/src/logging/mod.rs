@@ -53,7 +53,7 @@ fn subscriber(conf: &LogConf, component: &'static str, subject: &Subject) -> imp
     let targets = Targets::new().with_default(LevelFilter::ERROR).with_targets(OWN_CRATES.map(|name| (name, level)));
     let lines = tracing_subscriber::fmt::layer()
         .fmt_fields(line::Fields)
-        .event_format(LineFormat::new(component).about(subject))
+        .event_format(LineFormat::new(component).with_subject(subject))
         .with_writer(Outputs { file });
     tracing_subscriber::registry().with(targets).with(lines)
 }

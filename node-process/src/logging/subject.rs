@@ -11,7 +11,7 @@ use tracing::Span;
 use crate::node_name;
 
 /// Maximum number of characters of a value. Kubernetes allows 253; an unvalidated variable may have more.
-const LONGEST: usize = 253;
+const MAX_CHARS: usize = 253;
 
 /// The node in the name of an endpoint if the node is unknown.
 const UNKNOWN_NODE: &str = "unknown";
@@ -95,11 +95,11 @@ impl Subject {
 
     /// Returns ` key="value"` for each field that applies, ordered by key, for the end of a line.
     #[must_use]
-    pub fn line_end(&self) -> String {
+    pub fn line_suffix(&self) -> String {
         let mut text = String::new();
         for (key, value) in self.fields() {
             let Some(value) = value else { continue };
-            let shown = value.char_indices().nth(LONGEST).map_or(value, |(end, _)| &value[..end]);
+            let shown = value.char_indices().nth(MAX_CHARS).map_or(value, |(end, _)| &value[..end]);
             // Writing to a String cannot fail.
             let _ = write!(text, " {key}={shown:?}");
         }
@@ -118,7 +118,7 @@ impl Subject {
 }
 
 fn node_of(conf: &NetConf) -> String {
-    node_name::silently(conf).unwrap_or_else(|| UNKNOWN_NODE.into())
+    node_name::without_logging(conf).unwrap_or_else(|| UNKNOWN_NODE.into())
 }
 
 #[cfg(test)]
@@ -147,10 +147,10 @@ mod tests {
     fn log_subject_of_a_pod_has_four_fields_and_of_a_container_two() {
         let pod = call(&[("CNI_ARGS", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-1")]);
         assert_eq!(
-            Subject::of_call(&pod).line_end(),
+            Subject::of_call(&pod).line_suffix(),
             r#" ContainerID="c1" Namespace="default" Pod="web-1" WorkloadEndpoint="node1-k8s-web--1-eth0""#
         );
-        let container = Subject::of_call(&call(&[])).line_end();
+        let container = Subject::of_call(&call(&[])).line_suffix();
         assert_eq!(container, r#" ContainerID="c1" WorkloadEndpoint="node1-cni-c1-eth0""#);
     }
 
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn log_subject_without_a_container_is_empty() {
         let status = Call { container_id: String::new(), ifname: String::new(), ..call(&[]) };
-        assert_eq!(Subject::of_call(&status).line_end(), "");
+        assert_eq!(Subject::of_call(&status).line_suffix(), "");
     }
 
     #[test]
@@ -191,10 +191,10 @@ mod tests {
             "CNI_ARGS" => Some("K8S_POD_NAMESPACE=a\n2026 [INFO] \x1b[2K\";K8S_POD_NAME=\u{202e}b\u{9b};x".into()),
             _ => None,
         };
-        let text = Subject::of_environment(&lookup, None).line_end();
+        let text = Subject::of_environment(&lookup, None).line_suffix();
         assert!(text.contains(r#" Namespace="a\n2026 [INFO] \u{1b}[2K\"" Pod="\u{202e}b\u{9b}""#), "{text}");
         assert!(!text.contains(char::is_control), "{text:?}");
-        assert!(text.len() < 2 * LONGEST + 300, "{}", text.len());
+        assert!(text.len() < 2 * MAX_CHARS + 300, "{}", text.len());
         assert_eq!(Subject::of_environment(&|_| None, None), Subject::default());
     }
 }

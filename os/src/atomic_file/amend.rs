@@ -10,14 +10,14 @@ use super::draft::{AtomicFileError, Change, Draft};
 use super::regular_file::{MAX_SIZE, ReadFile, too_large};
 
 /// Maximum number of times that another program writes between a read and a write here.
-const RACES: u32 = 20;
+const MAX_RACES: u32 = 20;
 
 /// Maximum number of writes that another program undoes, before the two programs would fight over the file.
-const WRITES: u32 = 3;
+const MAX_WRITES: u32 = 3;
 
 /// Number of times that an incomplete file is read again. A program may be writing it, or may have removed it to write
 /// another.
-const LOOKS: u32 = 10;
+const READ_ATTEMPTS: u32 = 10;
 
 /// Pause between two such reads.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -31,10 +31,10 @@ pub fn read_complete(
     path: &Path,
     is_whole: impl Fn(Option<&[u8]>) -> bool,
 ) -> Result<Option<ReadFile>, AtomicFileError> {
-    for _ in 0..LOOKS {
-        let there = ReadFile::read(path)?;
-        if is_whole(there.as_ref().map(|there| there.contents.as_slice())) {
-            return Ok(there);
+    for _ in 0..READ_ATTEMPTS {
+        let current = ReadFile::read(path)?;
+        if is_whole(current.as_ref().map(|current| current.contents.as_slice())) {
+            return Ok(current);
         }
         sleep(PAUSE);
     }
@@ -55,23 +55,23 @@ pub fn amend(
     mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
 ) -> Result<Change, AtomicFileError> {
     let (mut races, mut writes) = (0, 0);
-    let contested = |words: &str| AtomicFileError {
+    let contested = |reason: &str| AtomicFileError {
         action: "change",
         path: path.into(),
-        source: io::Error::new(ErrorKind::ResourceBusy, words),
+        source: io::Error::new(ErrorKind::ResourceBusy, reason),
     };
     loop {
-        let there = read_complete(path, &is_whole)?;
-        let contents = change(there.as_ref().map(|there| there.contents.as_slice()));
-        let contents = match (&there, contents) {
+        let current = read_complete(path, &is_whole)?;
+        let contents = change(current.as_ref().map(|current| current.contents.as_slice()));
+        let contents = match (&current, contents) {
             (_, Some(contents)) => contents,
             (None, None) => return Ok(Change::Unchanged),
-            (Some(there), None) if there.grants(mode) => {
+            (Some(current), None) if current.grants(mode) => {
                 return Ok(if writes > 0 { Change::Written } else { Change::Unchanged });
             }
-            (Some(there), None) => there.contents.clone(),
+            (Some(current), None) => current.contents.clone(),
         };
-        if writes == WRITES {
+        if writes == MAX_WRITES {
             return Err(contested("another program undoes each write of it"));
         }
         if contents.len() > MAX_SIZE {
@@ -79,14 +79,14 @@ pub fn amend(
         }
         let mut draft = Draft::beside(path)?;
         draft.write(&contents)?;
-        let found = there.as_ref().map_or(0, |there| there.mode);
-        let owner = there.as_ref().and_then(|there| there.owner);
-        if draft.finish_for(mode | found & 0o777, owner)?.put_in_place_of(there.as_ref())? {
+        let found_mode = current.as_ref().map_or(0, |current| current.mode);
+        let owner = current.as_ref().and_then(|current| current.owner);
+        if draft.finish_for(mode | found_mode & 0o777, owner)?.put_in_place_of(current.as_ref())? {
             writes += 1;
         } else {
             races += 1;
         }
-        if races == RACES {
+        if races == MAX_RACES {
             return Err(contested("another program writes it again and again"));
         }
     }
@@ -104,8 +104,8 @@ mod tests {
     }
 
     /// Adds a line if it is missing.
-    fn with_line(there: Option<&[u8]>, line: &str) -> Option<Vec<u8>> {
-        let text = String::from_utf8(there.unwrap_or_default().to_vec()).unwrap();
+    fn with_line(current: Option<&[u8]>, line: &str) -> Option<Vec<u8>> {
+        let text = String::from_utf8(current.unwrap_or_default().to_vec()).unwrap();
         (!text.lines().any(|found| found == line)).then(|| format!("{text}{line}\n").into_bytes())
     }
 
@@ -120,7 +120,7 @@ mod tests {
     fn amend_writes_once_and_is_then_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
-        let amend = |mode| amend(&file, mode, whole, |there| with_line(there, "ours")).unwrap();
+        let amend = |mode| amend(&file, mode, whole, |current| with_line(current, "ours")).unwrap();
         assert_eq!(amend(0o600), Change::Written);
         let inode = || fs::metadata(&file).unwrap().ino();
         let before = inode();
@@ -141,7 +141,7 @@ mod tests {
         ] {
             let _ = fs::OpenOptions::new().create(true).append(true).open(&file).unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(found)).unwrap();
-            amend(&file, wanted, whole, |there| with_line(there, line)).unwrap();
+            amend(&file, wanted, whole, |current| with_line(current, line)).unwrap();
             assert_eq!(mode(), expected, "{found:o} {wanted:o}");
         }
         assert_eq!(fs::read_to_string(&file).unwrap(), "a\nb\n");
@@ -155,7 +155,7 @@ mod tests {
         // Without the permission to change owners, the owner is this process's user before and after.
         let given = chown(&file, Some(1234), Some(2345)).is_ok();
         let before = fs::metadata(&file).unwrap();
-        amend(&file, 0o600, whole, |there| with_line(there, "ours")).unwrap();
+        amend(&file, 0o600, whole, |current| with_line(current, "ours")).unwrap();
         let found = fs::metadata(&file).unwrap();
         assert_eq!((found.uid(), found.gid()), (before.uid(), before.gid()));
         assert_eq!((found.uid(), found.gid()) == (1234, 2345), given);
@@ -169,8 +169,8 @@ mod tests {
         for before in [None, Some("before\n")] {
             before.iter().for_each(|text| fs::write(&file, text).unwrap());
             let mut rounds = 0;
-            let change = |there: Option<&[u8]>| {
-                let wanted = with_line(there, "ours");
+            let change = |current: Option<&[u8]>| {
+                let wanted = with_line(current, "ours");
                 rounds += 1;
                 if rounds == 1 {
                     let beside = dir.path().join("beside");
@@ -191,14 +191,14 @@ mod tests {
         let file = dir.path().join("conf");
         fs::write(&file, "theirs 0\n").unwrap();
         let mut rounds = 0;
-        let change = |there: Option<&[u8]>| {
+        let change = |current: Option<&[u8]>| {
             rounds += 1;
             fs::write(&file, format!("theirs {rounds}\n")).unwrap();
-            with_line(there, "ours")
+            with_line(current, "ours")
         };
         let error = amend(&file, 0o600, whole, change).unwrap_err().to_string();
         assert!(error.ends_with("conf: another program writes it again and again"), "{error}");
-        assert_eq!(fs::read_to_string(&file).unwrap(), format!("theirs {RACES}\n"));
+        assert_eq!(fs::read_to_string(&file).unwrap(), format!("theirs {MAX_RACES}\n"));
         assert_eq!(names(dir.path()), ["conf"]);
     }
 
@@ -209,16 +209,16 @@ mod tests {
         let file = dir.path().join("conf");
         fs::write(&file, "theirs\n").unwrap();
         let mut written = 0;
-        let change = |there: Option<&[u8]>| {
-            let there = there.unwrap();
-            written += u32::from(there.ends_with(b"ours\n"));
+        let change = |current: Option<&[u8]>| {
+            let current = current.unwrap();
+            written += u32::from(current.ends_with(b"ours\n"));
             fs::write(&file, "theirs\n").unwrap();
             with_line(Some(b"theirs\n"), "ours")
         };
         let error = amend(&file, 0o600, whole, change).unwrap_err();
         assert!(error.is_contested(), "{error}");
         assert!(error.to_string().ends_with("conf: another program undoes each write of it"), "{error}");
-        assert_eq!(written, WRITES);
+        assert_eq!(written, MAX_WRITES);
         assert_eq!(fs::read_to_string(&file).unwrap(), "theirs\n");
     }
 
@@ -228,20 +228,20 @@ mod tests {
         let file = dir.path().join("conf");
         fs::write(&file, "half").unwrap();
         let looks = std::cell::Cell::new(0);
-        let is_whole = |there: Option<&[u8]>| {
+        let is_whole = |current: Option<&[u8]>| {
             looks.set(looks.get() + 1);
             match looks.get() {
                 1 => fs::remove_file(&file).unwrap(),
                 2 => fs::write(&file, "theirs\n").unwrap(),
                 _ => {}
             }
-            there.is_some_and(|there| there.ends_with(b"\n"))
+            current.is_some_and(|current| current.ends_with(b"\n"))
         };
-        amend(&file, 0o600, is_whole, |there| with_line(there, "ours")).unwrap();
+        amend(&file, 0o600, is_whole, |current| with_line(current, "ours")).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "theirs\nours\n");
         fs::write(&file, "damaged").unwrap();
-        let change = |there: Option<&[u8]>| (there != Some(b"new\n")).then(|| b"new\n".to_vec());
-        assert_eq!(amend(&file, 0o600, |there| there != Some(b"damaged"), change).unwrap(), Change::Written);
+        let change = |current: Option<&[u8]>| (current != Some(b"new\n")).then(|| b"new\n".to_vec());
+        assert_eq!(amend(&file, 0o600, |current| current != Some(b"damaged"), change).unwrap(), Change::Written);
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
                 fs::remove_file(&file).unwrap();
                 std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
             }
-            amend(&file, 0o600, whole, |there| with_line(there, "ours")).unwrap();
+            amend(&file, 0o600, whole, |current| with_line(current, "ours")).unwrap();
             assert_eq!(fs::read_to_string(&file).unwrap(), format!("{text}ours\n"));
             assert!(!fs::symlink_metadata(&file).unwrap().is_symlink());
         }
@@ -263,11 +263,11 @@ mod tests {
         fs::remove_file(&file).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
         fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o644)).unwrap();
-        amend(&file, 0, whole, |there| with_line(there, "ours")).unwrap();
+        amend(&file, 0, whole, |current| with_line(current, "ours")).unwrap();
         assert_eq!(fs::symlink_metadata(&file).unwrap().permissions().mode() & 0o7777, 0o644);
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
-        let error = amend(&file, 0o600, whole, |there| with_line(there, "ours")).unwrap_err().to_string();
+        let error = amend(&file, 0o600, whole, |current| with_line(current, "ours")).unwrap_err().to_string();
         assert!(error.contains("cannot read") && file.is_dir(), "{error}");
     }
 }

@@ -72,7 +72,7 @@ impl Draft {
     /// # Errors
     /// Returns an error if the directory is missing, read-only or full.
     pub fn beside(target: &Path) -> Result<Draft, AtomicFileError> {
-        let mut refused = io::Error::from(ErrorKind::AlreadyExists);
+        let mut last_error = io::Error::from(ErrorKind::AlreadyExists);
         for _ in 0..ATTEMPTS {
             let path = draft_name(target);
             match create(&path) {
@@ -84,14 +84,14 @@ impl Draft {
                     // Another process has that name, or removed the draft before it was locked.
                     let is_taken = matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound)
                         && target.parent().is_none_or(Path::exists);
-                    refused = error;
+                    last_error = error;
                     if !is_taken {
                         break;
                     }
                 }
             }
         }
-        Err(AtomicFileError { action: "create a file beside", path: target.into(), source: refused })
+        Err(AtomicFileError { action: "create a file beside", path: target.into(), source: last_error })
     }
 
     /// Appends bytes.
@@ -124,7 +124,7 @@ impl Draft {
         if let Some(owner) = owner {
             keep_owner(&file, owner, &name.target);
         }
-        file.sync_all().map_err(|source| name.error("synchronise", source))?;
+        file.sync_all().map_err(|source| name.error("synchronize", source))?;
         Ok(Finished { name })
     }
 }
@@ -192,14 +192,14 @@ fn keep_owner(file: &File, owner: (u32, u32), target: &Path) {
     let is_owner = file.metadata().is_ok_and(|found| (found.uid(), found.gid()) == owner);
     if let Some(error) = (!is_owner).then(|| fchown(file, Some(owner.0), Some(owner.1)).err()).flatten() {
         let (uid, gid) = owner;
-        tracing::info!(file = %target.display(), uid, gid, %error, "the owner of the file cannot be kept");
+        tracing::info!(file = %target.display(), uid, gid, %error, "cannot give the new file its previous owner");
     }
 }
 
 pub(super) fn sync_directory(file: &Path) -> Result<(), AtomicFileError> {
     let directory = file.parent().unwrap_or(Path::new("/"));
-    let synchronised = File::open(directory).and_then(|directory| directory.sync_all());
-    synchronised.map_err(|source| AtomicFileError { action: "synchronise", path: directory.into(), source })
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(|source| AtomicFileError { action: "synchronize", path: directory.into(), source })
 }
 
 /// The extended attribute with the SELinux label.
@@ -215,8 +215,12 @@ fn keep_label(old: &Path, new: &Path) {
     match lsetxattr(new, LABEL, &label[..length], XattrFlags::empty()) {
         Ok(()) => {}
         Err(error @ (Errno::NOTSUP | Errno::PERM | Errno::ACCESS)) => {
-            tracing::info!(file = %old.display(), %error, "the SELinux label cannot be kept; the policy's is used");
+            tracing::info!(
+                file = %old.display(),
+                %error,
+                "cannot keep the SELinux label of the file; using the policy's label"
+            );
         }
-        Err(error) => tracing::warn!(file = %old.display(), %error, "the SELinux label cannot be kept"),
+        Err(error) => tracing::warn!(file = %old.display(), %error, "cannot keep the SELinux label of the file"),
     }
 }

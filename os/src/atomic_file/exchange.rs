@@ -49,10 +49,10 @@ impl Finished {
             Some(expected) => match ReadFile::read(&name.path) {
                 // Another installer's sweep may have removed the replaced file.
                 Ok(None) => {}
-                Ok(Some(out)) if out == *expected => {}
-                Ok(Some(out)) => return name.give_back_or_keep(rename, draft, Some(out)).map(|()| false),
+                Ok(Some(displaced)) if displaced == *expected => {}
+                Ok(Some(displaced)) => return name.restore_or_keep(rename, draft, Some(displaced)).map(|()| false),
                 Err(error) => {
-                    name.give_back_or_keep(rename, draft, None)?;
+                    name.restore_or_keep(rename, draft, None)?;
                     return Err(error);
                 }
             },
@@ -65,47 +65,47 @@ impl Finished {
 impl DraftName {
     /// Puts another program's file back. If that fails, keeps the file under a name that no runtime reads and no sweep
     /// removes.
-    fn give_back_or_keep(
+    fn restore_or_keep(
         &mut self,
         rename: Rename<'_>,
         draft: Option<ReadFile>,
-        out: Option<ReadFile>,
+        displaced: Option<ReadFile>,
     ) -> Result<(), AtomicFileError> {
-        self.give_back(rename, draft, out).map_err(|mut error| {
+        self.restore(rename, draft, displaced).map_err(|mut error| {
             let kept = self.target.with_added_extension("displaced");
             if fs::rename(&self.path, &kept).is_ok() {
                 self.in_place = true;
-                let words = format!("{}; that program's file is {}", error.source, kept.display());
-                error.source = io::Error::new(error.source.kind(), words);
+                let reason = format!("{}; that program's file is {}", error.source, kept.display());
+                error.source = io::Error::new(error.source.kind(), reason);
             }
             error
         })
     }
 
-    /// Exchanges `out`, another program's file under the draft's name, for `draft`, and repeats this with each newer
-    /// file that it replaces. `None` stands for an unreadable file.
-    fn give_back(
+    /// Exchanges `displaced`, another program's file under the draft's name, for `draft`, and repeats this with each
+    /// newer file that it replaces. `None` stands for an unreadable file.
+    fn restore(
         &self,
         rename: Rename<'_>,
         draft: Option<ReadFile>,
-        out: Option<ReadFile>,
+        displaced: Option<ReadFile>,
     ) -> Result<(), AtomicFileError> {
-        let (mut last_in, mut out) = (draft, out);
+        let (mut last_placed, mut displaced) = (draft, displaced);
         for _ in 0..ATTEMPTS {
             match rename(&self.path, &self.target, RenameFlags::EXCHANGE) {
                 Ok(()) => {}
                 // The other program has removed the file.
                 Err(Errno::NOENT) => return Ok(()),
-                Err(error) => return Err(self.error("give back what another program wrote to", error.into())),
+                Err(error) => return Err(self.error("restore another program's version of", error.into())),
             }
-            let came_out = ReadFile::read(&self.path).unwrap_or(None);
-            if came_out == last_in {
+            let newly_displaced = ReadFile::read(&self.path).unwrap_or(None);
+            if newly_displaced == last_placed {
                 return Ok(());
             }
-            last_in = std::mem::replace(&mut out, came_out);
+            last_placed = std::mem::replace(&mut displaced, newly_displaced);
         }
         let source = io::Error::new(ErrorKind::ResourceBusy, "another program writes it again and again");
-        Err(self.error("give back what another program wrote to", source))
+        Err(self.error("restore another program's version of", source))
     }
 }
 

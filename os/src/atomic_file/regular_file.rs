@@ -39,8 +39,9 @@ pub fn text(path: &Path) -> io::Result<String> {
 
 /// Returns the error for a configuration larger than plugins accept.
 pub(super) fn too_large() -> io::Error {
-    let words = format!("it has more than the {MAX_SIZE} bytes that a plugin is given; remove what no plugin needs");
-    io::Error::new(ErrorKind::FileTooLarge, words)
+    let reason =
+        format!("it has more than the {MAX_SIZE} bytes that plugins accept; remove settings that no plugin needs");
+    io::Error::new(ErrorKind::FileTooLarge, reason)
 }
 
 /// Reads such a file with its metadata.
@@ -58,8 +59,8 @@ fn opened(path: &Path) -> io::Result<(File, Metadata)> {
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        let words = "it is no regular file; remove it, or configure another file name";
-        return Err(io::Error::new(ErrorKind::InvalidInput, words));
+        let reason = "it is no regular file; remove it, or configure another file name";
+        return Err(io::Error::new(ErrorKind::InvalidInput, reason));
     }
     Ok((file, metadata))
 }

@@ -82,7 +82,7 @@ fn is_unfinished_claim(world: &World<'_>, finding: &Value) -> bool {
     let mut lines = world.history.iter().flat_map(|entry| entry.lines());
     is_of_claim
         && (world.claims.contains(block)
-            || lines.any(|line| line.contains("claim not confirmed") && line.contains(&told)))
+            || lines.any(|line| line.contains("cannot confirm the block affinity") && line.contains(&told)))
 }
 
 /// Checks that a node's interfaces and routes are those of its networked sandboxes.

@@ -129,7 +129,7 @@ async fn block_created_after_the_deletion_gets_its_affinity_back() {
                 Fault::None
             });
             let finished = finish(&cluster, &revision).await.unwrap();
-            cluster.store.calm();
+            cluster.store.end_faults();
             if at < 3 {
                 assert_eq!(finished, FinishedAffinity::Confirmed, "at {at}");
                 assert_consistent(&cluster.store.pairs(), true);
@@ -165,7 +165,7 @@ async fn add_between_any_two_requests_gets_an_address_and_an_affinity() {
                     Fault::None
                 });
                 finish(&cluster, &revision).await.unwrap();
-                cluster.store.calm();
+                cluster.store.end_faults();
                 if *rival.lock().unwrap() == Some(true) {
                     rivals += 1;
                     let held = held(&cluster.store.pairs());
@@ -227,7 +227,7 @@ async fn interrupted_finish_is_completed_by_the_next_call() {
                     let revision = seen(&cluster).await;
                     cluster.store.before_each(move |nth, _, _| if nth == at { fault } else { Fault::None });
                     let _ = finish(&cluster, &revision).await;
-                    cluster.store.calm();
+                    cluster.store.end_faults();
                     if cluster.affinity("node1", BLOCK).is_some() {
                         let revision = seen(&cluster).await;
                         finish(&cluster, &revision).await.unwrap();

@@ -10,7 +10,7 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError, WriteModel};
 use crate::affinity::repair::release_affinity;
 use os::clock::Clock;
 use crate::error::IpamError;
-use crate::retry::{OPERATION, Retry};
+use crate::retry::{OPERATION_TIME, Retry};
 use crate::write_gate::{GatedStore, WriteGate};
 
 /// The outcome for the affinities.
@@ -44,14 +44,14 @@ async fn host_affinities<S: Store, C: Clock>(
     only_empty: bool,
 ) -> Result<ReleasedAffinities, IpamError> {
     let mut batch = ReadBatch::new();
-    let labelled = batch.list::<BlockAffinity>(&AffinitySelect::of(owner.clone()));
+    let labeled = batch.list::<BlockAffinity>(&AffinitySelect::of(owner.clone()));
     // Affinities that releases before the labels wrote. A list by owner does not contain them.
-    let unlabelled = (store.write_model() == WriteModel::PerObject)
+    let unlabeled = (store.write_model() == WriteModel::PerObject)
         .then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
     let answers = store.read(&batch).await?;
-    let mut affinities = answers.list(&labelled);
+    let mut affinities = answers.list(&labeled);
     let of_owner =
-        unlabelled.iter().flat_map(|ticket| answers.list(ticket)).filter(|affinity| affinity.key.owner == *owner);
+        unlabeled.iter().flat_map(|ticket| answers.list(ticket)).filter(|affinity| affinity.key.owner == *owner);
     affinities.extend(of_owner);
     release_blocks(store, clock, affinities, only_empty).await
 }
@@ -128,7 +128,7 @@ async fn release_block<S: Store, C: Clock>(
     key: AffinityKey,
     only_empty: bool,
 ) -> Result<(), IpamError> {
-    let mut retry = Retry::new(clock, OPERATION);
+    let mut retry = Retry::new(clock, OPERATION_TIME);
     loop {
         let mut batch = ReadBatch::new();
         let (affinity, block) = (batch.get::<BlockAffinity>(&key), batch.get::<Block>(&key.cidr));
@@ -156,21 +156,38 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
     if emptied.is_empty() {
         return;
     }
-    let deselected = match deselected(store, emptied).await {
+    let deselected = match find_deselected(store, emptied).await {
         Ok(deselected) => deselected,
-        Err(error) => return tracing::warn!(%error, "cannot tell whether pools still select the nodes of empty blocks"),
+        Err(error) => {
+            return tracing::warn!(
+                %error,
+                "cannot read the pools and nodes of empty blocks; the blocks keep their owners"
+            );
+        }
     };
     for (cidr, owner) in deselected {
-        match release_one(store, cidr, owner).await {
+        match release_if_still_empty(store, cidr, owner).await {
             Ok(()) => {}
-            Err(error) if error.is_race() => tracing::debug!(block = %cidr, %error, "block is in use again"),
-            Err(error) => tracing::warn!(block = %cidr, %error, "cannot give up a block its pool deselected"),
+            Err(error) if error.is_race() => {
+                tracing::debug!(
+                    block = %cidr,
+                    %error,
+                    "keeping the deselected block: another process changed the block or its affinity"
+                )
+            }
+            Err(error) => {
+                tracing::warn!(
+                    block = %cidr,
+                    %error,
+                    "cannot release a block whose pool does not select the node; the block keeps its owner"
+                )
+            }
         }
     }
 }
 
 /// Returns the blocks whose pools do not select their nodes.
-async fn deselected<'a, S: Store>(
+async fn find_deselected<'a, S: Store>(
     store: &S,
     emptied: &'a [(Cidr, Owner)],
 ) -> Result<Vec<(&'a Cidr, &'a Owner)>, StoreError> {
@@ -180,13 +197,13 @@ async fn deselected<'a, S: Store>(
     let nodes: Vec<_> = of_nodes().map(|(_, owner)| batch.get::<Node>(&ObjectKey::global(owner.name()))).collect();
     let answers = store.read(&batch).await?;
     let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
-    let mut found = Vec::new();
+    let mut deselected = Vec::new();
     for ((cidr, owner), node) in of_nodes().zip(&nodes) {
         if answers.get(node)?.is_some_and(|node| deselects(&pools, cidr, &node.value)) {
-            found.push((cidr, owner));
+            deselected.push((cidr, owner));
         }
     }
-    Ok(found)
+    Ok(deselected)
 }
 
 /// Returns true if the pool of `cidr` is enabled and does not select this node.
@@ -198,7 +215,7 @@ fn deselects(pools: &[IpPool], cidr: &Cidr, node: &Node) -> bool {
     })
 }
 
-async fn release_one<S: Store>(store: &S, cidr: &Cidr, owner: &Owner) -> Result<(), StoreError> {
+async fn release_if_still_empty<S: Store>(store: &S, cidr: &Cidr, owner: &Owner) -> Result<(), StoreError> {
     let mut batch = ReadBatch::new();
     let block = batch.get::<Block>(cidr);
     let affinity = batch.get::<BlockAffinity>(&AffinityKey { owner: owner.clone(), cidr: *cidr });

@@ -10,18 +10,18 @@ use libcalico::ipam::{
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Store, StoreError, WriteModel};
 
-use crate::alloc::assignment::{Assignment, BlockAssignment, log_assigned};
+use crate::alloc::assignment::{Assignment, BlockAssignment, BlockSource, log_assigned};
 use crate::alloc::commit::{Commit, CommitError};
 use crate::alloc::inputs::{AllocationInputs, BlockCounts};
 use crate::alloc::predecessor::Predecessor;
 use crate::alloc::request::AssignRequest;
-use crate::alloc::reserved_handle::release_counts;
+use crate::alloc::reserved_handle::release_reserved;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
 use os::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_refs::decrement;
-use crate::retry::{OPERATION, Retry};
+use crate::retry::{OPERATION_TIME, Retry};
 
 /// Assigns `ip` to the request's handle. Pool selectors, reservations, manual assignment and block limits do not apply
 /// (IPAM-134, IPAM-137). A restricted request is an exception: the namespace selector and reservations apply to it.
@@ -36,27 +36,32 @@ pub async fn assign_address<S: Store, C: Clock>(
 ) -> Result<Assignment, IpamError> {
     let cidr = block_of(&inputs, request, ip)?;
     let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())?;
-    let mut wanted = WantedAddress { request, ip, cidr, snapshot };
-    let outcome = wanted.assign(store, clock).await;
-    release_counts(store, clock, &request.handle, wanted.snapshot.take_reserved()).await;
-    outcome?;
-    log_assigned(&request.handle, &wanted.snapshot.inputs.pools, [(ip, wanted.cidr)]);
+    let mut requested = RequestedAddress { request, ip, cidr, snapshot };
+    let outcome = requested.assign(store, clock).await;
+    release_reserved(store, clock, &request.handle, requested.snapshot.take_reserved()).await;
+    let source = outcome?;
+    log_assigned(&request.handle, &requested.snapshot.inputs.pools, [(ip, requested.cidr, source)]);
     Ok(Assignment { ip, prefix: IpVersion::of(ip).bits() })
 }
 
-struct WantedAddress<'a> {
+struct RequestedAddress<'a> {
     request: &'a AssignRequest,
     ip: IpAddr,
     cidr: Cidr,
     snapshot: Snapshot,
 }
 
-impl<'a> WantedAddress<'a> {
-    async fn assign<S: Store, C: Clock>(&mut self, store: &S, clock: &C) -> Result<(), IpamError> {
-        let mut retry = Retry::new(clock, OPERATION);
+impl<'a> RequestedAddress<'a> {
+    async fn assign<S: Store, C: Clock>(&mut self, store: &S, clock: &C) -> Result<BlockSource, IpamError> {
+        let owner = self.request.owner();
+        let mut retry = Retry::new(clock, OPERATION_TIME);
         loop {
             self.read(store).await?;
-            let Some((assignment, predecessor)) = self.assign_in_memory()? else { return Ok(()) };
+            let Some((assignment, predecessor)) = self.assign_in_memory()? else {
+                let block = self.snapshot.readable_block(&self.cidr);
+                return Ok(block.map_or(BlockSource::Own, |block| BlockSource::of_existing(&block.value, &owner)));
+            };
+            let source = assignment.source(&owner, false);
             let mut commit = Commit { store, clock, request: self.request, snapshot: &mut self.snapshot };
             match commit.write(vec![assignment]).await {
                 Err(CommitError { committed, cause }) if committed.is_empty() => {
@@ -73,7 +78,7 @@ impl<'a> WantedAddress<'a> {
                     if let Some(predecessor) = predecessor {
                         decrement(store, clock, &predecessor.handle, &[(self.cidr, 1)]).await;
                     }
-                    return Ok(());
+                    return Ok(source);
                 }
             }
         }
@@ -88,11 +93,11 @@ impl<'a> WantedAddress<'a> {
         if self.snapshot.block(&self.cidr).is_none() {
             missing.blocks.insert(self.cidr);
         }
-        missing.handle = self.request.max_per_handle > 0 && self.snapshot.handle_is_unread();
+        missing.handle = self.request.max_per_handle > 0 && self.snapshot.is_handle_unread();
         if self.snapshot.affinity(&self.affinity_key()).is_none() {
             missing.affinities.push(self.affinity_key());
         }
-        let creates_handle = !missing.blocks.is_empty() && !missing.handle && self.snapshot.handle_is_unread();
+        let creates_handle = !missing.blocks.is_empty() && !missing.handle && self.snapshot.is_handle_unread();
         if creates_handle && store.write_model() == WriteModel::PerObject {
             let reserved = BlockCounts::from([(self.cidr, 1)]);
             self.snapshot.read_beside_handle(store, &missing, reserved).await?;
@@ -113,9 +118,9 @@ impl<'a> WantedAddress<'a> {
         let affinity = self.snapshot.affinity(&self.affinity_key()).flatten();
         let (mut block, revision, prior_affinity) = match self.snapshot.block(&self.cidr) {
             Some(BlockRead::Present(entry)) => {
-                let ours = entry.value.owner() == Some(self.request.owner());
+                let is_own = entry.value.owner() == Some(self.request.owner());
                 let unconfirmed = affinity.filter(|affinity| {
-                    ours && matches!(affinity.value.state, AffinityState::Pending | AffinityState::PendingDeletion)
+                    is_own && matches!(affinity.value.state, AffinityState::Pending | AffinityState::PendingDeletion)
                 });
                 let prior_affinity = unconfirmed.cloned().map(PriorAffinity::Existing);
                 (entry.value.clone(), Some(entry.revision.clone()), prior_affinity)
@@ -140,9 +145,9 @@ impl<'a> WantedAddress<'a> {
         };
         let strict = self.snapshot.inputs.config.strict_affinity;
         let assigned =
-            BlockAssignment::of(block, revision, prior_affinity).assign_address(self.request, strict, self.ip);
+            BlockAssignment::new(block, revision, prior_affinity).assign_address(self.request, strict, self.ip);
         assigned.map(|assignment| Some((assignment, predecessor))).map_err(|error| match error {
-            AssignError::AlreadyAssigned(ip) => IpamError::AlreadyAssigned { ip, holder: self.holder() },
+            AssignError::AlreadyAssigned(ip) => IpamError::AlreadyAssigned { ip, holder: self.owner_description() },
             other => other.into(),
         })
     }
@@ -160,26 +165,26 @@ impl<'a> WantedAddress<'a> {
         Err(IpamError::HandleFull { handle: id.to_string(), ip: self.ip, limit })
     }
 
-    fn holder(&self) -> String {
+    fn owner_description(&self) -> String {
         let block = self.snapshot.readable_block(&self.cidr);
-        block.and_then(|block| block.value.allocation(self.ip)).map_or_else(String::new, |held| holder(&held))
+        block.and_then(|block| block.value.allocation(self.ip)).map_or_else(String::new, |held| describe_owner(&held))
     }
 }
 
 /// Returns a description of the owner of an address.
-pub(crate) fn holder(held: &libcalico::ipam::Allocation<'_>) -> String {
+pub(crate) fn describe_owner(held: &libcalico::ipam::Allocation<'_>) -> String {
     if held.is_cooling() {
-        return "nobody: it was released a moment ago and is resting".into();
+        return "no owner: the address was released a moment ago and is cooling down".into();
     }
     let attributes = held.attributes();
-    let say = |key: &str| attributes.and_then(|attributes| attributes.get(key)).filter(|value| !value.is_empty());
-    let words = [
+    let attribute = |key: &str| attributes.and_then(|attributes| attributes.get(key)).filter(|value| !value.is_empty());
+    let parts = [
         Some(held.handle().map_or_else(|| "no handle".into(), |handle| format!("handle {handle}"))),
-        say("namespace").zip(say("pod")).map(|(namespace, pod)| format!("pod {namespace}/{pod}")),
-        say("node").map(|node| format!("node {node}")),
-        say("timestamp").map(|since| format!("since {since}")),
+        attribute("namespace").zip(attribute("pod")).map(|(namespace, pod)| format!("pod {namespace}/{pod}")),
+        attribute("node").map(|node| format!("node {node}")),
+        attribute("timestamp").map(|since| format!("since {since}")),
     ];
-    words.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn block_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Result<Cidr, IpamError> {
@@ -202,7 +207,7 @@ fn ensure_is_for_namespace(
     }
     let (reserved, _) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
     if reserved.contains(ip) {
-        return Err(IpamError::Withheld { ip, reason: "an IPReservation reserves it".into() });
+        return Err(IpamError::Withheld { ip, reason: "an IPReservation reserves the address".into() });
     }
     Ok(())
 }

@@ -157,7 +157,7 @@ async fn lost_races_do_not_inflate_the_handle_count() {
         Fault::None
     });
     ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
-    cluster.store.calm();
+    cluster.store.end_faults();
     assert_consistent(&cluster.store.pairs(), true);
 }
 
@@ -191,7 +191,7 @@ async fn restricted_request_respects_namespace_selectors_and_reservations() {
             "10.71.0.9",
             "pool egress (10.71.0.0/24): its namespaceSelector `team == 'blue'` does not match namespace web",
         ),
-        ("10.65.1.1", "an IPReservation reserves it"),
+        ("10.65.1.1", "an IPReservation reserves the address"),
     ] {
         let error = assign_as(&cluster, &request, address).await.unwrap_err();
         assert_eq!(error.to_string(), format!("IP address {address} is not for this pod: {reason}"));

@@ -91,7 +91,7 @@ impl<'a> FamilyPlanner<'a> {
                 restricted: request.restricted.contains(&version),
             },
         )?;
-        let search = search_of(&owner, version, &choice, inputs);
+        let search = search_identity(&owner, version, &choice, inputs);
         Ok(FamilyPlanner { request, version, owner, choice, node_labels, search, excluded: BTreeSet::new() })
     }
 
@@ -104,7 +104,7 @@ impl<'a> FamilyPlanner<'a> {
 
     /// Returns the node's blocks that are read before an address is taken from any of them.
     pub(crate) fn blocks_to_read_first<'k>(&'k self, snapshot: &'k Snapshot) -> impl Iterator<Item = Cidr> + 'k {
-        self.affine_blocks(snapshot).map(|entry| entry.key.cidr).chain(self.stale(snapshot))
+        self.affine_blocks(snapshot).map(|entry| entry.key.cidr).chain(self.stale_own_blocks(snapshot))
     }
 
     /// Returns the affinities to the node's blocks that the request may use. The blocks are read before the node claims
@@ -121,13 +121,13 @@ impl<'a> FamilyPlanner<'a> {
 
     /// Returns the node's first unread block that probably has a free address.
     pub(crate) fn likely_block(&self, snapshot: &Snapshot) -> Option<Cidr> {
-        let may_have = |cidr: &Cidr| snapshot.block(cidr).is_none() && self.noted_full(snapshot, cidr).is_none();
+        let may_have_room = |cidr: &Cidr| snapshot.block(cidr).is_none() && self.full_by_note(snapshot, cidr).is_none();
         let mut blocks = self.affine_blocks(snapshot).map(|entry| entry.key.cidr);
-        blocks.find(|cidr| may_have(cidr) && self.is_confirmed(snapshot, cidr))
+        blocks.find(|cidr| may_have_room(cidr) && self.is_confirmed(snapshot, cidr))
     }
 
     /// Returns the node's blocks that it should release if they are empty (IPAM-99).
-    fn stale(&self, snapshot: &Snapshot) -> Vec<Cidr> {
+    fn stale_own_blocks(&self, snapshot: &Snapshot) -> Vec<Cidr> {
         let owned: Vec<Cidr> = snapshot.own_affinities(self.version).map(|entry| entry.key.cidr).collect();
         let mut stale = stale_blocks(&owned, &self.choice, &self.node_labels);
         stale.retain(|cidr| !self.excluded.contains(cidr));
@@ -157,7 +157,7 @@ impl<'a> FamilyPlanner<'a> {
             }
             Some(BlockRead::Absent | BlockRead::Corrupt | BlockRead::Surveyed(_)) | None => return Ok(None),
         };
-        BlockAssignment::of(block, revision, prior_affinity).assign(self.request, &self.owner, snapshot, n)
+        BlockAssignment::new(block, revision, prior_affinity).assign(self.request, &self.owner, snapshot, n)
     }
 
     fn block_limit(&self, snapshot: &Snapshot) -> usize {
@@ -173,10 +173,10 @@ impl FamilyPlanner<'_> {
         if let Some(step) = self.already_held(snapshot, remaining)? {
             return Ok(step);
         }
-        let unknown: Vec<Cidr> =
+        let unread: Vec<Cidr> =
             self.blocks_to_read_first(snapshot).filter(|cidr| snapshot.block(cidr).is_none()).collect();
-        if !unknown.is_empty() {
-            return Ok(PlannerStep::Read(self.reads_for(snapshot, unknown)));
+        if !unread.is_empty() {
+            return Ok(PlannerStep::Read(self.reads_of_own_blocks(snapshot, unread)));
         }
         if let Some(step) = self.release_stale(snapshot) {
             return Ok(step);
@@ -198,7 +198,7 @@ impl FamilyPlanner<'_> {
 
     /// Returns a step that releases the first stale block that is empty.
     fn release_stale(&self, snapshot: &Snapshot) -> Option<PlannerStep> {
-        let stale = self.stale(snapshot);
+        let stale = self.stale_own_blocks(snapshot);
         let affinities = snapshot.own_affinities(self.version).filter(|entry| stale.contains(&entry.key.cidr));
         affinities.into_iter().find_map(|affinity| {
             let block = snapshot.readable_block(&affinity.key.cidr)?;
@@ -217,7 +217,7 @@ impl FamilyPlanner<'_> {
     /// Returns the addresses of a handle that has reached its limit, if they are as many as requested (IPAM-115).
     fn already_held(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>, IpamError> {
         let limit = self.request.max_per_handle;
-        if limit > 0 && snapshot.handle_is_unread() {
+        if limit > 0 && snapshot.is_handle_unread() {
             return Ok(Some(PlannerStep::Read(MissingReads::handle())));
         }
         let Some(handle) = snapshot.handle().filter(|_| limit > 0) else { return Ok(None) };
@@ -226,10 +226,10 @@ impl FamilyPlanner<'_> {
         };
         let blocks: Vec<Cidr> =
             handle.value.block.keys().filter(|cidr| cidr.version() == self.version).copied().collect();
-        let is_unknown = |cidr: &&Cidr| matches!(snapshot.block(cidr), None | Some(BlockRead::Surveyed(_)));
-        let unknown: Vec<Cidr> = blocks.iter().filter(is_unknown).copied().collect();
-        if !unknown.is_empty() {
-            return Ok(Some(PlannerStep::Read(MissingReads::blocks(unknown))));
+        let is_unread = |cidr: &&Cidr| matches!(snapshot.block(cidr), None | Some(BlockRead::Surveyed(_)));
+        let unread: Vec<Cidr> = blocks.iter().filter(is_unread).copied().collect();
+        if !unread.is_empty() {
+            return Ok(Some(PlannerStep::Read(MissingReads::blocks(unread))));
         }
         let readable = blocks.iter().filter_map(|cidr| snapshot.readable_block(cidr));
         let mut held: Vec<IpAddr> = readable.flat_map(|block| block.value.addresses_of(&self.request.handle)).collect();
@@ -261,7 +261,7 @@ fn requested_pools(texts: &[String], version: IpVersion, pools: &[IpPool]) -> Re
 }
 
 /// Returns the identity of the search of `owner` in the chosen pools.
-fn search_of(owner: &Owner, version: IpVersion, choice: &PoolChoice, inputs: &AllocationInputs) -> Search {
+fn search_identity(owner: &Owner, version: IpVersion, choice: &PoolChoice, inputs: &AllocationInputs) -> Search {
     let strict = inputs.config.strict_affinity;
     let mut key = format!("IPv{version} of {owner}{}", if strict { ", strict" } else { "" });
     for pool in &choice.chosen {

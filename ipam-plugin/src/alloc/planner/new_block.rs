@@ -12,10 +12,10 @@ use crate::block_writes::PriorAffinity;
 use crate::error::{Exhaustion, IpamError};
 
 /// Number of blocks at the start of the walk that are read before all blocks of the cluster are.
-const PROBES: usize = 8;
+const PROBED_BLOCKS: usize = 8;
 
 /// Number of the node's affinities that may be too new for a cache.
-const UNSEEN_AFFINITIES: usize = 4;
+const AFFINITIES_BEYOND_CACHE: usize = 4;
 
 impl FamilyPlanner<'_> {
     /// Returns the next step towards addresses from another block, or `None` if every block is taken.
@@ -28,7 +28,8 @@ impl FamilyPlanner<'_> {
         remaining: usize,
     ) -> Result<Option<PlannerStep>, IpamError> {
         let step = self.claim(snapshot, remaining)?;
-        if !snapshot.inputs.affinities_may_lag || self.owned(snapshot) + UNSEEN_AFFINITIES < self.block_limit(snapshot)
+        if !snapshot.inputs.affinities_may_lag
+            || self.count_owned(snapshot) + AFFINITIES_BEYOND_CACHE < self.block_limit(snapshot)
         {
             return Ok(step);
         }
@@ -43,19 +44,19 @@ impl FamilyPlanner<'_> {
     }
 
     /// Returns the number of the owner's blocks that count towards the limit.
-    fn owned(&self, snapshot: &Snapshot) -> usize {
+    fn count_owned(&self, snapshot: &Snapshot) -> usize {
         snapshot.own_affinities(self.version).filter(|entry| self.is_allowed(&entry.key.cidr)).count()
     }
 
     fn claim(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>, IpamError> {
         let limit = self.block_limit(snapshot);
-        if self.owned(snapshot) >= limit {
+        if self.count_owned(snapshot) >= limit {
             return Ok(Some(PlannerStep::Exhausted(Exhaustion::BlockLimit { limit })));
         }
         if !snapshot.inputs.config.auto_allocate_blocks {
             return Ok(Some(PlannerStep::Exhausted(Exhaustion::AutoAllocateOff)));
         }
-        if self.note(snapshot).is_some() {
+        if self.valid_note(snapshot).is_some() {
             return Ok(Some(PlannerStep::Exhausted(self.exhaustion(snapshot))));
         }
         let room_of = |cidr: &Cidr| match snapshot.block(cidr) {
@@ -81,11 +82,11 @@ impl FamilyPlanner<'_> {
         cidr: Cidr,
         remaining: usize,
     ) -> Result<Option<PlannerStep>, IpamError> {
-        let ranges_known = snapshot.ranges(self.version).is_some();
+        let has_ranges = snapshot.ranges(self.version).is_some();
         match snapshot.block(&cidr) {
-            None => return Ok(Some(PlannerStep::Read(self.probe(snapshot, cidr)))),
+            None => return Ok(Some(PlannerStep::Read(self.reads_of_first_blocks(snapshot, cidr)))),
             Some(BlockRead::Surveyed(_)) => return Ok(Some(PlannerStep::Read(MissingReads::blocks([cidr])))),
-            Some(BlockRead::Absent) if !ranges_known => {
+            Some(BlockRead::Absent) if !has_ranges => {
                 return Ok(Some(PlannerStep::Read(MissingReads::ranges(self.version))));
             }
             _ => {}
@@ -104,11 +105,11 @@ impl FamilyPlanner<'_> {
     /// Returns the reads of the walk's first blocks, of which usually at least one is usable. They include the ranges
     /// of all blocks, because a block of another size may overlap. Beyond the first blocks, all blocks of the family
     /// are read.
-    fn probe(&self, snapshot: &Snapshot, cidr: Cidr) -> MissingReads {
+    fn reads_of_first_blocks(&self, snapshot: &Snapshot, cidr: Cidr) -> MissingReads {
         let walk = self.pools().iter().flat_map(|pool| {
-            BlockWalk::new(pool.cidr, pool.block_prefix, self.owner.name(), snapshot.now).take(PROBES)
+            BlockWalk::new(pool.cidr, pool.block_prefix, self.owner.name(), snapshot.now).take(PROBED_BLOCKS)
         });
-        let first: Vec<Cidr> = walk.take(PROBES).filter(|cidr| snapshot.block(cidr).is_none()).collect();
+        let first: Vec<Cidr> = walk.take(PROBED_BLOCKS).filter(|cidr| snapshot.block(cidr).is_none()).collect();
         if !first.contains(&cidr) {
             return MissingReads::list(self.version);
         }

@@ -9,20 +9,20 @@ use libcalico::net::Cidr;
 use super::FamilyPlanner;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
 use crate::error::{Exhaustion, Shortfall};
-use crate::exhausted::{FullBlock, Note, Outcome, SearchedPool};
+use crate::exhausted::{FullBlock, Note, SearchOutcome, SearchedPool};
 
 impl FamilyPlanner<'_> {
     /// Returns the note of an earlier equal search, if the note is valid and this plan has not searched itself.
-    pub(super) fn note(&self, snapshot: &Snapshot) -> Option<&Note> {
+    pub(super) fn valid_note(&self, snapshot: &Snapshot) -> Option<&Note> {
         self.request.notes.note_of(&self.search).filter(|_| !snapshot.has_all_blocks(self.version))
     }
 
     /// Returns the reads of own blocks that were not read yet. For blocks that are full by the note, only their
     /// revisions are read.
-    pub(super) fn reads_for(&self, snapshot: &Snapshot, unknown: Vec<Cidr>) -> MissingReads {
+    pub(super) fn reads_of_own_blocks(&self, snapshot: &Snapshot, unread: Vec<Cidr>) -> MissingReads {
         let mut missing = MissingReads::default();
-        for cidr in unknown {
-            match self.noted_full(snapshot, &cidr) {
+        for cidr in unread {
+            match self.full_by_note(snapshot, &cidr) {
                 Some(full) => _ = missing.full.insert(cidr, full.clone()),
                 None => _ = missing.blocks.insert(cidr),
             }
@@ -31,15 +31,17 @@ impl FamilyPlanner<'_> {
     }
 
     /// Returns the note's entry for an own block that was full, if no read contradicts the entry.
-    pub(super) fn noted_full(&self, snapshot: &Snapshot, cidr: &Cidr) -> Option<&FullBlock> {
-        let full = self.note(snapshot)?.own.get(cidr)?;
+    pub(super) fn full_by_note(&self, snapshot: &Snapshot, cidr: &Cidr) -> Option<&FullBlock> {
+        let full = self.valid_note(snapshot)?.own.get(cidr)?;
         (!snapshot.changed.contains(cidr) && self.is_confirmed(snapshot, cidr)).then_some(full)
     }
 
     /// Returns true if the owner's affinity to the block is confirmed.
     pub(super) fn is_confirmed(&self, snapshot: &Snapshot, cidr: &Cidr) -> bool {
-        let is_settled = |state| matches!(state, AffinityState::Confirmed | AffinityState::Unset);
-        snapshot.own_affinities(self.version).any(|entry| entry.key.cidr == *cidr && is_settled(entry.value.state))
+        let is_confirmed_state = |state| matches!(state, AffinityState::Confirmed | AffinityState::Unset);
+        snapshot
+            .own_affinities(self.version)
+            .any(|entry| entry.key.cidr == *cidr && is_confirmed_state(entry.value.state))
     }
 
     /// Returns the reason for a search without a free address.
@@ -57,7 +59,7 @@ impl FamilyPlanner<'_> {
         snapshot: &Snapshot,
         exhausted: Option<&Exhaustion>,
         release: Option<u64>,
-    ) -> Option<Outcome> {
+    ) -> Option<SearchOutcome> {
         let is_exhausted = match exhausted {
             // A block that was skipped because its affinity could not be repaired may give an address soon.
             Some(_) if !self.excluded.is_empty() => return None,
@@ -67,25 +69,25 @@ impl FamilyPlanner<'_> {
         };
         let search = self.search.clone();
         if !snapshot.has_all_blocks(self.version) {
-            let note = self.note(snapshot).filter(|_| is_exhausted)?;
-            return Some(Outcome::Noted(note.clone(), self.full_blocks(snapshot)));
+            let note = self.valid_note(snapshot).filter(|_| is_exhausted)?;
+            return Some(SearchOutcome::Noted(note.clone(), self.full_blocks(snapshot)));
         }
         if !is_exhausted {
-            return Some(Outcome::Found(search));
+            return Some(SearchOutcome::Found(search));
         }
-        let pools = self.pools().iter().map(|pool| snapshot.searched(&pool.cidr)).collect();
-        Some(Outcome::Exhausted { search, release, pools, own: self.full_blocks(snapshot) })
+        let pools = self.pools().iter().map(|pool| snapshot.pool_use(&pool.cidr)).collect();
+        Some(SearchOutcome::Exhausted { search, release, pools, own: self.full_blocks(snapshot) })
     }
 
     /// Returns the own blocks that stay full until they are written. A block with a cooling-down address does not,
     /// because the address becomes free without a write.
     fn full_blocks(&self, snapshot: &Snapshot) -> BTreeMap<Cidr, FullBlock> {
-        let note = self.note(snapshot);
+        let note = self.valid_note(snapshot);
         let full = |cidr: Cidr| match snapshot.readable_block(&cidr) {
             Some(block) => {
                 let is_full = block.value.unallocated.is_empty();
-                let rests = block.value.allocated().any(|held| held.is_cooling());
-                (is_full && !rests).then(|| {
+                let has_cooling = block.value.allocated().any(|held| held.is_cooling());
+                (is_full && !has_cooling).then(|| {
                     let revision = block.revision.resource_version().to_owned();
                     (cidr, FullBlock { revision, in_use: snapshot.in_use(&cidr) })
                 })
@@ -99,10 +101,10 @@ impl FamilyPlanner<'_> {
 impl FamilyPlanner<'_> {
     /// Returns the shortfall for a request that got only `assigned` addresses.
     pub(crate) fn shortfall(&self, snapshot: &Snapshot, assigned: usize, cause: Exhaustion) -> Shortfall {
-        let note = self.note(snapshot);
+        let note = self.valid_note(snapshot);
         let chosen = self.pools().iter().map(|pool| {
             let noted = note.and_then(|note| note.pools.iter().find(|noted| noted.cidr == pool.cidr)).cloned();
-            let refusal = refusal_of(snapshot, &noted.unwrap_or_else(|| snapshot.searched(&pool.cidr)), &cause);
+            let refusal = refusal_of(snapshot, &noted.unwrap_or_else(|| snapshot.pool_use(&pool.cidr)), &cause);
             RefusedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal }
         });
         // The pools that were not chosen have their own reasons.

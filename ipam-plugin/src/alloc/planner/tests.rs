@@ -180,7 +180,7 @@ async fn own_affinity_is_not_dropped_because_of_an_older_block_read() {
         Fault::None
     });
     _ = cluster.one("node1", "net.b").await;
-    cluster.store.calm();
+    cluster.store.end_faults();
     assert_eq!(cluster.affinity("node1", &wanted.to_string()), Some(AffinityState::Confirmed));
     assert_consistent(&cluster.store.pairs(), true);
 }

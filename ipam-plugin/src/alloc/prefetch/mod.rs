@@ -34,7 +34,7 @@ const LONGEST_READ: Duration = Duration::from_millis(400);
 
 /// Longest time for which a call that finds the datastore not ready waits for the lock of an ADD that may be
 /// prefetching.
-const LONGEST_STOP: Duration = Duration::from_secs(1);
+const LONGEST_LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// The prefetch of one ADD: the blocks that it expects to use, before any read.
 #[derive(Debug)]
@@ -60,15 +60,15 @@ impl Prefetch {
             return None;
         }
         let lock = HostLock::try_acquire(files.0)?;
-        let recent = BlockHints::read_locked(&lock, Some(files.1))?;
-        let last = recent.blocks_of(network, namespace);
+        let hints = BlockHints::read_locked(&lock, Some(files.1))?;
+        let last = hints.blocks_of(network, namespace);
         let blocks = families.iter().map(|version| {
             let block = last.with_room.iter().find(|block| block.version() == *version)?;
             Some((*block, 1))
         });
         let reserved: BlockCounts = blocks.collect::<Option<_>>()?;
         let others = last.others.into_iter().filter(|block| !reserved.contains_key(block)).collect();
-        let since = recent.since(network);
+        let since = hints.last_write(network);
         (!reserved.is_empty()).then_some(Prefetch { lock, reserved, others, since })
     }
 
@@ -90,16 +90,20 @@ impl Prefetch {
         // The write comes first: the server answers the reads while the write waits for its disk.
         let creation = reserved_handle::create_reserved(store, handle, self.reserved.clone());
         let (created, answers) = join(creation, store.read(batch)).await;
-        let took_long = clock.elapsed().saturating_sub(started) > LONGEST_READ;
-        let unknown = ReservedHandle { stored: StoredHandle::Unread, reserved: BlockCounts::new(), took_long };
+        let is_slow = clock.elapsed().saturating_sub(started) > LONGEST_READ;
+        let unknown = ReservedHandle { stored: StoredHandle::Unread, reserved: BlockCounts::new(), is_slow };
         match created {
-            Ok((stored, reserved)) => (answers, ReservedHandle { stored, reserved, took_long }),
+            Ok((stored, reserved)) => (answers, ReservedHandle { stored, reserved, is_slow }),
             // The handle may exist without counting for this operation, so continuing could count twice. The DEL that
             // follows finds it.
             Err(error @ StoreError::Unavailable { outcome_unknown: true, .. }) => (answers.and(Err(error)), unknown),
             // Any permanent error occurs again when the allocation creates the handle.
             Err(error) => {
-                tracing::debug!(%handle, %error, "the handle is not created yet");
+                tracing::debug!(
+                    %handle,
+                    %error,
+                    "cannot create the handle ahead of the allocation; the allocation creates the handle"
+                );
                 (answers, unknown)
             }
         }
@@ -117,32 +121,36 @@ pub struct ReservedHandle {
     stored: StoredHandle,
     /// The counts of the handle that belong to this operation.
     reserved: BlockCounts,
-    took_long: bool,
+    is_slow: bool,
 }
 
 impl ReservedHandle {
     /// Merges the handle into the inputs.
     pub fn merge_into(self, inputs: &mut AllocationInputs) {
-        inputs.is_old = self.took_long;
+        inputs.is_old = self.is_slow;
         inputs.reserved = self.reserved;
         inputs.handle = self.stored;
     }
 
     /// Decrements the handle again, unless it may be another operation's.
     pub async fn discard<S: Store, C: Clock>(self, store: &S, clock: &C, handle: &HandleId) {
-        reserved_handle::release_counts(store, clock, handle, self.reserved).await;
+        reserved_handle::release_reserved(store, clock, handle, self.reserved).await;
     }
 }
 
 /// Disables the prefetch on this node until another ADD has succeeded. The datastore is not ready, so every prefetched
-/// write would have to be undone. `ahead` is the call's own prefetch, which has the node's lock.
-pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, ahead: Option<&Prefetch>) {
+/// write would have to be undone. `own_prefetch` is the call's own prefetch, which has the node's lock.
+pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, own_prefetch: Option<&Prefetch>) {
     let Some(file) = recent_file.filter(|file| file.exists()) else { return };
     // The process that has the lock may be about to write the file.
-    let wait = |lock_file: &Path| HostLock::acquire_within(lock_file, LONGEST_STOP).ok();
-    let _lock = ahead.is_none().then(|| lock_file.and_then(wait));
+    let wait = |lock_file: &Path| HostLock::acquire_within(lock_file, LONGEST_LOCK_WAIT).ok();
+    let _lock = own_prefetch.is_none().then(|| lock_file.and_then(wait));
     if let Err(error) = fs::remove_file(file) {
-        tracing::debug!(file = %file.display(), %error, "the next ADD may write a handle ahead");
+        tracing::debug!(
+            file = %file.display(),
+            %error,
+            "cannot delete the blocks of recent addresses; the next ADD may create its handle ahead of its reads"
+        );
     }
 }
 
@@ -152,7 +160,7 @@ pub async fn discard<S: Store, C: Clock>(store: &S, clock: &C, handle: &HandleId
     inputs.blocks.clear();
     if !reserved.is_empty() {
         inputs.handle = StoredHandle::Unread;
-        reserved_handle::release_counts(store, clock, handle, reserved).await;
+        reserved_handle::release_reserved(store, clock, handle, reserved).await;
     }
 }
 

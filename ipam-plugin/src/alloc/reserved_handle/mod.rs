@@ -35,23 +35,23 @@ pub(crate) async fn create_reserved<S: Store>(
         }
         Err(error) => error,
     };
-    let is_doubtful = error.has_unknown_outcome();
-    if !is_doubtful && !matches!(error, StoreError::AlreadyExists { .. }) {
+    let is_unknown_outcome = error.has_unknown_outcome();
+    if !is_unknown_outcome && !matches!(error, StoreError::AlreadyExists { .. }) {
         return Err(error);
     }
-    let blocks = reserved.keys().filter(|_| is_doubtful);
-    match find(store, id, blocks).await {
-        Ok((Some(found), false)) if is_doubtful && found.value == value => Ok((Some(found).into(), reserved)),
+    let blocks = reserved.keys().filter(|_| is_unknown_outcome);
+    match find_with_addresses(store, id, blocks).await {
+        Ok((Some(found), false)) if is_unknown_outcome && found.value == value => Ok((Some(found).into(), reserved)),
         Ok((found, _)) => Ok((found.into(), BlockCounts::new())),
         // The caller needs to know that the creation has an unknown outcome.
-        Err(_) if is_doubtful => Err(error),
+        Err(_) if is_unknown_outcome => Err(error),
         Err(error) => Err(error),
     }
 }
 
 /// Returns the handle, and true if one of the blocks contains an address of it. Reads the blocks again, without a
 /// cache.
-async fn find<S: Store>(
+async fn find_with_addresses<S: Store>(
     store: &S,
     id: &HandleId,
     blocks: impl Iterator<Item = &Cidr>,
@@ -60,10 +60,10 @@ async fn find<S: Store>(
     let handle = batch.get::<Handle>(id);
     let blocks: Vec<_> = blocks.map(|cidr| batch.get::<Block>(cidr)).collect();
     let answers = store.read(&batch).await?;
-    let holds = |ticket: &GetTicket<Block>| {
+    let has_address = |ticket: &GetTicket<Block>| {
         answers.get(ticket).is_ok_and(|block| block.is_some_and(|block| !block.value.addresses_of(id).is_empty()))
     };
-    Ok((answers.get(&handle)?, blocks.iter().any(holds)))
+    Ok((answers.get(&handle)?, blocks.iter().any(has_address)))
 }
 
 impl Snapshot {
@@ -83,7 +83,7 @@ impl Snapshot {
 }
 
 /// Takes off the handle the counts of addresses that will not be assigned.
-pub(crate) async fn release_counts<S: Store, C: Clock>(store: &S, clock: &C, id: &HandleId, reserved: BlockCounts) {
+pub(crate) async fn release_reserved<S: Store, C: Clock>(store: &S, clock: &C, id: &HandleId, reserved: BlockCounts) {
     if !reserved.is_empty() {
         decrement(store, clock, id, &reserved.into_iter().collect::<Vec<_>>()).await;
     }

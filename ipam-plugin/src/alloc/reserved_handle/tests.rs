@@ -99,7 +99,7 @@ async fn lost_race_does_not_create_the_handle_again() {
     cluster.one("node1", "net.a").await.unwrap();
     // A single write of the handle, three of the block.
     assert_eq!(cluster.store.take_counts().1, 4);
-    cluster.store.calm();
+    cluster.store.end_faults();
     assert_consistent(&cluster.store.pairs(), true);
 }
 
@@ -123,7 +123,7 @@ async fn write_of_unknown_outcome_stays_counted_for_the_del() {
             _ => Fault::None,
         });
         let outcome = cluster.one("node1", "net.a").await;
-        cluster.store.calm();
+        cluster.store.end_faults();
         let pairs = cluster.store.pairs();
         assert_consistent(&pairs, false);
         let kept = held(&pairs).remove(&HandleId::new("net.a")).unwrap_or_default();

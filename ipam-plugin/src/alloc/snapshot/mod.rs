@@ -34,7 +34,7 @@ pub(crate) enum BlockRead {
 }
 
 /// A block of which a survey kept the range only, because it can give no address.
-static NOTHING_THERE: BlockRead =
+static UNUSABLE_BLOCK: BlockRead =
     BlockRead::Surveyed(Room { in_use: 0, has_free: false, is_own: false, may_be_reclaimed: false });
 
 /// A snapshot of the objects read so far.
@@ -46,9 +46,9 @@ pub(crate) struct Snapshot {
     /// Time of the read, which searches and claims use as the current time.
     pub(crate) now: OffsetDateTime,
     pub(crate) query: InputsQuery,
-    passed_over: BTreeSet<IpAddr>,
+    skipped: BTreeSet<IpAddr>,
     pub(crate) blocks: BTreeMap<Cidr, BlockRead>,
-    listed: BTreeSet<IpVersion>,
+    surveyed_families: BTreeSet<IpVersion>,
     ranges: BTreeMap<IpVersion, BTreeSet<Cidr>>,
     affinities: HashMap<AffinityKey, Option<Entry<BlockAffinity>>>,
     /// Blocks that were read concurrently with the affinities, and may be older than these.
@@ -60,7 +60,7 @@ pub(crate) struct Snapshot {
     /// Blocks that differ from the note about them.
     pub(crate) changed: BTreeSet<Cidr>,
     /// The use of each pool of the families whose blocks were all surveyed.
-    searched: BTreeMap<Cidr, SearchedPool>,
+    pool_uses: BTreeMap<Cidr, SearchedPool>,
 }
 
 impl Snapshot {
@@ -77,36 +77,36 @@ impl Snapshot {
             inputs,
             now,
             query,
-            passed_over: BTreeSet::new(),
+            skipped: BTreeSet::new(),
             blocks: BTreeMap::new(),
-            listed: BTreeSet::new(),
+            surveyed_families: BTreeSet::new(),
             ranges: BTreeMap::new(),
             affinities: HashMap::new(),
             read_with_affinities: blocks.iter().map(|(cidr, _)| *cidr).collect(),
             read_before_affinities: BTreeSet::new(),
             changed: BTreeSet::new(),
-            searched: BTreeMap::new(),
+            pool_uses: BTreeMap::new(),
         };
         blocks.into_iter().try_for_each(|(cidr, answer)| snapshot.insert_block(cidr, answer))?;
         Ok(snapshot)
     }
 
     /// Treats these addresses as reserved.
-    pub(crate) fn skipping(mut self, addresses: BTreeSet<IpAddr>) -> Self {
+    pub(crate) fn with_skipped(mut self, addresses: BTreeSet<IpAddr>) -> Self {
         if !addresses.is_empty() {
             let busy = addresses.iter().map(|ip| Cidr::host(*ip));
             self.reservations = Reservations::new(self.reservations.ranges().iter().copied().chain(busy));
-            self.passed_over = addresses;
+            self.skipped = addresses;
         }
         self
     }
 
     /// Stops treating passed-over addresses as reserved. Returns false if there were none.
     pub(crate) fn stop_skipping(&mut self) -> bool {
-        if self.passed_over.is_empty() {
+        if self.skipped.is_empty() {
             return false;
         }
-        self.passed_over.clear();
+        self.skipped.clear();
         self.reservations = reservations(&self.inputs);
         true
     }
@@ -119,16 +119,16 @@ impl Snapshot {
         }
     }
 
-    pub(crate) fn handle_is_unread(&self) -> bool {
+    pub(crate) fn is_handle_unread(&self) -> bool {
         self.inputs.handle == StoredHandle::Unread
     }
 
     /// Returns the state of a block, or `None` if the block was not read yet.
     pub(crate) fn block(&self, cidr: &Cidr) -> Option<&BlockRead> {
         match self.blocks.get(cidr) {
-            None if self.listed.contains(&cidr.version()) => {
-                let is_there = self.ranges(cidr.version()).is_some_and(|ranges| ranges.contains(cidr));
-                Some(if is_there { &NOTHING_THERE } else { &BlockRead::Absent })
+            None if self.surveyed_families.contains(&cidr.version()) => {
+                let is_surveyed = self.ranges(cidr.version()).is_some_and(|ranges| ranges.contains(cidr));
+                Some(if is_surveyed { &UNUSABLE_BLOCK } else { &BlockRead::Absent })
             }
             block => block,
         }
@@ -174,7 +174,7 @@ impl Snapshot {
 
     /// Returns true if every block of the family was read.
     pub(crate) fn has_all_blocks(&self, version: IpVersion) -> bool {
-        self.listed.contains(&version)
+        self.surveyed_families.contains(&version)
     }
 
     /// Returns the ranges of all blocks of the family, or `None` if they were not read yet.
@@ -205,7 +205,7 @@ impl Snapshot {
     }
 
     /// Records that a block was just read or written.
-    fn note_fresh_read(&mut self, block: &Cidr) {
+    fn mark_fresh(&mut self, block: &Cidr) {
         self.read_with_affinities.remove(block);
         self.read_before_affinities.remove(block);
     }
@@ -219,13 +219,13 @@ impl Snapshot {
                 match entry.value.collect_garbage(self.inputs.config.ip_cooldown_seconds, self.now) {
                     Ok(_) => BlockRead::Present(Box::new(entry)),
                     Err(problem) => {
-                        tracing::warn!(%problem, "leaving a block alone");
+                        tracing::warn!(%problem, "skipping an inconsistent block");
                         BlockRead::Corrupt
                     }
                 }
             }
             Err(StoreError::Corrupt { key, reason }) => {
-                tracing::warn!(block = %key, %reason, "leaving a block alone that cannot be read");
+                tracing::warn!(block = %key, %reason, "skipping a block that cannot be read");
                 BlockRead::Corrupt
             }
             Err(error) => return Err(error),
@@ -243,7 +243,7 @@ impl Snapshot {
         match answer {
             Ok(found) => _ = self.affinities.insert(key, found.filter(|entry| !entry.value.deleted)),
             Err(StoreError::Corrupt { key: path, reason }) => {
-                tracing::warn!(affinity = %path, %reason, "leaving a block alone whose claim cannot be read");
+                tracing::warn!(affinity = %path, %reason, "skipping a block whose affinity cannot be read");
                 self.blocks.insert(key.cidr, BlockRead::Corrupt);
             }
             Err(error) => return Err(error),
@@ -255,7 +255,7 @@ impl Snapshot {
 fn reservations(inputs: &AllocationInputs) -> Reservations {
     let (reservations, malformed) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
     for problem in malformed {
-        tracing::warn!(%problem, "reservation");
+        tracing::warn!(%problem, "ignoring an invalid IPReservation entry");
     }
     reservations
 }
@@ -290,7 +290,7 @@ impl Snapshot {
 
     pub(crate) fn record_block(&mut self, block: Block, revision: Revision) {
         let key = block.cidr;
-        self.note_fresh_read(&key);
+        self.mark_fresh(&key);
         self.ranges.entry(key.version()).and_modify(|ranges| _ = ranges.insert(key));
         self.blocks.insert(key, BlockRead::Present(Box::new(Entry { key, value: block, revision })));
     }
@@ -312,7 +312,7 @@ impl Snapshot {
     }
 
     pub(crate) fn remove_block(&mut self, cidr: Cidr) {
-        self.note_fresh_read(&cidr);
+        self.mark_fresh(&cidr);
         self.ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.remove(&cidr));
         self.blocks.insert(cidr, BlockRead::Absent);
     }

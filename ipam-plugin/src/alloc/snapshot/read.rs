@@ -8,7 +8,7 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Answers, ReadBatch, Store, StoreError};
 use time::OffsetDateTime;
 
-use super::survey::{add_range_reads, all_ranges};
+use super::survey::{add_range_reads, survey_ranges};
 use super::{BlockRead, Snapshot};
 use crate::alloc::inputs::AllocationInputs;
 use crate::exhausted::FullBlock;
@@ -27,10 +27,10 @@ impl Snapshot {
             missing.own_affinities.then(|| batch.list::<BlockAffinity>(&AffinitySelect::of(self.query.owner.clone())));
         let ranges_only: BTreeSet<IpVersion> = missing.ranges.difference(&missing.lists).copied().collect();
         let (ranges, surveyed) = add_range_reads(&mut batch, store, ranges_only);
-        let (answers, ranges_found, rooms) = try_join3(
+        let (answers, surveyed_ranges, rooms) = try_join3(
             read_unless_empty(store, &batch),
-            all_ranges(store, surveyed),
-            self.all_rooms(store, &missing.lists),
+            survey_ranges(store, surveyed),
+            self.survey_rooms(store, &missing.lists),
         )
         .await?;
         tracing::debug!(
@@ -47,7 +47,7 @@ impl Snapshot {
         }
         for (cidr, ticket) in blocks {
             self.insert_block(cidr, answers.get(&ticket))?;
-            self.note_fresh_read(&cidr);
+            self.mark_fresh(&cidr);
         }
         for (cidr, full, ticket) in full {
             match answers.revision(&ticket) {
@@ -58,7 +58,7 @@ impl Snapshot {
             }
         }
         self.ranges.extend(ranges.into_iter().map(|(v, ticket)| (v, answers.listed_keys(&ticket).collect())));
-        self.ranges.extend(ranges_found);
+        self.ranges.extend(surveyed_ranges);
         self.insert_survey(&missing.lists, rooms);
         for (key, ticket) in affinities {
             self.insert_affinity(key, answers.get(&ticket))?;
@@ -90,10 +90,10 @@ impl Snapshot {
             }
         }
         let (ranges, surveyed) = add_range_reads(&mut batch, store, self.ranges.keys().copied().collect());
-        let (answers, surveyed) = try_join(store.read(&batch), all_ranges(store, surveyed)).await?;
-        let (reserved, passed_over) = (std::mem::take(&mut self.reserved), std::mem::take(&mut self.passed_over));
+        let (answers, surveyed) = try_join(store.read(&batch), survey_ranges(store, surveyed)).await?;
+        let (reserved, skipped) = (std::mem::take(&mut self.reserved), std::mem::take(&mut self.skipped));
         let inputs = AllocationInputs::from_answers(&answers, &inputs)?;
-        let fresh = Snapshot::new(inputs, self.query.clone(), now)?.skipping(passed_over);
+        let fresh = Snapshot::new(inputs, self.query.clone(), now)?.with_skipped(skipped);
         *self = Snapshot { reserved, ..fresh };
         self.limit_reserved_to_counted();
         self.ranges = ranges.into_iter().map(|(v, ticket)| (v, answers.listed_keys(&ticket).collect())).collect();

@@ -24,7 +24,7 @@ pub(super) struct Surveyed {
 impl Snapshot {
     /// Surveys the room in all blocks of `families`. Passed-over addresses count as free, because they may be assigned
     /// when there is no other.
-    pub(super) async fn all_rooms<S: Store>(
+    pub(super) async fn survey_rooms<S: Store>(
         &self,
         store: &S,
         families: &BTreeSet<IpVersion>,
@@ -38,17 +38,17 @@ impl Snapshot {
         surveyed.pools = pools.map(|range| (range, SearchedPool::empty(range))).collect();
         let reserved = reservations(&self.inputs);
         let (config, owner, now) = (&self.inputs.config, &self.query.owner, self.now);
-        let mut record = |seen: Sighting| {
-            let cidr = seen.cidr();
-            let room = match seen {
+        let mut record = |sighting: Sighting| {
+            let cidr = sighting.cidr();
+            let room = match sighting {
                 Sighting::Range(_) => None,
                 Sighting::Block(glance) => glance.room(config.ip_cooldown_seconds, &reserved, owner, now),
             };
             if !self.ranges(cidr.version()).is_some_and(|ranges| ranges.contains(&cidr)) {
                 surveyed.ranges.push(cidr);
             }
-            let may_give = |room: Room| room.is_own || room.may_be_reclaimed || !config.strict_affinity;
-            if room.is_some_and(|room| room.has_free && may_give(room)) || self.blocks.contains_key(&cidr) {
+            let may_assign = |room: Room| room.is_own || room.may_be_reclaimed || !config.strict_affinity;
+            if room.is_some_and(|room| room.has_free && may_assign(room)) || self.blocks.contains_key(&cidr) {
                 surveyed.rooms.push((cidr, room));
             }
             for pool in surveyed.pools.values_mut().filter(|pool| pool.cidr.covers(&cidr)) {
@@ -63,34 +63,34 @@ impl Snapshot {
     pub(super) fn insert_survey(&mut self, families: &BTreeSet<IpVersion>, surveyed: Surveyed) {
         for family in families {
             self.ranges.entry(*family).or_default();
-            self.listed.insert(*family);
+            self.surveyed_families.insert(*family);
         }
         for cidr in surveyed.ranges {
             self.ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.insert(cidr));
         }
         surveyed.rooms.into_iter().for_each(|(cidr, room)| self.insert_room(cidr, room));
-        self.searched.extend(surveyed.pools);
+        self.pool_uses.extend(surveyed.pools);
     }
 
     /// Records the room in a block. A block that was read in full and is full in both stays, since it has more detail.
     fn insert_room(&mut self, cidr: Cidr, room: Option<Room>) {
         let is_full = room.is_some_and(|room| !room.has_free);
-        let stays =
+        let is_kept =
             is_full && self.readable_block(&cidr).is_some_and(|block| block.value.free(&self.reservations) == 0);
-        if !stays {
+        if !is_kept {
             self.blocks.insert(cidr, room.map_or(BlockRead::Corrupt, BlockRead::Surveyed));
         }
     }
 
     /// Returns the use of a pool, as far as its blocks are in the snapshot.
-    pub(crate) fn searched(&self, pool: &Cidr) -> SearchedPool {
-        if let Some(found) = self.searched.get(pool) {
+    pub(crate) fn pool_use(&self, pool: &Cidr) -> SearchedPool {
+        if let Some(found) = self.pool_uses.get(pool) {
             return found.clone();
         }
-        let mut found = SearchedPool::empty(*pool);
+        let mut pool_use = SearchedPool::empty(*pool);
         let of_pool = self.blocks.iter().filter(|(cidr, _)| pool.covers(cidr));
-        of_pool.filter_map(|(_, block)| self.room(block)).for_each(|room| found.add(room));
-        found
+        of_pool.filter_map(|(_, block)| self.room(block)).for_each(|room| pool_use.add(room));
+        pool_use
     }
 }
 
@@ -108,18 +108,18 @@ pub(super) fn add_range_reads<S: Store>(
 }
 
 /// Reads the ranges of all blocks of `families` in a survey.
-pub(super) async fn all_ranges<S: Store>(
+pub(super) async fn survey_ranges<S: Store>(
     store: &S,
     families: BTreeSet<IpVersion>,
 ) -> Result<BTreeMap<IpVersion, BTreeSet<Cidr>>, StoreError> {
-    let mut found: BTreeMap<IpVersion, BTreeSet<Cidr>> = families.iter().map(|v| (*v, BTreeSet::new())).collect();
+    let mut ranges: BTreeMap<IpVersion, BTreeSet<Cidr>> = families.iter().map(|v| (*v, BTreeSet::new())).collect();
     if families.is_empty() {
-        return Ok(found);
+        return Ok(ranges);
     }
-    let mut record = |seen: Sighting| {
-        let cidr = seen.cidr();
-        found.entry(cidr.version()).and_modify(|ranges| _ = ranges.insert(cidr));
+    let mut record = |sighting: Sighting| {
+        let cidr = sighting.cidr();
+        ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.insert(cidr));
     };
     store.survey(&Survey { families, ranges_only: true }, &mut record).await?;
-    Ok(found)
+    Ok(ranges)
 }

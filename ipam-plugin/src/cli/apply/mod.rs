@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::app::{App, CommandOutcome};
 use super::documents::Format;
 use super::error::CliError;
-use super::store_object::{Applied, carry_out, plan, until_won};
+use super::store_object::{Applied, plan, retry_races, write_planned};
 use super::{documents, settings};
 use crate::reads::find;
 
@@ -60,12 +60,12 @@ pub(super) async fn apply_all(manifests: Vec<Manifest>, app: &mut App<'_>) -> Re
         let (kind, name) = identity(&manifest);
         let action = apply(app.store, &manifest).await?;
         if app.format == Format::Table {
-            app.say(format_args!("{kind} {name} {action}"))?;
+            app.print_line(format_args!("{kind} {name} {action}"))?;
         }
         rows.push(Row { kind, name, action });
     }
     documents::print_document(app.format, app.out, &rows)?;
-    Ok(CommandOutcome::Fine)
+    Ok(CommandOutcome::Success)
 }
 
 fn identity(manifest: &Manifest) -> (&'static str, String) {
@@ -80,7 +80,7 @@ fn identity(manifest: &Manifest) -> (&'static str, String) {
 
 async fn apply(store: &Datastore, manifest: &Manifest) -> Result<Applied, CliError> {
     let (kind, name) = identity(manifest);
-    until_won(&format!("{kind} {name}"), async || match manifest {
+    retry_races(&format!("{kind} {name}"), async || match manifest {
         Manifest::IpPool(pool) => apply_pool(store, pool).await,
         Manifest::IpReservation(reservation) => {
             apply_object(store, kind, reservation, validate_ip_reservation, |spec| &mut spec.unknown).await
@@ -109,7 +109,7 @@ async fn apply_object<S: Spec>(
 ) -> Result<Applied, CliError> {
     validate(wanted).map_err(|cause| CliError::invalid(kind, &wanted.metadata.name, cause))?;
     let previous = find::<Object<S>>(store, &wanted.key()).await?;
-    Ok(carry_out(store, plan(previous, wanted.clone(), unknown_of)?).await?)
+    Ok(write_planned(store, plan(previous, wanted.clone(), unknown_of)?).await?)
 }
 
 /// Tries once to store a pool, validated against all pools and blocks (DS-47).
@@ -126,7 +126,7 @@ pub(super) async fn apply_pool(store: &Datastore, wanted: &IpPool) -> Result<App
         PoolSurroundings { previous: previous.as_ref().map(|entry| &entry.value), pools: &pools, blocks: &blocks };
     let admitted = admit_ip_pool(wanted.clone(), &surroundings)
         .map_err(|cause| CliError::invalid("IPPool", &wanted.metadata.name, cause))?;
-    Ok(carry_out(store, plan(previous, admitted, |spec| &mut spec.unknown)?).await?)
+    Ok(write_planned(store, plan(previous, admitted, |spec| &mut spec.unknown)?).await?)
 }
 
 #[cfg(test)]

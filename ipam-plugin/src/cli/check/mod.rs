@@ -20,10 +20,9 @@ Examples:
   calico-ipam check --json-report report.json || calico-ipam release --from-report report.json --dry-run
   calico-ipam check -o json | jq '.findings[].finding'
 
-Exit status 1 when something is wrong; a note is not. What looks wrong is looked at again a moment later, because ADD \
-and DEL change
-several objects one after the other; only what is the same both times is told. Addresses that another main plugin than
-calico took have no endpoint, and are told as such.")]
+Exit status 1 if there are findings; notes do not count. `check` reads the objects a second time a moment later, because
+ADD and DEL change several objects one after the other, and reports only the findings of both reads. Addresses that
+another main plugin than calico requested have no endpoint, and are reported as notes.")]
 pub(super) struct CheckArgs {
     /// Write the findings to a file, for `release --from-report`
     #[arg(long, visible_alias = "json", value_name = "FILE")]
@@ -41,7 +40,7 @@ pub(super) async fn run(args: &CheckArgs, app: &mut App<'_>) -> Result<CommandOu
     if !documents::print_document(app.format, app.out, &report)? {
         report.print(app)?;
     }
-    Ok(if report.is_clean() { CommandOutcome::Fine } else { CommandOutcome::Wrong })
+    Ok(if report.is_clean() { CommandOutcome::Success } else { CommandOutcome::Findings })
 }
 
 async fn read_report(app: &App<'_>, settle: Duration) -> Result<Report, CliError> {
@@ -52,7 +51,7 @@ async fn read_report(app: &App<'_>, settle: Duration) -> Result<Report, CliError
     }
     tokio::time::sleep(settle).await;
     let cluster = ClusterRead::read(app.store).await?;
-    Ok(Report::new(&cluster).also_in(&first))
+    Ok(Report::new(&cluster).retain_common(&first))
 }
 
 /// The numbers of objects read, and the findings. `release --from-report` reads it as JSON.
@@ -60,7 +59,7 @@ async fn read_report(app: &App<'_>, settle: Duration) -> Result<Report, CliError
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
     /// Numbers of the objects read.
-    pub(super) looked_at: LookedAt,
+    pub(super) looked_at: ReadCounts,
     /// Inconsistencies.
     pub(super) findings: Vec<Finding>,
     /// Findings worth a note that are not inconsistencies.
@@ -74,7 +73,7 @@ pub(super) struct Report {
 /// Number of objects of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct LookedAt {
+pub(super) struct ReadCounts {
     pub(super) pools: usize,
     pub(super) blocks: usize,
     pub(super) addresses: usize,
@@ -85,7 +84,7 @@ pub(super) struct LookedAt {
 impl Report {
     /// Compares the objects read.
     pub(super) fn new(cluster: &ClusterRead) -> Self {
-        let looked_at = LookedAt {
+        let looked_at = ReadCounts {
             pools: cluster.pools.len(),
             blocks: cluster.blocks.len(),
             addresses: cluster.blocks.iter().map(|block| block.value.allocated().count()).sum(),
@@ -99,7 +98,7 @@ impl Report {
 
     /// Removes the findings that `earlier` does not contain with the same revisions, because an operation in progress
     /// causes those.
-    pub(super) fn also_in(mut self, earlier: &Report) -> Self {
+    pub(super) fn retain_common(mut self, earlier: &Report) -> Self {
         self.findings.retain(|finding| earlier.findings.contains(finding));
         self.notes.retain(|note| earlier.notes.contains(note));
         self.unreadable.retain(|value| earlier.unreadable.contains(value));
@@ -118,23 +117,23 @@ impl Report {
 
     /// Prints the report as text.
     pub(super) fn print(&self, app: &mut App<'_>) -> Result<(), CliError> {
-        let LookedAt { pools, blocks, addresses, handles, endpoints } = self.looked_at;
-        app.say(format_args!(
+        let ReadCounts { pools, blocks, addresses, handles, endpoints } = self.looked_at;
+        app.print_line(format_args!(
             "{pools} pools, {blocks} blocks, {addresses} addresses in use, {handles} handles, {endpoints} endpoints"
         ))?;
         for finding in &self.findings {
-            app.say(finding)?;
+            app.print_line(finding)?;
         }
         for UnreadableObject { key, reason } in &self.unreadable {
-            app.say(format_args!("unreadable: {key}: {reason}"))?;
+            app.print_line(format_args!("unreadable: {key}: {reason}"))?;
         }
         for note in &self.notes {
-            app.say(format_args!("note: {note}"))?;
+            app.print_line(format_args!("note: {note}"))?;
         }
         match self.findings.len() + self.unreadable.len() {
-            0 => app.say("nothing is wrong"),
-            1 => app.say("1 thing is wrong"),
-            n => app.say(format_args!("{n} things are wrong")),
+            0 => app.print_line("nothing is wrong"),
+            1 => app.print_line("1 thing is wrong"),
+            n => app.print_line(format_args!("{n} things are wrong")),
         }
     }
 
@@ -179,14 +178,14 @@ mod tests {
         let file = shell.dir.path().join("report.json");
         let line = ["check", "--settle", "0", "--json-report", file.to_str().unwrap()];
         let text = shell.wrong(&line);
-        for told in [
+        for expected in [
             format!("address without endpoint: {leaked} (handle a, node node1"),
             "endpoint without address: default/b on node node1 has 10.0.0.250, which is free\n".into(),
             "orphan handle: orphan counts 1 addresses".into(),
             "unreadable: /calico/ipam/v2/handle/garbage: failed to parse".into(),
             "\n4 things are wrong\n".into(),
         ] {
-            assert!(text.contains(&told), "{told}: {text}");
+            assert!(text.contains(&expected), "{expected}: {text}");
         }
         let report = Report::read(&file).unwrap();
         assert_eq!((report.findings.len(), report.unreadable.len()), (3, 1));
@@ -197,11 +196,11 @@ mod tests {
     fn pending_affinity_of_a_killed_add_is_only_a_note() {
         let shell = Shell::with_pool();
         shell.put("/calico/ipam/v2/host/node1/ipv4/block/10.0.0.64-29", r#"{"state":"pending","deleted":false}"#);
-        let told =
+        let expected =
             "unfinished affinity: host:node1 to 10.0.0.64/29 is pending; the node's next ADD completes or deletes it";
         for settle in ["0", "1"] {
             let text = shell.ok(&["check", "--settle", settle]);
-            assert!(text.ends_with(&format!("\nnote: {told}\nnothing is wrong\n")), "{text}");
+            assert!(text.ends_with(&format!("\nnote: {expected}\nnothing is wrong\n")), "{text}");
         }
         let report = shell.json(&["check", "--settle", "0"]);
         assert_eq!(report["notes"][0]["finding"], "unfinishedClaim");
@@ -217,7 +216,7 @@ mod tests {
         let report =
             |findings| Report { looked_at: Default::default(), findings, notes: Vec::new(), unreadable: Vec::new() };
         let (first, second) = (report(vec![overlap.clone(), orphan("1")]), report(vec![overlap.clone(), orphan("2")]));
-        assert_eq!(second.also_in(&first), report(vec![overlap]));
+        assert_eq!(second.retain_common(&first), report(vec![overlap]));
     }
 
     #[test]

@@ -28,7 +28,7 @@ Examples:
   calico-ipam journal adopt 4f1d9c0b --config /etc/cni/net.d/10-calico.conflist
   calico-ipam journal adopt --all --etcd-endpoints http://127.0.0.1:2379
 
-The list needs no datastore. Exit status: 0, or 1 for an error; debts are no error."
+The list needs no datastore. Exit status: 0, or 1 for an error; deferred DELs are no error."
 )]
 pub(super) struct JournalArgs {
     /// The directory of the journal
@@ -61,8 +61,8 @@ struct AdoptArgs {
 /// Returns the ID. An empty ID is refused, because every ID begins with it.
 fn container_id(text: &str) -> Result<String, &'static str> {
     if text.is_empty() {
-        return Err("an empty id is the beginning of every id; name containers that `calico-ipam journal` lists, or \
-                    write --all");
+        return Err("an empty ID matches every container; name containers that `calico-ipam journal` lists, or write \
+                    --all");
     }
     Ok(text.to_owned())
 }
@@ -104,11 +104,11 @@ impl JournalArgs {
 pub(super) fn list(args: &JournalArgs, format: Format, out: &mut dyn Write) -> Result<CommandOutcome, CliError> {
     let rows: Vec<Row> = entries(args)?.into_iter().map(Row::from_entry).collect();
     if documents::print_document(format, out, &rows)? {
-        return Ok(CommandOutcome::Fine);
+        return Ok(CommandOutcome::Success);
     }
     if rows.is_empty() {
-        writeln!(out, "No DEL of this node owes anything").map_err(CliError::Output)?;
-        return Ok(CommandOutcome::Fine);
+        writeln!(out, "This node has no deferred DEL").map_err(CliError::Output)?;
+        return Ok(CommandOutcome::Success);
     }
     let mut table = documents::new_table(["CONTAINER", "INTERFACE", "WORKLOAD", "NODE", "AGE", "DATASTORE", "REASON"]);
     for row in &rows {
@@ -132,7 +132,7 @@ pub(super) fn list(args: &JournalArgs, format: Format, out: &mut dyn Write) -> R
         table.add_row(cells.map(documents::table_cell));
     }
     documents::print_table(out, &table)?;
-    Ok(CommandOutcome::Fine)
+    Ok(CommandOutcome::Success)
 }
 
 pub(super) async fn run(args: &JournalArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
@@ -148,7 +148,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
     }
     let no_identity = || CliError::NoIdentity(app.datastore.clone());
     let identity = app.store.identity().await?.ok_or_else(no_identity)?;
-    let target = DatastoreIdentity { name: app.spelling.clone(), identity };
+    let target = DatastoreIdentity { name: app.journal_name.clone(), identity };
     let journal = Journal::new(&args.directory);
     let locked = journal.lock()?;
     let pending_dels: Vec<(PathBuf, PendingDel)> =
@@ -172,7 +172,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
         if !adopt.all {
             return Err(error);
         }
-        app.notice(format_args!("note: left as it is: {error}"));
+        app.notice(format_args!("note: entry unchanged: {error}"));
     }
     // This comes before the first entry is assigned, so that no entry is missed if this command ends early. Calls of
     // the plugin then read the identities of their datastores again and find the entries that belong to these now.
@@ -180,8 +180,8 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
     for (entry, pending_del) in chosen {
         locked.adopt(entry, &target)?;
         let former = if pending_del.identity.is_empty() { "unknown" } else { &pending_del.identity };
-        app.say(format_args!(
-            "the debt of {} (container {}) is now owed to {} ({}); before: {} ({former})",
+        app.print_line(format_args!(
+            "the deferred DEL of {} (container {}) now belongs to {} ({}); before: {} ({former})",
             pending_del.workload(),
             pending_del.container_id,
             target.name,
@@ -189,7 +189,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
             pending_del.datastore,
         ))?;
     }
-    Ok(CommandOutcome::Fine)
+    Ok(CommandOutcome::Success)
 }
 
 /// Returns the interface of the container, if an ADD has created one since the DEL was deferred.
@@ -204,7 +204,7 @@ fn recreated_interface(app: &mut App<'_>, pending_del: &PendingDel) -> Option<St
             .filter(|link| link.container_id.as_ref().is_none_or(|id| *id == pending_del.container_id))
             .map(|_| name),
         Err(reason) => {
-            app.notice(format_args!("note: nobody looked whether {name} is there again: {reason}"));
+            app.notice(format_args!("note: cannot check whether interface {name} exists again: {reason}"));
             None
         }
     }

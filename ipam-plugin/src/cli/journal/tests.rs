@@ -27,7 +27,7 @@ fn noted(shell: &Shell, container_id: &str, datastore: &str) -> String {
 fn journal_list_shows_each_deferred_del_and_unreadable_entries() {
     let shell = Shell::new();
     let nothing = shell.dir.path().join("none").display().to_string();
-    assert_eq!(shell.ok(&["journal", "--directory", &nothing]), "No DEL of this node owes anything\n");
+    assert_eq!(shell.ok(&["journal", "--directory", &nothing]), "This node has no deferred DEL\n");
     let directory = noted(&shell, "c1", "etcd http://a:2379");
     std::fs::write(format!("{directory}/x.json"), "{").unwrap();
     let table = shell.ok(&["journal", "--directory", &directory]);
@@ -60,11 +60,14 @@ fn adopt_assigns_the_named_deferred_dels_to_the_reachable_datastore() {
     let ran = shell.run(&["journal", "adopt", "c", "x", "--directory", &directory]);
     assert_eq!(
         ran.outcome.unwrap_err(),
-        "no debt of a container whose id begins with x is in the journal; `calico-ipam journal` lists them"
+        "the journal has no deferred DEL of a container whose ID begins with x; `calico-ipam journal` lists them"
     );
     assert!(owned().is_empty());
-    let said = shell.ok(&["journal", "adopt", "c", "--directory", &directory]);
-    assert!(said.contains("the debt of pod team/web (container c1) is now owed to local /x.db (local "), "{said}");
+    let output = shell.ok(&["journal", "adopt", "c", "--directory", &directory]);
+    assert!(
+        output.contains("the deferred DEL of pod team/web (container c1) now belongs to local /x.db (local "),
+        "{output}"
+    );
     assert_eq!(owned(), ["c1", "c2"]);
     shell.ok(&["journal", "adopt", "--all", "--directory", &directory]);
     assert_eq!(owned(), ["c1", "c2", "d1"]);
@@ -95,8 +98,8 @@ fn adopt_is_rejected_while_the_container_has_an_interface() {
     let listed = shell.ok(&["journal", "--directory", &directory]);
     assert!(!listed.contains("local "), "{listed}");
     let all = run(&["--all"]);
-    assert!(all.notices.contains("left as it is: container c1"), "{}", all.notices);
-    assert!(all.out.contains("(container c2) is now owed to local /x.db"), "{}", all.out);
+    assert!(all.notices.contains("entry unchanged: container c1"), "{}", all.notices);
+    assert!(all.out.contains("(container c2) now belongs to local /x.db"), "{}", all.out);
     assert!(all.out.contains("; before:  (etcd 1)") && !all.out.contains("container c1"), "{}", all.out);
 }
 
@@ -121,7 +124,7 @@ fn adopt_into_a_missing_local_datastore_creates_no_file() {
     let error = crate::cli::run(arguments, &OneLink, &mut Vec::new()).unwrap_err().to_string();
     assert_eq!(
         error,
-        format!("{path} does not exist, so nothing can be owed to it; name the datastore that the debts are owed to")
+        format!("{path} does not exist, so no deferred DEL can belong to it; name the datastore of the deferred DELs")
     );
     assert_eq!(std::fs::read_dir(away.path()).unwrap().count(), 0);
 }
@@ -130,7 +133,7 @@ fn adopt_into_a_missing_local_datastore_creates_no_file() {
 fn adopt_of_an_empty_container_id_is_rejected_with_a_hint() {
     let words = ["calico-ipam", "journal", "adopt", ""];
     let error = crate::cli::Arguments::try_parse_from(words).unwrap_err().to_string();
-    for text in ["'[CONTAINER]...'", "an empty id is the beginning of every id", "calico-ipam journal", "--all"] {
+    for text in ["'[CONTAINER]...'", "an empty ID matches every container", "calico-ipam journal", "--all"] {
         assert!(error.contains(text), "{text}: {error}");
     }
 }
@@ -140,7 +143,7 @@ fn unreadable_journal_directory_fails_list_and_adopt() {
     let shell = Shell::new();
     let directory = shell.file("journal", "");
     let error = shell.error(&["journal", "--directory", &directory]);
-    assert!(error.starts_with(&format!("read {directory}: ")), "{error}");
+    assert!(error.starts_with(&format!("cannot read {directory}: ")), "{error}");
     let refused = shell.error(&["journal", "adopt", "--all", "--directory", &directory]);
     assert!(refused.contains(&directory), "{refused}");
 }

@@ -26,12 +26,10 @@ Examples:
   calico-ipam check --json-report report.json || calico-ipam release --from-report report.json --dry-run
   calico-ipam release --from-report report.json
 
-What an endpoint has, its pod reports or may yet report, a node keeps for itself, or was allocated moments ago is \
-refused
-without --force. Everything is read again before anything is freed: what is not as the report has it, to the sequence \
-number,
-is left alone.
-Exit status 1 when something was refused.")]
+Without --force, an address is refused if an endpoint has it, if its pod reports it or may still report it, if a node
+keeps it for itself, or if it was allocated moments ago. All objects are read again before the first change. Objects
+that differ from the report, down to the sequence number, are left alone.
+Exit status 1 if a change was refused.")]
 pub(super) struct ReleaseArgs {
     /// Addresses to release
     #[arg(value_name = "ADDRESS", required_unless_present = "from_report", conflicts_with = "from_report")]
@@ -71,7 +69,7 @@ pub(super) async fn run(args: &ReleaseArgs, app: &mut App<'_>) -> Result<Command
     }
     drop(progress);
     print(&rows, app)?;
-    Ok(if rows.iter().any(|row| row.action == REFUSED) { CommandOutcome::Wrong } else { CommandOutcome::Fine })
+    Ok(if rows.iter().any(|row| row.action == REFUSED) { CommandOutcome::Findings } else { CommandOutcome::Success })
 }
 
 const REFUSED: &str = "refused";
@@ -100,10 +98,10 @@ fn print(rows: &[Row], app: &mut App<'_>) -> Result<(), CliError> {
         return Ok(());
     }
     for Row { target, action, detail } in rows {
-        app.say(format_args!("{target}: {action}{}{detail}", if detail.is_empty() { "" } else { ": " }))?;
+        app.print_line(format_args!("{target}: {action}{}{detail}", if detail.is_empty() { "" } else { ": " }))?;
     }
     if rows.is_empty() {
-        app.say("nothing to release")?;
+        app.print_line("nothing to release")?;
     }
     Ok(())
 }

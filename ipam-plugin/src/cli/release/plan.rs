@@ -19,7 +19,7 @@ const IN_FLIGHT: Duration = Duration::seconds(10);
 pub(super) fn steps_for_addresses(addresses: &[IpAddr], cluster: &ClusterRead, force: bool) -> Vec<ReleaseStep> {
     let leaks = Leaks::find(cluster);
     let addresses: BTreeSet<IpAddr> = addresses.iter().copied().collect();
-    let step = |ip: IpAddr| ReleaseStep { target: ip.to_string(), verdict: leaks.judge(ip, cluster, force) };
+    let step = |ip: IpAddr| ReleaseStep { target: ip.to_string(), verdict: leaks.verdict(ip, cluster, force) };
     addresses.into_iter().map(step).collect()
 }
 
@@ -29,9 +29,9 @@ pub(super) fn steps_for_addresses(addresses: &[IpAddr], cluster: &ClusterRead, f
 pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bool) -> Vec<ReleaseStep> {
     let leaks = Leaks::find(cluster);
     let current = cluster.audit(Duration::ZERO);
-    let (present, gone): (Vec<_>, Vec<_>) = report.findings.iter().partition(|finding| current.contains(finding));
+    let (present, outdated): (Vec<_>, Vec<_>) = report.findings.iter().partition(|finding| current.contains(finding));
     let to_release: BTreeSet<IpAddr> =
-        present.iter().filter_map(|finding| leaked(finding)).map(|h| h.address).collect();
+        present.iter().filter_map(|finding| as_leak(finding)).map(|h| h.address).collect();
 
     let corrupt_block = |finding: &&Finding| match finding {
         Finding::CorruptBlock { block, .. } => Some(*block),
@@ -40,7 +40,7 @@ pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bo
     let corrupt: BTreeSet<Cidr> = present.iter().filter_map(corrupt_block).collect();
     let mut steps: Vec<ReleaseStep> = corrupt.iter().map(|block| repair_step(*block, cluster, force)).collect();
     let repairs: Vec<&BlockRepair> = steps.iter().filter_map(|step| step.verdict.repair()).collect();
-    let settled: BTreeSet<IpAddr> = repairs.iter().flat_map(|repair| repair.settled_addresses()).collect();
+    let resolved: BTreeSet<IpAddr> = repairs.iter().flat_map(|repair| repair.resolved_addresses()).collect();
     let is_repaired = |block: &Cidr| repairs.iter().any(|repair| repair.repaired().cidr == *block);
     let unrepaired = corrupt.iter().copied().filter(|block| !is_repaired(block)).collect();
     let other = OtherWork { repairs: &repairs, unrepaired, to_release: &to_release };
@@ -51,9 +51,9 @@ pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bo
             // The repair of the block has freed or kept these addresses.
             Finding::AddressWithoutEndpoint(HeldAddress { address, .. })
             | Finding::EndpointWithoutAddress { address, .. }
-                if settled.contains(address) => {}
+                if resolved.contains(address) => {}
             Finding::AddressWithoutEndpoint(held) => {
-                let verdict = leaks.judge(held.address, cluster, force);
+                let verdict = leaks.verdict(held.address, cluster, force);
                 steps.push(ReleaseStep { target: held.address.to_string(), verdict });
             }
             Finding::OrphanHandle { .. }
@@ -62,41 +62,41 @@ pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bo
             | Finding::CorruptBlock { .. } => {}
             other => steps.push(ReleaseStep {
                 target: other.to_string(),
-                verdict: StepVerdict::Leave("this takes a person's decision".into()),
+                verdict: StepVerdict::Leave("an operator has to decide".into()),
             }),
         }
     }
-    let no_longer = |finding: &&Finding| ReleaseStep {
+    let outdated_step = |finding: &&Finding| ReleaseStep {
         target: finding.to_string(),
-        verdict: StepVerdict::Leave("it is no longer so".into()),
+        verdict: StepVerdict::Leave("the finding no longer applies".into()),
     };
-    steps.extend(gone.iter().map(no_longer));
+    steps.extend(outdated.iter().map(outdated_step));
     steps
 }
 
-fn leaked(finding: &Finding) -> Option<&HeldAddress> {
+fn as_leak(finding: &Finding) -> Option<&HeldAddress> {
     match finding {
         Finding::AddressWithoutEndpoint(held) => Some(held),
         _ => None,
     }
 }
 
-/// Leaked addresses. `settled` contains those that are too old for an ADD in progress.
+/// Leaked addresses. `old_enough` contains those that are too old for an ADD in progress.
 struct Leaks {
     all: BTreeMap<IpAddr, HeldAddress>,
-    settled: BTreeSet<IpAddr>,
+    old_enough: BTreeSet<IpAddr>,
 }
 
 impl Leaks {
     fn find(cluster: &ClusterRead) -> Self {
-        let leaks = |in_flight| cluster.audit(in_flight).into_iter().filter_map(|finding| leaked(&finding).cloned());
+        let leaks = |in_flight| cluster.audit(in_flight).into_iter().filter_map(|finding| as_leak(&finding).cloned());
         Leaks {
             all: leaks(Duration::ZERO).map(|held| (held.address, held)).collect(),
-            settled: leaks(IN_FLIGHT).map(|held| held.address).collect(),
+            old_enough: leaks(IN_FLIGHT).map(|held| held.address).collect(),
         }
     }
 
-    fn judge(&self, ip: IpAddr, cluster: &ClusterRead, force: bool) -> StepVerdict {
+    fn verdict(&self, ip: IpAddr, cluster: &ClusterRead, force: bool) -> StepVerdict {
         let Some(held) = self.held(ip, cluster) else {
             return StepVerdict::Leave("it is not in use".into());
         };
@@ -126,7 +126,7 @@ impl Leaks {
         if let Some(endpoint) = cluster.endpoints_of(ip).next() {
             return Some(format!("endpoint {} on node {} has it", endpoint.name, endpoint.node));
         }
-        if let Some(keeper) = cluster.pod_that_keeps(ip) {
+        if let Some(keeper) = cluster.keeping_pod(ip) {
             return Some(format!("{keeper}: {}", owner_of(held)));
         }
         if !self.all.contains_key(&ip) {
@@ -135,7 +135,7 @@ impl Leaks {
                 owner_of(held)
             ));
         }
-        let moments_ago = format!("it was allocated moments ago, perhaps by an ADD under way: {}", owner_of(held));
-        (!self.settled.contains(&ip)).then_some(moments_ago)
+        let recent_reason = format!("it was allocated moments ago, perhaps by an ADD under way: {}", owner_of(held));
+        (!self.old_enough.contains(&ip)).then_some(recent_reason)
     }
 }

@@ -103,7 +103,7 @@ pub(super) struct BlockRepair {
 
 impl BlockRepair {
     /// Returns the addresses that the repair frees or keeps.
-    pub(super) fn settled_addresses(&self) -> impl Iterator<Item = IpAddr> {
+    pub(super) fn resolved_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let Repaired { freed, kept, .. } = &self.repaired;
         freed.iter().chain(kept).copied()
     }
@@ -132,8 +132,8 @@ impl BlockRepair {
 /// Returns a description of an address's owner, without the address.
 pub(super) fn owner_of(held: &HeldAddress) -> String {
     let text = held.to_string();
-    let holder = text.strip_prefix(&format!("{} (", held.address)).and_then(|rest| rest.strip_suffix(')'));
-    holder.unwrap_or(&text).to_owned()
+    let owner = text.strip_prefix(&format!("{} (", held.address)).and_then(|rest| rest.strip_suffix(')'));
+    owner.unwrap_or(&text).to_owned()
 }
 
 /// The outcome of a change.
@@ -161,7 +161,7 @@ async fn release_address(store: &Datastore, held: &HeldAddress) -> Result<Change
     let request = ReleaseRequest { ip: held.address, handle, sequence: held.sequence_number };
     match release_addresses(store, &SystemClock::start(), &[request]).await {
         Ok(outcome) if outcome.released.is_empty() => {
-            Ok(ChangeOutcome::Refused("it was released by another just now".into()))
+            Ok(ChangeOutcome::Refused("another process released the address".into()))
         }
         Ok(_) => Ok(ChangeOutcome::Applied),
         Err(IpamError::Release(changed)) => Ok(ChangeOutcome::Refused(changed.to_string())),
@@ -177,7 +177,7 @@ async fn fix_handle(store: &Datastore, fix: HandleFix) -> Result<ChangeOutcome, 
         Some((_, error)) => Err(error.into()),
         None if repaired.left.is_empty() => Ok(ChangeOutcome::Applied),
         None => {
-            let reason = "it or a block of it was changed by another just now, or is corrupt";
+            let reason = "another process changed the handle or a block of it, or a block is corrupt";
             Ok(ChangeOutcome::Refused(reason.into()))
         }
     }
@@ -190,7 +190,7 @@ async fn store_block(store: &Datastore, repair: BlockRepair) -> Result<ChangeOut
     match store.update::<Block>(&read.key, &block, &read.revision).await {
         Ok(_) => Ok(ChangeOutcome::Applied),
         Err(StoreError::Conflict { .. } | StoreError::NotFound { .. }) => {
-            Ok(ChangeOutcome::Refused("it was changed by another just now".into()))
+            Ok(ChangeOutcome::Refused("another process changed the block".into()))
         }
         Err(error) => Err(error.into()),
     }

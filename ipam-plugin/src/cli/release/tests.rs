@@ -32,8 +32,8 @@ fn handle(shell: &Shell, id: &str) -> Option<Handle> {
 fn release_of_a_leaked_address_deletes_its_handle() {
     let shell = Shell::with_pool();
     let (leaked, kept) = (shell.allocate("a"), shell.allocate("b"));
-    let said = shell.ok(&["release", &leaked]);
-    assert!(said.starts_with(&format!("{leaked}: released: handle a, node node1, ")), "{said}");
+    let output = shell.ok(&["release", &leaked]);
+    assert!(output.starts_with(&format!("{leaked}: released: handle a, node node1, ")), "{output}");
     assert!(!is_held(&shell, &leaked) && is_held(&shell, &kept));
     assert_eq!((handle(&shell, "a"), handle(&shell, "b").is_some()), (None, true));
     assert_eq!(shell.ok(&["release", &leaked]), format!("{leaked}: left alone: it is not in use\n"));
@@ -49,8 +49,8 @@ fn release_of_an_address_in_use_requires_force() {
     for (address, reason) in
         [(&used, "endpoint default/web on node node1 has it"), (&young, "it was allocated moments ago")]
     {
-        let said = shell.wrong(&["release", address]);
-        assert!(said.contains(reason) && said.contains("--force"), "{said}");
+        let output = shell.wrong(&["release", address]);
+        assert!(output.contains(reason) && output.contains("--force"), "{output}");
         assert!(is_held(&shell, address));
         shell.ok(&["release", address, "--force"]);
         assert!(!is_held(&shell, address));
@@ -95,8 +95,8 @@ fn release_of_an_address_that_its_pod_may_have_is_rejected() {
 fn release_of_a_tunnel_address_is_rejected() {
     let shell = Shell::with_pool();
     let address = shell.allocate_tunnel("ipip-tunnel-addr-node1");
-    let said = shell.wrong(&["release", &address]);
-    assert!(said.contains("kept for a tunnel"), "{said}");
+    let output = shell.wrong(&["release", &address]);
+    assert!(output.contains("kept for a tunnel"), "{output}");
     assert!(is_held(&shell, &address));
 }
 
@@ -105,8 +105,8 @@ fn release_dry_run_changes_no_data() {
     let shell = Shell::with_pool();
     let leaked = shell.allocate("a");
     let before = shell.ok(&["export"]);
-    let said = shell.ok(&["release", "--dry-run", &leaked]);
-    assert!(said.starts_with(&format!("{leaked}: would be: released, handle a")), "{said}");
+    let output = shell.ok(&["release", "--dry-run", &leaked]);
+    assert!(output.starts_with(&format!("{leaked}: would be: released, handle a")), "{output}");
     shell.ok(&["release", "--dry-run", "--from-report", &report(&shell)]);
     assert_eq!(shell.ok(&["export"]), before);
 }
@@ -129,7 +129,7 @@ fn release_from_a_report_repairs_its_findings() {
     // An upstream program ended between the two writes of a deletion and left this handle.
     shell.put(&path("going"), r#"{"block":{"10.0.0.0/29":1},"deleted":true}"#);
 
-    let said = shell.ok(&["release", "--from-report", &report(&shell)]);
+    let output = shell.ok(&["release", "--from-report", &report(&shell)]);
     for line in [
         "handle going: deleted: no block names it\n",
         "handle alive: corrected: it holds 1 in ",
@@ -137,7 +137,7 @@ fn release_from_a_report_repairs_its_findings() {
         "handle orphan: deleted: no block names it\n",
         &format!("{leaked}: released: "),
     ] {
-        assert!(said.contains(line), "{line}: {said}");
+        assert!(output.contains(line), "{line}: {output}");
     }
     let corrected = handle(&shell, "alive").unwrap();
     assert_eq!((corrected.block.values().sum::<i64>(), &corrected.unknown["future"]), (1, &json!(1)));
@@ -161,8 +161,8 @@ fn handle_repair_makes_a_concurrent_add_lose_its_race() {
     count("alive", 2);
     let report = report(&shell);
     let read = block_on(shell.store.get::<Block>(&block)).unwrap();
-    let said = shell.ok(&["release", "--from-report", &report]);
-    assert!(said.contains("handle slow: deleted") && said.contains("handle alive: corrected"), "{said}");
+    let output = shell.ok(&["release", "--from-report", &report]);
+    assert!(output.contains("handle slow: deleted") && output.contains("handle alive: corrected"), "{output}");
     let late = block_on(shell.store.update::<Block>(&block, &read.value, &read.revision));
     assert!(late.is_err_and(|error| error.is_race()));
     shell.ok(&["check"]);
@@ -181,8 +181,8 @@ fn release_from_a_report_skips_objects_changed_since() {
     shell.remove("/calico/ipam/v2/handle/orphan");
     shell.put("/calico/ipam/v2/handle/orphan", r#"{"block":{"10.0.0.0/29":1}}"#);
 
-    let said = shell.ok(&["release", "--from-report", &report]);
-    assert_eq!(said.matches(": left alone: it is no longer so\n").count(), 3, "{said}");
+    let output = shell.ok(&["release", "--from-report", &report]);
+    assert_eq!(output.matches(": left alone: the finding no longer applies\n").count(), 3, "{output}");
     assert!(is_held(&shell, &now_used) && is_held(&shell, &anew));
     assert!(handle(&shell, "orphan").is_some(), "it was written anew");
 }
@@ -191,8 +191,8 @@ fn release_from_a_report_skips_objects_changed_since() {
 fn findings_that_need_a_decision_are_not_repaired() {
     let shell = Shell::with_pool();
     shell.endpoint("b", "10.0.0.250");
-    let said = shell.ok(&["release", "--from-report", &report(&shell)]);
-    assert!(said.ends_with("10.0.0.250, which is free: left alone: this takes a person's decision\n"), "{said}");
+    let output = shell.ok(&["release", "--from-report", &report(&shell)]);
+    assert!(output.ends_with("10.0.0.250, which is free: left alone: an operator has to decide\n"), "{output}");
 }
 
 #[test]
@@ -203,8 +203,8 @@ fn release_from_an_inconsistent_block_is_rejected() {
     block.unallocated.push(100);
     shell.remove(&<Block as libcalico::store::Kind>::path(&key));
     shell.put(&<Block as libcalico::store::Kind>::path(&key), &serde_json::to_string(&block).unwrap());
-    let said = shell.wrong(&["release", &leaked]);
-    assert!(said.contains("refused: block ") && said.contains("is corrupt"), "{said}");
+    let output = shell.wrong(&["release", &leaked]);
+    assert!(output.contains("refused: block ") && output.contains("is corrupt"), "{output}");
 }
 
 #[test]
@@ -245,9 +245,9 @@ fn release_from_a_report_repairs_an_inconsistent_block() {
     assert!(dry.contains("would be: repaired"), "{dry}");
     assert_eq!(only_block(&shell), damaged);
 
-    let told = format!("repaired: free again: {}; kept for pods that report them: {}", addresses[2], addresses[1]);
-    let said = shell.ok(&["release", "--from-report", &file]);
-    assert!(said.contains(&told), "{said}");
+    let expected = format!("repaired: free again: {}; kept for pods that report them: {}", addresses[2], addresses[1]);
+    let output = shell.ok(&["release", "--from-report", &file]);
+    assert!(output.contains(&expected), "{output}");
     let block = only_block(&shell);
     assert_eq!((block.verify(), block.lost_ordinal()), (Ok(()), None));
     assert!(block.sequence_number > damaged.sequence_number);
@@ -278,11 +278,11 @@ fn repair_retains_an_address_reported_by_a_running_pod() {
         (Sight::Unknown, "pod default/web cannot be read"),
     ] {
         cluster.pods = [(ObjectKey::namespaced("default", "web"), pod)].into();
-        let said = match &steps_for_report(&report, &cluster, false)[0].verdict {
-            StepVerdict::Do(mend) => mend.reason(),
+        let output = match &steps_for_report(&report, &cluster, false)[0].verdict {
+            StepVerdict::Do(change) => change.reason(),
             StepVerdict::Refuse(reason) | StepVerdict::Leave(reason) => reason.clone(),
         };
-        assert!(said.contains(expected), "{expected}: {said}");
+        assert!(output.contains(expected), "{expected}: {output}");
     }
 }
 
@@ -372,5 +372,5 @@ fn repair_of_a_block_changed_meanwhile_is_rejected() {
     };
     damage(&shell, |block| block.sequence_number += 1);
     let refused = block_on(execute(&shell.store, change)).unwrap();
-    assert_eq!(refused, ChangeOutcome::Refused("it was changed by another just now".into()));
+    assert_eq!(refused, ChangeOutcome::Refused("another process changed the block".into()));
 }

@@ -82,8 +82,8 @@ async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
     let pool = any_pool_of(&pools, ip);
     let block = blocks_of(store, &pools, &[ip], BTreeSet::new()).await?.pop().map(|entry| entry.value);
     let mut endpoints = answers.list(&endpoints);
-    endpoints.retain(|entry| cluster_read::facts(&entry.value).addresses.contains(&ip));
-    let mut found = Address {
+    endpoints.retain(|entry| cluster_read::audited_endpoint(&entry.value).addresses.contains(&ip));
+    let mut address = Address {
         address: ip,
         state: match &pool {
             None => State::NotInPool,
@@ -102,9 +102,9 @@ async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
         cooldown,
     };
     if let Some(block) = &block {
-        found.fill_from(block);
+        address.fill_from(block);
     }
-    Ok(found)
+    Ok(address)
 }
 
 fn endpoint_name(endpoint: &WorkloadEndpoint) -> String {
@@ -136,49 +136,52 @@ impl Address {
     fn print(&self, app: &mut App<'_>) -> Result<(), CliError> {
         let ip = self.address;
         match self.state {
-            State::InUse => app.say(format_args!("IP {ip} is in use"))?,
+            State::InUse => app.print_line(format_args!("IP {ip} is in use"))?,
             State::Resting => {
                 let since = self.since.as_deref().unwrap_or("an unknown time");
-                app.say(format_args!("{ip} is not assigned: it was released at {since}"))?;
-                app.say(format_args!("  and rests for {} seconds before it is handed out again", self.cooldown))?;
+                app.print_line(format_args!("{ip} is not assigned: it was released at {since}"))?;
+                app.print_line(format_args!(
+                    "  and cools down for {} seconds before it is assigned again",
+                    self.cooldown
+                ))?;
             }
-            State::Reserved => app.say(format_args!("{ip} is not assigned: an IPReservation keeps it back"))?,
-            State::Free => app.say(format_args!("{ip} is not assigned"))?,
-            State::NotInPool => app.say(format_args!("{ip} is not assigned: it is in no pool"))?,
+            State::Reserved => app.print_line(format_args!("{ip} is not assigned: an IPReservation reserves it"))?,
+            State::Free => app.print_line(format_args!("{ip} is not assigned"))?,
+            State::NotInPool => app.print_line(format_args!("{ip} is not assigned: it is in no pool"))?,
         }
         if self.state == State::InUse {
-            self.print_holder(app)?;
+            self.print_owner(app)?;
         }
-        let owner = self.affinity.as_deref().unwrap_or("nobody");
+        let owner = self.affinity.as_deref().unwrap_or("no owner");
         if let Some(block) = self.block {
-            app.say(format_args!("Block: {block} of {owner}"))?;
+            app.print_line(format_args!("Block: {block} of {owner}"))?;
         }
         if let Some(pool) = &self.pool {
-            app.say(format_args!("Pool: {pool}"))?;
+            app.print_line(format_args!("Pool: {pool}"))?;
         }
         for endpoint in &self.endpoints {
-            app.say(format_args!("Endpoint: {endpoint}"))?;
+            app.print_line(format_args!("Endpoint: {endpoint}"))?;
         }
         Ok(())
     }
 
-    fn print_holder(&self, app: &mut App<'_>) -> Result<(), CliError> {
-        app.say(format_args!("Handle ID: {}", self.handle.as_deref().unwrap_or("<none>")))?;
+    fn print_owner(&self, app: &mut App<'_>) -> Result<(), CliError> {
+        app.print_line(format_args!("Handle ID: {}", self.handle.as_deref().unwrap_or("<none>")))?;
         if let Some(since) = &self.since {
-            app.say(format_args!("Since: {since}"))?;
+            app.print_line(format_args!("Since: {since}"))?;
         }
         if self.attributes.is_empty() {
-            app.say("No Active Owner attributes defined")?;
+            app.print_line("No Active Owner attributes defined")?;
         }
         for (title, attributes) in [
             ("Active Owner Attributes:", &self.attributes),
             ("Alternate Owner Attributes:", &self.alternate_attributes),
         ] {
             if !attributes.is_empty() {
-                app.say(title)?;
+                app.print_line(title)?;
             }
             for (key, value) in attributes {
-                app.say(format_args!("  {key}: {value}"))?;
+                app.print_line(format_args!("  {key}: {value}"))?;
             }
         }
         Ok(())

@@ -41,7 +41,7 @@ pub(super) async fn run(args: &ShowArgs, app: &mut App<'_>) -> Result<CommandOut
         Some(ip) => address::show(ip, app).await?,
         None => show_pools(&args.pool, args.show_blocks, app).await?,
     }
-    Ok(CommandOutcome::Fine)
+    Ok(CommandOutcome::Success)
 }
 
 /// Width of a full bar.
@@ -124,15 +124,15 @@ async fn read_pools(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> 
         app.notice(format_args!("note: {entry}"));
     }
     let ranges = pools.iter().filter_map(|pool| Some((pool.key.name.as_str(), pool.value.spec.range().ok()?)));
-    let used = utilization(ranges, &blocks, &reservations);
-    let shown = used.pools.into_iter().map(|used| {
-        let disabled = pools.iter().any(|pool| pool.key.name == used.name && pool.value.spec.disabled);
-        ShownPool::new(used, disabled, with_blocks)
+    let uses = utilization(ranges, &blocks, &reservations);
+    let shown = uses.pools.into_iter().map(|pool_use| {
+        let disabled = pools.iter().any(|pool| pool.key.name == pool_use.name && pool.value.spec.disabled);
+        ShownPool::new(pool_use, disabled, with_blocks)
     });
     let all = with_blocks && wanted.is_empty();
     Ok(ShownPools {
         pools: shown.collect(),
-        blocks_outside_pools: all.then(|| used.orphans.into_iter().map(ShownBlock::new).collect()),
+        blocks_outside_pools: all.then(|| uses.orphans.into_iter().map(ShownBlock::new).collect()),
     })
 }
 
@@ -141,22 +141,22 @@ fn select(pools: Vec<Entry<IpPool>>, wanted: &[String]) -> Result<Vec<Entry<IpPo
     if wanted.is_empty() {
         return Ok(pools);
     }
-    let is = |pool: &Entry<IpPool>, text: &str| {
+    let is_selected = |pool: &Entry<IpPool>, text: &str| {
         pool.key.name == text || text.parse::<Cidr>().is_ok_and(|cidr| pool.value.spec.range() == Ok(cidr))
     };
-    let missing = wanted.iter().find(|text| !pools.iter().any(|pool| is(pool, text)));
+    let missing = wanted.iter().find(|text| !pools.iter().any(|pool| is_selected(pool, text)));
     match missing {
         Some(pool) => Err(CliError::NoSuchPool(pool.clone())),
-        None => Ok(pools.into_iter().filter(|pool| wanted.iter().any(|text| is(pool, text))).collect()),
+        None => Ok(pools.into_iter().filter(|pool| wanted.iter().any(|text| is_selected(pool, text))).collect()),
     }
 }
 
 fn block_row(block: &ShownBlock) -> Row {
-    row("Block", block.cidr, block.counts, block.affinity.as_deref().unwrap_or("(nobody)"))
+    row("Block", block.cidr, block.counts, block.affinity.as_deref().unwrap_or("(no owner)"))
 }
 
 /// Returns a row with the columns of `calicoctl ipam show` and two more (INST-124).
-fn row(grouping: &str, cidr: Cidr, counts: Counts, whose: &str) -> Row {
+fn row(grouping: &str, cidr: Cidr, counts: Counts, name: &str) -> Row {
     let Counts { capacity, in_use, reserved, free } = counts;
     let number = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
     let part = |count: Quantity| number(format!("{count} ({}%)", percent(count.0, capacity.0)));
@@ -167,7 +167,7 @@ fn row(grouping: &str, cidr: Cidr, counts: Counts, whose: &str) -> Row {
         part(in_use),
         part(reserved),
         part(free),
-        documents::table_cell(whose),
+        documents::table_cell(name),
         Cell::new(bar(in_use.0, capacity.0)),
     ])
 }
@@ -192,17 +192,17 @@ fn share(part: u128, whole: u128) -> f64 {
 }
 
 impl ShownPool {
-    fn new(used: PoolUse, disabled: bool, with_blocks: bool) -> Self {
-        let counts = Counts::new(used.capacity, used.in_use, used.reserved, used.available);
-        let blocks = with_blocks.then(|| used.blocks.into_iter().map(ShownBlock::new).collect());
-        ShownPool { name: used.name, cidr: used.cidr, disabled, counts, blocks }
+    fn new(pool_use: PoolUse, disabled: bool, with_blocks: bool) -> Self {
+        let counts = Counts::new(pool_use.capacity, pool_use.in_use, pool_use.reserved, pool_use.available);
+        let blocks = with_blocks.then(|| pool_use.blocks.into_iter().map(ShownBlock::new).collect());
+        ShownPool { name: pool_use.name, cidr: pool_use.cidr, disabled, counts, blocks }
     }
 }
 
 impl ShownBlock {
-    fn new(used: BlockUse) -> Self {
-        let counts = Counts::new(used.capacity, used.in_use, used.reserved, used.available);
-        ShownBlock { cidr: used.cidr, affinity: used.owner, counts }
+    fn new(block_use: BlockUse) -> Self {
+        let counts = Counts::new(block_use.capacity, block_use.in_use, block_use.reserved, block_use.available);
+        ShownBlock { cidr: block_use.cidr, affinity: block_use.owner, counts }
     }
 }
 

@@ -8,41 +8,43 @@ use std::path::{Path, PathBuf};
 use node_process::logging::rotated_path;
 
 /// Maximum number of rotated files that a configuration can set.
-const MOST_FILES: usize = 999;
+const MAX_ROTATED_FILES: usize = 999;
 
 /// The search for the lines of a pod, with the lines found so far.
 #[derive(Debug)]
-pub(super) struct Wanted<'a> {
+pub(super) struct PodLogLines<'a> {
     namespace: &'a str,
     pod: &'a str,
     /// The containers of the pod that the lines name.
     pub(super) containers: BTreeSet<String>,
-    most: usize,
+    limit: usize,
     lines: VecDeque<String>,
-    left_out: usize,
+    omitted: usize,
 }
 
-impl<'a> Wanted<'a> {
-    /// Creates the search for the `most` latest lines of a pod.
-    pub(super) fn new(namespace: &'a str, pod: &'a str, most: usize) -> Self {
-        Wanted { namespace, pod, containers: BTreeSet::new(), most, lines: VecDeque::new(), left_out: 0 }
+impl<'a> PodLogLines<'a> {
+    /// Creates the search for the `limit` latest lines of a pod.
+    pub(super) fn new(namespace: &'a str, pod: &'a str, limit: usize) -> Self {
+        PodLogLines { namespace, pod, containers: BTreeSet::new(), limit, lines: VecDeque::new(), omitted: 0 }
     }
 
     /// Reads the rotated files and then the log file. Returns the files that cannot be read. These include the log file
     /// if there is no file at all.
     pub(super) fn read(&mut self, path: &Path) -> Vec<(PathBuf, io::Error)> {
-        let rotated: Vec<PathBuf> =
-            (1..=MOST_FILES).map(|number| rotated_path(path, number)).take_while(|rotated| rotated.exists()).collect();
-        let mut unread = Vec::new();
+        let rotated: Vec<PathBuf> = (1..=MAX_ROTATED_FILES)
+            .map(|number| rotated_path(path, number))
+            .take_while(|rotated| rotated.exists())
+            .collect();
+        let mut failed = Vec::new();
         for file in rotated.iter().rev().map(PathBuf::as_path).chain([path]) {
             match self.read_one(file) {
                 // Another process is rotating the file.
                 Err(error) if error.kind() == ErrorKind::NotFound && !rotated.is_empty() => {}
-                Err(error) => unread.push((file.to_owned(), error)),
+                Err(error) => failed.push((file.to_owned(), error)),
                 Ok(()) => {}
             }
         }
-        unread
+        failed
     }
 
     fn read_one(&mut self, path: &Path) -> io::Result<()> {
@@ -51,8 +53,8 @@ impl<'a> Wanted<'a> {
         while file.read_until(b'\n', &mut bytes)? > 0 {
             let line = String::from_utf8_lossy(&bytes);
             let line = line.trim_end_matches('\n');
-            if self.is_wanted(line) {
-                self.keep(line.to_owned());
+            if self.is_about_pod(line) {
+                self.push_line(line.to_owned());
             }
             bytes.clear();
         }
@@ -61,7 +63,7 @@ impl<'a> Wanted<'a> {
 
     /// Returns true if the line is about the pod, or about a container that an earlier line names together with the
     /// pod. Upstream's log lines of a DEL name only the container.
-    fn is_wanted(&mut self, line: &str) -> bool {
+    fn is_about_pod(&mut self, line: &str) -> bool {
         let fields = fields_of(line);
         let of_pod = fields.get("Pod") == Some(&self.pod) && fields.get("Namespace") == Some(&self.namespace);
         let Some(&container) = fields.get("ContainerID") else { return of_pod };
@@ -71,17 +73,17 @@ impl<'a> Wanted<'a> {
         of_pod || !fields.contains_key("Pod") && self.containers.contains(container)
     }
 
-    fn keep(&mut self, line: String) {
+    fn push_line(&mut self, line: String) {
         self.lines.push_back(line);
-        if self.lines.len() > self.most {
+        if self.lines.len() > self.limit {
             self.lines.pop_front();
-            self.left_out += 1;
+            self.omitted += 1;
         }
     }
 
     /// Returns the lines, and the number of earlier lines left out.
     pub(super) fn into_lines(self) -> (Vec<String>, usize) {
-        (self.lines.into(), self.left_out)
+        (self.lines.into(), self.omitted)
     }
 }
 
@@ -111,12 +113,12 @@ mod tests {
 
     use super::*;
 
-    fn lines(files: &[(&str, &str)], most: usize) -> (Vec<String>, usize) {
+    fn lines(files: &[(&str, &str)], limit: usize) -> (Vec<String>, usize) {
         let directory = tempfile::tempdir().unwrap();
         for (name, text) in files {
             fs::write(directory.path().join(name), text).unwrap();
         }
-        let mut wanted = Wanted::new("default", "web", most);
+        let mut wanted = PodLogLines::new("default", "web", limit);
         assert!(wanted.read(&directory.path().join("cni.log")).is_empty());
         wanted.into_lines()
     }
@@ -128,9 +130,9 @@ mod tests {
         let text = |word: &str| format!("{word}{OF_WEB}\nother ContainerID=\"c2\" Namespace=\"default\" Pod=\"db\"\n");
         let files = [("cni.log", text("third")), ("cni.log.1", text("second")), ("cni.log.2", text("first"))];
         let files: Vec<_> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
-        let (found, left_out) = lines(&files, 9);
+        let (found, omitted) = lines(&files, 9);
         assert_eq!(found, ["first", "second", "third"].map(|word| format!("{word}{OF_WEB}")));
-        assert_eq!(left_out, 0);
+        assert_eq!(omitted, 0);
         // The file was just rotated.
         assert_eq!(lines(&files[1..], 1), (vec![format!("second{OF_WEB}")], 1));
     }
@@ -155,7 +157,7 @@ mod tests {
     fn invalid_utf8_in_the_log_is_replaced_and_a_missing_file_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cni.log");
-        let mut wanted = Wanted::new("default", "web", 9);
+        let mut wanted = PodLogLines::new("default", "web", 9);
         assert_eq!(wanted.read(&path)[0].1.kind(), ErrorKind::NotFound);
         fs::write(&path, [b"\xff\x00", OF_WEB.as_bytes()].concat()).unwrap();
         assert!(wanted.read(&path).is_empty());
@@ -169,9 +171,9 @@ mod tests {
         fs::write(&path, OF_WEB).unwrap();
         // Any user can open a directory, but not read it as a file.
         fs::create_dir(directory.path().join("cni.log.1")).unwrap();
-        let mut wanted = Wanted::new("default", "web", 9);
-        let unread: Vec<_> = wanted.read(&path).into_iter().map(|(file, _)| file).collect();
-        assert_eq!(unread, [directory.path().join("cni.log.1")]);
+        let mut wanted = PodLogLines::new("default", "web", 9);
+        let failed: Vec<_> = wanted.read(&path).into_iter().map(|(file, _)| file).collect();
+        assert_eq!(failed, [directory.path().join("cni.log.1")]);
         assert_eq!(wanted.into_lines().0, [OF_WEB]);
     }
 }

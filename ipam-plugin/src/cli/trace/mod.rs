@@ -1,7 +1,7 @@
 //! `trace`: shows all data about one pod on this node.
 
-mod found;
 mod log_lines;
+mod report;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use datastore::Datastore;
 use libcalico::names::{interface_prefix, pod_interface};
 use netconf::NetConf;
 
-use self::found::{Missing, Stored, Trace};
-use self::log_lines::Wanted;
+use self::log_lines::PodLogLines;
+use self::report::{StoredObjects, Trace, UnreadPart};
 use super::app::{App, CommandOutcome};
 use super::connection::{ConnectionArgs, describe, is_new_file};
 use super::documents::{self, Format};
@@ -35,10 +35,10 @@ Examples:
   calico-ipam trace web-0 -n prod --log-file /var/log/calico/cni/cni.log
 
 Without options that name a datastore, datastore, node and log file are those of /etc/cni/net.d/10-calico.conflist,
-if that is there. Rotated log files are read too.
+if that file exists. Rotated log files are read too.
 
-Exit status: 0 if something of the pod was found, 1 if nothing was, or if a part could not be looked at: the output
-then names the part and the reason, and shows the others. 2 for arguments that make no sense.")]
+Exit status: 0 if any data of the pod was found; 1 if none was found, or if a part cannot be read: the output then names
+the part and the reason, and shows the other parts; 2 for invalid arguments.")]
 pub(super) struct TraceArgs {
     /// The pod
     #[arg(value_name = "[NAMESPACE/]POD", value_parser = pod_name)]
@@ -125,23 +125,23 @@ impl<'a> Places<'a> {
 async fn read_trace(args: &TraceArgs, store: Result<&Datastore, DatastoreUnusable>, places: &Places<'_>) -> Trace {
     let (namespace, pod) = args.pod.split_once('/').unwrap_or((&args.namespace, &args.pod));
     let mut missing = Vec::new();
-    let mut add_missing = |part, reason: String| missing.push(Missing { part, reason });
+    let mut add_missing = |part, reason: String| missing.push(UnreadPart { part, reason });
 
-    let mut wanted = Wanted::new(namespace, pod, args.lines);
-    for (file, error) in wanted.read(&places.log_file) {
+    let mut log_lines = PodLogLines::new(namespace, pod, args.lines);
+    for (file, error) in log_lines.read(&places.log_file) {
         add_missing("log", format!("{}: {error}", file.display()));
     }
     let stored = match store {
         Ok(store) => {
-            let read = Stored::read(store, &places.node, (namespace, pod), wanted.containers.clone()).await;
+            let read = StoredObjects::read(store, &places.node, (namespace, pod), log_lines.containers.clone()).await;
             read.unwrap_or_else(|error| {
                 add_missing("datastore", error.to_string());
-                Stored::default()
+                StoredObjects::default()
             })
         }
         Err(DatastoreUnusable(reason)) => {
             add_missing("datastore", reason);
-            Stored::default()
+            StoredObjects::default()
         }
     };
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
@@ -153,7 +153,7 @@ async fn read_trace(args: &TraceArgs, store: Result<&Datastore, DatastoreUnusabl
         add_missing("interface", reason.to_string());
         None
     });
-    let (log, log_left_out) = wanted.into_lines();
+    let (log, log_left_out) = log_lines.into_lines();
     Trace {
         namespace: namespace.into(),
         pod: pod.into(),
@@ -176,7 +176,7 @@ impl Trace {
         }
         let has_found =
             self.endpoint.is_some() || !self.addresses.is_empty() || self.interface.is_some() || !self.log.is_empty();
-        Ok(if self.missing.is_empty() && has_found { CommandOutcome::Fine } else { CommandOutcome::Wrong })
+        Ok(if self.missing.is_empty() && has_found { CommandOutcome::Success } else { CommandOutcome::Findings })
     }
 }
 

@@ -64,7 +64,7 @@ fn trace_of_a_pod_shows_all_its_objects() {
     let (shell, log, address) = world();
     for line in [&["web"][..], &["default/web"], &["web", "-n", "default"], &["default/web", "-n", "other"]] {
         let (trace, outcome, shown) = trace(line, Ok(&shell.store), &Kernel(Ok(LINK)), &log);
-        assert_eq!(outcome, CommandOutcome::Fine, "{shown}");
+        assert_eq!(outcome, CommandOutcome::Success, "{shown}");
         for part in [
             "Pod default/web on node node1\n",
             "Endpoint: node1-k8s-web-eth0\n",
@@ -91,12 +91,12 @@ fn trace_names_missing_parts_and_prints_the_rest() {
     let away = || Err::<&Datastore, _>(DatastoreUnusable("datastore etcd is unavailable".into()));
     let nowhere = shell.dir.path().join("none.log");
     for (store, kernel, log, part) in [
-        (away(), Kernel(Ok(LINK)), &log, "Not looked at: datastore: datastore etcd is unavailable\n"),
-        (Ok(&shell.store), Kernel(Err("no permission")), &log, "Not looked at: interface: no permission\n"),
+        (away(), Kernel(Ok(LINK)), &log, "Not read: datastore: datastore etcd is unavailable\n"),
+        (Ok(&shell.store), Kernel(Err("no permission")), &log, "Not read: interface: no permission\n"),
         (Ok(&shell.store), Kernel(Ok(LINK)), &nowhere, "none.log: No such file or directory"),
     ] {
         let (trace, outcome, shown) = trace(&["web"], store, &kernel, log);
-        assert_eq!(outcome, CommandOutcome::Wrong, "{shown}");
+        assert_eq!(outcome, CommandOutcome::Findings, "{shown}");
         assert!(shown.contains(part), "{part:?} is not in {shown}");
         assert_eq!(trace.missing.len(), 1, "{shown}");
         let found = [trace.endpoint.is_some(), trace.interface.is_some(), !trace.log.is_empty()];
@@ -109,7 +109,7 @@ fn trace_of_an_unknown_pod_reports_a_problem() {
     let (shell, log, _) = world();
     for pod in ["db", "other/web", "we"] {
         let (_, outcome, shown) = trace(&[pod], Ok(&shell.store), &Kernel(Ok(LINK)), &log);
-        assert_eq!(outcome, CommandOutcome::Wrong, "{pod}: {shown}");
+        assert_eq!(outcome, CommandOutcome::Findings, "{pod}: {shown}");
         assert!(!shown.contains("node1-k8s-web"), "{pod}: {shown}");
     }
 }

@@ -10,7 +10,8 @@ use os::clock::Clock;
 use crate::error::{IpamError, cni_error};
 use crate::lock::ReleaseLock;
 use crate::release::{
-    Leaving, Listings, NoListings, ReleaseInputs, ReleasedHandles, leaving_of, release_from_blocks, release_unlisted,
+    Leaving, Listings, NoListings, ReleaseInputs, ReleasedHandles, addresses_to_release, release_from_blocks,
+    release_unlisted,
 };
 use crate::vmi;
 
@@ -53,8 +54,8 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
     let mut lock = ReleaseLock::new(call.lock_file.as_deref());
     let released = release_handles(store, clock, inputs, old.as_ref(), &call.node, listings, &mut lock);
     let released = Box::pin(released).await?;
-    if let Some(mut recent) = call.recent_blocks(lock.lock(), store) {
-        recent.note_write(&call.network, released.last_write.as_ref());
+    if let Some(mut hints) = call.recent_blocks(lock.lock(), store) {
+        hints.store_write(&call.network, released.last_write.as_ref());
     }
     let addresses = comma_separated(&released.ips);
     tracing::info!(addresses, count = released.addresses, handle = %call.container_handle(), "released addresses");
@@ -73,10 +74,10 @@ pub async fn release_handles<S: Store, C: Clock, L: Listings>(
     listings: &L,
     lock: &mut ReleaseLock<'_>,
 ) -> Result<ReleasedHandles, IpamError> {
-    let found = old.and_then(|old| Some((old, inputs.remove_handle(old.id())?)));
+    let old_handle = old.and_then(|old| Some((old, inputs.remove_handle(old.id())?)));
     let mut released = release_unlisted(store, clock, inputs.on_node(node), listings, lock).await?;
-    if let Some((old, handle)) = found {
-        let leaving = leaving_of(store, &handle.value, |block| old.requests(block)).await?;
+    if let Some((old, handle)) = old_handle {
+        let leaving = addresses_to_release(store, &handle.value, |block| old.requests(block)).await?;
         listings.unlist(&leaving).await?;
         let is_unlisted = |ip| leaving.iter().any(|Leaving { ip: unlisted, .. }| *unlisted == ip);
         let requests = |block: &Block| {
@@ -85,9 +86,9 @@ pub async fn release_handles<S: Store, C: Clock, L: Listings>(
             requests
         };
         let blocks = handle.value.block.keys().copied();
-        let chosen = release_from_blocks(store, clock, blocks, requests).await?.into_addresses()?;
-        released.addresses += chosen.len();
-        released.ips.extend(chosen);
+        let released_ips = release_from_blocks(store, clock, blocks, requests).await?.into_addresses()?;
+        released.addresses += released_ips.len();
+        released.ips.extend(released_ips);
     }
     match released.unreadable.first() {
         Some(block) => Err(IpamError::UnreadableBlock(*block)),

@@ -10,19 +10,19 @@ use super::{del, release_call};
 use crate::alloc::request::Namespace;
 use crate::release::handle_repair::repair_handles;
 use crate::release::{NoListings, ReleaseInputs};
-use crate::testing::{Cluster, Fault, MemoryStore, Reluctant, assert_consistent, call, held};
+use crate::testing::{Cluster, Fault, MemoryStore, RefusingListings, assert_consistent, call, held};
 use crate::write_gate::OpenGate;
 
 /// Attributes of an allocation: names and values.
 type Attributes<'a> = &'a [(&'a str, &'a str)];
 
 fn clusters() -> [Cluster; 2] {
-    let pooled = |store| {
+    let with_pool = |store| {
         let cluster = Cluster::on(store);
         cluster.pool("pool4", "10.65.0.0/16", 26);
         cluster
     };
-    [pooled(MemoryStore::sequential()), pooled(MemoryStore::transactional())]
+    [with_pool(MemoryStore::sequential()), with_pool(MemoryStore::transactional())]
 }
 
 fn of_pod(namespace: &str, name: &str) -> IpamRequest {
@@ -124,7 +124,7 @@ async fn del_releases_the_old_handle_once_despite_lost_races() {
             Fault::None
         });
         delete(&cluster, &of_pod("ns", "web")).await;
-        cluster.store.calm();
+        cluster.store.end_faults();
         assert_eq!(held(&cluster.store.pairs())[&HandleId::new("ns.web")].len(), 1);
         assert_consistent(&cluster.store.pairs(), true);
     }
@@ -160,7 +160,7 @@ async fn failed_endpoint_update_retains_addresses_of_the_old_handle() {
     for cluster in clusters() {
         hold(&cluster, "ns.web", &[("namespace", "ns"), ("pod", "web")]).await;
         let call = of_pod("ns", "web");
-        let endpoints = Reluctant::new(1);
+        let endpoints = RefusingListings::new(1);
         for (is_refused, left) in [(true, 1), (false, 0)] {
             let inputs = ReleaseInputs::read(&cluster.store, &call.handles_to_read(&cluster.store)).await.unwrap();
             let released = release_call(&cluster.store, &cluster.clock, &call, inputs, &endpoints).await;
@@ -182,7 +182,7 @@ async fn old_handle_of_a_killed_del_is_left_to_the_controllers() {
             if is_of_handle { Fault::Refused } else { Fault::None }
         });
         delete(&cluster, &of_pod("ns", "web")).await;
-        cluster.store.calm();
+        cluster.store.end_faults();
         for _ in 0..2 {
             assert!(held(&cluster.store.pairs()).is_empty());
             let handle = cluster.handle("ns.web").unwrap();
@@ -192,8 +192,8 @@ async fn old_handle_of_a_killed_del_is_left_to_the_controllers() {
         let entry = cluster.store.get::<Handle>(&id).await.unwrap();
         let blocks = entry.value.block.keys().copied().collect();
         let suspect = SuspectHandle { id: id.clone(), revision: Some(entry.revision), blocks };
-        let mended = repair_handles(&cluster.store, &OpenGate, &[suspect]).await.unwrap();
-        assert_eq!(mended.deleted, [id]);
+        let repaired = repair_handles(&cluster.store, &OpenGate, &[suspect]).await.unwrap();
+        assert_eq!(repaired.deleted, [id]);
         assert_consistent(&cluster.store.pairs(), true);
     }
 }

@@ -13,8 +13,8 @@ use crate::block_writes::write_released;
 use os::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_refs;
-use crate::reads::{Found, find_each, names_with};
-use crate::retry::{OPERATION, Retry};
+use crate::reads::{FoundEntry, blocks_by_name, find_each};
+use crate::retry::{OPERATION_TIME, Retry};
 
 /// The outcome for the addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,15 +37,15 @@ pub async fn release_addresses<S: Store, C: Clock>(
     let answers = store.read(&batch).await?;
     let cooldown = answers.get(&config)?.map_or(0, |entry| entry.value.ip_cooldown_seconds);
     let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
-    let (mut by_block, mut astray) = (BTreeMap::<_, Vec<ReleaseRequest>>::new(), Vec::new());
+    let (mut by_block, mut unlocated) = (BTreeMap::<_, Vec<ReleaseRequest>>::new(), Vec::new());
     for request in requests {
         match any_pool_of(&pools, request.ip).and_then(|pool| pool.block_of(request.ip)) {
             Some(cidr) => by_block.entry(cidr).or_default().push(request.clone()),
-            None => astray.push(request.clone()),
+            None => unlocated.push(request.clone()),
         }
     }
     let (mut outcome, mut first_error) = (ReleasedAddresses::default(), None);
-    let mut note = |released: Result<Released, IpamError>| match released {
+    let mut record = |released: Result<Released, IpamError>| match released {
         Ok(released) => {
             outcome.released.extend(released.released);
             outcome.unallocated.extend(released.unallocated);
@@ -55,23 +55,23 @@ pub async fn release_addresses<S: Store, C: Clock>(
     let releasing = AddressRelease { store, clock, cooldown };
     for (cidr, requests) in by_block {
         match releasing.release_from_block(cidr, &requests).await.transpose() {
-            Some(released) => note(released),
-            None => astray.extend(requests),
+            Some(released) => record(released),
+            None => unlocated.extend(requests),
         }
     }
-    let named = names_with(store, &astray.iter().map(|request| request.ip).collect()).await?;
-    let mut further = BTreeMap::<Option<Cidr>, Vec<ReleaseRequest>>::new();
-    for request in astray {
-        further.entry(named.get(&request.ip).copied()).or_default().push(request);
+    let named = blocks_by_name(store, &unlocated.iter().map(|request| request.ip).collect()).await?;
+    let mut by_found_block = BTreeMap::<Option<Cidr>, Vec<ReleaseRequest>>::new();
+    for request in unlocated {
+        by_found_block.entry(named.get(&request.ip).copied()).or_default().push(request);
     }
-    for (cidr, requests) in further {
+    for (cidr, requests) in by_found_block {
         let released = match cidr {
             Some(cidr) => releasing.release_from_block(cidr, &requests).await,
             None => Ok(None),
         };
-        let nothing =
+        let unallocated =
             || Released { unallocated: requests.iter().map(|request| request.ip).collect(), ..Released::default() };
-        note(released.map(|released| released.unwrap_or_else(nothing)));
+        record(released.map(|released| released.unwrap_or_else(unallocated)));
     }
     first_error.map_or(Ok(outcome), Err)
 }
@@ -88,7 +88,7 @@ struct AddressRelease<'a, S, C> {
 impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
     /// Releases addresses of one block. Returns `None` if the block is missing.
     async fn release_from_block(&self, cidr: Cidr, requests: &[ReleaseRequest]) -> Result<Option<Released>, IpamError> {
-        let mut retry = Retry::new(self.clock, OPERATION);
+        let mut retry = Retry::new(self.clock, OPERATION_TIME);
         loop {
             let (block, mut handles) = self.read_block(cidr, requests).await?;
             let Some(mut block) = block else { return Ok(None) };
@@ -97,7 +97,7 @@ impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
             if released.released.is_empty() {
                 return Ok(Some(released));
             }
-            let (writes, counted) = self.writes(&block, &released, &mut handles).await?;
+            let (writes, decremented) = self.writes(&block, &released, &mut handles).await?;
             match self.store.write(&writes).await {
                 Ok(_) => {
                     if let Some(owner) = block.value.owner().filter(|_| block.value.is_empty()) {
@@ -109,11 +109,12 @@ impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
                 // still wrong.
                 Err(error) if error.applied > 0 => {
                     let is_unknown = error.cause.has_unknown_outcome();
-                    for (index, handle) in counted.iter().enumerate().map(|(n, handle)| (n + 1, handle)) {
-                        let attempt = (index == error.index && is_unknown).then(|| handle.clone());
+                    for (index, handle) in decremented.iter().enumerate().map(|(n, handle)| (n + 1, handle)) {
+                        let lost_write = (index == error.index && is_unknown).then(|| handle.clone());
                         let (id, counts) = (&handle.key, [(cidr, released.per_handle[&handle.key])]);
                         if index >= error.applied {
-                            handle_refs::decrement_unless_applied(self.store, self.clock, id, &counts, attempt).await;
+                            handle_refs::decrement_unless_applied(self.store, self.clock, id, &counts, lost_write)
+                                .await;
                         }
                     }
                     return Ok(Some(released));
@@ -152,19 +153,19 @@ impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
         if !missing.is_empty() {
             handles.extend(by_id(find_each::<Handle>(self.store, missing).await?)?);
         }
-        let (mut writes, mut counted) = (vec![write_released(block)?], Vec::new());
+        let (mut writes, mut decremented) = (vec![write_released(block)?], Vec::new());
         for (id, n) in &released.per_handle {
             let Some(mut handle) = handles.get(id).cloned() else { continue };
-            if handle_refs::take_off(&mut handle.value, id, [(block.key, *n)]) {
+            if handle_refs::subtract_counts(&mut handle.value, id, [(block.key, *n)]) {
                 writes.push(handle_refs::write(&handle)?);
-                counted.push(handle);
+                decremented.push(handle);
             }
         }
-        Ok((writes, counted))
+        Ok((writes, decremented))
     }
 }
 
-fn by_id(answers: impl IntoIterator<Item = Found<Handle>>) -> Result<StoredHandles, StoreError> {
+fn by_id(answers: impl IntoIterator<Item = FoundEntry<Handle>>) -> Result<StoredHandles, StoreError> {
     let found = answers.into_iter().filter_map(Result::transpose);
     found.map(|answer| answer.map(|entry| (entry.key.clone(), entry))).collect()
 }

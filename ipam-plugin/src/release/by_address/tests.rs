@@ -156,7 +156,7 @@ async fn release_happens_exactly_once_despite_races_and_faults() {
                 fault
             });
             free(&cluster, &[plain(first)]).await.ok();
-            cluster.store.calm();
+            cluster.store.end_faults();
             assert_eq!(held(&cluster.store.pairs()).len(), 1, "{fault:?}");
             assert_consistent(&cluster.store.pairs(), true);
         }

@@ -16,7 +16,7 @@ use crate::error::IpamError;
 use crate::handle_refs;
 use crate::lock::ReleaseLock;
 use crate::reads::find_each;
-use crate::retry::{OPERATION, Retry};
+use crate::retry::{OPERATION_TIME, Retry};
 
 /// The handles of a container, as read.
 #[derive(Debug, Clone)]
@@ -135,10 +135,10 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
     lock: &mut ReleaseLock<'_>,
 ) -> Result<ReleasedHandles, IpamError> {
     let ids: Vec<HandleId> = inputs.handles.iter().map(|handle| handle.key.clone()).collect();
-    let mut retry = Retry::new(clock, OPERATION);
+    let mut retry = Retry::new(clock, OPERATION_TIME);
     let mut released = ReleasedHandles::default();
     while !inputs.is_empty() {
-        let state = State::read(store, inputs).await?;
+        let state = ReleaseState::read(store, inputs).await?;
         // An address may have got an owner since the caller read it.
         if state.is_owned() {
             released.is_owned = true;
@@ -182,15 +182,15 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
 }
 
 /// Handles, and the blocks that they count in.
-struct State {
+struct ReleaseState {
     inputs: ReleaseInputs,
     /// The blocks; `None` for an unreadable block.
     blocks: BTreeMap<Cidr, Option<Entry<Block>>>,
     /// The affinities of missing blocks.
-    absent: Vec<Entry<BlockAffinity>>,
+    missing: Vec<Entry<BlockAffinity>>,
 }
 
-struct Plan {
+struct ReleasePlan {
     writes: Vec<Write>,
     addresses: usize,
     unreadable: Vec<Cidr>,
@@ -198,22 +198,22 @@ struct Plan {
     emptied: Vec<(Cidr, Owner)>,
 }
 
-impl State {
-    async fn read<S: Store>(store: &S, inputs: ReleaseInputs) -> Result<State, StoreError> {
+impl ReleaseState {
+    async fn read<S: Store>(store: &S, inputs: ReleaseInputs) -> Result<ReleaseState, StoreError> {
         let named: BTreeSet<Cidr> =
             inputs.handles.iter().flat_map(|handle| handle.value.block.keys()).copied().collect();
         let answers = find_each::<Block>(store, &named).await?;
-        let (mut blocks, mut absent) = (BTreeMap::new(), Vec::new());
+        let (mut blocks, mut missing) = (BTreeMap::new(), Vec::new());
         for (cidr, answer) in named.into_iter().zip(answers) {
             match answer {
                 Ok(Some(entry)) => _ = blocks.insert(cidr, Some(entry)),
-                Ok(None) => absent.push(cidr),
+                Ok(None) => missing.push(cidr),
                 Err(StoreError::Corrupt { .. }) => _ = blocks.insert(cidr, None),
                 Err(error) => return Err(error),
             }
         }
-        let absent = missing_blocks::read_affinities(store, inputs.owner.as_ref(), &absent).await?;
-        Ok(State { inputs, blocks, absent })
+        let missing = missing_blocks::read_affinities(store, inputs.owner.as_ref(), &missing).await?;
+        Ok(ReleaseState { inputs, blocks, missing })
     }
 
     /// Returns true if the release is conditional and an address has an owner.
@@ -234,9 +234,9 @@ impl State {
         held.map(|(block, held)| Leaving::new(block, &held)).collect()
     }
 
-    fn plan(&self, now: OffsetDateTime) -> Result<Plan, IpamError> {
-        let mut plan = Plan { writes: Vec::new(), addresses: 0, unreadable: Vec::new(), emptied: Vec::new() };
-        for affinity in &self.absent {
+    fn plan(&self, now: OffsetDateTime) -> Result<ReleasePlan, IpamError> {
+        let mut plan = ReleasePlan { writes: Vec::new(), addresses: 0, unreadable: Vec::new(), emptied: Vec::new() };
+        for affinity in &self.missing {
             plan.writes.extend(missing_blocks::writes(affinity, now)?);
         }
         for (cidr, block) in &self.blocks {
@@ -273,7 +273,7 @@ impl State {
         let released = outcome.unwrap_or_else(|problem| {
             tracing::error!(
                 %problem,
-                "releasing what the handle holds; `calico-ipam check` tells how to repair the block"
+                "releasing the handle's addresses from an inconsistent block; `calico-ipam check` reports the block"
             );
             let handles = self.inputs.handles.iter();
             handles.map(|handle| entry.value.release_from_corrupt(&handle.key, cooldown, now)).sum()

@@ -5,7 +5,7 @@ use super::{Leaving, ReleaseInputs, release, release_unlisted};
 use crate::error::IpamError;
 use crate::lock::ReleaseLock;
 use crate::release::still_held;
-use crate::testing::{Cluster, Fault, Reluctant, assert_consistent, cidr};
+use crate::testing::{Cluster, Fault, RefusingListings, assert_consistent, cidr};
 
 #[tokio::test]
 async fn two_handles_of_a_container_are_released_with_a_single_write() {
@@ -168,7 +168,7 @@ async fn addresses_stay_allocated_until_their_endpoints_are_updated() {
     request.attributes.extend([("namespace", "ns"), ("pod", "a")].map(|(key, text)| (key.into(), text.into())));
     let ip = cluster.assign(&request).await.unwrap().addresses[0].ip;
     let before = cluster.store.pairs().list::<libcalico::ipam::Block>(&None);
-    let endpoints = Reluctant::new(1);
+    let endpoints = RefusingListings::new(1);
     let released = async || {
         let inputs = ReleaseInputs::read(&cluster.store, &[HandleId::new("net.a")]).await.unwrap();
         release_unlisted(&cluster.store, &cluster.clock, inputs, &endpoints, &mut ReleaseLock::default()).await
@@ -181,6 +181,6 @@ async fn addresses_stay_allocated_until_their_endpoints_are_updated() {
     assert_eq!(released().await.unwrap().addresses, 1);
     let (pod, handle) = (("ns".to_owned(), "a".to_owned()), HandleId::new("net.a"));
     let leaving = Leaving { ip, pod: Some(pod), handle: Some(handle), block: Some(before[0].0) };
-    assert_eq!(endpoints.asked(), vec![vec![leaving]; 2]);
+    assert_eq!(endpoints.calls(), vec![vec![leaving]; 2]);
     assert_consistent(&cluster.store.pairs(), true);
 }

@@ -46,7 +46,7 @@ pub async fn repair_unwatched_handles<S: Store, G: WriteGate>(
     suspects: &[SuspectHandle],
 ) -> Result<RepairedHandles, StoreError> {
     let (mut repaired, lowered) = repair_and_list_lowered(store, gate, suspects).await?;
-    for part in lowered.chunks(AT_ONCE) {
+    for part in lowered.chunks(READ_TOGETHER) {
         let objects = ReadHandles::read(store, part).await?;
         for (cidr, error) in objects.rewrite(store, gate, objects.blocks.keys().copied().collect()).await {
             // Another write of the block has the same effect on allocations that had read it before.
@@ -72,7 +72,7 @@ async fn repair_and_list_lowered<S: Store, G: WriteGate>(
     suspects: &[SuspectHandle],
 ) -> Result<(RepairedHandles, Vec<SuspectHandle>), StoreError> {
     let (mut repaired, mut lowered) = (RepairedHandles::default(), Vec::new());
-    for part in suspects.chunks(AT_ONCE) {
+    for part in suspects.chunks(READ_TOGETHER) {
         let objects = ReadHandles::read(store, part).await?;
         let mut corrections: Vec<HandleWrite> = Vec::new();
         for suspect in part {
@@ -82,9 +82,9 @@ async fn repair_and_list_lowered<S: Store, G: WriteGate>(
             }
         }
         let to_write = corrections.iter().flat_map(|correction| &correction.lowered).copied().collect();
-        let in_doubt: BTreeSet<Cidr> = objects.rewrite(store, gate, to_write).await.into_keys().collect();
+        let not_written: BTreeSet<Cidr> = objects.rewrite(store, gate, to_write).await.into_keys().collect();
         let (sent, kept): (Vec<_>, Vec<_>) =
-            corrections.into_iter().partition(|correction| correction.lowered.is_disjoint(&in_doubt));
+            corrections.into_iter().partition(|correction| correction.lowered.is_disjoint(&not_written));
         repaired.left.extend(kept.into_iter().map(|correction| correction.suspect.id));
         let sent = sent.into_iter().map(|correction| async move {
             let HandleWrite { suspect, write, lowered } = correction;
@@ -110,7 +110,7 @@ async fn repair_and_list_lowered<S: Store, G: WriteGate>(
 }
 
 /// Number of suspects that are read together: with a block or two each, they fit into a transaction of etcd.
-const AT_ONCE: usize = 32;
+const READ_TOGETHER: usize = 32;
 
 /// Handles and their blocks as just read, or the errors of unreadable ones.
 struct ReadHandles {
@@ -146,19 +146,19 @@ impl ReadHandles {
     fn correction(&self, suspect: &SuspectHandle) -> Option<HandleWrite> {
         let found = self.handles.get(&suspect.id)?.as_ref().ok()?.as_ref();
         let block = |cidr: &Cidr| self.blocks.get(cidr)?.as_ref().ok().map(|found| Some(&found.as_ref()?.value));
-        let right = match repair(suspect, found, block) {
+        let correct = match repair(suspect, found, block) {
             HandleRepair::Keep => return None,
             HandleRepair::Delete => Handle::default(),
-            HandleRepair::Write(right) => right,
+            HandleRepair::Write(correct) => correct,
         };
         let counted = found.map(|entry| &entry.value.block);
         let lowered =
-            counted.into_iter().flatten().filter(|(cidr, n)| right.block.get(cidr).is_none_or(|right| right < n));
+            counted.into_iter().flatten().filter(|(cidr, n)| correct.block.get(cidr).is_none_or(|correct| correct < n));
         let lowered = lowered.map(|(cidr, _)| *cidr).collect();
         let write = match found {
-            Some(entry) if right.block.is_empty() => Ok(Write::delete::<Handle>(&entry.key, Some(&entry.revision))),
-            Some(entry) => Write::update::<Handle>(&entry.key, &right, &entry.revision),
-            None => Write::create::<Handle>(&suspect.id, &right),
+            Some(entry) if correct.block.is_empty() => Ok(Write::delete::<Handle>(&entry.key, Some(&entry.revision))),
+            Some(entry) => Write::update::<Handle>(&entry.key, &correct, &entry.revision),
+            None => Write::create::<Handle>(&suspect.id, &correct),
         };
         Some(HandleWrite { suspect: suspect.clone(), write: write.ok()?, lowered })
     }

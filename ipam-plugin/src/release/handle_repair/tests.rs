@@ -25,7 +25,7 @@ async fn suspect(cluster: &Cluster, id: &str, blocks: &[&str]) -> SuspectHandle 
     SuspectHandle { id, revision, blocks: blocks.iter().map(|block| cidr(block)).collect() }
 }
 
-async fn mend(cluster: &Cluster, suspects: &[SuspectHandle]) -> RepairedHandles {
+async fn repair_suspects(cluster: &Cluster, suspects: &[SuspectHandle]) -> RepairedHandles {
     repair_handles(&cluster.store, &OpenGate, suspects).await.unwrap()
 }
 
@@ -42,13 +42,13 @@ async fn handle_counts_are_corrected_to_the_allocations_in_blocks() {
             suspect(&cluster, "net.elsewhere", &["10.9.9.0/29"]).await,
             suspect(&cluster, "net.a", &[BLOCK, "10.0.0.8/29"]).await,
         ];
-        let repaired = mend(&cluster, &suspects).await;
+        let repaired = repair_suspects(&cluster, &suspects).await;
         assert_eq!(repaired.deleted, [orphan, elsewhere]);
         assert_eq!(repaired.corrected, [HandleId::new("net.a")]);
         assert_consistent(&cluster.store.pairs(), true);
         cluster.store.take_counts();
         let fresh = suspect(&cluster, "net.a", &[BLOCK]).await;
-        assert_eq!(mend(&cluster, &[fresh]).await.left.len(), 1);
+        assert_eq!(repair_suspects(&cluster, &[fresh]).await.left.len(), 1);
         assert_eq!(cluster.store.take_counts().1, 0, "nothing is written when nothing is wrong");
     }
 }
@@ -63,7 +63,7 @@ async fn missing_or_low_handle_count_is_restored() {
         }
         let before = cluster.block(BLOCK);
         let wrong = suspect(&cluster, "net.a", &[BLOCK]).await;
-        assert_eq!(mend(&cluster, &[wrong]).await.corrected.len(), 1);
+        assert_eq!(repair_suspects(&cluster, &[wrong]).await.corrected.len(), 1);
         assert_consistent(&cluster.store.pairs(), true);
         assert_eq!(cluster.block(BLOCK), before, "a block is not written for a count that grows");
     }
@@ -77,11 +77,11 @@ async fn handle_written_since_the_audit_is_not_repaired() {
     let old = suspect(&cluster, "net.new", &[BLOCK]).await;
     cluster.store.put(&id, &counting(&[(BLOCK, 1)]));
     cluster.store.take_counts();
-    assert_eq!(mend(&cluster, &[old]).await.left, std::slice::from_ref(&id));
+    assert_eq!(repair_suspects(&cluster, &[old]).await.left, std::slice::from_ref(&id));
     // A handle that counts in a block which was not read is left alone, too.
     cluster.store.put(&id, &counting(&[("10.0.0.8/29", 1)]));
     let partly = suspect(&cluster, "net.new", &[BLOCK]).await;
-    assert_eq!(mend(&cluster, &[partly]).await.left, [id]);
+    assert_eq!(repair_suspects(&cluster, &[partly]).await.left, [id]);
     assert_eq!(cluster.store.take_counts().1, 0);
 }
 
@@ -93,7 +93,7 @@ async fn repair_makes_a_concurrent_allocation_lose_its_block_write_only() {
     let slow = suspect(&cluster, "net.slow", &[BLOCK]).await;
     // The allocation read the block long ago.
     let read = cluster.store.get::<Block>(&cidr(BLOCK)).await.unwrap();
-    mend(&cluster, std::slice::from_ref(&slow)).await;
+    repair_suspects(&cluster, std::slice::from_ref(&slow)).await;
     let late = cluster.store.update::<Block>(&read.key, &read.value, &read.revision).await;
     assert!(matches!(late, Err(StoreError::Conflict { .. })));
     // The allocation assigns its address just before the block is rewritten: the handle stays.
@@ -104,7 +104,7 @@ async fn repair_makes_a_concurrent_allocation_lose_its_block_write_only() {
         block.into_iter().for_each(|write| pairs.touch(&write.path));
         Fault::None
     });
-    assert_eq!(mend(&cluster, &[slow]).await.left, [id]);
+    assert_eq!(repair_suspects(&cluster, &[slow]).await.left, [id]);
     assert!(cluster.handle("net.slow").is_some());
 }
 
@@ -143,7 +143,7 @@ async fn allocation_between_the_two_repair_writes_retains_its_handle() {
             Fault::None
         });
         let repaired = repair_unwatched_handles(&cluster.store, &OpenGate, &[slow]).await.unwrap();
-        cluster.store.calm();
+        cluster.store.end_faults();
         let expected = RepairedHandles { left: vec![id.clone()], ..RepairedHandles::default() };
         assert_eq!(repaired, expected, "{counts} counted, taken {after} requests later");
         assert!(held(&cluster.store.pairs()).contains_key(&id));

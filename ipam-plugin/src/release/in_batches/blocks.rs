@@ -12,31 +12,31 @@ use crate::block_writes::write_released;
 use os::clock::Clock;
 use crate::error::IpamError;
 use crate::reads::find_each;
-use crate::retry::{OPERATION, Retry};
+use crate::retry::{OPERATION_TIME, Retry};
 use crate::write_gate::{WriteGate, write_admitted};
 
 /// The planned write of a block.
 struct BlockUpdate {
     block: Entry<Block>,
-    after: Block,
+    updated: Block,
     released: Released,
     refused: Vec<ReleaseError>,
     /// True if the block needs a write.
-    wanted: bool,
+    is_needed: bool,
 }
 
-/// Releases addresses from the blocks of `wave`, until each block is written, needs no write, or cannot be written.
+/// Releases addresses from the blocks of `chunk`, until each block is written, needs no write, or cannot be written.
 pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
     gate: &G,
     requests: &impl Requests,
-    wave: &[Cidr],
+    chunk: &[Cidr],
     cooldown: i64,
     outcome: &mut ReleasedBatch,
 ) {
-    let mut retry = Retry::new(clock, OPERATION);
-    let mut remaining = wave.to_vec();
+    let mut retry = Retry::new(clock, OPERATION_TIME);
+    let mut remaining = chunk.to_vec();
     // Changes whose write has an unknown outcome or lost a race.
     let mut unconfirmed: BTreeMap<Cidr, BlockUpdate> = BTreeMap::new();
     while !remaining.is_empty() {
@@ -51,18 +51,18 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
         for (cidr, block) in remaining.drain(..).zip(blocks) {
             let sent = unconfirmed.remove(&cidr);
             match block {
-                Ok(Some(block)) => match sent.filter(|sent| block.value == sent.after) {
+                Ok(Some(block)) => match sent.filter(|sent| block.value == sent.updated) {
                     // The write whose response was lost took effect.
                     Some(sent) => record(sent, outcome),
                     None => match plan(block, requests, cooldown, clock) {
-                        Ok(update) if !update.wanted => record_others(update, outcome),
+                        Ok(update) if !update.is_needed => record_rejected(update, outcome),
                         Ok(update) => updates.push(update),
                         Err(error) => outcome.failed.push((cidr, error)),
                     },
                 },
                 // A missing block has no addresses. If this batch's write deleted it, the handles still have to be
                 // decremented.
-                Ok(None) => match sent.filter(BlockUpdate::deletes) {
+                Ok(None) => match sent.filter(BlockUpdate::is_deletion) {
                     Some(sent) => record(sent, outcome),
                     None => outcome.missing.push(cidr),
                 },
@@ -89,8 +89,8 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
 }
 
 impl BlockUpdate {
-    fn deletes(&self) -> bool {
-        self.after.is_empty() && self.after.owner().is_none()
+    fn is_deletion(&self) -> bool {
+        self.updated.is_empty() && self.updated.owner().is_none()
     }
 }
 
@@ -101,11 +101,11 @@ fn plan<C: Clock>(
     clock: &C,
 ) -> Result<BlockUpdate, IpamError> {
     let requests = requests(&block.value);
-    let mut after = block.value.clone();
-    let collected = after.collect_garbage(cooldown, clock.now())?;
-    let (released, refused) = after.release_unchanged(&requests, cooldown, clock.now())?;
-    let wanted = !released.released.is_empty() || requests.is_empty() && collected;
-    Ok(BlockUpdate { block, after, released, refused, wanted })
+    let mut updated = block.value.clone();
+    let collected = updated.collect_garbage(cooldown, clock.now())?;
+    let (released, refused) = updated.release_unchanged(&requests, cooldown, clock.now())?;
+    let is_needed = !released.released.is_empty() || requests.is_empty() && collected;
+    Ok(BlockUpdate { block, updated, released, refused, is_needed })
 }
 
 /// Writes the block. Returns `None` in place of the answer if the gate refuses the write.
@@ -114,9 +114,9 @@ async fn write<S: Store, G: WriteGate>(
     gate: &G,
     mut update: BlockUpdate,
 ) -> (BlockUpdate, Option<Result<Revision, StoreError>>) {
-    let write = write_released(&Entry { value: update.after.clone(), ..update.block.clone() });
+    let write = write_released(&Entry { value: update.updated.clone(), ..update.block.clone() });
     // The block as stored.
-    update.after.count_write();
+    update.updated.count_write();
     let sent = match write {
         Ok(write) => write_admitted(store, gate, write).await,
         Err(error) => Some(Err(error)),
@@ -132,14 +132,14 @@ fn record(update: BlockUpdate, outcome: &mut ReleasedBatch) {
     for (handle, n) in &update.released.per_handle {
         *outcome.counts.entry(handle.clone()).or_default().entry(cidr).or_default() += n;
     }
-    if let Some(owner) = update.after.owner().filter(|_| update.after.is_empty()) {
+    if let Some(owner) = update.updated.owner().filter(|_| update.updated.is_empty()) {
         outcome.emptied.push((cidr, owner));
     }
-    record_others(update, outcome);
+    record_rejected(update, outcome);
 }
 
 /// Records the requests that an update does not apply to.
-fn record_others(update: BlockUpdate, outcome: &mut ReleasedBatch) {
+fn record_rejected(update: BlockUpdate, outcome: &mut ReleasedBatch) {
     let cidr = update.block.key;
     outcome.unallocated.extend(update.released.unallocated.into_iter().map(|ip| (cidr, ip)));
     outcome.refused.extend(update.refused.into_iter().map(|refusal| (cidr, refusal)));

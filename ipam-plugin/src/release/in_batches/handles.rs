@@ -9,11 +9,11 @@ use super::{HandleCounts, ReleasedBatch};
 use os::clock::Clock;
 use crate::handle_refs;
 use crate::reads::find_each;
-use crate::retry::{Retry, UNDO};
+use crate::retry::{Retry, UNDO_TIME};
 use crate::write_gate::{WriteGate, write_admitted};
 
 /// Maximum number of handles in a transaction, within etcd's limit.
-const MOST_IN_TRANSACTION: usize = 64;
+const MAX_IN_TRANSACTION: usize = 64;
 /// Number of concurrent transactions: one reads while the other writes.
 const TRANSACTIONS: usize = 2;
 
@@ -29,18 +29,18 @@ pub(super) async fn decrement_handles<S: Store, C: Clock, G: WriteGate>(
     let ids: Vec<&HandleId> = counts.keys().collect();
     // Without transactions, each handle is a separate request, and no request waits for others.
     let (part, at_once) = match store.write_model() {
-        WriteModel::Transactional => (MOST_IN_TRANSACTION, TRANSACTIONS),
+        WriteModel::Transactional => (MAX_IN_TRANSACTION, TRANSACTIONS),
         WriteModel::PerObject => (1, parallel),
     };
     let parts = ids.chunks(part).map(|ids| {
-        let updates = HandleUpdates { store, gate, counts: &counts, written: 0, left: Vec::new(), stopped: false };
+        let updates = HandleUpdates { store, gate, counts: &counts, written: 0, remaining: Vec::new(), stopped: false };
         updates.decrement(clock, ids.iter().copied().cloned().collect())
     });
     let parts: Vec<_> = parts.collect();
     let mut updates = stream::iter(parts).buffer_unordered(at_once);
     while let Some(part) = updates.next().await {
         outcome.handles_written += part.written;
-        outcome.handles_left.extend(part.left);
+        outcome.handles_not_written.extend(part.remaining);
         outcome.stopped |= part.stopped;
     }
 }
@@ -51,13 +51,13 @@ struct HandleUpdates<'a, S, G> {
     gate: &'a G,
     counts: &'a HandleCounts,
     written: usize,
-    left: Vec<HandleId>,
+    remaining: Vec<HandleId>,
     stopped: bool,
 }
 
 impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
     async fn decrement<C: Clock>(mut self, clock: &C, mut ids: Vec<HandleId>) -> Self {
-        let mut retry = Retry::new(clock, UNDO);
+        let mut retry = Retry::new(clock, UNDO_TIME);
         loop {
             if !self.gate.admit(0).await {
                 self.stopped = true;
@@ -66,19 +66,23 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
             let writes = match self.plan(&ids).await {
                 Ok(writes) => writes,
                 Err(error) => {
-                    tracing::warn!(handles = ids.len(), %error, "handles that may count too much cannot be read");
+                    tracing::warn!(
+                        handles = ids.len(),
+                        %error,
+                        "cannot read handles; they may count too many addresses"
+                    );
                     break;
                 }
             };
             ids = match self.store.write_model() {
                 WriteModel::Transactional => self.send_together(writes).await,
-                WriteModel::PerObject => self.send_apart(writes).await,
+                WriteModel::PerObject => self.send_separately(writes).await,
             };
             if ids.is_empty() || self.stopped || !retry.pause().await {
                 break;
             }
         }
-        self.left.append(&mut ids);
+        self.remaining.append(&mut ids);
         self
     }
 
@@ -86,10 +90,12 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
     /// read, or that counts fewer addresses than were released, gets none; `calico-ipam check` reports it.
     async fn plan(&self, ids: &[HandleId]) -> Result<Vec<(HandleId, Write)>, StoreError> {
         let mut writes = Vec::new();
-        for (id, found) in ids.iter().zip(find_each::<Handle>(self.store, ids).await?) {
-            match found.and_then(|entry| entry.map_or(Ok(None), |entry| self.decremented(entry))) {
+        for (id, handle) in ids.iter().zip(find_each::<Handle>(self.store, ids).await?) {
+            match handle.and_then(|entry| entry.map_or(Ok(None), |entry| self.decremented(entry))) {
                 Ok(write) => writes.extend(write.map(|write| (id.clone(), write))),
-                Err(error) => tracing::warn!(handle = %id, %error, "cannot take released addresses off a handle"),
+                Err(error) => {
+                    tracing::warn!(handle = %id, %error, "cannot decrement the handle by the released addresses")
+                }
             }
         }
         Ok(writes)
@@ -97,7 +103,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
 
     fn decremented(&self, mut entry: Entry<Handle>) -> Result<Option<Write>, StoreError> {
         let counts = self.counts.get(&entry.key).into_iter().flatten().map(|(cidr, n)| (*cidr, *n));
-        let has_changed = handle_refs::take_off(&mut entry.value, &entry.key, counts);
+        let has_changed = handle_refs::subtract_counts(&mut entry.value, &entry.key, counts);
         has_changed.then(|| handle_refs::write(&entry)).transpose()
     }
 
@@ -110,15 +116,19 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
         let (ids, writes): (Vec<HandleId>, Vec<Write>) = writes.into_iter().unzip();
         if !self.gate.admit(writes.len()).await {
             self.stopped = true;
-            self.left.extend(ids);
+            self.remaining.extend(ids);
             return Vec::new();
         }
         match self.store.write(&writes).await {
             Ok(_) => self.written += ids.len(),
             Err(error) if error.cause.is_race() => return ids,
             Err(error) => {
-                tracing::warn!(handles = ids.len(), error = %error.cause, "handles may count too many addresses");
-                self.left.extend(ids);
+                tracing::warn!(
+                    handles = ids.len(),
+                    error = %error.cause,
+                    "cannot write handles; they may count too many addresses"
+                );
+                self.remaining.extend(ids);
             }
         }
         Vec::new()
@@ -126,7 +136,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
 
     /// Writes the handles concurrently, and returns those that changed meanwhile. A write whose response was lost is
     /// not repeated, because a second decrement would lose another address.
-    async fn send_apart(&mut self, writes: Vec<(HandleId, Write)>) -> Vec<HandleId> {
+    async fn send_separately(&mut self, writes: Vec<(HandleId, Write)>) -> Vec<HandleId> {
         let (store, gate) = (self.store, self.gate);
         let sent = writes.into_iter().map(async |(id, write)| (id, write_admitted(store, gate, write).await));
         let mut again = Vec::new();
@@ -134,13 +144,17 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
             match result {
                 None => {
                     self.stopped = true;
-                    self.left.push(id);
+                    self.remaining.push(id);
                 }
                 Some(Ok(_)) => self.written += 1,
                 Some(Err(error)) if error.is_race() => again.push(id),
                 Some(Err(error)) => {
-                    tracing::warn!(handle = %id, %error, "handle may count too many addresses");
-                    self.left.push(id);
+                    tracing::warn!(
+                        handle = %id,
+                        %error,
+                        "cannot write the handle; the handle may count too many addresses"
+                    );
+                    self.remaining.push(id);
                 }
             }
         }

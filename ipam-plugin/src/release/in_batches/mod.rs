@@ -41,9 +41,9 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
         return Ok(outcome);
     }
     let cooldown = find::<IpamConfig>(store, &TheConfig).await?.map_or(0, |entry| entry.value.ip_cooldown_seconds);
-    let parallel = parallel.clamp(1, MOST_AT_ONCE);
-    for wave in blocks.chunks(parallel) {
-        release_from(store, clock, gate, &requests, wave, cooldown, &mut outcome).await;
+    let parallel = parallel.clamp(1, MAX_PARALLEL);
+    for chunk in blocks.chunks(parallel) {
+        release_from(store, clock, gate, &requests, chunk, cooldown, &mut outcome).await;
         if outcome.stopped {
             break;
         }
@@ -53,11 +53,11 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     decrement_handles(store, clock, gate, parallel, &mut outcome).await;
     let emptied = std::mem::take(&mut outcome.emptied);
     let gated = GatedStore::new(store, gate);
-    for wave in emptied.chunks(MOST_AT_ONCE) {
+    for chunk in emptied.chunks(MAX_PARALLEL) {
         if !gate.admit(0).await {
             break;
         }
-        release_if_deselected(&gated, wave).await;
+        release_if_deselected(&gated, chunk).await;
     }
     Ok(outcome)
 }
@@ -88,7 +88,7 @@ impl ReleasedBatch {
 }
 
 /// As many reads as fit into a transaction of etcd.
-const MOST_AT_ONCE: usize = 128;
+const MAX_PARALLEL: usize = 128;
 
 /// Selects the addresses to release from a block that was just read. Called again whenever the block was read again. A
 /// block for which this returns no request is only searched for addresses whose cooldown has ended, and written if
@@ -115,7 +115,7 @@ pub struct ReleasedBatch {
     /// Number of handles written or deleted.
     pub handles_written: usize,
     /// Handles that may count too many addresses, because they could not be written.
-    pub handles_left: Vec<HandleId>,
+    pub handles_not_written: Vec<HandleId>,
     /// True if the gate closed; the remaining blocks were not tried.
     pub stopped: bool,
     /// Blocks that have no address now, with their owners.

@@ -191,12 +191,12 @@ async fn interrupted_batch_release_is_completed_by_the_next_batch() {
                 fault
             });
             let outcome = through(&cluster, &OpenGate, &requests, 2).await;
-            cluster.store.calm();
+            cluster.store.end_faults();
             assert_consistent(&cluster.store.pairs(), false);
             let left = held(&cluster.store.pairs());
             if let Ok(outcome) = outcome {
                 assert_eq!(left.len() + outcome.released.len(), 6, "{fault:?} at {at}: {outcome:?}");
-                if outcome.failed.is_empty() && outcome.handles_left.is_empty() {
+                if outcome.failed.is_empty() && outcome.handles_not_written.is_empty() {
                     assert_consistent(&cluster.store.pairs(), true);
                 }
             }

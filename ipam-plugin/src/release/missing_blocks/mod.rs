@@ -10,7 +10,7 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 use time::OffsetDateTime;
 
-use crate::block_writes::{PriorAffinity, create_first};
+use crate::block_writes::{PriorAffinity, empty_block_writes};
 
 /// Returns the owner's pending affinities to those of the missing blocks that may still be created. Without an
 /// affinity, or with one in another state, no creation can be in progress, and creating the block would only leave an
@@ -21,21 +21,21 @@ use crate::block_writes::{PriorAffinity, create_first};
 pub(super) async fn read_affinities<S: Store>(
     store: &S,
     owner: Option<&Owner>,
-    absent: &[Cidr],
+    missing: &[Cidr],
 ) -> Result<Vec<Entry<BlockAffinity>>, StoreError> {
-    let Some(owner) = owner.filter(|_| !absent.is_empty()) else { return Ok(Vec::new()) };
+    let Some(owner) = owner.filter(|_| !missing.is_empty()) else { return Ok(Vec::new()) };
     let mut batch = ReadBatch::new();
     let key = |cidr: &Cidr| AffinityKey { owner: owner.clone(), cidr: *cidr };
-    let affinities: Vec<_> = absent.iter().map(|cidr| batch.get::<BlockAffinity>(&key(cidr))).collect();
+    let affinities: Vec<_> = missing.iter().map(|cidr| batch.get::<BlockAffinity>(&key(cidr))).collect();
     let pools = batch.list::<IpPool>(&ObjectSelect::default());
-    let has = |version: &IpVersion| absent.iter().any(|cidr| cidr.version() == *version);
-    let families = [IpVersion::V4, IpVersion::V6].into_iter().filter(has);
+    let has_family = |version: &IpVersion| missing.iter().any(|cidr| cidr.version() == *version);
+    let families = [IpVersion::V4, IpVersion::V6].into_iter().filter(has_family);
     let ranges: Vec<_> = families.map(|version| batch.list_keys::<Block>(&Some(version))).collect();
     let answers = store.read(&batch).await?;
     let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
     let ranges: Vec<Cidr> = ranges.iter().flat_map(|ticket| answers.listed_keys(ticket)).collect();
     let mut affinities = answers.readable(&affinities, |key, reason| {
-        tracing::warn!(affinity = %key, %reason, "leaving a block alone whose claim cannot be read");
+        tracing::warn!(affinity = %key, %reason, "skipping a block whose affinity cannot be read");
     })?;
     affinities.retain(|affinity| {
         let cidr = &affinity.key.cidr;
@@ -55,9 +55,9 @@ pub(super) async fn read_affinities<S: Store>(
 pub(super) fn writes(affinity: &Entry<BlockAffinity>, now: OffsetDateTime) -> Result<Vec<Write>, StoreError> {
     let AffinityKey { owner, cidr } = &affinity.key;
     match Block::new(*cidr, owner, now) {
-        Ok(empty) => create_first(empty, owner, Some(&PriorAffinity::Existing(affinity.clone()))),
+        Ok(empty) => empty_block_writes(empty, owner, Some(&PriorAffinity::Existing(affinity.clone()))),
         Err(error) => {
-            tracing::warn!(block = %cidr, %error, "nobody can create this block");
+            tracing::warn!(block = %cidr, %error, "skipping a missing block that no process can create");
             Ok(Vec::new())
         }
     }

@@ -81,7 +81,7 @@ async fn block_created_during_the_del_is_released() {
             Fault::None
         });
         assert_eq!(release_on(&cluster, "node1").await.unwrap().addresses, 1);
-        cluster.store.calm();
+        cluster.store.end_faults();
         assert_eq!(cluster.handle(HANDLE), None);
         assert!(held(&cluster.store.pairs()).is_empty());
         assert_consistent(&cluster.store.pairs(), false);

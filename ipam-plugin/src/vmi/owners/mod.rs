@@ -15,7 +15,7 @@ use crate::error::IpamError;
 use crate::lock::ReleaseLock;
 use crate::reads::{find, read_blocks};
 use crate::release::{Listings, ReleaseInputs, release_unlisted};
-use crate::retry::{OPERATION, Retry};
+use crate::retry::{OPERATION_TIME, Retry};
 
 /// The addresses of a VMI whose owner a pod became.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub async fn adopt_addresses<S: Store, C: Clock>(
         }
         !block.set_owner(handle, slot, attributes).is_empty()
     };
-    let (blocks, handle_read) = change(store, clock, handle, set_owner).await?;
+    let (blocks, handle_read) = update_blocks(store, clock, handle, set_owner).await?;
     let mut addresses: Vec<IpAddr> = blocks.iter().flat_map(|block| block.addresses_of(handle)).collect();
     addresses.sort_by_key(|ip| IpVersion::of(*ip));
     Ok(AdoptedAddresses { addresses, handle: handle_read, replaced })
@@ -63,7 +63,7 @@ pub async fn restore_owner<S: Store, C: Clock>(
 ) -> Result<(), IpamError> {
     let pod = [vmi.namespace.as_str(), vmi.pod.as_str()];
     let restore = |block: &mut Block| block.restore_owner(handle, slot_of(vmi), pod, replaced);
-    change(store, clock, handle, restore).await.map(drop)
+    update_blocks(store, clock, handle, restore).await.map(drop)
 }
 
 fn slot_of(vmi: &MachinePod) -> OwnerSlot {
@@ -82,13 +82,17 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
     listings: &L,
 ) -> Result<(), IpamError> {
     let clear = |block: &mut Block| block.clear_owner(handle, &vmi.namespace, &vmi.pod);
-    change(store, clock, handle, clear).await?;
+    update_blocks(store, clock, handle, clear).await?;
     if vmi.is_going {
         let inputs = ReleaseInputs::read(store, std::slice::from_ref(handle)).await?;
         let inputs = inputs.on_node(node).unless_owned();
         let released = release_unlisted(store, clock, inputs, listings, &mut ReleaseLock::default()).await?;
         if !released.is_owned {
-            tracing::info!(%handle, addresses = comma_separated(&released.ips), "released with the virtual machine");
+            tracing::info!(
+                %handle,
+                addresses = comma_separated(&released.ips),
+                "released the addresses of the deleted virtual machine"
+            );
             return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));
         }
     }
@@ -98,15 +102,15 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
 
 /// Changes the blocks of a handle and writes those for which `change` returns true. Returns all blocks as changed, with
 /// the handle.
-async fn change<S: Store, C: Clock>(
+async fn update_blocks<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     handle: &HandleId,
     mut change: impl FnMut(&mut Block) -> bool,
 ) -> Result<(Vec<Block>, StoredHandle), IpamError> {
-    let mut retry = Retry::new(clock, OPERATION);
+    let mut retry = Retry::new(clock, OPERATION_TIME);
     loop {
-        let (mut blocks, read) = blocks_of(store, handle).await?;
+        let (mut blocks, read) = read_blocks_of(store, handle).await?;
         let mut writes = Vec::new();
         for block in &mut blocks {
             if change(&mut block.value) {
@@ -125,7 +129,10 @@ async fn change<S: Store, C: Clock>(
     }
 }
 
-async fn blocks_of<S: Store>(store: &S, handle: &HandleId) -> Result<(Vec<Entry<Block>>, StoredHandle), IpamError> {
+async fn read_blocks_of<S: Store>(
+    store: &S,
+    handle: &HandleId,
+) -> Result<(Vec<Entry<Block>>, StoredHandle), IpamError> {
     let Some(entry) = find::<Handle>(store, handle).await? else { return Ok((Vec::new(), StoredHandle::Absent)) };
     let named: BTreeSet<Cidr> = entry.value.block.keys().copied().collect();
     Ok((read_blocks(store, named).await?, StoredHandle::Existing(entry)))

@@ -56,7 +56,7 @@ async fn address_taken_over_by_another_pod_is_not_released() {
                 if nth + 1 == at && writes.is_some() { fault } else { Fault::None }
             });
             _ = release_ownership(&cluster.store, &cluster.clock, &handle, &vmi, "node1", &NoListings).await;
-            cluster.store.calm();
+            cluster.store.end_faults();
             let is_held = held(&cluster.store.pairs()).contains_key(&handle);
             if *taken.lock().unwrap() {
                 kept += 1;

@@ -95,7 +95,7 @@ impl Node {
 
     /// Stores these blocks as the hint, as an ADD does.
     fn hint(&self, blocks: HintedBlocks) {
-        BlockHints::read(&self.directory.path().join("recent")).note("net", "", blocks, None);
+        BlockHints::read(&self.directory.path().join("recent")).store("net", "", blocks, None);
     }
 
     fn held_by(&self, container: &str) -> Vec<IpAddr> {
@@ -197,7 +197,7 @@ async fn stale_prefetch_is_repeated_and_the_handle_created_once() {
     let (store, clock) = (&node.cluster.store, &node.cluster.clock);
     let call = node.call("b");
     let (ahead, mut inputs, early) = node.read_ahead(&call).await;
-    ReservedHandle { took_long: true, ..early }.merge_into(&mut inputs);
+    ReservedHandle { is_slow: true, ..early }.merge_into(&mut inputs);
     // The pool is disabled meanwhile.
     node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.disabled = true);
     node.cluster.pool("other", "10.66.0.0/24", 29);
@@ -359,7 +359,7 @@ async fn fault_at_any_request_assigns_no_address_twice_and_del_releases_all() {
             }
             node.cluster.store.before_each(move |number, _, _| if number == at { fault } else { Fault::None });
             let outcome = node.add(&node.call("b")).await;
-            node.cluster.store.calm();
+            node.cluster.store.end_faults();
             assert_consistent(&node.cluster.store.pairs(), false);
             let kept = node.held_by("b");
             match &outcome {
@@ -389,7 +389,7 @@ async fn failed_prefetch_deletes_the_reserved_handle() {
         _ => Fault::None,
     });
     node.add(&node.call("b")).await.unwrap_err();
-    node.cluster.store.calm();
+    node.cluster.store.end_faults();
     assert_eq!(node.cluster.handle(&HandleId::for_container("net", "b").to_string()), None);
     node.assert_consistent();
 }
@@ -409,7 +409,7 @@ async fn unreadable_reserved_handle_fails_the_add() {
         _ => Fault::None,
     });
     node.add(&node.call("b")).await.unwrap_err();
-    node.cluster.store.calm();
+    node.cluster.store.end_faults();
     assert!(node.held_by("b").is_empty());
     node.cluster.release(&HandleId::for_container("net", "b").to_string()).await.unwrap();
     node.assert_consistent();

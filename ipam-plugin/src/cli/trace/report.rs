@@ -1,5 +1,5 @@
-//! [`Trace`]: the data found about a pod, and its text. [`Stored`]: the datastore's objects for the pod: its endpoint
-//! on this node, and the addresses whose allocations name the pod.
+//! [`Trace`]: the data found about a pod, and its text. [`StoredObjects`]: the datastore's objects for the pod: its
+//! endpoint on this node, and the addresses whose allocations name the pod.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -36,72 +36,75 @@ pub(super) struct Trace {
     /// Number of earlier lines that are not shown.
     pub(super) log_left_out: usize,
     /// Parts that could not be read.
-    pub(super) missing: Vec<Missing>,
+    pub(super) missing: Vec<UnreadPart>,
 }
 
 /// A part that could not be read.
 #[derive(Debug, Serialize)]
-pub(super) struct Missing {
+pub(super) struct UnreadPart {
     pub(super) part: &'static str,
     pub(super) reason: String,
 }
 
 impl Trace {
     pub(super) fn print(&self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut say = |line: String| writeln!(out, "{}", printable::line(&line)).map_err(CliError::Output);
-        say(format!("Pod {}/{} on node {}", self.namespace, self.pod, self.node))?;
+        let mut print_line = |line: String| writeln!(out, "{}", printable::line(&line)).map_err(CliError::Output);
+        print_line(format!("Pod {}/{} on node {}", self.namespace, self.pod, self.node))?;
         for missing in &self.missing {
-            say(format!("Not looked at: {}: {}", missing.part, missing.reason))?;
+            print_line(format!("Not read: {}: {}", missing.part, missing.reason))?;
         }
         match &self.endpoint {
-            None => say("Endpoint: none".into())?,
+            None => print_line("Endpoint: none".into())?,
             Some(endpoint) => {
-                say(format!("Endpoint: {}", endpoint.name))?;
-                say(format!("  container {}", endpoint.container_id))?;
-                say(format!("  networks {}", endpoint.networks.join(", ")))?;
-                say(format!("  interface {}", endpoint.interface))?;
+                print_line(format!("Endpoint: {}", endpoint.name))?;
+                print_line(format!("  container {}", endpoint.container_id))?;
+                print_line(format!("  networks {}", endpoint.networks.join(", ")))?;
+                print_line(format!("  interface {}", endpoint.interface))?;
             }
         }
-        say(if self.addresses.is_empty() { "Addresses: none" } else { "Addresses:" }.into())?;
+        print_line(if self.addresses.is_empty() { "Addresses: none" } else { "Addresses:" }.into())?;
         for address in &self.addresses {
             let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "<none>".into());
             let (handle, pool, since) = (or_none(&address.handle), or_none(&address.pool), or_none(&address.since));
             let (ip, block, node) = (address.address, address.block, or_none(&address.node));
-            say(format!("  {ip} of block {block}, pool {pool}, handle {handle}, node {node}, since {since}"))?;
+            print_line(format!("  {ip} of block {block}, pool {pool}, handle {handle}, node {node}, since {since}"))?;
         }
         match &self.interface {
-            None => say(format!("Interface: none ({} is not there)", self.interface_name))?,
-            Some(link) => print_link(link, &mut say)?,
+            None => print_line(format!("Interface: none ({} does not exist)", self.interface_name))?,
+            Some(link) => print_link(link, &mut print_line)?,
         }
-        say(format!("Log: {} lines of {}", self.log.len(), self.log_file.display()))?;
+        print_line(format!("Log: {} lines of {}", self.log.len(), self.log_file.display()))?;
         if self.log_left_out > 0 {
-            say(format!("  {} earlier lines are left out, see --lines", self.log_left_out))?;
+            print_line(format!("  {} earlier lines are not shown, see --lines", self.log_left_out))?;
         }
-        self.log.iter().try_for_each(|line| say(format!("  {line}")))
+        self.log.iter().try_for_each(|line| print_line(format!("  {line}")))
     }
 }
 
-fn print_link(link: &HostLink, say: &mut impl FnMut(String) -> Result<(), CliError>) -> Result<(), CliError> {
+fn print_link(link: &HostLink, print_line: &mut impl FnMut(String) -> Result<(), CliError>) -> Result<(), CliError> {
     let state = match (link.up, link.carrier) {
         (true, true) => "up",
         (true, false) => "up without carrier",
         (false, _) => "down",
     };
-    say(format!("Interface: {}, number {}, {state}, MTU {}, MAC {}", link.name, link.index, link.mtu, link.mac))?;
+    print_line(format!(
+        "Interface: {}, number {}, {state}, MTU {}, MAC {}",
+        link.name, link.index, link.mtu, link.mac
+    ))?;
     match &link.container_id {
-        Some(id) => say(format!("  of container {id}"))?,
-        None => say("  no container is noted on it".into())?,
+        Some(id) => print_line(format!("  of container {id}"))?,
+        None => print_line("  without a container ID".into())?,
     }
     if link.routes.is_empty() {
-        return say("Routes: none".into());
+        return print_line("Routes: none".into());
     }
-    say("Routes:".into())?;
-    link.routes.iter().try_for_each(|route| say(format!("  {route}")))
+    print_line("Routes:".into())?;
+    link.routes.iter().try_for_each(|route| print_line(format!("  {route}")))
 }
 
 /// The objects found.
 #[derive(Debug, Default)]
-pub(super) struct Stored {
+pub(super) struct StoredObjects {
     pub(super) endpoint: Option<Endpoint>,
     pub(super) addresses: Vec<Address>,
 }
@@ -128,14 +131,14 @@ pub(super) struct Address {
     pub(super) since: Option<String>,
 }
 
-impl Stored {
+impl StoredObjects {
     /// Reads the objects of a pod, which is given as namespace and name, and of these containers of it.
     pub(super) async fn read(
         store: &Datastore,
         node: &str,
         (namespace, pod): (&str, &str),
         mut containers: BTreeSet<String>,
-    ) -> Result<Stored, Box<dyn Error>> {
+    ) -> Result<StoredObjects, Box<dyn Error>> {
         let names = PodFacts { namespace: namespace.into(), name: pod.into(), ..PodFacts::default() };
         let facts = EndpointFacts {
             node: node.into(),
@@ -150,9 +153,9 @@ impl Stored {
         let blocks = batch.list::<Block>(&None);
         let answers = store.read(&batch).await?;
 
-        let mut found = answers.list(&endpoints);
-        found.retain(|entry| facts.owns(&entry.key.name));
-        let endpoint = found.into_iter().next().map(|entry| Endpoint {
+        let mut pod_endpoints = answers.list(&endpoints);
+        pod_endpoints.retain(|entry| facts.owns(&entry.key.name));
+        let endpoint = pod_endpoints.into_iter().next().map(|entry| Endpoint {
             name: entry.key.name,
             container_id: entry.value.spec.container_id,
             networks: entry.value.spec.ip_networks,
@@ -168,21 +171,21 @@ impl Stored {
             let held = held.filter(|held| is_of(held, namespace, pod) || held.handle().is_some_and(is_of_container));
             addresses.extend(held.map(|held| Address::new(&held, block.key, &pools)));
         }
-        addresses.sort_by_key(|found| found.address);
-        Ok(Stored { endpoint, addresses })
+        addresses.sort_by_key(|address| address.address);
+        Ok(StoredObjects { endpoint, addresses })
     }
 }
 
 impl Address {
     fn new(held: &Allocation<'_>, block: Cidr, pools: &[IpPool]) -> Self {
-        let noted = |key: &str| held.attributes().and_then(|attributes| attributes.get(key)).cloned();
+        let attribute = |key: &str| held.attributes().and_then(|attributes| attributes.get(key)).cloned();
         Address {
             address: held.ip,
             block,
             pool: any_pool_of(pools, held.ip).map(|pool| pool.name),
             handle: held.handle().map(|handle| handle.to_string()),
-            node: noted("node"),
-            since: noted("timestamp"),
+            node: attribute("node"),
+            since: attribute("timestamp"),
         }
     }
 }
@@ -191,7 +194,7 @@ impl Address {
 fn is_of(held: &Allocation<'_>, namespace: &str, pod: &str) -> bool {
     let Some(attribute) = held.attribute else { return false };
     [&attribute.active_owner, &attribute.alternate_owner].into_iter().any(|owner| {
-        let says = |key: &str, wanted: &str| owner.get(key).is_some_and(|value| value == wanted);
-        says("namespace", namespace) && says("pod", pod)
+        let has = |key: &str, wanted: &str| owner.get(key).is_some_and(|value| value == wanted);
+        has("namespace", namespace) && has("pod", pod)
     })
 }

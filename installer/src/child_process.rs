@@ -75,11 +75,11 @@ pub enum RunError {
     )]
     NoExec(PathBuf),
     /// The program was built for another processor.
-    #[error("{} is built for {}, and this kernel does not run that; use the image for this \
-        machine", .0.display(), std::env::consts::ARCH)]
+    #[error("{} is built for {}, which this kernel cannot run; use the image for the architecture of this machine",
+        .0.display(), std::env::consts::ARCH)]
     OtherMachine(PathBuf),
     /// The kernel rejects the program for another reason.
-    #[error("{} does not run: {source}", .path.display())]
+    #[error("cannot run {}: {source}", .path.display())]
     Refused {
         /// The path of the program.
         path: PathBuf,

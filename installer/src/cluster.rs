@@ -35,14 +35,14 @@ pub enum ClusterError {
     Etcd(NodeConfError),
     /// The etcd does not respond. This is fatal because only this run creates the Node there.
     #[error(
-        "{0}; correct ETCD_ENDPOINTS or look for what is in the way (`etcdctl endpoint health`): there this run makes \
-         the Node, without which no pod gets an address"
+        "{0}; this run cannot create the Node in etcd, without which no pod gets an address; correct ETCD_ENDPOINTS, \
+         or find the cause with `etcdctl endpoint health`"
     )]
     Silent(StoreError),
     /// The ClusterInformation cannot be created.
     #[error(
-        "ClusterInformation default cannot be looked for and made: {source}; let {who} get and create \
-         clusterinformations, or start kube-controllers"
+        "cannot get or create ClusterInformation default: {source}; allow {who} to get and create clusterinformations, \
+         or start kube-controllers"
     )]
     Information {
         /// The account that sent the request.
@@ -52,8 +52,8 @@ pub enum ClusterError {
     },
     /// The Node cannot be created.
     #[error(
-        "Node {name} cannot be looked for and made: {source}; let {who} get and create nodes, or run \
-         `calico-ipam init --node {name}`"
+        "cannot get or create Node {name}: {source}; allow {who} to get and create nodes, or run `calico-ipam init \
+         --node {name}`"
     )]
     Node {
         /// The name of the Node.
@@ -64,7 +64,7 @@ pub enum ClusterError {
         source: StoreError,
     },
     /// A pool cannot be created.
-    #[error("the first pool cannot be made: {source}; let {who} list and create ippools, or apply one")]
+    #[error("cannot create the first IPPool: {source}; allow {who} to list and create ippools, or apply an IPPool")]
     Pool {
         /// The account that sent the request.
         who: &'static str,
@@ -105,13 +105,13 @@ pub fn ensure(
     settings: &Settings,
 ) -> Result<(), ClusterError> {
     let Some(conf) = conf else {
-        leave_out(settings, "Calico's plugin is not in the configuration, so that its datastore is not known");
+        leave_out(settings, "Calico's plugin is not in the configuration, so its datastore is unknown");
         return Ok(());
     };
     let (store, who) = match conf.datastore.kind() {
         DatastoreType::Kubernetes => {
             let Some(account) = account else {
-                leave_out(settings, "outside of a pod there is no account to make it with: apply it");
+                leave_out(settings, "there is no service account outside of a pod; apply the IPPool");
                 return Ok(());
             };
             let access = KubernetesConfig { group: group_of(conf), ..account.access(DEADLINE)? };
@@ -122,7 +122,7 @@ pub fn ensure(
             (store, "the configuration's user of etcd")
         }
         DatastoreType::Local => {
-            leave_out(settings, "the datastore is a file of this node alone: run `calico-ipam init`");
+            leave_out(settings, "the datastore is a file of this node; run `calico-ipam init`");
             return Ok(());
         }
     };
@@ -138,12 +138,12 @@ async fn add_missing(
 ) -> Result<(), ClusterError> {
     let made = store.ensure_cluster_information().await;
     if made.map_err(|source| ClusterError::Information { who, source })? {
-        tracing::info!("made ClusterInformation default");
+        tracing::info!("created ClusterInformation default");
     }
     if let Some(node) = node(conf, settings) {
         let name = node.metadata.name.clone();
         match ensure_node(store, node).await {
-            Ok(true) => tracing::info!("made Node {name}"),
+            Ok(true) => tracing::info!("created Node {name}"),
             Ok(false) => {}
             Err(source) => return Err(ClusterError::Node { name, who, source }),
         }
@@ -152,7 +152,7 @@ async fn add_missing(
         let pool = IpPool::new(request.name, request.spec.clone());
         let made = ensure_first_pool(store, pool).await;
         if made.map_err(|source| ClusterError::Pool { who, source: Box::new(source) })? {
-            tracing::info!("made IPPool {}, {}", request.name, request.spec.cidr);
+            tracing::info!("created IPPool {}, {}", request.name, request.spec.cidr);
         }
     }
     Ok(())
@@ -161,7 +161,7 @@ async fn add_missing(
 /// Warns about pools that were requested but are not created.
 fn leave_out(settings: &Settings, reason: &str) {
     for request in &settings.pools {
-        tracing::warn!("IPPool {}, {}, is not made: {reason}", request.name, request.spec.cidr);
+        tracing::warn!("IPPool {}, {}, is not created: {reason}", request.name, request.spec.cidr);
     }
 }
 

@@ -35,9 +35,9 @@ pub enum ConfigTrial {
 enum NotTriable {
     #[error(transparent)]
     Conf(#[from] NodeConfError),
-    #[error("the plugin calico is not in it")]
+    #[error("the configuration does not contain the plugin calico")]
     OtherPlugin,
-    #[error("its kubeconfig {0} is not there")]
+    #[error("the kubeconfig {0} is missing")]
     NoKubeconfig(String),
 }
 
@@ -84,7 +84,7 @@ fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Resul
 /// Runs the plugin once and returns its error text, which is empty on success. The plugin is killed at `until`.
 fn run_plugin(plugin: &Path, input: &str, until: Instant) -> std::io::Result<String> {
     let answer = child_process::run(Command::new(plugin).arg("-t").env_clear(), input.as_bytes(), until)?;
-    Ok(answer.map_or_else(|| "the plugin did not answer".to_owned(), |answer| error_text(&answer)))
+    Ok(answer.map_or_else(|| "the plugin did not answer in time".to_owned(), |answer| error_text(&answer)))
 }
 
 /// Returns the text of a CNI error.
@@ -142,9 +142,9 @@ mod tests {
         let reason = |text| input(&conf(text), |path| path.to_owned()).unwrap_err().to_string();
         assert!(reason("{}").starts_with("its plugin is not `calico`"), "{}", reason("{}"));
         let by_ipam = r#"{"type": "bridge", "ipam": {"type": "calico-ipam"}}"#;
-        assert_eq!(reason(by_ipam), "the plugin calico is not in it");
+        assert_eq!(reason(by_ipam), "the configuration does not contain the plugin calico");
         let missing = r#"{"type": "calico", "kubernetes": {"kubeconfig": "/no/such/file"}}"#;
-        assert_eq!(reason(missing), "its kubeconfig /no/such/file is not there");
+        assert_eq!(reason(missing), "the kubeconfig /no/such/file is missing");
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         let words = r#"echo '{"code": 100, "msg": "data store connection failed", "details": "why"}'; exit 1"#;
         assert_eq!(one_attempt(words, LONG), "data store connection failed: why");
         assert_eq!(one_attempt("exit 7", LONG), "the plugin ended with exit status: 7");
-        assert_eq!(one_attempt("exec sleep 1000", Duration::from_millis(50)), "the plugin did not answer");
+        assert_eq!(one_attempt("exec sleep 1000", Duration::from_millis(50)), "the plugin did not answer in time");
     }
 
     #[test]

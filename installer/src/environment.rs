@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
     /// An invalid Boolean.
-    #[error("{name}: `{found}` is neither true nor false; leave it out for its default")]
+    #[error("{name}: `{found}` is neither true nor false; unset the variable to use its default")]
     Truth {
         /// The variable.
         name: String,
@@ -48,7 +48,7 @@ impl Environment<'_> {
             Some(value) if !value.trim().is_empty() => value,
             None => default.to_owned(),
             Some(_) => {
-                tracing::warn!("{name} is set to nothing; {default} is used");
+                tracing::warn!("{name} is empty; using {default}");
                 default.to_owned()
             }
         }

@@ -61,11 +61,11 @@ impl KubeconfigError {
 /// Writes the kubeconfig of the plugins to `file`, with the present address and CA certificates of the API server. The
 /// file is replaced atomically; upstream truncates it in place, so that a plugin may read half of it (INST-25).
 pub fn write(file: &Path, pod: &ServiceAccount, token: &str) -> Result<Change, KubeconfigError> {
-    const READ: &str = "read the API server's authorities";
+    const READ: &str = "read the API server's CA certificates";
     let unreadable = |source| AtomicFileError { action: READ, path: pod.ca_file.clone(), source };
     let authorities = if pod.insecure { None } else { Some(fs::read(&pod.ca_file).map_err(unreadable)?) };
     if pod.insecure {
-        tracing::warn!("SKIP_TLS_VERIFY: the plugins will take any certificate of the API server");
+        tracing::warn!("SKIP_TLS_VERIFY is true: the plugins accept any certificate of the API server");
     }
     let trust = authorities.as_deref().map_or(Trust::Anybody, Trust::Authorities);
     let text = Kubeconfig { server: &pod.server, trust, token }.render();

@@ -40,7 +40,7 @@ pub enum UnknownMtu {
     #[error("no interface has a default route")]
     NoUplink,
     /// No pool exists yet, so the encapsulation is unknown. The quick start creates pools after the DaemonSet.
-    #[error("there is no IPPool yet that says what encapsulation takes")]
+    #[error("there is no IPPool yet, so the overhead of encapsulation is unknown")]
     NoPool,
 }
 
@@ -107,19 +107,19 @@ pub fn write(
     if !layout.keeps_state() {
         // Beside upstream's calico-node, which mounts the directory, Felix writes the file.
         let directory = layout.state_dir();
-        tracing::info!("{} is not mounted here: its file mtu is left to calico-node", directory.display());
+        tracing::info!("{} is not mounted in this container; calico-node writes its file mtu", directory.display());
         return Ok(());
     }
     let way_out = if is_pod {
-        "set CNI_MTU, or let calico-node write it; the agent looks again each minute"
+        "set CNI_MTU, or start calico-node, which writes the file; the agent tries again each minute"
     } else {
-        "set CNI_MTU, let calico-node write it, or run this again when that has changed"
+        "set CNI_MTU, start calico-node, which writes the file, or remove the cause and run the installer again"
     };
     let mut write_known = || -> Result<(), Box<dyn Error + Send + Sync>> {
         let lowest = lowest_uplink_mtu(&host_network::uplinks(network)?)?;
         let mtu = pod_mtu(lowest, &node_conf::pools(conf, deadline)?)?;
         if ensure(layout, mtu, state)? == MtuFile::Written {
-            tracing::info!("wrote /var/lib/calico/mtu: pods have {mtu}");
+            tracing::info!("wrote /var/lib/calico/mtu: the MTU of pods is {mtu}");
         }
         Ok(())
     };

@@ -75,19 +75,19 @@ impl NodeNameSource<'_> {
             NodeNameSource::Host(name) => (name, "the host"),
             NodeNameSource::Builder(name) => {
                 tracing::warn!(
-                    "the name of the node is not known: a template that asks for it has {name}, the name of this \
-                     machine, on every node of this image, and /var/lib/calico/{NAME} is not written; have each node \
-                     write its own name there before its first pod, or set KUBERNETES_NODE_NAME if there is only one"
+                    "the name of the node is unknown: a template with its placeholder contains {name}, the name of \
+                     this machine, on every node of this image, and /var/lib/calico/{NAME} is not written; write each \
+                     node's own name there before its first pod, or set KUBERNETES_NODE_NAME if there is only one node"
                 );
                 return;
             }
             NodeNameSource::Unknown => return,
         };
         match ensure(layout, name) {
-            Ok(NodeNameFile::Written) => tracing::info!("this node is {name}"),
+            Ok(NodeNameFile::Written) => tracing::info!("wrote /var/lib/calico/{NAME}: this node is {name}"),
             Ok(NodeNameFile::Same) => {}
             Ok(NodeNameFile::Other(there)) => tracing::error!(
-                "/var/lib/calico/{NAME} says that this node is {there}, {source} says {name}; the file stays. If the \
+                "/var/lib/calico/{NAME} has the node name {there}, but {source} has {name}; keeping the file; if the \
                  node was renamed, release the addresses of {there} and remove the file"
             ),
             Err(error) => tracing::warn!("{error}"),

@@ -75,8 +75,8 @@ pub enum StateError {
     #[error(transparent)]
     File(#[from] AtomicFileError),
     /// The content is invalid.
-    #[error("{} is damaged ({source}); remove it, and what is on the node is taken for somebody \
-        else's", .path.display())]
+    #[error("{} is damaged ({source}); remove the file; files installed earlier are then treated as not installed by \
+        Calico", .path.display())]
     Content {
         /// The path of the file.
         path: PathBuf,

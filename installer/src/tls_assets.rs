@@ -39,7 +39,7 @@ impl TlsAssets {
                 Ok(found) if found.is_file() => drop(modes.insert(name, found.permissions().mode() & 0o777)),
                 Ok(_) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-                Err(source) => return Err(AtomicFileError { action: "look at", path, source }),
+                Err(source) => return Err(AtomicFileError { action: "examine", path, source }),
             }
         }
         Ok(TlsAssets { directory: directory.to_owned(), modes })
@@ -71,7 +71,7 @@ impl TlsAssets {
                 Some(mode) => drop(atomic_file::replace(&directory.join(name), &self.read(name)?, *mode)?),
                 None => {
                     let missing = self.directory.join(name);
-                    tracing::warn!("{} is not there; the configuration goes without", missing.display());
+                    tracing::warn!("{} is missing; the configuration is written without it", missing.display());
                 }
             }
         }
@@ -112,7 +112,7 @@ pub fn remove_strays(net_dir: &Path, tls: &Tls) {
         }
         let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         if let Err(error) = removed {
-            tracing::warn!(path = %path.display(), %error, "a left-over file for TLS cannot be removed");
+            tracing::warn!(path = %path.display(), %error, "cannot remove a stale TLS file");
         }
     }
     // The call fails if a file remains in the directory.

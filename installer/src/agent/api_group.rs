@@ -48,8 +48,8 @@ impl ApiGroupWatch {
 fn describe_remedy(configured: ApiGroup, found: ApiGroup) -> String {
     let (configured, found) = (configured.api_version(), found.api_version());
     format!(
-        "the plugins' configuration names the API group {configured}, and Calico's objects are in {found}: set \
-         CALICO_API_GROUP to {found}, with the manifests of deploy/ by calico_api_group of the ConfigMap \
-         calico-config, and restart this pod"
+        "the plugins' configuration names the API group {configured}, but Calico's objects are in {found}; set \
+         CALICO_API_GROUP to {found} (in the manifests of deploy/: calico_api_group of the ConfigMap calico-config) \
+         and restart this pod"
     )
 }

@@ -60,7 +60,7 @@ pub enum ReplayError {
     #[error("{0}")]
     Plugin(String),
     /// The time limit is over.
-    #[error("no answer within {0:?}")]
+    #[error("the datastore did not answer within {0:?}")]
     Timeout(Duration),
 }
 
@@ -91,7 +91,10 @@ pub(crate) async fn replay_repeatedly(
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) {
     if !layout.keeps_state() {
-        tracing::info!("{} is not mounted here: what DELs owe is left to the plugin", layout.state_dir().display());
+        tracing::info!(
+            "{} is not mounted in this container; only the plugin replays deferred DELs",
+            layout.state_dir().display()
+        );
         return pending().await;
     }
     let (mut learned, mut pause, mut reported, mut remaining): (Option<Instant>, _, _, _) = (None, PAUSE, None, 0);
@@ -109,12 +112,12 @@ pub(crate) async fn replay_repeatedly(
                 }
                 (remaining, reported) = (pass.remaining, None);
                 if pass.replayed > 0 {
-                    tracing::info!("paid the debts of {} earlier DELs; {} are left", pass.replayed, pass.remaining);
+                    tracing::info!("replayed {} deferred DELs; {} remain", pass.replayed, pass.remaining);
                 }
             }
             Err(reason) => {
                 if reported.as_ref() != Some(&reason) {
-                    tracing::info!("what earlier DELs owe, if anything, is not paid now: {reason}");
+                    tracing::info!("cannot replay deferred DELs now, trying again if there are any: {reason}");
                 }
                 reported = Some(reason);
             }
@@ -142,7 +145,9 @@ pub(crate) async fn replay_once(
     };
     let outcome = timeout(patience, replaying).await.unwrap_or(Err(ReplayError::Timeout(patience)));
     if let Err(reason) = outcome {
-        tracing::info!("the identity of the datastore is not learned now; the first GC or payment learns it: {reason}");
+        tracing::info!(
+            "cannot read the identity of the datastore now; the first GC or replay of a deferred DEL reads it: {reason}"
+        );
     }
 }
 

@@ -46,7 +46,10 @@ pub enum AgentError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// Calico's objects moved to another API group, so the plugins' configuration may name the previous group.
-    #[error("Calico's objects moved from the API group {was} to {now}: the agent ends, to begin again for {now}")]
+    #[error(
+        "Calico's objects moved from the API group {was} to {now}; the agent ends, so that its container starts \
+        again for {now}"
+    )]
     Moved {
         /// The group when the agent started.
         was: &'static str,
@@ -95,7 +98,7 @@ pub async fn run(
     let status = SharedStatus::default();
     let token = pod.filter(|_| settings.manages_token).map(|pod| Refresher::new(settings, pod, kubeconfig));
     if token.is_none() {
-        tracing::info!("the token of the plugins is left to others: CALICO_MANAGE_CNI is false, or this is no pod");
+        tracing::info!("not managing the plugins' token: CALICO_MANAGE_CNI is false or this process is not in a pod");
     }
     *status.get() = Status { begun: now.boot, refreshes: token.is_some(), ..Status::default() };
     let listener = server::listen(settings.listen).await?;
@@ -114,8 +117,8 @@ pub async fn run(
         (was, now) = moved => {
             return Err(AgentError::Moved { was: was.api_version(), now: now.api_version() });
         }
-        _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
-        _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
+        _ = terminate.recv() => tracing::info!("received SIGTERM; the agent ends"),
+        _ = interrupt.recv() => tracing::info!("received SIGINT; the agent ends"),
     }
     Ok(())
 }
@@ -185,7 +188,7 @@ impl<K: FnMut() -> FileCheck> Agent<K> {
         status.counts.clock_jumps += u64::from(reason == RefreshReason::ClockJump);
         match outcome {
             Ok((IssuedToken { lifetime, expires, .. }, _)) => {
-                tracing::info!("the plugins have a new token for {} s: {reason}", lifetime.as_secs());
+                tracing::info!("the plugins have a new token, valid for {} s: {reason}", lifetime.as_secs());
                 status.held = Some(HeldToken { since: now, lifetime });
                 status.expires = Some(expires);
                 status.counts.refreshes += 1;

@@ -59,11 +59,11 @@ pub struct RefreshSchedule {
 impl fmt::Display for RefreshReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            RefreshReason::Start => "the agent has begun",
-            RefreshReason::Due => "it is time",
-            RefreshReason::ClockJump => "the clock was set",
+            RefreshReason::Start => "the agent started",
+            RefreshReason::Due => "a refresh was due",
+            RefreshReason::ClockJump => "the node's clock was set",
             RefreshReason::Rotation => "this pod's own token was replaced",
-            RefreshReason::Refused => "the API server refuses the present one",
+            RefreshReason::Refused => "the API server rejected the previous token",
         })
     }
 }

@@ -28,8 +28,8 @@ const MOST_CONNECTIONS: usize = 16;
 /// The error if the port cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot listen on {address}: {source}; is another agent there? CNI_AGENT_LISTEN names another address, which the \
-     probes of the pod have to name too"
+    "cannot listen on {address}: {source}; end the other agent if one listens there, or set CNI_AGENT_LISTEN and the \
+     probes of the pod to another address"
 )]
 pub struct ListenError {
     address: SocketAddr,
@@ -121,7 +121,7 @@ mod tests {
         let live = ask("GET /liveness HTTP/1.1\r\nHost: x");
         assert!(live.starts_with("HTTP/1.1 200 OK\r\n") && live.ends_with("\r\n\r\nlive\n"), "{live}");
         let ready = ask("GET /readiness?verbose HTTP/1.1");
-        assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("there is no token"), "{ready}");
+        assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("the plugins have no token"), "{ready}");
     }
 
     #[test]

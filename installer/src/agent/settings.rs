@@ -33,7 +33,7 @@ pub struct AgentSettings {
 
 /// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name}={value}: write {wanted}")]
+#[error("{name}={value} is invalid; set {wanted}")]
 pub struct AgentSettingsError {
     name: &'static str,
     value: String,
@@ -42,15 +42,19 @@ pub struct AgentSettingsError {
 
 /// The variables, for `--help`.
 pub const VARIABLES: [Variable; 6] = [
-    variable("CALICO_MANAGE_CNI", "true", "whether this agent refreshes the token of the plugins"),
-    variable("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_ACCOUNT, "whose token the plugins get"),
-    variable("CNI_TOKEN_LIFETIME", "24h", "how long a token is to hold, at least 10m; the API server may give less"),
-    variable("CNI_TOKEN_REFRESH_INTERVAL", "", "pause between two tokens [default: a quarter of what is left]"),
-    variable("CNI_TOKEN_TRIAL_INTERVAL", "30s", "pause between two trials of the token that the plugins have"),
+    variable("CALICO_MANAGE_CNI", "true", "whether this agent renews the plugins' token"),
+    variable("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_ACCOUNT, "service account whose token the plugins use"),
+    variable("CNI_TOKEN_LIFETIME", "24h", "lifetime of a token, at least 10m; the API server may grant a shorter one"),
+    variable(
+        "CNI_TOKEN_REFRESH_INTERVAL",
+        "",
+        "interval between two tokens [default: a quarter of the remaining lifetime]",
+    ),
+    variable("CNI_TOKEN_TRIAL_INTERVAL", "30s", "interval between two tests of the plugins' token"),
     variable(
         "CNI_AGENT_LISTEN",
         "127.0.0.1:9097",
-        "address of /readiness, /liveness and /metrics, or off; 0.0.0.0:9097 lets other machines ask",
+        "address of /readiness, /liveness and /metrics, or off; other machines can reach 0.0.0.0:9097",
     ),
 ];
 
@@ -79,7 +83,7 @@ impl AgentSettings {
         };
         // An invalid interval falls back to the token's lifetime, as in upstream (INST-44).
         let interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
-            tracing::warn!("{error}; renewing by the token's lifetime");
+            tracing::warn!("{error}; using a quarter of the token's remaining lifetime");
             None
         });
         let trial = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(DEFAULT_TRIAL);
@@ -149,7 +153,7 @@ mod tests {
             ("CNI_TOKEN_TRIAL_INTERVAL", "0"),
         ] {
             let error = settings(&[(name, value)]).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{name}={value}: write ")), "{error}");
+            assert!(error.starts_with(&format!("{name}={value} is invalid; set ")), "{error}");
         }
         assert_eq!(settings(&[("CNI_TOKEN_REFRESH_INTERVAL", "often")]).unwrap().pace.interval, None);
     }

@@ -79,14 +79,14 @@ impl Status {
 
     fn token_is_ready(&self, now: Duration) -> Result<(), ProbeFailure> {
         let Some(held) = self.held else {
-            let reason = self.failure.as_deref().unwrap_or("none was asked for yet");
-            return Err(ProbeFailure(format!("there is no token for the plugins: {reason}")));
+            let reason = self.failure.as_deref().unwrap_or("no token was requested yet");
+            return Err(ProbeFailure(format!("the plugins have no token: {reason}")));
         };
         let because = self.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
         if !held.is_fresh(now) {
             let seconds = held.remaining(now).as_secs();
             return Err(ProbeFailure(format!(
-                "the token holds for {seconds} s more, less than a quarter of its lifetime{because}"
+                "the plugins' token is valid for {seconds} s more, less than a quarter of its lifetime{because}"
             )));
         }
         if self.unanswered >= OUT_OF_REACH {
@@ -99,9 +99,9 @@ impl Status {
     /// Records a failure, and logs a warning if the reason is a new one.
     pub fn record_failure(&mut self, reason: String) {
         if self.failure.as_ref() == Some(&reason) {
-            tracing::debug!("still: {reason}");
+            tracing::debug!("still cannot renew or test the plugins' token, trying again: {reason}");
         } else {
-            tracing::warn!("{reason}");
+            tracing::warn!("cannot renew or test the plugins' token, trying again: {reason}");
         }
         self.failure = Some(reason);
     }
@@ -122,13 +122,15 @@ impl Status {
             return Ok(());
         }
         if self.held.is_some_and(|held| held.remaining(now).is_zero()) {
-            return Err(ProbeFailure("the token has expired".into()));
+            return Err(ProbeFailure("the plugins' token has expired".into()));
         }
         let (since, planned) = self.last.map_or((self.begun, Duration::ZERO), |last| (last.at, self.pause));
         let idle = now.saturating_sub(since);
         if idle > 2 * planned + SLACK {
             let (seconds, planned) = (idle.as_secs(), planned.as_secs());
-            return Err(ProbeFailure(format!("no token was asked for in {seconds} s; {planned} s were planned")));
+            return Err(ProbeFailure(format!(
+                "no token was requested for {seconds} s; the planned interval is {planned} s"
+            )));
         }
         Ok(())
     }
@@ -147,20 +149,20 @@ impl Status {
         metric(
             "gauge",
             "token_expiry_timestamp_seconds",
-            "When the token of the plugins ends; 0 without one.",
+            "Expiry of the plugins' token in seconds since 1970; 0 without a token.",
             expires,
         );
         for (name, help, count) in [
-            ("token_refreshes_total", "Tokens that were asked for and written.", refreshes),
-            ("token_refresh_failures_total", "Attempts to renew the token that failed.", failures),
-            ("token_refused_total", "Tokens that the API server refused before their end.", refused),
-            ("clock_jumps_total", "Times that the clock of the node was set.", clock_jumps),
-            ("files_mended_total", "Installed files that were missing or changed and put back.", restored),
+            ("token_refreshes_total", "Tokens that were requested and written to the kubeconfig.", refreshes),
+            ("token_refresh_failures_total", "Failed attempts to renew the token.", failures),
+            ("token_refused_total", "Tokens that the API server rejected before they expired.", refused),
+            ("clock_jumps_total", "Detected jumps of the node's clock.", clock_jumps),
+            ("files_mended_total", "Installed files that were missing or changed and have been restored.", restored),
         ] {
             metric("counter", name, help, count.into());
         }
         let ok = self.missing.is_none().into();
-        metric("gauge", "install_ok", "Whether everything that was installed is in place.", ok);
+        metric("gauge", "install_ok", "1 if all installed files are in place, else 0.", ok);
         text
     }
 }
@@ -202,14 +204,14 @@ mod tests {
         let failing = Status { failure: Some("no answer".into()), ..good() };
         assert_eq!(
             failing.readiness(secs(560)).unwrap_err().to_string(),
-            "the token holds for 140 s more, less than a quarter of its lifetime: no answer"
+            "the plugins' token is valid for 140 s more, less than a quarter of its lifetime: no answer"
         );
     }
 
     #[test]
     fn agent_is_not_ready_without_a_token_a_response_or_the_files() {
         let begun = Status { begun: secs(99), refreshes: true, ..Status::default() };
-        assert!(begun.readiness(secs(100)).unwrap_err().to_string().ends_with("none was asked for yet"));
+        assert!(begun.readiness(secs(100)).unwrap_err().to_string().ends_with("no token was requested yet"));
         assert_eq!(Status { unanswered: 1, ..good() }.readiness(secs(101)), Ok(()));
         assert!(Status { unanswered: 2, ..good() }.readiness(secs(101)).is_err());
         let missing = Status { missing: Some("calico is gone".into()), ..good() };
@@ -234,7 +236,7 @@ mod tests {
         assert_eq!(without_token.liveness(secs(560)), Ok(()));
         assert_eq!(
             without_token.liveness(secs(561)).unwrap_err().to_string(),
-            "no token was asked for in 461 s; 200 s were planned"
+            "no token was requested for 461 s; the planned interval is 200 s"
         );
         let begun = Status { begun: secs(100), refreshes: true, ..Status::default() };
         assert!(begun.liveness(secs(160)).is_ok() && begun.liveness(secs(161)).is_err());
@@ -244,7 +246,7 @@ mod tests {
     fn expired_token_fails_liveness() {
         let retrying = |at| Status { last: Some(RefreshAttempt { at, succeeded: false }), pause: secs(5), ..good() };
         assert_eq!(retrying(secs(690)).liveness(secs(699)), Ok(()));
-        assert_eq!(retrying(secs(695)).liveness(secs(700)).unwrap_err().to_string(), "the token has expired");
+        assert_eq!(retrying(secs(695)).liveness(secs(700)).unwrap_err().to_string(), "the plugins' token has expired");
     }
 
     #[test]

@@ -86,8 +86,8 @@ async fn agent_ends_with_an_error_when_objects_move_to_another_api_group() {
         ended = run(&settings, None, kubeconfig, Some(group), FileCheck::default, pending()) => ended.unwrap_err(),
         _ = tokio::spawn(hour()) => panic!("the agent goes on"),
     };
-    let expected = "Calico's objects moved from the API group crd.projectcalico.org/v1 to projectcalico.org/v3: the \
-        agent ends, to begin again for projectcalico.org/v3";
+    let expected = "Calico's objects moved from the API group crd.projectcalico.org/v1 to projectcalico.org/v3; the \
+        agent ends, so that its container starts again for projectcalico.org/v3";
     assert_eq!(error.to_string(), expected);
     assert_eq!(asked.load(Ordering::Relaxed), BEFORE + 2, "two looks in a row found the other group");
 }

@@ -40,7 +40,7 @@ impl Binaries {
         let (mut plans, mut skipped) = (Vec::new(), Vec::new());
         for (place, directory) in layout.bin_dirs() {
             if !directory.is_dir() {
-                skipped.push((directory, "is not there"));
+                skipped.push((directory, "does not exist"));
                 continue;
             }
             atomic_file::sweep(&directory);
@@ -49,7 +49,7 @@ impl Binaries {
             if is_writeable(&directory) || !plan.writes() {
                 plans.push(plan);
             } else if settings.update == Update::Never && plan.has_both() {
-                tracing::info!("{} is not writeable; what is there is used", directory.display());
+                tracing::info!("{} is not writeable; the programs in it are used", directory.display());
                 plan.tasks.retain(|task| !task.writes());
                 plans.push(plan);
             } else {
@@ -133,14 +133,14 @@ pub enum BinariesError {
         writing", list(.0))]
     NoDirectory(Vec<(PathBuf, &'static str)>),
     /// A program's path is occupied by something other than a file.
-    #[error("{} is no file and in the way of the plugin of that name; remove it, or name the plugin in \
-        SKIP_CNI_BINARIES if it is not Calico's", .0.display())]
+    #[error("{} is not a regular file, so the plugin of that name cannot be installed; remove it, or add the name to \
+        SKIP_CNI_BINARIES if the plugin is not Calico's", .0.display())]
     NoFile(PathBuf),
     /// A program of this container cannot be read, or its copy cannot be written.
     #[error(transparent)]
     Copy(#[from] AtomicFileError),
     /// The copy differs from the source.
-    #[error("{} was written and reads back otherwise; is the disk sound?", .0.display())]
+    #[error("the copy {} differs from its source after it was written; check the disk", .0.display())]
     Differs(PathBuf),
     /// The copy cannot be run.
     #[error(transparent)]
@@ -157,7 +157,7 @@ fn carry_out(plan: &Plan) -> Result<(), BinariesError> {
     for ProgramTask { name, source, step, .. } in &plan.tasks {
         let target = plan.directory.join(name);
         match step {
-            ProgramAction::Keep => tracing::info!("{} is there and stays as it is", target.display()),
+            ProgramAction::Keep => tracing::info!("{} exists and is kept", target.display()),
             ProgramAction::Same => {
                 if name == CALICO {
                     run_once(&target)?;
@@ -218,7 +218,7 @@ mod tests {
         let mut source =
             SourceProgram { path: from, name: "portmap".into(), digest: digest::of_bytes(b"newer"), mode: 0o755 };
         let error = copy(&source, &to).unwrap_err();
-        assert!(error.to_string().contains("reads back otherwise"), "{error}");
+        assert!(error.to_string().contains("differs from its source"), "{error}");
         assert_eq!(fs::read(&to).unwrap(), b"old");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 

@@ -255,7 +255,7 @@ mod tests {
         fs::create_dir(dir.path().join("portmap")).unwrap();
         for update in [None, Some("true"), Some("false")] {
             let error = plan(update, |name| Present::look(&dir.path().join(name), |_| true)).unwrap_err().to_string();
-            assert!(error.starts_with("/bin/portmap is no file"), "{error}");
+            assert!(error.starts_with("/bin/portmap is not a regular file"), "{error}");
         }
     }
 

@@ -42,7 +42,7 @@ impl OptionSpec {
                 return ParsedArguments::Help;
             }
             let Some(text) = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')) else {
-                return ParsedArguments::Invalid(format!("`{argument}` is not known"));
+                return ParsedArguments::Invalid(format!("unknown argument `{argument}`"));
             };
             let (name, value) = match text.split_once('=') {
                 Some((name, value)) => (name, Some(value.to_owned())),
@@ -56,7 +56,7 @@ impl OptionSpec {
                     None => return ParsedArguments::Invalid(format!("`{argument}` needs a value")),
                 }
             } else {
-                return ParsedArguments::Invalid(format!("`{argument}` is not known"));
+                return ParsedArguments::Invalid(format!("unknown argument `{argument}`"));
             }
         }
         ParsedArguments::Run(given)
@@ -144,9 +144,9 @@ mod tests {
     fn help_is_recognized_and_invalid_arguments_rejected() {
         assert_eq!(parse("--yes --help"), ParsedArguments::Help);
         for (line, complaint) in [
-            ("now", "`now` is not known"),
-            ("--no", "`--no` is not known"),
-            ("--yes=no", "`--yes=no` is not known"),
+            ("now", "unknown argument `now`"),
+            ("--no", "unknown argument `--no`"),
+            ("--yes=no", "unknown argument `--yes=no`"),
             ("-o", "`-o` needs a value"),
             ("--root=", "`--root=` needs a value"),
         ] {

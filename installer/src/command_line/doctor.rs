@@ -15,23 +15,21 @@ const SPEC: OptionSpec =
     OptionSpec { options: &["o", "output", "root", "net-dir", "bin-dir", "secondary-bin-dir"], switches: &[] };
 
 const HELP: &str = "\
-Looks for what is wrong with Calico's CNI plugins on this node, and says the way out. Changes nothing.
+Finds problems of Calico's CNI plugins on this node and names a remedy for each. Changes nothing.
 
 Usage: calico doctor [-o json] [--root DIR] [--net-dir DIR] [--bin-dir DIR] [--secondary-bin-dir DIR]
 
   -o, --output FORMAT          text or json [default: text]
-      --root DIR               what to take for /; with a directory `host` in it, the node's directories are mounted \
-    below that
-      --net-dir DIR            configuration directory of the container runtime, on the node [default: CNI_NET_DIR, \
-    else the one
-                               that was installed into, else /etc/cni/net.d]
-      --bin-dir DIR            plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a \
-    container it
-                               is looked for where it is mounted, at /host/opt/cni/bin
-      --secondary-bin-dir DIR  the second one, if programs were installed there; in a container /host/secondary-bin-dir
-  -h, --help                   this text
+      --root DIR               directory to use as / [default: /]; if it contains a directory `host`, the node's
+                               directories are mounted below that directory
+      --net-dir DIR            configuration directory of the container runtime, on the node [default: CNI_NET_DIR,
+                               else the directory of the installation, else /etc/cni/net.d]
+      --bin-dir DIR            plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a
+                               container its mount point /host/opt/cni/bin is used
+      --secondary-bin-dir DIR  second plugin directory, if it has programs; in a container /host/secondary-bin-dir
+  -h, --help                   print this text
 
-Exit status 1 when a check fails; a warning is no failure.
+The exit status is 1 if a check fails. A warning is not a failure.
 
 Examples:
   calico doctor
@@ -46,7 +44,7 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
             None | Some("text" | "table") => Format::Text,
             Some("json") => Format::Json,
             Some(other) => {
-                return exit_with(2, &format!("calico doctor: `{other}` is no format; write text or json"));
+                return exit_with(2, &format!("calico doctor: invalid format `{other}`; use text or json"));
             }
         };
         let layout = given.layout();

@@ -13,15 +13,15 @@ use crate::agent::DEFAULT_LISTEN;
 const SPEC: OptionSpec = OptionSpec { options: &["port", "host", "type", "timeout"], switches: &[] };
 
 const HELP: &str = "\
-Asks a process of Calico's whether it is well: exit status 0 if so.
+Queries a health probe of a Calico process. The exit status is 0 if the process is healthy.
 
 Usage: calico health [--port N] [--host HOST] [--type readiness|liveness] [--timeout DURATION]
 
-      --port N            its port for probes [default: 9097, this node's agent]
-      --host HOST         where it is [default: localhost]
+      --port N            port of the probes [default: 9097, this node's agent]
+      --host HOST         host of the process [default: localhost]
       --type TYPE         readiness or liveness [default: readiness]
-      --timeout DURATION  how long it may take [default: 5s]
-  -h, --help              this text
+      --timeout DURATION  time limit [default: 5s]
+  -h, --help              print this text
 ";
 
 /// Runs the command.
@@ -38,13 +38,13 @@ pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
 /// Reasons for rejecting an argument.
 #[derive(Debug, thiserror::Error)]
 enum HealthArgumentError {
-    #[error("`{0}` is no port")]
+    #[error("invalid port `{0}`")]
     Port(String),
-    #[error("`{0}` is neither readiness nor liveness")]
+    #[error("invalid type `{0}`; use readiness or liveness")]
     Probe(String),
     #[error(transparent)]
     Timeout(#[from] DurationError),
-    #[error("--timeout must be above 0")]
+    #[error("invalid timeout 0; use a duration above 0")]
     NoTimeout,
 }
 

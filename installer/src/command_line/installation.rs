@@ -89,7 +89,7 @@ fn install_or_stay(
     installation.run()?;
     // Outside of a pod there is no token to renew, and a person waits for the prompt.
     if settings.stay && account.is_some() {
-        tracing::info!("staying as the agent; SLEEP=false ends after the installation");
+        tracing::info!("running as the agent; SLEEP=false ends the process after the installation");
         return run_agent(&installation, Some(true), &lookup, replay);
     }
     if !settings.try_for.is_zero() {
@@ -128,55 +128,57 @@ fn run_agent(
     Ok(())
 }
 
+/// The help of `calico install` before the variables.
+const INSTALL_HELP: &str = "\
+Installs Calico's CNI plugins, their credentials and their configuration on this node.
+
+Usage: calico install [--root DIR]
+
+      --root DIR  directory to use as /: the root of a container if it contains a directory `host`, in which the node's
+                  directories are mounted; else the root of a node, or of a node's image
+  -h, --help      print this text
+
+In a container the node's directories are expected at /host/opt/cni/bin, /host/secondary-bin-dir (optional) and
+/host/etc/cni/net.d, and /var/lib/calico at the same path. The environment contains all other settings:
+";
+
+/// The help of `calico install` after the variables.
+const INSTALL_NOTES: &str = "
+A second run changes no file that is up to date. A failed run keeps the previous installation.
+
+Example, a node without a container: calico install --root /
+It installs calico and calico-ipam, the configuration, and the node's name from KUBERNETES_NODE_NAME or the host. It
+does not install other plugins (portmap, loopback), which are in the image, or calico-kubeconfig, which needs a pod's
+account. An image of a node gets no name without KUBERNETES_NODE_NAME: each node writes /var/lib/calico/nodename.
+";
+
+/// The help of `calico refresh-token` before the variables.
+const REFRESH_TOKEN_HELP: &str = "\
+Runs permanently. Renews the token in the plugins' kubeconfig, and restores the files that `calico install` has
+installed with the same environment. Replays deferred DELs of this node with the plugins' token. Needs a pod whose
+service account may create serviceaccounts/token of the plugins' account.
+
+Usage: calico refresh-token [--root DIR]
+
+      --root DIR  directory to use as / [default: /]; if it contains a directory `host`, the node's directories are
+                  mounted below that directory
+  -h, --help      print this text
+
+";
+
 fn install_help() -> String {
-    let mut text = String::from(
-        "Installs Calico's CNI plugins, their credentials and their configuration on this node.\n\
-         \n\
-         Usage: calico install [--root DIR]\n\
-         \n      \
-               --root DIR  what to take for /: with a directory `host` in it a container's root, in which the \
-               node's\n                  \
-                           directories are mounted below host/; else that of a node, or of the image of one\n  \
-           -h, --help      this text\n\
-         \n\
-         In a container the node's directories are expected at /host/opt/cni/bin, /host/secondary-bin-dir (optional) \
-         and\n\
-         /host/etc/cni/net.d, and /var/lib/calico at its own place. Everything else is in the environment:\n",
-    );
+    let mut text = String::from(INSTALL_HELP);
     for (title, variables) in GROUPS {
         text.push('\n');
         text.push_str(&variables_help(title, variables));
     }
-    text.push_str(
-        "\nA second run changes nothing that is as it should be. A run that fails leaves what was installed before.\n\
-         \nExample, a node without a container: calico install --root /\n\
-         It brings calico and calico-ipam, the configuration, and the node's name from KUBERNETES_NODE_NAME or the \
-         host. What it\n\
-         does not bring: other plugins (portmap, loopback), which are in the image; and calico-kubeconfig, which needs \
-         a pod's\n\
-         account. An image of a node gets no name without KUBERNETES_NODE_NAME: each node writes \
-         /var/lib/calico/nodename.\n",
-    );
+    text.push_str(INSTALL_NOTES);
     text
 }
 
 fn refresh_token_help() -> String {
-    let mut text = String::from(
-        "Keeps the token in the plugins' kubeconfig fresh, for as long as it runs, and puts back what `calico install` \
-         has\n\
-         installed with the same environment. Pays what DELs of this node owe, with the plugins' token. Needs a pod \
-         whose service account may create serviceaccounts/token of the plugins'\naccount.\n\
-         \n\
-         Usage: calico refresh-token [--root DIR]\n\
-         \n      \
-               --root DIR  what to take for /; with a directory `host` in it, the node's directories are mounted below \
-               that\n  \
-           -h, --help      this text\n\
-         \n\
-         ",
-    );
-    text.push_str(&variables_help("Environment, beside that of `calico install`", &VARIABLES));
-    text
+    let variables = variables_help("Environment, in addition to that of `calico install`", &VARIABLES);
+    format!("{REFRESH_TOKEN_HELP}{variables}")
 }
 
 #[cfg(test)]

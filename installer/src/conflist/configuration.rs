@@ -28,8 +28,8 @@ pub enum ConflistError {
     Template(#[from] TemplateError),
     /// Calico's plugin would reject the configuration, and so fail every ADD and DEL.
     #[error(
-        "{name} is not written, as Calico's plugin would refuse it: {reason}; correct the template, or the variable \
-         that is filled in there"
+        "{name} is not written, as Calico's plugin would reject it: {reason}; correct the template, or the variable of \
+         the placeholder"
     )]
     Refused {
         /// The file name that was to be written.
@@ -80,7 +80,7 @@ impl Conflist {
         let origin = (without_token != text).then(|| digest::of_bytes(without_token.as_bytes()));
         let chain = Chain::new(&conf);
         if chain.calicos() > 1 {
-            return Err(refused("the plugin calico is in it twice".to_owned()));
+            return Err(refused("the plugin calico occurs twice".to_owned()));
         }
         let pattern = match origin {
             Some(_) => Chain::new(&template::parse(&values.clone().with_token(TOKEN.to_owned()).fill(&template))?),

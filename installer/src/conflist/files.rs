@@ -95,13 +95,16 @@ impl Former {
         let old = &settings.old_conf_name;
         if !is_read(old) && target.directory.join(old).is_file() {
             // Cilium renames the configurations of other networks in this way (`.cilium_bak`).
-            tracing::warn!("{old} stays: runtimes read no file of this name; CNI_OLD_CONF_NAME names it");
+            tracing::warn!("keeping {old}, which CNI_OLD_CONF_NAME names: runtimes read no file of this name");
         } else if !old.is_empty() && *old != target.name {
             let former = former(old, state);
             match regular_file::contents(&former.path) {
                 Ok(text) if is_calicos(&text) => all.push(former),
                 Ok(_) => {
-                    tracing::warn!("{} is not Calico's and stays; CNI_OLD_CONF_NAME names it", former.path.display())
+                    tracing::warn!(
+                        "keeping {}, which CNI_OLD_CONF_NAME names: the file is not Calico's",
+                        former.path.display()
+                    )
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => warn_unreadable(&former.path, &error),
@@ -112,7 +115,9 @@ impl Former {
             match regular_file::contents(&former.path) {
                 _ if all.iter().any(|known| known.name == name) => {}
                 Ok(text) if is_ours_in(&text, &former.recorded) => all.push(former),
-                Ok(_) => tracing::warn!("{} was changed since it was installed and stays", former.path.display()),
+                Ok(_) => {
+                    tracing::warn!("keeping {}: the file was changed after the installation", former.path.display())
+                }
                 Err(error) if error.kind() == ErrorKind::NotFound => state.forget(Place::Net, &name),
                 Err(error) => warn_unreadable(&former.path, &error),
             }
@@ -127,7 +132,7 @@ impl Former {
 }
 
 fn warn_unreadable(path: &Path, error: &io::Error) {
-    tracing::warn!(path = %path.display(), %error, "an old configuration cannot be read");
+    tracing::warn!(path = %path.display(), %error, "cannot read an old configuration; keeping the file");
 }
 
 /// Returns the configurations that are recorded under other names.

@@ -66,22 +66,22 @@ impl Conflist {
         let change = atomic_file::amend(&path, whole.mode, is_whole, change)?;
         if let Some((copy, reason)) = copied? {
             tracing::warn!(
-                "{}: {reason}; it was replaced, and plugins that others chained into it are no longer there: its copy \
-                 is {}; add them again, then remove the copy",
+                "{}: {reason}; replaced the file without the plugins that other programs chained into it; its copy is \
+                 {}; add these plugins again, then remove the copy",
                 path.display(),
                 copy.display()
             );
         }
         if !last.taken.is_empty() {
             tracing::warn!(
-                "{}: the plugins {} were taken for Calico's own, as templates make them and the note does not know the \
-                 file; add them again if they were yours",
+                "{}: removed the plugins {} as Calico's own, because templates contain them and the file is not \
+                 recorded; add them again if they were yours",
                 path.display(),
                 last.taken.join(", ")
             );
         }
         if !last.foreign.is_empty() {
-            tracing::info!("{}: plugins of others stay in it: {}", path.display(), last.foreign.join(", "));
+            tracing::info!("{}: keeping the plugins of other programs: {}", path.display(), last.foreign.join(", "));
         }
         Ok(Written { change, rendering: last.rendering })
     }
@@ -119,7 +119,8 @@ impl Conflist {
                 state.forget(Place::Net, &former.name);
             }
             Err(error) => {
-                tracing::warn!(path = %former.path.display(), error, "an old configuration cannot be removed");
+                tracing::warn!(path = %former.path.display(), error, "cannot remove an old configuration; the next \
+                    installation tries again");
             }
         }
     }

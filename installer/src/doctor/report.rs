@@ -154,7 +154,7 @@ mod tests {
     fn report() -> DoctorReport {
         let findings = vec![
             Finding::new("journal", pass("empty")),
-            Finding::new("token", warn("holds for 5 min", "is the agent running?")),
+            Finding::new("token", warn("valid for 5 min", "is the agent running?")),
             Finding::new("pools", Err("the API server is not reached".into())),
         ];
         DoctorReport { node: "node1".into(), findings }
@@ -164,7 +164,7 @@ mod tests {
     fn text_report_has_a_line_per_finding_and_per_remedy() {
         let expected = "\
 ok       journal  empty
-warn     token    holds for 5 min
+warn     token    valid for 5 min
                   -> is the agent running?
 skipped  pools    the API server is not reached
 1 ok, 1 warnings, 0 failures, 1 skipped

@@ -167,8 +167,8 @@ impl Installation<'_> {
             ConfigTrial::Passed => tracing::info!("the new configuration works: the datastore is ready"),
             ConfigTrial::NotTried(reason) => tracing::info!("the new configuration is not tried: {reason}"),
             ConfigTrial::Failed(said) => tracing::warn!(
-                "the new configuration does not work yet and is put in place all the same, as calico-node or \
-                 kube-controllers may have to start first: {said}"
+                "the new configuration does not work yet and is installed anyway, as calico-node or kube-controllers \
+                 may have to start first: {said}"
             ),
         }
     }
@@ -193,10 +193,10 @@ impl Installation<'_> {
         match state.save(self.layout) {
             Ok(()) => {}
             Err(error) if self.layout.keeps_state() => tracing::warn!(
-                "what was installed is not noted: {error}; until a run can note it, other plugins than Calico's are \
-                 not updated and `calico uninstall` leaves what it does not know of"
+                "cannot record the installed files: {error}; until a run records them, plugins other than Calico's are \
+                 not updated and `calico uninstall` keeps unrecorded files"
             ),
-            Err(error) => tracing::info!("what was installed is not noted: {error}"),
+            Err(error) => tracing::info!("cannot record the installed files: {error}"),
         }
     }
 }
@@ -232,8 +232,8 @@ fn warn_of_hand_work(conflist: &Conflist) {
     let kubeconfig = &conf.kubernetes.kubeconfig;
     if !kubeconfig.is_empty() && !kubeconfig.split(':').any(|path| Path::new(path).exists()) {
         tracing::warn!(
-            "{kubeconfig} is not there, and outside of a pod it is not made: no pod will start before a kubeconfig of \
-             the plugins' account is"
+            "the kubeconfig {kubeconfig} is missing and is not created outside of a pod, so no pod starts; write a \
+             kubeconfig for the plugins' account"
         );
     }
 }

@@ -77,7 +77,7 @@ impl<'a> InstallReconciler<'a> {
         let keeps = self.installation.is_recorded()?;
         if !keeps {
             let name = &self.installation.settings.conf_name;
-            tracing::info!("only the token is looked after: {name} was not installed from this environment");
+            tracing::info!("renewing only the token: {name} was not installed from this environment");
         }
         self.keeps = Some(keeps);
         Ok(keeps)
@@ -181,12 +181,12 @@ impl ConflictBackoff {
     fn reason(&self, path: &Path) -> String {
         let bak = path.with_added_extension("cilium_bak");
         let program = if bak.exists() {
-            format!("Cilium renamed it to {}: remove Cilium, or set its cni.exclusive to false", bak.display())
+            format!("Cilium renamed the file to {}: remove Cilium, or set its cni.exclusive to false", bak.display())
         } else {
-            "another program changes it each time: find out which, and stop it".to_owned()
+            "another program changes the file each time: find and stop this program".to_owned()
         };
         format!(
-            "{} is not as it was installed, and was put back {} times in a row; {program}; it is put back again in {} \
+            "{} is missing or changed, and was restored {} times in a row; {program}; the next restoration is in {} \
              minutes",
             path.display(),
             self.writes,

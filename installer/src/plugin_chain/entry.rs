@@ -24,7 +24,7 @@ const ESCAPE: usize = 6;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// The text is not JSON.
-    #[error("it is not valid JSON (line {line}, column {column})")]
+    #[error("not valid JSON (line {line}, column {column})")]
     Syntax {
         /// The line, from 1.
         line: usize,
@@ -32,7 +32,7 @@ pub enum Unreadable {
         column: usize,
     },
     /// The text is JSON, but not an object.
-    #[error("it is not a JSON object")]
+    #[error("not a JSON object")]
     NoObject,
 }
 

@@ -42,7 +42,7 @@ fn boolean_variables_follow_go_and_empty_values_are_rejected() {
         for value in ["", "yes"] {
             assert_eq!(
                 error(name, value),
-                format!("{name}: `{value}` is neither true nor false; leave it out for its default")
+                format!("{name}: `{value}` is neither true nor false; unset the variable to use its default")
             );
         }
     }

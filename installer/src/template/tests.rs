@@ -106,7 +106,7 @@ fn each_remaining_placeholder_is_reported_once() {
 fn configuration_without_a_plugin_or_its_program_is_reported() {
     assert_eq!(of("{}", &[]), [ConfigProblem::NoPlugin]);
     let missing = of(r#"{"type": "flannel"}"#, &["/opt/cni/bin".into()]);
-    assert!(missing[0].to_string().starts_with("the plugin flannel is not in /opt/cni/bin; "), "{missing:?}");
+    assert!(missing[0].to_string().starts_with("the plugin flannel is missing in /opt/cni/bin, "), "{missing:?}");
 }
 
 #[test]

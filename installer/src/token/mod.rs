@@ -68,7 +68,7 @@ pub async fn check_token(pod: &ServiceAccount, token: &str) -> TokenCheck {
     match timeout(DEADLINE, request_with_token).await {
         Ok(Ok(())) => TokenCheck::Holds,
         Ok(Err(trial)) => trial,
-        Err(_) => TokenCheck::Unanswered(format!("nothing came within {DEADLINE:?}")),
+        Err(_) => TokenCheck::Unanswered(format!("the API server did not answer within {DEADLINE:?}")),
     }
 }
 
@@ -88,7 +88,8 @@ pub struct Claims {
 /// The error for a token that is not a JWT with an expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the token is no JSON Web Token with an `exp`; a service account's token is one, of three parts with dots between"
+    "the token is not a JSON Web Token with the claim `exp`; use the token of a service account, which has three parts \
+     separated by dots"
 )]
 pub struct NoClaims;
 

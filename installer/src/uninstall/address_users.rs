@@ -59,7 +59,7 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
         } else {
             match network.remove_pod_interface(&name) {
                 Ok(true) => report.add_success("remove", what),
-                Ok(false) => report.add_remaining(what, "it is no interface of a pod of Calico's"),
+                Ok(false) => report.add_remaining(what, "it is not the interface of one of Calico's pods"),
                 Err(reason) => {
                     report.add_failure("remove", what, reason);
                     all_done = false;

@@ -59,14 +59,16 @@ pub(super) async fn release(
 ) -> bool {
     if conf.as_ref().is_ok_and(|conf| conf.datastore.kind() == DatastoreType::Etcdv3) {
         let what = if options.release_addresses { "other endpoints of this node" } else { "endpoints of this node" };
-        report
-            .add_remaining(what, "they stay in the datastore; kube-controllers removes them when the Node is deleted");
+        report.add_remaining(
+            what,
+            "they remain in the datastore; kube-controllers removes them when the Node is deleted",
+        );
     }
     if !options.release_addresses {
         report.add_remaining(
             WHAT,
-            "they stay in the datastore; --release-addresses gives them back, and kube-controllers those of pods when \
-             the Node is deleted",
+            "they remain in the datastore; --release-addresses releases them, and kube-controllers releases those of \
+             pods when the Node is deleted",
         );
         return true;
     }
@@ -78,8 +80,8 @@ pub(super) async fn release(
         Ok((what, besides)) => {
             report.add_success("release", what);
             for (handle, addresses) in besides {
-                let reason = "it is of no container of this network; who made it gives it back, or kube-controllers";
-                report.add_remaining(format!("{addresses}, held as {handle}"), reason);
+                let reason = "it belongs to no container of this network; its owner or kube-controllers releases it";
+                report.add_remaining(format!("{addresses}, allocated to handle {handle}"), reason);
             }
             true
         }

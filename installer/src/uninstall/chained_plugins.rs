@@ -43,7 +43,7 @@ impl<'a> ChainedPlugins<'a> {
                     let kind = plugin_chain::kind(other);
                     report.add_remaining(
                         format!("the plugin {kind} that another program chained into {}", task.file.path.display()),
-                        "it is left out: the configuration that follows has one already",
+                        "it is not moved: the next configuration has a plugin of this type already",
                     );
                 }
                 foreign.retain(|entry| there.place_for(entry) == PlaceFor::More);
@@ -52,12 +52,15 @@ impl<'a> ChainedPlugins<'a> {
             if kinds.is_empty() {
                 continue;
             }
-            let what =
-                format!("the plugins {} that others chained into {}", kinds.join(", "), task.file.path.display());
+            let what = format!(
+                "the plugins {} that other programs chained into {}",
+                kinds.join(", "),
+                task.file.path.display()
+            );
             let Some(following) = &self.following else {
                 report.add_success(
                     "remove",
-                    format!("{what}: no configuration of Calico's follows that they could be chained into"),
+                    format!("{what}: there is no other configuration of Calico's to chain them into"),
                 );
                 continue;
             };
@@ -139,12 +142,15 @@ mod tests {
             let chained = ChainedPlugins::new(&[&node.task], &node.state, node.directory.path());
             assert!(chained.move_foreign(acts, &mut report));
             let left = format!(
-                "the plugin istio-cni that another program chained into {}: it is left out: the configuration that \
-                 follows has one already\n",
+                "the plugin istio-cni that another program chained into {}: it is not moved: the next configuration \
+                 has a plugin of this type already\n",
                 node.task.file.path.display()
             );
             let (said, verb) = (report.to_string(), if acts { "moved" } else { "would move" });
-            assert!(said.contains(&left) && said.contains(&format!("{verb} the plugins mesh that others")), "{said}");
+            assert!(
+                said.contains(&left) && said.contains(&format!("{verb} the plugins mesh that other programs")),
+                "{said}"
+            );
         }
         let text = fs::read_to_string(node.following()).unwrap();
         assert!(text.contains(r#"{"type": "mesh", "n": 1e400}"#) && !text.contains(r#""a": 2"#), "{text}");
@@ -159,7 +165,7 @@ mod tests {
         let mut report = UninstallReport { acted: true, ..UninstallReport::default() };
         assert!(!chained.move_foreign(true, &mut report));
         let said = report.to_string();
-        assert!(said.starts_with("FAILED to move the plugins mesh that others chained into"), "{said}");
+        assert!(said.starts_with("FAILED to move the plugins mesh that other programs chained into"), "{said}");
         assert!(!report.succeeded() && node.task.file.path.exists());
     }
 }

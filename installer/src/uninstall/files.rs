@@ -77,7 +77,7 @@ fn inspect_file(path: &Path, installed: &Installed) -> FoundState {
     };
     match &installed.digest {
         Some(_) if installed.is(&there) || is_extended() => FoundState::Same,
-        Some(_) => FoundState::Changed("it is not the file that was installed: somebody changed it since".into()),
+        Some(_) => FoundState::Changed("the file was changed after the installation".into()),
         None => check_renewed(path),
     }
 }
@@ -86,7 +86,7 @@ fn check_renewed(path: &Path) -> FoundState {
     let is_kubeconfig = path.file_name().is_some_and(|name| name == kubeconfig::NAME);
     let text = regular_file::text(path).unwrap_or_default();
     if is_kubeconfig && text.lines().next().is_some_and(|first| first.contains(CALICO_NODE)) {
-        return FoundState::Changed("calico-node wrote it, and refreshes it".into());
+        return FoundState::Changed("calico-node wrote the file and renews its token".into());
     }
     FoundState::Renewed
 }
@@ -145,7 +145,7 @@ pub(super) fn report_retired(task: &RemovalTask, report: &mut UninstallReport) {
     }
     let path = if is_retired(&task.file.path) { task.file.path.clone() } else { retired(&task.file.path) };
     if path.exists() {
-        report.add_remaining(path.display(), "no runtime reads it by this name; the next run goes on with it");
+        report.add_remaining(path.display(), "no runtime reads a file of this name; the next run removes it");
     }
 }
 
@@ -174,7 +174,8 @@ pub(super) fn remove(task: &RemovalTask, acts: bool, report: &mut UninstallRepor
             false
         }
         _ if was_retired && task.file.path.exists() => {
-            let reason = "somebody has put it back: delete the DaemonSet first, whose agent does, then run it again";
+            let reason = "another program restored the file; delete the DaemonSet, whose agent restores files, then \
+                run this command again";
             report.add_failure("remove", task.file.path.display(), reason);
             false
         }
@@ -232,7 +233,10 @@ mod tests {
             }
             assert_eq!(remove(&task, true, &mut report), !is_put_back);
             assert_eq!((task.file.path.exists(), retired(&task.file.path).exists()), (is_put_back, false));
-            assert_eq!(report.to_string().contains("somebody has put it back: delete the DaemonSet"), is_put_back);
+            assert_eq!(
+                report.to_string().contains("another program restored the file; delete the DaemonSet"),
+                is_put_back
+            );
         }
     }
 

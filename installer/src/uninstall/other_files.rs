@@ -58,19 +58,19 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
     let _held = match held {
         Ok(held) => held,
         Err(LockError::Busy { .. }) => {
-            let reason =
-                "somebody holds its lock, as a DEL does that pays debts; when that ended and it is empty, it can go";
+            let reason = "another process holds the journal's lock, for example to replay deferred DELs; run this command again \
+                 when that process has ended";
             return report.add_remaining(directory.display(), reason);
         }
         Err(error) => return report.add_remaining(directory.display(), error),
     };
     let journal = Journal::new(&directory);
     match journal.entries().map(|entries| entries.len()) {
-        Err(error) => report.add_remaining(directory.display(), format!("it cannot be looked at: {error}")),
+        Err(error) => report.add_remaining(directory.display(), format!("it cannot be read: {error}")),
         Ok(n) if n > 0 => report.add_remaining(
             directory.display(),
             format!(
-                "{n} DELs could not give their addresses back yet: kube-controllers collects those of pods; for the \
+                "{n} deferred DELs have not released their addresses: kube-controllers releases those of pods; for the \
                  others run `calico-ipam check` on another node; then delete this directory"
             ),
         ),
@@ -79,7 +79,7 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
             Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
                 report.add_remaining(
                     directory.display(),
-                    "something else is in it, or a DEL noted a debt in this moment",
+                    "it contains other files, or a DEL was deferred at this moment",
                 );
             }
             Err(error) => report.add_failure("remove", directory.display(), error),
@@ -116,7 +116,7 @@ pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut Un
         }
     }
     for path in entries(&layout.path(RUN_DIR)) {
-        report.add_remaining(path.display(), "plugins and calico-node share it; it is gone after a reboot");
+        report.add_remaining(path.display(), "plugins and calico-node share it; a reboot removes it");
     }
 }
 
@@ -125,8 +125,8 @@ pub(super) fn report_backups(directory: &Path, report: &mut UninstallReport) {
     for path in entries(directory).into_iter().filter(|path| is_backup(path)) {
         report.add_remaining(
             path.display(),
-            "the copy of a configuration that was no JSON object and was replaced; it may \
-            hold a token: remove it when its plugins are added again",
+            "the copy of a configuration that was not a JSON object and was replaced; it may contain a token: remove \
+             it when its plugins are added again",
         );
     }
 }
@@ -142,11 +142,13 @@ fn reason(name: &str) -> &'static str {
     let is = |path: &str| Path::new(path).file_name().is_some_and(|known| known == name);
     let is_database = ["", "-wal", "-shm"].iter().any(|end| is(&format!("{}{end}", DatastoreConf::DEFAULT_PATH)));
     match name {
-        nodename::NAME => "calico-node goes by it, too; another name would be another node to IPAM",
-        state::NAME => "what is still installed is noted in it",
-        _ if name == JOURNAL || is(GROUP_FILE) => "the plugin keeps it; it can go with the last of its programs",
+        nodename::NAME => "calico-node uses it, too; IPAM would treat another name as another node",
+        state::NAME => "it records the files that are still installed",
+        _ if name == JOURNAL || is(GROUP_FILE) => {
+            "the plugin uses it; it can be removed with the last program of the plugin"
+        }
         _ if is_database => "it is the datastore of this node: pools, addresses, endpoints",
-        _ => "the installer did not put it there",
+        _ => "the installer did not write it",
     }
 }
 
@@ -250,7 +252,7 @@ mod tests {
         let lock = File::create(node.layout.journal_lock()).unwrap();
         lock.lock().unwrap();
         let said = node.removed();
-        assert!(said.contains("cni-journal: somebody holds its lock"), "{said}");
+        assert!(said.contains("cni-journal: another process holds the journal's lock"), "{said}");
         assert!(node.layout.journal_lock().exists());
         drop(lock);
         node.removed();
@@ -269,7 +271,7 @@ mod tests {
 
     #[test]
     fn journal_with_deferred_dels_or_foreign_files_is_not_removed() {
-        for (name, reason) in [("a.json", "1 DELs could not give"), ("theirs", "something else is in it")] {
+        for (name, reason) in [("a.json", "1 deferred DELs have not released"), ("theirs", "it contains other files")] {
             let node = Node::new();
             fs::write(node.journal().join(name), "{}").unwrap();
             let said = node.removed();
@@ -303,9 +305,9 @@ mod tests {
         let expected = [
             ("calico.db", database),
             ("calico.db-wal", database),
-            ("nodename", "calico-node goes by it, too; another name would be another node to IPAM"),
-            ("theirs", "the installer did not put it there"),
-            ("ipam.lock", "plugins and calico-node share it; it is gone after a reboot"),
+            ("nodename", "calico-node uses it, too; IPAM would treat another name as another node"),
+            ("theirs", "the installer did not write it"),
+            ("ipam.lock", "plugins and calico-node share it; a reboot removes it"),
         ];
         assert_eq!(left, expected.map(|(name, reason)| (name.to_owned(), reason)));
         fs::write(run.join("10-calico.conflist.unreadable"), "").unwrap();

@@ -87,9 +87,9 @@ fn verdict(found: &FoundFile, named: &BTreeMap<String, String>) -> Verdict {
     match &found.state {
         FoundState::Gone => Verdict::Gone,
         FoundState::Changed(how) => Verdict::Leave(how.clone()),
-        FoundState::Unreadable(reason) => Verdict::Leave(format!("it cannot be looked at: {reason}")),
+        FoundState::Unreadable(reason) => Verdict::Leave(format!("it cannot be read: {reason}")),
         FoundState::Same | FoundState::Renewed => match named.get(&found.name).filter(|_| is_program) {
-            Some(configuration) => Verdict::Leave(format!("{configuration}, which stays, runs it")),
+            Some(configuration) => Verdict::Leave(format!("{configuration}, which is kept, runs it")),
             None => Verdict::Remove,
         },
     }
@@ -123,7 +123,7 @@ mod tests {
                 Verdict::Remove,
                 leave("it was changed since"),
                 Verdict::Gone,
-                leave("it cannot be looked at: permission denied"),
+                leave("it cannot be read: permission denied"),
             ]
         );
     }
@@ -133,7 +133,7 @@ mod tests {
         let named = BTreeMap::from([("loopback".to_owned(), "05-other.conflist".to_owned())]);
         let found = [found(Place::Bin, "loopback", FoundState::Same), found(Place::Net, "loopback", FoundState::Same)];
         let tasks = plan(&found, &named);
-        assert_eq!(tasks[0].verdict, Verdict::Leave("05-other.conflist, which stays, runs it".into()));
+        assert_eq!(tasks[0].verdict, Verdict::Leave("05-other.conflist, which is kept, runs it".into()));
         assert_eq!(tasks[1].verdict, Verdict::Remove);
     }
 

@@ -56,8 +56,8 @@ fn still_served(net_dir: &Path, named: &BTreeMap<String, String>) -> Option<Bloc
         action: "uninstall",
         target: format!("beside {}", net_dir.join(name).display()),
         reason:
-            "this configuration runs Calico's plugins, and the installer did not write it in this form; remove the \
-            file, or run without --tear-down-pods and --release-addresses"
+            "this configuration runs Calico's plugins, and is not as the installer wrote it; remove the file, or run \
+             without --tear-down-pods and --release-addresses"
                 .to_owned(),
     })
 }
@@ -69,8 +69,8 @@ fn of_another_machine(layout: &Layout) -> Option<Blocker> {
     (!is_here).then(|| Blocker {
         action: "uninstall",
         target: "from another machine".to_owned(),
-        reason: "--root has the files of another machine, whose interfaces are not here; run calico uninstall on that \
-            machine, or without --tear-down-pods and --release-addresses"
+        reason: "--root contains the files of another machine, whose interfaces are not in this kernel; run calico \
+            uninstall on that machine, or without --tear-down-pods and --release-addresses"
             .to_owned(),
     })
 }
@@ -80,7 +80,7 @@ fn unreadable(found: &[FoundFile]) -> Vec<Blocker> {
     let mut blockers = Vec::new();
     for file in found.iter().filter(|file| file.is_configuration()) {
         if let FoundState::Unreadable(reason) = &file.state {
-            let reason = format!("it cannot be looked at: {reason}");
+            let reason = format!("it cannot be read: {reason}");
             blockers.push(Blocker { action: "remove", target: file.path.display().to_string(), reason });
         }
     }
@@ -104,15 +104,17 @@ fn elsewhere(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocke
         }
         let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
         let way = match (layout.is_container(), place) {
-            (true, _) => "mount the node's directory there that they were installed into",
-            (false, Place::Bin) => "--bin-dir says where else they are",
-            (false, Place::SecondaryBin) => "--secondary-bin-dir says where they are",
-            (false, _) => "look for them",
+            (true, _) => "mount the directory of the installation there",
+            (false, Place::Bin) => "name their directory with --bin-dir",
+            (false, Place::SecondaryBin) => "name their directory with --secondary-bin-dir",
+            (false, _) => "find them",
         };
         blockers.push(Blocker {
             action: "find",
             target: format!("{} in {}", names.join(", "), layout.dir(place, net_dir).display()),
-            reason: format!("nothing of what was installed is there; {way}, or --forget-gone if somebody removed them"),
+            reason: format!(
+                "all installed files are missing there; {way}, or add --forget-gone if the files were removed"
+            ),
         });
     }
     blockers
@@ -123,10 +125,10 @@ fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker
     let reason = match address_users::connected_pods(network, options.tear_down_pods) {
         Ok(used) if used.is_empty() => return None,
         Ok(used) => format!(
-            "pods are connected with theirs: {}; delete these pods first, or say --tear-down-pods",
+            "pods are connected with these addresses: {}; delete these pods first, or add --tear-down-pods",
             used.join(", ")
         ),
-        Err(reason) => format!("who is connected with theirs is not known: {reason}"),
+        Err(reason) => format!("cannot determine the pods that are connected with these addresses: {reason}"),
     };
     Some(Blocker { action: "release", target: addresses::WHAT.to_owned(), reason })
 }
@@ -182,6 +184,6 @@ mod tests {
         ];
         let [only] = super::unreadable(&found).try_into().unwrap();
         assert_eq!(only.target, "/x/10-calico.conflist");
-        assert_eq!(only.reason, "it cannot be looked at: permission denied");
+        assert_eq!(only.reason, "it cannot be read: permission denied");
     }
 }

@@ -106,7 +106,7 @@ impl Display for UninstallReport {
         }
         match (self.acted, self.succeeded()) {
             (true, _) => Ok(()),
-            (false, true) => writeln!(f, "nothing was changed; --yes does what is said above"),
+            (false, true) => writeln!(f, "nothing was changed; run the command with --yes to carry out this plan"),
             (false, false) => writeln!(f, "nothing was changed"),
         }
     }
@@ -135,7 +135,7 @@ mod tests {
         report.add_success("release", "3 addresses");
         assert_eq!(
             report.to_string(),
-            "would release 3 addresses\nnothing was changed; --yes does what is said above\n"
+            "would release 3 addresses\nnothing was changed; run the command with --yes to carry out this plan\n"
         );
     }
 }

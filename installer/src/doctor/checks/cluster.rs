@@ -12,7 +12,7 @@ use crate::doctor::snapshot::{
 /// Runs the checks. Checks that need a response are skipped if there is none.
 pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let Some(cluster) = &snapshot.cluster else {
-        return vec![Finding::new("datastore", Err("no configuration says where it is".into()))];
+        return vec![Finding::new("datastore", Err("no readable configuration names the datastore".into()))];
     };
     let mut findings = Vec::new();
     findings.extend(check_tls(&cluster.tls).map(|checked| Finding::new("TLS files", checked)));
@@ -22,7 +22,7 @@ pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let Some(answers) = cluster.answers() else {
         findings.extend(beside);
         let skipped = ["permissions", "cluster information", "pools", "blocks"];
-        findings.extend(skipped.map(|name| Finding::new(name, Err("nobody answers".into()))));
+        findings.extend(skipped.map(|name| Finding::new(name, Err("the datastore does not answer".into()))));
         return findings;
     };
     findings.extend(check_permissions("etcd permissions", &answers.granted_by_etcd, GRANT_ETCD));
@@ -37,7 +37,8 @@ pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
 }
 
 /// The remedy for missing permissions of an etcd user.
-const GRANT_ETCD: &str = "etcdctl role grant-permission ROLE --prefix=true readwrite /calico/, of a role of that user";
+const GRANT_ETCD: &str = "`etcdctl role grant-permission ROLE --prefix=true readwrite /calico/`, with a role of that \
+    user";
 
 fn check_reached(cluster: &Cluster) -> Checked {
     let DatastoreAnswers { after, silent, .. } = match &cluster.reached {
@@ -51,7 +52,7 @@ fn check_reached(cluster: &Cluster) -> Checked {
     let silent: Vec<String> =
         silent.iter().map(|(endpoint, reason)| format!("{endpoint} does not: {reason}")).collect();
     let way_out =
-        "`etcdctl endpoint health` says more; take members that are gone out of etcd_endpoints (ETCD_ENDPOINTS)";
+        "find the cause with `etcdctl endpoint health`; remove deleted members from etcd_endpoints (ETCD_ENDPOINTS)";
     warn(format!("{seen}, but {}", silent.join("; ")), way_out)
 }
 
@@ -59,14 +60,16 @@ fn check_reached(cluster: &Cluster) -> Checked {
 fn way_to(kind: DatastoreType) -> &'static str {
     match kind {
         DatastoreType::Kubernetes => {
-            "can this node reach it? Without kube-proxy set KUBERNETES_SERVICE_HOST and _PORT for the installer \
-             (ConfigMap kubernetes-services-endpoint)"
+            "check that this node can reach the API server; without kube-proxy set KUBERNETES_SERVICE_HOST and _PORT \
+             for the installer (ConfigMap kubernetes-services-endpoint)"
         }
         DatastoreType::Etcdv3 => {
-            "can this node reach it, and with these certificates? Addresses are those of ETCD_ENDPOINTS (ConfigMap \
-             calico-config), certificates those of the Secret calico-etcd-secrets; `etcdctl endpoint health` says more"
+            "check with `etcdctl endpoint health` that this node can reach etcd with these certificates; correct \
+             ETCD_ENDPOINTS (ConfigMap calico-config) or the certificates (Secret calico-etcd-secrets)"
         }
-        DatastoreType::Local => "`calico-ipam init --datastore-path FILE` makes it; datastore_path is where it is",
+        DatastoreType::Local => {
+            "create the file with `calico-ipam init --datastore-path FILE`, or correct datastore_path"
+        }
     }
 }
 
@@ -78,14 +81,17 @@ fn check_tls(files: &[TlsFile]) -> Option<Checked> {
     for file in files {
         if let Err(reason) = &file.mode {
             let way_out =
-                "give the Secret calico-etcd-secrets etcd-ca, etcd-cert and etcd-key, and run the installer again";
+                "add etcd-ca, etcd-cert and etcd-key to the Secret calico-etcd-secrets, and run the installer again";
             return Some(fail(format!("{}: {reason}", place(file)), way_out));
         }
     }
     let is_open =
         |file: &&TlsFile| file.setting == "etcd_key_file" && file.mode.as_ref().is_ok_and(|mode| mode & 0o077 != 0);
     Some(match files.iter().find(is_open) {
-        Some(key) => warn(format!("{} can be read by others", place(key)), format!("chmod 600 {}", key.path.display())),
+        Some(key) => warn(
+            format!("{} is readable by other users than root", place(key)),
+            format!("chmod 600 {}", key.path.display()),
+        ),
         None => pass(files.iter().map(place).collect::<Vec<_>>().join(", ")),
     })
 }
@@ -96,8 +102,8 @@ fn check_api_beside(ApiServer { place, reached, .. }: &ApiServer) -> Checked {
         Ok(()) => pass(format!("{place} answers, beside the datastore")),
         Err(reason) => fail(
             format!("{place}: {reason}"),
-            "plugins ask it for each pod. Can this node reach it? Without kube-proxy set KUBERNETES_SERVICE_HOST and \
-             _PORT for the installer (ConfigMap kubernetes-services-endpoint)",
+            "check that this node can reach the API server, which plugins query for each pod; without kube-proxy set \
+             KUBERNETES_SERVICE_HOST and _PORT for the installer (ConfigMap kubernetes-services-endpoint)",
         ),
     }
 }
@@ -113,7 +119,7 @@ fn check_permissions(name: &str, asked: &[Granted], way_out: &str) -> Option<Fin
     let seen = format!("the account may not {}", texts.join(", "));
     let checked = match unanswered {
         Some(reason) if lacking.is_empty() => Err(reason.clone()),
-        None if lacking.is_empty() => pass(format!("all {} that are needed", asked.len())),
+        None if lacking.is_empty() => pass(format!("all {} required permissions are granted", asked.len())),
         // Only pods with a virtual machine need these permissions.
         _ if lacking.iter().all(|permission| permission.group == "kubevirt.io") => {
             warn(seen, format!("{way_out}, if there are virtual machines in this cluster"))
@@ -130,20 +136,22 @@ fn report_unreadable(reason: &Unobserved, cluster: &Cluster) -> Checked {
         DatastoreType::Kubernetes if cluster.api.as_ref().is_some_and(|api| api.refused.is_some()) => {
             return Err(reason.clone());
         }
-        DatastoreType::Kubernetes => format!("kubectl apply -f {MANIFEST_PATH}, and the CRDs of deploy/crds"),
+        DatastoreType::Kubernetes => format!("kubectl apply -f {MANIFEST_PATH}, and apply the CRDs of deploy/crds"),
         DatastoreType::Etcdv3 => GRANT_ETCD.into(),
-        DatastoreType::Local => "look whether the file can be read, and is whole: `calico-ipam check`".into(),
+        DatastoreType::Local => "check with `calico-ipam check` that the file is readable and undamaged".into(),
     };
     fail(reason.clone(), way_in)
 }
 
 fn check_node(cluster: &Cluster, answers: &DatastoreAnswers, snapshot: &NodeSnapshot) -> Option<Checked> {
     let name = snapshot.node.as_ref()?.name.as_ref().ok()?;
-    let by_others = format!("calico-node makes it, and so does `calico-ipam init --node {name}`; or correct nodename");
+    let by_others = format!(
+        "start calico-node, or run `calico-ipam init --node {name}`, which create the Node; or correct nodename"
+    );
     Some(match answers.node_exists.as_ref()? {
         Ok(true) => pass(format!("Node {name} exists")),
         Ok(false) if cluster.kind == DatastoreType::Kubernetes => fail(
-            format!("the API server has no Node {name}: its addresses are taken for leaked"),
+            format!("the API server has no Node {name}: kube-controllers treats its addresses as leaked"),
             "correct nodename in the configuration and in the nodename file (KUBERNETES_NODE_NAME of the installer)",
         ),
         Ok(false) => fail(
@@ -162,11 +170,12 @@ fn check_cluster_information(cluster: &Cluster, ready: &Observed<Option<Option<b
     match ready {
         Ok(Some(Some(true))) => pass("the datastore is ready"),
         Ok(Some(_)) => fail(
-            "ClusterInformation default says that the datastore is not ready: every ADD and DEL fails",
-            "an upgrade sets it and unsets it; if none is under way, set spec.datastoreReady to true",
+            "the datastore is not ready according to ClusterInformation default: every ADD and DEL fails",
+            "wait for the end of an upgrade, which sets spec.datastoreReady to false and then to true; without an \
+             upgrade set it to true",
         ),
         Ok(None) => fail(
-            "there is no ClusterInformation default: every ADD fails, and each DEL notes a debt",
+            "ClusterInformation default is missing: every ADD fails, and each DEL is deferred",
             "run kube-controllers, or the installer, or `calico-ipam init`",
         ),
         Err(reason) => report_unreadable(reason, cluster),
@@ -176,7 +185,7 @@ fn check_cluster_information(cluster: &Cluster, ready: &Observed<Option<Option<b
 fn check_pools(cluster: &Cluster, pools: &Observed<Vec<Pool>>) -> Checked {
     let way_out = "create an IPPool (`calico-ipam init --pool 10.65.0.0/16`), or enable one";
     let pools = match pools {
-        Ok(pools) if pools.is_empty() => return fail("there is none: no pod gets an address", way_out),
+        Ok(pools) if pools.is_empty() => return fail("there is no IPPool: no pod gets an address", way_out),
         Ok(pools) => pools,
         Err(reason) => return report_unreadable(reason, cluster),
     };
@@ -185,14 +194,14 @@ fn check_pools(cluster: &Cluster, pools: &Observed<Vec<Pool>>) -> Checked {
     let listed = of_node.iter().map(|Pool { name, cidr, .. }| format!("{name} {cidr}"));
     let unknown = of_node.iter().find_map(|pool| Some((&pool.name, pool.selects_node.as_ref().err()?)));
     match (enabled.len(), of_node.len(), unknown) {
-        (0, ..) => fail(format!("none of {} is enabled for pods", pools.len()), way_out),
+        (0, ..) => fail(format!("none of {} pools is enabled for pods", pools.len()), way_out),
         (enabled, 0, _) => fail(
-            format!("none of {enabled} that are enabled selects this node: no pod gets an address"),
+            format!("none of {enabled} enabled pools selects this node: no pod gets an address"),
             "correct the nodeSelector of an IPPool, or the labels of the Node",
         ),
         (.., Some((name, reason))) => warn(
-            format!("whether {name} selects this node is not known: {reason}"),
-            "look at its nodeSelector and the labels of the Node",
+            format!("it is unknown whether {name} selects this node: {reason}"),
+            "check the nodeSelector of the IPPool and the labels of the Node",
         ),
         (.., None) => pass(listed.collect::<Vec<_>>().join(", ")),
     }
@@ -200,11 +209,11 @@ fn check_pools(cluster: &Cluster, pools: &Observed<Vec<Pool>>) -> Checked {
 
 fn check_blocks(blocks: BlockCount) -> Checked {
     match blocks {
-        BlockCount { confirmed: 0, pending: 0 } => pass("this node has none; its first pod claims one"),
-        BlockCount { confirmed, pending: 0 } => pass(format!("this node has {confirmed}")),
+        BlockCount { confirmed: 0, pending: 0 } => pass("this node has no block; its first pod claims one"),
+        BlockCount { confirmed, pending: 0 } => pass(format!("this node has {confirmed} blocks")),
         BlockCount { confirmed, pending } => warn(
-            format!("this node has {confirmed}, and {pending} that are claimed or given up half"),
-            "the next ADD on this node finishes them; if they stay, `calico-ipam check` says more",
+            format!("this node has {confirmed} blocks, and {pending} whose claim or release is incomplete"),
+            "the next ADD on this node completes them; if they remain, find the cause with `calico-ipam check`",
         ),
     }
 }

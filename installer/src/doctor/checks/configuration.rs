@@ -13,17 +13,21 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     let names = match &snapshot.candidates {
         Ok(names) => names,
         Err(reason) => {
-            return fail(format!("{directory}: {reason}"), "create it; containerd does when it starts");
+            return fail(
+                format!("{directory}: {reason}"),
+                "create the directory, or restart containerd, which creates it",
+            );
         }
     };
     let Some(SelectedConfig { name, content }) = &snapshot.chosen else {
-        let seen = format!("{directory} holds no .conf, .conflist or .json: the node is not ready");
+        let seen = format!("{directory} contains no .conf, .conflist or .json file: the node is not ready");
         return fail(seen, REINSTALL);
     };
     let content = match content {
         Ok(content) => content,
         Err(reason) => {
-            let way_out = format!("mend or remove {directory}/{name}; containerd loads nothing else while it is there");
+            let way_out =
+                format!("correct or remove {directory}/{name}; containerd loads no other file while this one exists");
             return fail(format!("{name}: {reason}"), way_out);
         }
     };
@@ -34,7 +38,7 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     if let Some(delegate) = &snapshot.delegate {
         return called(name, content, delegate);
     }
-    let seen = format!("{name} is first and is not Calico's: it runs {}", content.plugins.join(", "));
+    let seen = format!("{name} sorts first and is not Calico's: it runs {}", content.plugins.join(", "));
     match names.iter().find(|other| other.contains("calico")) {
         Some(ours) => fail(seen, format!("remove {directory}/{name}, or give {ours} a name that sorts before it")),
         None => fail(seen, REINSTALL),
@@ -46,7 +50,7 @@ fn check_calico(file: &str, content: &Content) -> Checked {
     let Content { network, plugins, cni_version, refused, .. } = content;
     match refused {
         Some(reason) => fail(
-            format!("{file}: Calico's plugin refuses it ({reason}): every ADD and DEL fails"),
+            format!("{file}: Calico's plugin rejects the configuration ({reason}): every ADD and DEL fails"),
             "correct the value in the installer's environment or template (ConfigMap calico-config), and run the \
              installer again",
         ),
@@ -70,7 +74,7 @@ fn called(first: &str, caller: &Content, ours: &SelectedConfig) -> Checked {
     if caller.calls.iter().any(|called| [name, stem, &content.network].contains(&called.as_str())) {
         return pass(seen);
     }
-    let way_out = format!("look whether its delegate is the network of {name}: {first} does not name it");
+    let way_out = format!("check that {first} delegates to the network of {name}, which it does not name");
     warn(seen, way_out)
 }
 
@@ -90,7 +94,7 @@ pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Checked> {
     let is_calicos = snapshot.contents().any(|(_, content)| content.is_calicos());
     let directory = snapshot.net_dir.display();
     let way_out = if is_calicos {
-        format!("remove {directory}/{ours}: one of the two is left over")
+        format!("remove {directory}/{ours}: only one of the two files is in use")
     } else {
         format!("remove {directory}/{ours} only if the network of this node is to be that of {first}")
     };
@@ -115,14 +119,15 @@ fn check_problem(file: &str, odd: &ConfigProblem) -> Option<Finding> {
             "placeholders",
             fail(
                 format!("{file} still has {placeholder}"),
-                "it is no placeholder of the installer's: take it out of the template (ConfigMap calico-config)",
+                "remove the placeholder, which the installer does not replace, from the template (ConfigMap \
+                 calico-config)",
             ),
         ),
         ConfigProblem::NoPlugin => ("plugins", fail(format!("{file} names no plugin"), REINSTALL)),
         ConfigProblem::TooNew { version } => (
             "cniVersion",
             fail(
-                format!("{file} asks for {version}"),
+                format!("{file} has the unsupported cniVersion {version}"),
                 "write 1.1.0 or older into the template, or install a newer Calico",
             ),
         ),

@@ -39,7 +39,7 @@ pub(super) async fn query(conf: &NetConf, node: &str, network: &dyn HostNetwork)
     let (kind, mut place) = describe(&config);
     let reached = match &config {
         // Opening the datastore would create the file.
-        DatastoreConfig::Local(local) if !local.path.exists() => Err("there is no such file".into()),
+        DatastoreConfig::Local(local) if !local.path.exists() => Err("the file does not exist".into()),
         config => query_datastore(conf, config, &mut place, &store, node, network).await,
     };
     Cluster { kind, place, tls, api, reached }
@@ -74,7 +74,9 @@ async fn query_datastore(
     let (node_exists, labels) = match store.get::<Node>(&ObjectKey::global(node)).await {
         _ if node.is_empty() => (None, Err(NAMELESS.into())),
         Ok(entry) => (Some(Ok(true)), Ok(entry.value.metadata.labels)),
-        Err(StoreError::NotFound { .. }) => (Some(Ok(false)), Err(Unobserved::new(format!("there is no Node {node}")))),
+        Err(StoreError::NotFound { .. }) => {
+            (Some(Ok(false)), Err(Unobserved::new(format!("Node {node} does not exist"))))
+        }
         Err(error) => (Some(Err(Unobserved::new(&error))), Err(Unobserved::new(&error))),
     };
     Ok(DatastoreAnswers {

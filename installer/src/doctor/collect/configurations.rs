@@ -120,7 +120,7 @@ fn read_mode(path: &str, label: &str) -> Observed<u32> {
     if String::from_utf8_lossy(&text).lines().any(is_start) {
         return Ok(mode);
     }
-    Err(Unobserved::new(format!("there is no {} in it", label.trim_end_matches('-'))))
+    Err(Unobserved::new(format!("the file contains no {}", label.trim_end_matches('-'))))
 }
 
 /// The plugin that containerd runs for each pod beside any configuration (INST-171).
@@ -313,13 +313,13 @@ mod tests {
         conf.datastore.etcd_key_file = key;
         let found = tls_files(&conf);
         assert!(found[0].mode.as_ref().unwrap_err().to_string().contains("No such file"), "{found:?}");
-        assert_eq!(found[1].mode, Err("there is no CERTIFICATE in it".into()));
+        assert_eq!(found[1].mode, Err("the file contains no CERTIFICATE".into()));
         assert_eq!(found[2].mode, Ok(0o600));
         conf.datastore.etcd_cert_file = certificate.clone();
         conf.datastore.etcd_key_file = certificate;
         let found = tls_files(&conf);
         assert_eq!(found[1].mode, Ok(0o644));
-        assert_eq!(found[2].mode, Err("there is no PRIVATE KEY in it".into()));
+        assert_eq!(found[2].mode, Err("the file contains no PRIVATE KEY".into()));
         assert!(tls_files(&NetConf::default()).is_empty());
     }
 

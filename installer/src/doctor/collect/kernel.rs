@@ -24,7 +24,7 @@ use crate::host_network::{HostNetwork, Route, addresses_behind, pod_interface_pr
 use crate::layout::CALICO_IPAM;
 
 /// The reason for a missing observation about a node without a name.
-pub(super) const NAMELESS: &str = "nobody knows which node this is";
+pub(super) const NAMELESS: &str = "the name of this node is unknown";
 
 /// Time for a running ADD to write the endpoint of an interface that it already created.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub(super) async fn read_pod_interfaces(
     }
     if matches!(store, Datastore::Kubernetes(_)) && conf.ipam.ipam_type != CALICO_IPAM {
         return Err(Unobserved::new(format!(
-            "addresses are given by {}, which says nothing of pods",
+            "addresses are assigned by {}, which does not record their pods",
             conf.ipam.ipam_type
         )));
     }

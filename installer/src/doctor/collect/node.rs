@@ -68,7 +68,7 @@ fn describe(pending_del: &PendingDel, touched: SystemTime) -> String {
     let age = short_age(pending_del.age(touched));
     let reason =
         if pending_del.reason.is_empty() { String::new() } else { format!(" because of: {}", pending_del.reason) };
-    format!("{} owes {} for {age}{reason}", pending_del.workload(), pending_del.datastore)
+    format!("{} in {} for {age}{reason}", pending_del.workload(), pending_del.datastore)
 }
 
 /// Reads libcni's cache and compares it with the kernel's interfaces.
@@ -78,10 +78,7 @@ pub(super) fn read_cache(layout: &Layout, network: &dyn HostNetwork) -> Observed
     let cache = read_results(&directory, &pod_interface_prefix(), &interfaces)?;
     // In a container a missing directory only shows that it is not mounted.
     if cache.is_none() && layout.is_container() {
-        return Err(Unobserved::new(format!(
-            "{} is not seen from here: it is not mounted into this container",
-            directory.display()
-        )));
+        return Err(Unobserved::new(format!("{} is not mounted in this container", directory.display())));
     }
     Ok(cache)
 }
@@ -226,7 +223,7 @@ mod tests {
         let look = || read_cache(&Layout::below(root.path()), &FixedNetwork::default());
         assert_eq!(look(), Ok(None));
         fs::create_dir(root.path().join("host")).unwrap();
-        assert!(look().unwrap_err().to_string().contains("/var/lib/cni/results is not seen from here"));
+        assert!(look().unwrap_err().to_string().contains("/var/lib/cni/results is not mounted in this container"));
         fs::create_dir_all(root.path().join("var/lib/cni/results")).unwrap();
         assert!(look().unwrap().is_some());
     }

@@ -63,7 +63,7 @@ async fn has_permission(
     let request = post.body(review.to_string().into_bytes()).map_err(kube::Error::HttpError)?;
     let answer = timeout(deadline, client.request::<Value>(request))
         .await
-        .unwrap_or_else(|_| Err(kube::Error::Service(format!("nothing came within {deadline:?}").into())))?;
+        .unwrap_or_else(|_| Err(kube::Error::Service(format!("no answer within {deadline:?}").into())))?;
     Ok(answer["status"]["allowed"] == true)
 }
 

@@ -8,7 +8,7 @@ fn etcd_findings_have_their_own_remedies() {
     only("FAIL TLS files: etcd_key_file /x/etcd-key: gone", |snapshot| {
         on_etcd(snapshot).tls[1].mode = Err("gone".into())
     });
-    only("warn TLS files: etcd_key_file /x/etcd-key can be read by others", |snapshot| {
+    only("warn TLS files: etcd_key_file /x/etcd-key is readable by other users than root", |snapshot| {
         let cluster = on_etcd(snapshot);
         (cluster.tls[0].mode, cluster.tls[1].mode) = (Ok(0o644), Ok(0o640));
     });
@@ -73,14 +73,16 @@ fn missing_permissions_are_reported_by_importance() {
 
 #[test]
 fn missing_cluster_information_and_unusable_pools_are_reported() {
-    only("FAIL cluster information: there is no", |snapshot| answers(cluster(snapshot)).ready = Ok(None));
-    only("FAIL cluster information: ClusterInformation default says", |snapshot| {
+    only("FAIL cluster information: ClusterInformation default is missing", |snapshot| {
+        answers(cluster(snapshot)).ready = Ok(None)
+    });
+    only("FAIL cluster information: the datastore is not ready according to ClusterInformation default", |snapshot| {
         answers(cluster(snapshot)).ready = Ok(Some(Some(false)))
     });
     only("FAIL cluster information: ", |snapshot| answers(cluster(snapshot)).ready = Ok(Some(None)));
     only("FAIL cluster information: refused", |snapshot| answers(cluster(snapshot)).ready = Err("refused".into()));
-    only("FAIL pools: there is none", |snapshot| answers(cluster(snapshot)).pools = Ok(Vec::new()));
-    only("FAIL pools: none of 1 is enabled", |snapshot| {
+    only("FAIL pools: there is no IPPool", |snapshot| answers(cluster(snapshot)).pools = Ok(Vec::new()));
+    only("FAIL pools: none of 1 pools is enabled", |snapshot| {
         answers(cluster(snapshot)).pools = Ok(vec![pool("p", "10.0.0.0/8", false)])
     });
     let selects = |selects_node: Observed<bool>| {
@@ -88,15 +90,15 @@ fn missing_cluster_information_and_unusable_pools_are_reported() {
             answers(cluster(snapshot)).pools.as_mut().unwrap()[0].selects_node = selects_node
         }
     };
-    only("FAIL pools: none of 1 that are enabled selects this node", selects(Ok(false)));
-    only("warn pools: whether default selects this node is not known: why", selects(Err("why".into())));
+    only("FAIL pools: none of 1 enabled pools selects this node", selects(Ok(false)));
+    only("warn pools: it is unknown whether default selects this node: why", selects(Err("why".into())));
     let mut snapshot = good();
     let other = Pool { selects_node: Ok(false), ..pool("other", "10.66.0.0/16", true) };
     answers(cluster(&mut snapshot)).pools.as_mut().unwrap().push(other);
     let told = run_all(&snapshot).into_iter().find(|finding| finding.name == "pools").unwrap();
     assert_eq!((told.state, told.seen.as_str()), (Severity::Ok, "default 10.65.0.0/16"));
     only("FAIL pools: refused", |snapshot| answers(cluster(snapshot)).pools = Err("refused".into()));
-    only("warn blocks: this node has 1, and 1 that", |snapshot| {
+    only("warn blocks: this node has 1 blocks, and 1 whose", |snapshot| {
         answers(cluster(snapshot)).blocks = Ok(BlockCount { confirmed: 1, pending: 1 });
     });
     only("skipped blocks: refused", |snapshot| answers(cluster(snapshot)).blocks = Err("refused".into()));

@@ -7,7 +7,7 @@ fn missing_invalid_or_foreign_active_configuration_is_reported() {
     only("FAIL configuration: /etc/cni/net.d: no such", |snapshot| {
         snapshot.candidates = Err("no such directory".into())
     });
-    only("FAIL configuration: /etc/cni/net.d holds no .conf", |snapshot| {
+    only("FAIL configuration: /etc/cni/net.d contains no .conf", |snapshot| {
         snapshot.candidates = Ok(Vec::new());
         snapshot.chosen = None;
     });
@@ -23,7 +23,7 @@ fn missing_invalid_or_foreign_active_configuration_is_reported() {
         }
     };
     let found = wrong(other("cilium-cni"));
-    assert_eq!(found[0], "FAIL configuration: 05-other.conflist is first and is not Calico's: it runs cilium-cni");
+    assert_eq!(found[0], "FAIL configuration: 05-other.conflist sorts first and is not Calico's: it runs cilium-cni");
     assert_eq!(found[1], "warn other configurations: 10-calico.conflist after 05-other.conflist, never loaded");
     let out = ways_out(other("cilium-cni"));
     assert!(out[0].starts_with("remove /etc/cni/net.d/05-other.conflist"), "{out:?}");
@@ -35,9 +35,12 @@ fn missing_invalid_or_foreign_active_configuration_is_reported() {
 
 #[test]
 fn configuration_rejected_by_the_plugin_is_a_failure() {
-    only("FAIL configuration: 10-calico.conflist: Calico's plugin refuses it ($.mtu: why): every ADD", |snapshot| {
-        content(snapshot).refused = Some("$.mtu: why".into());
-    });
+    only(
+        "FAIL configuration: 10-calico.conflist: Calico's plugin rejects the configuration ($.mtu: why): every ADD",
+        |snapshot| {
+            content(snapshot).refused = Some("$.mtu: why".into());
+        },
+    );
 }
 
 /// Puts Calico's configuration behind that of Multus.
@@ -64,7 +67,7 @@ fn behind_multus_no_remedy_removes_calicos_configuration() {
     only("warn configuration: 00-multus.conf runs multus-shim; behind it 10-calico", |snapshot| {
         behind_multus(snapshot, "other")
     });
-    only("FAIL configuration: 10-calico.conflist: Calico's plugin refuses it", |snapshot| {
+    only("FAIL configuration: 10-calico.conflist: Calico's plugin rejects the configuration", |snapshot| {
         content(snapshot).refused = Some("why".into());
         behind_multus(snapshot, "10-calico");
     });

@@ -13,11 +13,11 @@ fn expired_or_expiring_token_and_open_kubeconfig_are_reported() {
     };
     only("FAIL token: the token of system:serviceaccount:a:b expired 3 h ago", with(NOW - 3 * 3600));
     only("FAIL token: ", with(NOW));
-    only("warn token: the token of system:serviceaccount:a:b holds for 30 min, less", with(NOW + 1800));
+    only("warn token: the token of system:serviceaccount:a:b is valid for 30 min, less", with(NOW + 1800));
     only("warn kubeconfig: /etc/cni/net.d/calico-kubeconfig has mode 0644", |snapshot| {
         snapshot.token.as_mut().unwrap().file.as_mut().unwrap().mode = 0o644;
     });
-    only("warn kubeconfig: /etc/cni/net.d/calico-kubeconfig takes any certificate", |snapshot| {
+    only("warn kubeconfig: /etc/cni/net.d/calico-kubeconfig accepts any certificate", |snapshot| {
         snapshot.token.as_mut().unwrap().file.as_mut().unwrap().trusts_anybody = true;
     });
     only("FAIL kubeconfig: /etc/cni/net.d/calico-kubeconfig: gone", |snapshot| {
@@ -42,7 +42,7 @@ fn token_rejected_by_the_api_server_is_a_single_finding() {
     assert_eq!(
         found,
         [
-            "FAIL token: the token of system:serviceaccount:a:b holds for 22 h, but the API server refuses it: \
+            "FAIL token: the token of system:serviceaccount:a:b is valid for 22 h, but the API server rejects it: \
              Unauthorized (401)",
             "skipped permissions: Unauthorized (401)",
             "skipped cluster information: Unauthorized (401)",
@@ -57,7 +57,7 @@ fn token_rejected_by_the_api_server_is_a_single_finding() {
         refuse(snapshot);
         snapshot.token = None;
     });
-    assert!(without[0].starts_with("FAIL token: the API server does not know who asks"), "{without:?}");
+    assert!(without[0].starts_with("FAIL token: the API server rejects the credentials"), "{without:?}");
     let expired = wrong(|snapshot| {
         refuse(snapshot);
         let file = snapshot.token.as_mut().unwrap().file.as_mut().unwrap();

@@ -19,19 +19,19 @@ const BUSY_PAUSE: Duration = Duration::from_millis(25);
 
 /// The exit status and the output of a program.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ChildOutput {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: Vec<u8>,
 }
 
-/// Runs `command` with `input` on stdin. Kills it at `until` and then returns `None`.
+/// Runs `command` with `input` on stdin. Kills it at `deadline` and then returns `None`.
 ///
 /// # Errors
 /// Returns an error if the program cannot be started.
-pub(crate) fn run(command: &mut Command, input: &[u8], until: Instant) -> io::Result<Option<Answer>> {
+pub(crate) fn run(command: &mut Command, input: &[u8], deadline: Instant) -> io::Result<Option<ChildOutput>> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = spawn(command)?;
-    let printed = child.stdout.take().map(read_beside);
+    let stdout_receiver = child.stdout.take().map(read_in_thread);
     // The input fits into the pipe, so the write does not block. If the program closes its stdin early, its own output
     // gives the reason.
     if let Some(mut stdin) = child.stdin.take() {
@@ -39,11 +39,11 @@ pub(crate) fn run(command: &mut Command, input: &[u8], until: Instant) -> io::Re
     }
     loop {
         if let Some(status) = child.try_wait()? {
-            let left = until.saturating_duration_since(Instant::now());
-            let stdout = printed.and_then(|printed| printed.recv_timeout(left).ok());
-            return Ok(stdout.map(|stdout| Answer { status, stdout }));
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            let stdout = stdout_receiver.and_then(|stdout_receiver| stdout_receiver.recv_timeout(remaining).ok());
+            return Ok(stdout.map(|stdout| ChildOutput { status, stdout }));
         }
-        if Instant::now() >= until {
+        if Instant::now() >= deadline {
             let _ = child.kill();
             child.wait()?;
             return Ok(None);
@@ -54,7 +54,7 @@ pub(crate) fn run(command: &mut Command, input: &[u8], until: Instant) -> io::Re
 
 /// Reads the output in a thread of its own. A program blocks once the pipe is full, and a process that it left running
 /// keeps the pipe open.
-fn read_beside(mut stdout: ChildStdout) -> Receiver<Vec<u8>> {
+fn read_in_thread(mut stdout: ChildStdout) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut text = Vec::new();
@@ -77,10 +77,10 @@ pub enum RunError {
     /// The program was built for another processor.
     #[error("{} is built for {}, which this kernel cannot run; use the image for the architecture of this machine",
         .0.display(), std::env::consts::ARCH)]
-    OtherMachine(PathBuf),
+    WrongArchitecture(PathBuf),
     /// The kernel rejects the program for another reason.
     #[error("cannot run {}: {source}", .path.display())]
-    Refused {
+    NotRunnable {
         /// The path of the program.
         path: PathBuf,
         /// The cause.
@@ -102,7 +102,7 @@ pub enum RunError {
 ///
 /// # Errors
 /// Returns an error if the program cannot be run or fails.
-pub(crate) fn run_once(program: &Path) -> Result<String, RunError> {
+pub(crate) fn run_version(program: &Path) -> Result<String, RunError> {
     let mut command = Command::new(program);
     command.arg("-v").env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ran = spawn(&mut command).and_then(Child::wait_with_output);
@@ -133,8 +133,8 @@ fn explain(program: &Path, source: io::Error) -> RunError {
     let flags = statvfs(program).map(|file_system| file_system.flags());
     match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EACCES) if flags.is_ok_and(|flags| flags.contains(FsFlags::ST_NOEXEC)) => RunError::NoExec(path),
-        Some(Errno::ENOEXEC) => RunError::OtherMachine(path),
-        _ => RunError::Refused { path, source },
+        Some(Errno::ENOEXEC) => RunError::WrongArchitecture(path),
+        _ => RunError::NotRunnable { path, source },
     }
 }
 
@@ -148,7 +148,7 @@ mod tests {
     /// Longer than any machine needs to start a shell.
     const LONG: Duration = Duration::from_secs(60);
 
-    fn shell(script: &str, input: &str, time: Duration) -> Option<Answer> {
+    fn shell(script: &str, input: &str, time: Duration) -> Option<ChildOutput> {
         super::run(Command::new("sh").args(["-c", script]), input.as_bytes(), Instant::now() + time).unwrap()
     }
 
@@ -174,7 +174,7 @@ mod tests {
         let program = dir.path().join("calico");
         fs::write(&program, text).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
-        run_once(&program)
+        run_version(&program)
     }
 
     #[test]
@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn run_failures_are_distinguished_by_cause() {
-        assert!(matches!(run("\u{1}\u{2}", 0o755), Err(RunError::OtherMachine { .. })));
-        assert!(matches!(run("#!/bin/sh\n", 0o644), Err(RunError::Refused { .. })));
+        assert!(matches!(run("\u{1}\u{2}", 0o755), Err(RunError::WrongArchitecture { .. })));
+        assert!(matches!(run("#!/bin/sh\n", 0o644), Err(RunError::NotRunnable { .. })));
         let failed = run("#!/bin/sh\necho broken >&2; exit 4\n", 0o755).unwrap_err().to_string();
         assert!(failed.ends_with("exit status: 4: broken"), "{failed}");
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-use crate::child_process::{self, Answer};
+use crate::child_process::{self, ChildOutput};
 use crate::layout::CALICO;
 use crate::node_conf::{self, NodeConfError};
 use crate::template::kind;
@@ -32,7 +32,7 @@ pub enum ConfigTrial {
 
 /// Reasons why a configuration cannot be tried.
 #[derive(Debug, thiserror::Error)]
-enum NotTriable {
+enum ConfigTrialError {
     #[error(transparent)]
     Conf(#[from] NodeConfError),
     #[error("the configuration does not contain the plugin calico")]
@@ -49,18 +49,18 @@ pub fn try_out(
     time: Duration,
     path_of: impl Fn(&Path) -> PathBuf,
 ) -> ConfigTrial {
-    let until = Instant::now() + time;
+    let deadline = Instant::now() + time;
     let input = match input(conf, path_of) {
         Ok(input) => input,
         Err(reason) => return ConfigTrial::NotTried(reason.to_string()),
     };
     loop {
-        let failure = match run_plugin(plugin, &input, until) {
+        let failure = match run_plugin(plugin, &input, deadline) {
             Ok(failure) if failure.is_empty() => return ConfigTrial::Passed,
             Ok(failure) => failure,
             Err(error) => error.to_string(),
         };
-        if Instant::now() + PAUSE >= until {
+        if Instant::now() + PAUSE >= deadline {
             return ConfigTrial::Failed(failure);
         }
         tracing::info!("the new configuration does not work yet, trying again: {failure}");
@@ -69,26 +69,26 @@ pub fn try_out(
 }
 
 /// Returns the plugin's stdin as a runtime would write it, with paths of this container.
-fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, NotTriable> {
+fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, ConfigTrialError> {
     let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of)?;
     if kind(&plugin) != CALICO {
-        return Err(NotTriable::OtherPlugin);
+        return Err(ConfigTrialError::OtherPlugin);
     }
     let kubeconfig = plugin.get("kubernetes").and_then(|kubernetes| kubernetes.get("kubeconfig")?.as_str());
     if let Some(file) = kubeconfig.filter(|file| !file.is_empty() && !Path::new(file).exists()) {
-        return Err(NotTriable::NoKubeconfig(file.to_owned()));
+        return Err(ConfigTrialError::NoKubeconfig(file.to_owned()));
     }
     Ok(Value::Object(plugin).to_string())
 }
 
-/// Runs the plugin once and returns its error text, which is empty on success. The plugin is killed at `until`.
-fn run_plugin(plugin: &Path, input: &str, until: Instant) -> std::io::Result<String> {
-    let answer = child_process::run(Command::new(plugin).arg("-t").env_clear(), input.as_bytes(), until)?;
+/// Runs the plugin once and returns its error text, which is empty on success. The plugin is killed at `deadline`.
+fn run_plugin(plugin: &Path, input: &str, deadline: Instant) -> std::io::Result<String> {
+    let answer = child_process::run(Command::new(plugin).arg("-t").env_clear(), input.as_bytes(), deadline)?;
     Ok(answer.map_or_else(|| "the plugin did not answer in time".to_owned(), |answer| error_text(&answer)))
 }
 
 /// Returns the text of a CNI error.
-fn error_text(Answer { status, stdout }: &Answer) -> String {
+fn error_text(ChildOutput { status, stdout }: &ChildOutput) -> String {
     if status.success() {
         return String::new();
     }

@@ -63,14 +63,14 @@ impl OptionSpec {
     }
 }
 
-fn find(known: &[&'static str], name: &str) -> Option<&'static str> {
-    known.iter().find(|known| **known == name).copied()
+fn find(options: &[&'static str], name: &str) -> Option<&'static str> {
+    options.iter().find(|options| **options == name).copied()
 }
 
 impl GivenOptions {
     /// Returns the value of an option. The last one wins.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
-        self.0.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+        self.0.iter().rev().find(|(options, _)| *options == name).map(|(_, value)| value.as_str())
     }
 
     /// Returns true if a switch is given.
@@ -96,16 +96,18 @@ impl GivenOptions {
 pub(super) fn run_with(
     name: &str,
     help: &str,
-    asked: ParsedArguments,
+    parsed: ParsedArguments,
     command: impl FnOnce(&GivenOptions) -> ExitCode,
 ) -> ExitCode {
-    match asked {
+    match parsed {
         ParsedArguments::Run(given) => command(&given),
         ParsedArguments::Help => {
             print(help);
             ExitCode::SUCCESS
         }
-        ParsedArguments::Invalid(what) => exit_with(2, &format!("calico {name}: {what}; see `calico {name} --help`")),
+        ParsedArguments::Invalid(reason) => {
+            exit_with(2, &format!("calico {name}: {reason}; see `calico {name} --help`"))
+        }
     }
 }
 

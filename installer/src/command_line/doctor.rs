@@ -48,8 +48,9 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
             }
         };
         let layout = given.layout();
-        let (of_pod, noted) = (env::var("CNI_NET_DIR").ok(), State::load(&layout).unwrap_or_default().net_dir);
-        let net_dir = net_dir(given.value("net-dir"), of_pod.as_deref(), &noted);
+        let (pod_net_dir, recorded_net_dir) =
+            (env::var("CNI_NET_DIR").ok(), State::load(&layout).unwrap_or_default().net_dir);
+        let net_dir = net_dir(given.value("net-dir"), pod_net_dir.as_deref(), &recorded_net_dir);
         let report = process::block_on(doctor::examine(&layout, net_dir, network));
         print(&report.render(format));
         if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -58,9 +59,9 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
 
 /// Returns the configuration directory on the node: the option, else the setting of this pod's installer, else the
 /// directory that the installer recorded.
-fn net_dir<'a>(given: Option<&'a str>, of_pod: Option<&'a str>, noted: &'a str) -> &'a str {
-    let mut known = [given, of_pod, Some(noted)].into_iter().flatten();
-    known.find(|dir| !dir.is_empty()).unwrap_or(NET_DIR)
+fn net_dir<'a>(given: Option<&'a str>, pod_net_dir: Option<&'a str>, recorded_net_dir: &'a str) -> &'a str {
+    let mut candidates = [given, pod_net_dir, Some(recorded_net_dir)].into_iter().flatten();
+    candidates.find(|dir| !dir.is_empty()).unwrap_or(NET_DIR)
 }
 
 #[cfg(test)]
@@ -69,13 +70,13 @@ mod tests {
 
     #[test]
     fn net_dir_precedence_is_flag_then_pod_then_record_then_default() {
-        for (given, of_pod, noted, expected) in [
+        for (given, pod_net_dir, recorded_net_dir, expected) in [
             (Some("/given"), Some("/pod"), "/noted", "/given"),
             (None, Some("/pod"), "/noted", "/pod"),
             (None, Some(""), "/noted", "/noted"),
             (None, None, "", NET_DIR),
         ] {
-            assert_eq!(net_dir(given, of_pod, noted), expected);
+            assert_eq!(net_dir(given, pod_net_dir, recorded_net_dir), expected);
         }
     }
 }

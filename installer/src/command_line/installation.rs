@@ -16,7 +16,7 @@ use netconf::conf::LogConf;
 
 use super::arguments::{OptionSpec, run_with};
 use crate::agent::{self, AgentSettings, ApiGroupWatch, Pass, Plugins, ReplayError, VARIABLES, deferred_dels};
-use crate::cluster::group_of;
+use crate::cluster::configured_group;
 use crate::host_network::HostNetwork;
 use crate::install::{InstallReconciler, Installation};
 use crate::kubeconfig;
@@ -28,7 +28,7 @@ use crate::settings::variables::GROUPS;
 const SPEC: OptionSpec = OptionSpec { options: &["root"], switches: &[] };
 
 /// Time limit for reading the identity of the datastore.
-const LEARNING: Duration = Duration::from_secs(5);
+const REPLAY_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs `calico install`. `replay` replays deferred DELs.
 pub fn install(
@@ -63,7 +63,7 @@ fn run(
 ) -> ExitCode {
     let program = if installs { "cni-installer" } else { "cni-agent" };
     logging::init(&LogConf::default(), program, &Subject::default());
-    match install_or_stay(installs, layout, network, replay) {
+    match run_command(installs, layout, network, replay) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -72,7 +72,7 @@ fn run(
     }
 }
 
-fn install_or_stay(
+fn run_command(
     installs: bool,
     layout: &Layout,
     network: &dyn HostNetwork,
@@ -88,22 +88,22 @@ fn install_or_stay(
     }
     installation.run()?;
     // Outside of a pod there is no token to renew, and a person waits for the prompt.
-    if settings.stay && account.is_some() {
+    if settings.stays_as_agent && account.is_some() {
         tracing::info!("running as the agent; SLEEP=false ends the process after the installation");
         return run_agent(&installation, Some(true), &lookup, replay);
     }
-    if !settings.try_for.is_zero() {
+    if !settings.trial_time.is_zero() {
         let conf = layout.net_dir(&settings.net_dir).join(&settings.conf_name);
-        process::block_on(deferred_dels::replay_once(&conf, layout, &settings.net_dir, LEARNING, replay));
+        process::block_on(deferred_dels::replay_once(&conf, layout, &settings.net_dir, REPLAY_TIME_LIMIT, replay));
     }
     Ok(())
 }
 
-/// Runs the agent until SIGTERM (INST-37). `keeps` is that of [`InstallReconciler::new`]. `replay` replays deferred
+/// Runs the agent until SIGTERM (INST-37). `is_owner` is that of [`InstallReconciler::new`]. `replay` replays deferred
 /// DELs; the plugin provides it.
 fn run_agent(
     installation: &Installation<'_>,
-    keeps: Option<bool>,
+    is_owner: Option<bool>,
     lookup: &dyn Fn(&str) -> Option<String>,
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> Result<(), Box<dyn Error>> {
@@ -111,11 +111,11 @@ fn run_agent(
     let agent_settings = AgentSettings::from_environment(lookup)?;
     let net_dir = layout.net_dir(&settings.net_dir);
     let (kubeconfig, conf) = (net_dir.join(kubeconfig::NAME), net_dir.join(&settings.conf_name));
-    let on_kubernetes = installation.calicos().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
+    let on_kubernetes = installation.plugin_conf().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
     let group = on_kubernetes
         .zip(account)
-        .map(|(conf, account)| ApiGroupWatch { account: account.clone(), configured: group_of(&conf) });
-    let mut reconciler = InstallReconciler::new(*installation, keeps);
+        .map(|(conf, account)| ApiGroupWatch { account: account.clone(), configured: configured_group(&conf) });
+    let mut reconciler = InstallReconciler::new(*installation, is_owner);
     let replaying = deferred_dels::replay_repeatedly(&conf, layout, &settings.net_dir, replay);
     process::block_on(agent::run(
         &agent_settings,
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn help_of_install_tells_every_variable() {
+    fn help_of_install_lists_every_variable() {
         let help = install_help();
         for Variable { name, .. } in GROUPS.iter().flat_map(|(_, variables)| *variables) {
             assert!(help.contains(&format!("\n  {name}\n")), "{name}");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn help_of_refresh_token_tells_every_variable() {
+    fn help_of_refresh_token_lists_every_variable() {
         let help = refresh_token_help();
         for Variable { name, .. } in VARIABLES {
             assert!(help.contains(&format!("\n  {name}\n")), "{name}");

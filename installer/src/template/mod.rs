@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-pub use self::values::{BUILT_IN, TOKEN, Tls, Values};
+pub use self::values::{BUILT_IN, TOKEN_PLACEHOLDER, TlsPaths, Values};
 
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,7 @@ use crate::{atomic_file, nodename};
 /// Removes the cached API group of the cluster, and the journal if it is empty. Both stay if a program of the plugin
 /// stays. `state` contains the records that remain after the programs were removed.
 pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts: bool, report: &mut UninstallReport) {
-    if !goes(tasks, state, acts) {
+    if !is_plugin_removed(tasks, state, acts) {
         return;
     }
     let group = Path::new(GROUP_FILE).file_name().unwrap_or_default();
@@ -38,7 +38,7 @@ pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts
 }
 
 /// Returns true if a program of the plugin was removed, or would be, and none remains.
-fn goes(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
+fn is_plugin_removed(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
     let is_plugin =
         |task: &&RemovalTask| matches!(task.file.place, Place::Bin | Place::SecondaryBin) && task.file.name == "calico";
     let is_removed = |task: &RemovalTask| {
@@ -47,7 +47,7 @@ fn goes(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
     };
     let (removed, others): (Vec<&RemovalTask>, Vec<&RemovalTask>) =
         tasks.iter().filter(is_plugin).partition(|task| is_removed(task));
-    !removed.is_empty() && others.iter().all(|task| task.verdict == Verdict::Gone)
+    !removed.is_empty() && others.iter().all(|task| task.verdict == Verdict::Missing)
 }
 
 /// Removes the journal. A process that replays deferred DELs holds the journal's lock; the journal then stays.
@@ -58,8 +58,8 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
     let _held = match held {
         Ok(held) => held,
         Err(LockError::Busy { .. }) => {
-            let reason = "another process holds the journal's lock, for example to replay deferred DELs; run this command again \
-                 when that process has ended";
+            let reason = "another process holds the journal's lock, for example to replay deferred DELs; run this \
+                command again when that process has ended";
             return report.add_remaining(directory.display(), reason);
         }
         Err(error) => return report.add_remaining(directory.display(), error),
@@ -189,8 +189,8 @@ mod tests {
             self.layout.state_dir().join(GROUP)
         }
 
-        /// Calls `remove` for programs with these verdicts, of which those in `noted` still exist. Returns the report.
-        fn remove(&self, verdicts: &[(Place, Verdict)], noted: &[Place], acts: bool) -> String {
+        /// Calls `remove` for programs with these verdicts, of which those in `recorded` still exist. Returns the report.
+        fn remove(&self, verdicts: &[(Place, Verdict)], recorded: &[Place], acts: bool) -> String {
             let task = |(place, verdict): &(Place, Verdict)| RemovalTask {
                 file: FoundFile {
                     place: *place,
@@ -203,7 +203,7 @@ mod tests {
             };
             let tasks: Vec<RemovalTask> = verdicts.iter().map(task).collect();
             let mut state = State::default();
-            noted.iter().for_each(|place| state.record(*place, "calico", None, false));
+            recorded.iter().for_each(|place| state.record(*place, "calico", None, false));
             let mut report = UninstallReport { acted: acts, ..UninstallReport::default() };
             remove(&tasks, &state, &self.layout, acts, &mut report);
             report.to_string()
@@ -217,32 +217,32 @@ mod tests {
     #[test]
     fn plugin_state_is_removed_with_the_program_and_a_dry_run_only_reports() {
         let node = Node::new();
-        let said = node.remove(&[(Place::Bin, Verdict::Remove)], &[Place::Bin], false);
-        assert!(said.contains(&format!("would remove {}\n", node.journal().display())), "{said}");
+        let output = node.remove(&[(Place::Bin, Verdict::Remove)], &[Place::Bin], false);
+        assert!(output.contains(&format!("would remove {}\n", node.journal().display())), "{output}");
         assert!(node.group().exists() && fs::read_dir(node.journal()).unwrap().next().is_none());
-        let said = node.removed();
-        assert!(said.contains(&format!("removed {}\n", node.journal().display())), "{said}");
+        let output = node.removed();
+        assert!(output.contains(&format!("removed {}\n", node.journal().display())), "{output}");
         assert!(!node.group().exists() && !node.journal().exists());
     }
 
     #[test]
     fn plugin_state_stays_if_a_program_stays_or_fails_to_be_removed() {
         use Place::{Bin, Net, SecondaryBin};
-        let leave = || Verdict::Leave("changed".into());
-        for (verdicts, noted) in [
+        let leave = || Verdict::Keep("changed".into());
+        for (verdicts, recorded) in [
             (vec![(Bin, Verdict::Remove)], vec![Bin]),
             (vec![(Bin, leave())], vec![Bin]),
             (vec![(Bin, Verdict::Remove), (SecondaryBin, leave())], vec![SecondaryBin]),
             (vec![(Bin, Verdict::Remove), (SecondaryBin, Verdict::Remove)], vec![SecondaryBin]),
-            (vec![(Bin, Verdict::Gone)], vec![]),
+            (vec![(Bin, Verdict::Missing)], vec![]),
             (vec![(Net, Verdict::Remove)], vec![]),
         ] {
             let node = Node::new();
-            assert_eq!(node.remove(&verdicts, &noted, true), "", "{verdicts:?}");
+            assert_eq!(node.remove(&verdicts, &recorded, true), "", "{verdicts:?}");
             assert!(node.group().exists() && node.journal().exists(), "{verdicts:?}");
         }
         let node = Node::new();
-        node.remove(&[(Bin, Verdict::Remove), (SecondaryBin, Verdict::Gone)], &[], true);
+        node.remove(&[(Bin, Verdict::Remove), (SecondaryBin, Verdict::Missing)], &[], true);
         assert!(!node.group().exists() && !node.journal().exists());
     }
 
@@ -251,8 +251,8 @@ mod tests {
         let node = Node::new();
         let lock = File::create(node.layout.journal_lock()).unwrap();
         lock.lock().unwrap();
-        let said = node.removed();
-        assert!(said.contains("cni-journal: another process holds the journal's lock"), "{said}");
+        let output = node.removed();
+        assert!(output.contains("cni-journal: another process holds the journal's lock"), "{output}");
         assert!(node.layout.journal_lock().exists());
         drop(lock);
         node.removed();
@@ -265,8 +265,8 @@ mod tests {
         let journal = Journal::new(node.layout.journal_dir());
         let datastore = DatastoreIdentity { name: "etcd a".into(), identity: "etcd 1".into() };
         journal.lock().unwrap().record_identity(&datastore).unwrap();
-        let said = node.removed();
-        assert!(!node.journal().exists(), "{said}");
+        let output = node.removed();
+        assert!(!node.journal().exists(), "{output}");
     }
 
     #[test]
@@ -274,15 +274,15 @@ mod tests {
         for (name, reason) in [("a.json", "1 deferred DELs have not released"), ("theirs", "it contains other files")] {
             let node = Node::new();
             fs::write(node.journal().join(name), "{}").unwrap();
-            let said = node.removed();
-            assert!(said.contains(reason), "{said}");
+            let output = node.removed();
+            assert!(output.contains(reason), "{output}");
             assert!(node.journal().join(name).exists());
         }
         let node = Node::new();
         fs::remove_dir(node.journal()).unwrap();
         fs::write(node.journal(), "").unwrap();
-        let said = node.removed();
-        assert!(said.contains("cannot open lock file") && !said.contains("FAILED"), "{said}");
+        let output = node.removed();
+        assert!(output.contains("cannot open lock file") && !output.contains("FAILED"), "{output}");
     }
 
     #[test]

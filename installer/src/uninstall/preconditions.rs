@@ -31,16 +31,16 @@ pub(super) fn find_blockers(
     options: Options,
     network: &dyn HostNetwork,
 ) -> Vec<Blocker> {
-    let mut blockers = unreadable(found);
+    let mut blockers = unreadable_configurations(found);
     if options.tear_down_pods || options.release_addresses {
-        blockers.extend(of_another_machine(layout));
-        blockers.extend(still_served(&layout.net_dir(net_dir), named));
+        blockers.extend(foreign_root(layout));
+        blockers.extend(remaining_configuration(&layout.net_dir(net_dir), named));
     }
     if let (true, Err(reason)) = (options.release_addresses, conf) {
-        blockers.push(Blocker { action: "release", target: addresses::WHAT.to_owned(), reason: reason.to_string() });
+        blockers.push(Blocker { action: "release", target: addresses::TARGET.to_owned(), reason: reason.to_string() });
     }
     if !options.forget_gone {
-        blockers.extend(elsewhere(found, layout, Path::new(net_dir)));
+        blockers.extend(missing_directories(found, layout, Path::new(net_dir)));
     }
     if options.release_addresses {
         blockers.extend(connected_pods(options, network));
@@ -50,7 +50,7 @@ pub(super) fn find_blockers(
 
 /// Returns a blocker if a remaining configuration runs Calico's plugins. Pods are still created with it, for example
 /// by upstream's installation over this one.
-fn still_served(net_dir: &Path, named: &BTreeMap<String, String>) -> Option<Blocker> {
+fn remaining_configuration(net_dir: &Path, named: &BTreeMap<String, String>) -> Option<Blocker> {
     let name = ["calico", "calico-ipam"].into_iter().find_map(|program| named.get(program))?;
     Some(Blocker {
         action: "uninstall",
@@ -64,7 +64,7 @@ fn still_served(net_dir: &Path, named: &BTreeMap<String, String>) -> Option<Bloc
 
 /// Returns a blocker if the files are those of another machine. Its interfaces do not exist in this kernel, and the
 /// interfaces here are not its own.
-fn of_another_machine(layout: &Layout) -> Option<Blocker> {
+fn foreign_root(layout: &Layout) -> Option<Blocker> {
     let is_here = layout.is_container() || layout.is_this_machine();
     (!is_here).then(|| Blocker {
         action: "uninstall",
@@ -76,7 +76,7 @@ fn of_another_machine(layout: &Layout) -> Option<Blocker> {
 }
 
 /// Returns the configurations that cannot be read. Neither their origin nor their programs are known.
-fn unreadable(found: &[FoundFile]) -> Vec<Blocker> {
+fn unreadable_configurations(found: &[FoundFile]) -> Vec<Blocker> {
     let mut blockers = Vec::new();
     for file in found.iter().filter(|file| file.is_configuration()) {
         if let FoundState::Unreadable(reason) = &file.state {
@@ -91,7 +91,7 @@ fn unreadable(found: &[FoundFile]) -> Vec<Blocker> {
 ///
 /// The state directory is not checked. Nothing is checked after a killed run that had found the files. Such a run left
 /// a renamed configuration, or, since programs are removed before it, records without a program.
-fn elsewhere(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocker> {
+fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocker> {
     let is_program = |file: &FoundFile| matches!(file.place, Place::Bin | Place::SecondaryBin);
     if found.iter().any(|file| files::is_retired(&file.path)) || !found.iter().any(is_program) {
         return Vec::new();
@@ -99,11 +99,11 @@ fn elsewhere(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocke
     let mut blockers = Vec::new();
     for place in [Place::Bin, Place::SecondaryBin, Place::Net] {
         let files: Vec<&FoundFile> = found.iter().filter(|file| file.place == place).collect();
-        if files.is_empty() || files.iter().any(|file| file.state != FoundState::Gone) {
+        if files.is_empty() || files.iter().any(|file| file.state != FoundState::Missing) {
             continue;
         }
         let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
-        let way = match (layout.is_container(), place) {
+        let remedy = match (layout.is_container(), place) {
             (true, _) => "mount the directory of the installation there",
             (false, Place::Bin) => "name their directory with --bin-dir",
             (false, Place::SecondaryBin) => "name their directory with --secondary-bin-dir",
@@ -113,7 +113,7 @@ fn elsewhere(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocke
             action: "find",
             target: format!("{} in {}", names.join(", "), layout.dir(place, net_dir).display()),
             reason: format!(
-                "all installed files are missing there; {way}, or add --forget-gone if the files were removed"
+                "all installed files are missing there; {remedy}, or add --forget-gone if the files were removed"
             ),
         });
     }
@@ -130,7 +130,7 @@ fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker
         ),
         Err(reason) => format!("cannot determine the pods that are connected with these addresses: {reason}"),
     };
-    Some(Blocker { action: "release", target: addresses::WHAT.to_owned(), reason })
+    Some(Blocker { action: "release", target: addresses::TARGET.to_owned(), reason })
 }
 
 #[cfg(test)]
@@ -144,45 +144,51 @@ mod tests {
 
     fn targets(found: &[FoundFile]) -> Vec<String> {
         let layout = Layout::container();
-        elsewhere(found, &layout, Path::new("/etc/cni/net.d")).into_iter().map(|blocker| blocker.target).collect()
+        missing_directories(found, &layout, Path::new("/etc/cni/net.d"))
+            .into_iter()
+            .map(|blocker| blocker.target)
+            .collect()
     }
 
     #[test]
     fn directory_without_installed_files_is_reported_as_another_target() {
-        use FoundState::{Gone, Same};
+        use FoundState::{Missing, Same};
         let bin = |state| found(Place::Bin, "/host/opt/cni/bin/calico", state);
         let portmap = |state| found(Place::Bin, "/host/opt/cni/bin/portmap", state);
         let conf = |state| found(Place::Net, "/host/etc/cni/net.d/10-calico.conflist", state);
-        let mtu = found(Place::State, "/var/lib/calico/mtu", Gone);
+        let mtu = found(Place::State, "/var/lib/calico/mtu", Missing);
         let nothing: [String; 0] = [];
-        assert_eq!(targets(&[bin(Same), portmap(Gone), conf(Same), mtu.clone()]), nothing);
-        assert_eq!(targets(&[bin(Gone), portmap(Gone), conf(Same)]), ["calico, portmap in /host/opt/cni/bin"]);
+        assert_eq!(targets(&[bin(Same), portmap(Missing), conf(Same), mtu.clone()]), nothing);
+        assert_eq!(targets(&[bin(Missing), portmap(Missing), conf(Same)]), ["calico, portmap in /host/opt/cni/bin"]);
         let changed = FoundState::Changed("by somebody".into());
-        assert_eq!(targets(&[bin(Gone), portmap(changed), conf(Gone)]), ["10-calico.conflist in /host/etc/cni/net.d"]);
+        assert_eq!(
+            targets(&[bin(Missing), portmap(changed), conf(Missing)]),
+            ["10-calico.conflist in /host/etc/cni/net.d"]
+        );
         let retired = found(Place::Net, "/host/etc/cni/net.d/10-calico.conflist.removed", Same);
-        assert_eq!(targets(&[bin(Gone), retired]), nothing, "a run that was killed had seen it");
-        assert_eq!(targets(&[conf(Gone)]), nothing, "so had one that was killed after the programs went");
+        assert_eq!(targets(&[bin(Missing), retired]), nothing, "a run that was killed had seen it");
+        assert_eq!(targets(&[conf(Missing)]), nothing, "so had one that was killed after the programs went");
         assert_eq!(targets(&[]), nothing);
     }
 
     #[test]
     fn teardown_with_the_files_of_another_host_is_rejected() {
         let root = tempfile::tempdir().unwrap();
-        assert!(of_another_machine(&Layout::below(root.path())).is_some());
-        assert_eq!(of_another_machine(&Layout::below(Path::new("/"))), None);
-        assert_eq!(of_another_machine(&Layout::container()), None);
+        assert!(foreign_root(&Layout::below(root.path())).is_some());
+        assert_eq!(foreign_root(&Layout::below(Path::new("/"))), None);
+        assert_eq!(foreign_root(&Layout::container()), None);
         std::fs::create_dir(root.path().join("host")).unwrap();
-        assert_eq!(of_another_machine(&Layout::below(root.path())), None, "a container's root");
+        assert_eq!(foreign_root(&Layout::below(root.path())), None, "a container's root");
     }
 
     #[test]
     fn unreadable_configuration_blocks_the_uninstall() {
         let unreadable = || FoundState::Unreadable("permission denied".into());
         let found = [
-            found(Place::Net, "/x/10-calico.conflist", unreadable()),
-            found(Place::Net, "/x/calico-kubeconfig", unreadable()),
+            found(Place::Net, "/x/10-calico.conflist", unreadable_configurations()),
+            found(Place::Net, "/x/calico-kubeconfig", unreadable_configurations()),
         ];
-        let [only] = super::unreadable(&found).try_into().unwrap();
+        let [only] = super::unreadable_configurations(&found).try_into().unwrap();
         assert_eq!(only.target, "/x/10-calico.conflist");
         assert_eq!(only.reason, "it cannot be read: permission denied");
     }

@@ -23,7 +23,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     let mut state = State::load(layout)?;
     let net_dir = if state.net_dir.is_empty() { NET_DIR.to_owned() } else { state.net_dir.clone() };
     let found = files::inspect(&state, layout, &net_dir);
-    let named = files::programs_of_others(layout, &net_dir, &found);
+    let named = files::programs_in_use(layout, &net_dir, &found);
     let tasks = plan(&found, &named);
     let mut report = UninstallReport { acted: options.yes, ..UninstallReport::default() };
     if state.files.is_empty() {
@@ -49,7 +49,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     if options.tear_down_pods {
         // Recorded before the interfaces are deleted, because this run may fail to release the addresses and be
         // repeated.
-        state.torn_down.extend(address_users::behind_torn_down(network));
+        state.torn_down.extend(address_users::addresses_behind_pods(network));
         if options.yes && !save_records(&state, layout, &mut report) {
             report.add_remaining(
                 "everything",
@@ -79,7 +79,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
             }
         }
     }
-    let is_recorded = options.yes || tasks.iter().any(|task| matches!(task.verdict, Verdict::Leave(_)));
+    let is_recorded = options.yes || tasks.iter().any(|task| matches!(task.verdict, Verdict::Keep(_)));
     other_files::report_unowned(layout, is_recorded, &mut report);
     other_files::report_backups(&layout.net_dir(&net_dir), &mut report);
     report.add_remaining("/var/log/calico", "logs are kept");
@@ -98,8 +98,8 @@ async fn run_first_steps(
     network: &dyn HostNetwork,
     report: &mut UninstallReport,
 ) -> Result<(), &'static str> {
-    const NOT_MOVED: &str = "plugins that other programs chained into the configuration cannot be moved; correct the failure and run the \
-         command again";
+    const NOT_MOVED: &str = "plugins that other programs chained into the configuration cannot be moved; correct the \
+        failure and run the command again";
     if !chained.move_foreign(options.yes, report) {
         return Err(NOT_MOVED);
     }
@@ -108,9 +108,9 @@ async fn run_first_steps(
         are_retired &= files::retire(task, options.yes, report);
     }
     // Moves plugins that other programs added before the rename.
-    let mut late = UninstallReport::default();
-    if options.yes && !chained.move_foreign(true, &mut late) {
-        report.steps.extend(late.steps);
+    let mut late_report = UninstallReport::default();
+    if options.yes && !chained.move_foreign(true, &mut late_report) {
+        report.steps.extend(late_report.steps);
         return Err(NOT_MOVED);
     }
     if !are_retired {
@@ -132,7 +132,7 @@ fn remove(tasks: &[&RemovalTask], state: &mut State, acts: bool, report: &mut Un
     for task in tasks {
         let is_gone = files::remove(task, acts, report);
         if is_gone {
-            state.forget(task.file.place, &task.file.name);
+            state.remove_record(task.file.place, &task.file.name);
         }
         if state.get(task.file.place, &task.file.name).is_none() && task.file.replaced {
             report.add_remaining(task.file.path.display(), "the file that the installation replaced is not restored");

@@ -3,11 +3,11 @@
 
 use crate::doctor::report::{Checked, Finding, pass, warn};
 use crate::doctor::snapshot::{
-    BusyAddresses, Cache, Cluster, Holder, Lock, NodeSnapshot, Observed, PodInterface, Unobserved,
+    BusyAddresses, Cache, Cluster, Lock, LockHolder, NodeSnapshot, Observed, PodInterface, Unobserved,
 };
 
 /// Number of items of one kind that a finding names.
-const NAMED: usize = 5;
+const MAX_LISTED_ITEMS: usize = 5;
 
 /// Runs the checks. Those that need the datastore are left out without it; another finding reports that.
 pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
@@ -21,21 +21,21 @@ pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
         let routes = answers.interfaces.as_ref().ok().and_then(|found| check_routes(found));
         findings.extend(routes.map(|checked| Finding::new("routes to pods", checked)));
     }
-    let busy = check_busy(answers.map(|answers| &answers.busy), &snapshot.noted);
+    let busy = check_busy(answers.map(|answers| &answers.busy), &snapshot.recent_busy);
     findings.extend(busy.map(|checked| Finding::new("busy addresses", checked)));
     findings
 }
 
 fn check_lock(Lock { path, holder, .. }: &Lock) -> Checked {
     let place = path.display();
-    let Holder { process, command } = match holder {
+    let LockHolder { process, command } = match holder {
         Ok(None) => return pass("free"),
         Err(reason) => return Err(Unobserved::new(format!("{place}: {reason}"))),
         Ok(Some(holder)) => holder,
     };
     let Some(process) = process else {
-        let seen = format!("{place} stays locked by a process that is not visible in this container");
-        return warn(seen, "run `calico doctor` on the node itself, or read its /proc/locks");
+        let observation = format!("{place} stays locked by a process that is not visible in this container");
+        return warn(observation, "run `calico doctor` on the node itself, or read its /proc/locks");
     };
     warn(
         format!("{place} stays locked by process {process} ({command})"),
@@ -102,15 +102,15 @@ fn check_routes(found: &[PodInterface]) -> Option<Checked> {
 
 /// Checks the free addresses with a host route: those that ADDs noted in the last minute, and those in the kernel's
 /// routing table. An unreachable datastore is the subject of another finding.
-fn check_busy(routed: Option<&Observed<BusyAddresses>>, noted: &BusyAddresses) -> Option<Checked> {
+fn check_busy(routed: Option<&Observed<BusyAddresses>>, recent: &BusyAddresses) -> Option<Checked> {
     let (mut busy, reason) = match routed {
         Some(Ok(routed)) => (routed.clone(), None),
         Some(Err(reason)) => (BusyAddresses::new(), Some(reason.clone())),
-        None if noted.is_empty() => return None,
+        None if recent.is_empty() => return None,
         None => (BusyAddresses::new(), None),
     };
     // A note wins over the routing table because it describes the route in more detail.
-    busy.extend(noted.clone());
+    busy.extend(recent.clone());
     let Some(first) = busy.keys().next() else {
         return Some(match reason {
             Some(reason) => Err(reason),
@@ -140,6 +140,6 @@ fn describe(interface: &PodInterface) -> String {
 }
 
 fn join_first(names: &[String]) -> String {
-    let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    if names.len() > NAMED { format!("{named} …") } else { named }
+    let named = names.iter().take(MAX_LISTED_ITEMS).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if names.len() > MAX_LISTED_ITEMS { format!("{named} …") } else { named }
 }

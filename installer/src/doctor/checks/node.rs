@@ -5,7 +5,7 @@ use crate::doctor::snapshot::{Cluster, FORWARD, FORWARD_IPV6, NodeName, NodeSnap
 use crate::host_network::Interface;
 
 /// Number of deferred DELs that are listed in full.
-const DEBTS_LISTED: usize = 5;
+const MAX_LISTED_DELS: usize = 5;
 
 const NO_CONFIGURATION: &str = "no configuration of Calico can be read";
 
@@ -82,9 +82,9 @@ pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Checked {
     let overhead = pools.and_then(|pools| pools.iter().map(|pool| pool.overhead).max()).unwrap_or(0);
     if pods + overhead > *mtu {
         let room = mtu.saturating_sub(overhead);
-        let seen =
+        let observation =
             format!("pods have MTU {pods} from {place}, {name} has {mtu}, of which encapsulation uses {overhead}");
-        return warn(seen, format!("set veth_mtu (CNI_MTU) to {room} or less: larger packets are lost"));
+        return warn(observation, format!("set veth_mtu (CNI_MTU) to {room} or less: larger packets are lost"));
     }
     pass(format!("pods have MTU {pods} from {place}, {name} has {mtu}"))
 }
@@ -98,31 +98,32 @@ pub(super) fn check_settings(snapshot: &NodeSnapshot) -> Checked {
     let has_ipv6 = snapshot.cluster.as_ref().and_then(Cluster::pools);
     let has_ipv6 = has_ipv6.is_some_and(|pools| pools.iter().any(|pool| pool.is_of_node() && pool.cidr.contains(':')));
     if has_ipv6 && value(FORWARD_IPV6) != Some("1") {
-        let seen =
+        let observation =
             format!("{FORWARD_IPV6} is {}, but a pool has IPv6 addresses", value(FORWARD_IPV6).unwrap_or("absent"));
-        return fail(seen, format!("sysctl -w {FORWARD_IPV6}=1"));
+        return fail(observation, format!("sysctl -w {FORWARD_IPV6}=1"));
     }
     if value(REVERSE_PATH) == Some("2") {
-        let seen = format!("{REVERSE_PATH} is 2: a pod can send packets with the address of another pod");
-        return warn(seen, format!("sysctl -w {REVERSE_PATH}=1, which Felix requires as well"));
+        let observation = format!("{REVERSE_PATH} is 2: a pod can send packets with the address of another pod");
+        return warn(observation, format!("sysctl -w {REVERSE_PATH}=1, which Felix requires as well"));
     }
-    let known = snapshot.settings.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
-    pass(known.collect::<Vec<_>>().join(" "))
+    let listed_settings =
+        snapshot.settings.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
+    pass(listed_settings.collect::<Vec<_>>().join(" "))
 }
 
 /// Reports deferred DELs, whose cleanup did not reach the datastore or was rejected.
 pub(super) fn check_journal(snapshot: &NodeSnapshot) -> Checked {
-    let debts = snapshot.journal.as_ref().map_err(Clone::clone)?;
-    if debts.is_empty() {
+    let deferred_dels = snapshot.journal.as_ref().map_err(Clone::clone)?;
+    if deferred_dels.is_empty() {
         return pass("empty");
     }
-    let listed = &debts[..debts.len().min(DEBTS_LISTED)];
-    let more = match debts.len() - listed.len() {
+    let listed = &deferred_dels[..deferred_dels.len().min(MAX_LISTED_DELS)];
+    let more = match deferred_dels.len() - listed.len() {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
     warn(
-        format!("{} deferred DELs have not released their addresses: {}{more}", debts.len(), listed.join("; ")),
+        format!("{} deferred DELs have not released their addresses: {}{more}", deferred_dels.len(), listed.join("; ")),
         "remove the cause that each entry names; the next call of the plugin, or the agent, then replays the DELs. For \
          entries that remain, read /var/log/calico/cni/cni.log; `calico-ipam journal` lists all, and `calico-ipam \
          journal adopt` assigns them to another datastore",

@@ -16,7 +16,7 @@ use nix::sys::stat::{major, minor};
 use serde::Deserialize;
 use tokio::time::sleep;
 
-use crate::doctor::snapshot::{Cache, Holder, Lock, Observed, SETTINGS, Unobserved};
+use crate::doctor::snapshot::{Cache, Lock, LockHolder, Observed, SETTINGS, Unobserved};
 use crate::host_network::{HostNetwork, pod_interface_prefix};
 use crate::layout::Layout;
 use crate::mtu;
@@ -135,8 +135,8 @@ fn host_interface(path: &Path) -> Option<String> {
 }
 
 /// Observation time. An ADD holds the IPAM lock while it waits for the datastore.
-const PATIENCE: Duration = Duration::from_secs(3);
-const LOOKS: u32 = 30;
+const OBSERVATION_TIME: Duration = Duration::from_secs(3);
+const OBSERVATIONS: u32 = 30;
 
 /// Observes a lock until it is free, or has been held by the same process for the whole time.
 async fn observe_lock(name: &'static str, path: &Path) -> Lock {
@@ -145,14 +145,14 @@ async fn observe_lock(name: &'static str, path: &Path) -> Lock {
 }
 
 /// Returns the process that held the lock all the time, or `None` once the lock is free or another process holds it.
-async fn wait(path: &Path) -> io::Result<Option<Holder>> {
+async fn wait(path: &Path) -> io::Result<Option<LockHolder>> {
     let mut holder = observe_once(path)?;
     let first = holder.clone();
-    for _ in 0..LOOKS {
+    for _ in 0..OBSERVATIONS {
         if holder.is_none() || holder != first {
             return Ok(None);
         }
-        sleep(PATIENCE / LOOKS).await;
+        sleep(OBSERVATION_TIME / OBSERVATIONS).await;
         holder = observe_once(path)?;
     }
     Ok(holder)
@@ -160,7 +160,7 @@ async fn wait(path: &Path) -> io::Result<Option<Holder>> {
 
 /// Takes the lock and releases it again. Returns the holder if the lock is held. A missing file is not created and
 /// counts as free.
-fn observe_once(path: &Path) -> io::Result<Option<Holder>> {
+fn observe_once(path: &Path) -> io::Result<Option<LockHolder>> {
     let file = match File::options().read(true).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -174,7 +174,7 @@ fn observe_once(path: &Path) -> io::Result<Option<Holder>> {
     let found = file.metadata()?;
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let process = find_process(&locks, major(found.dev()), minor(found.dev()), found.ino());
-    Ok(Some(Holder { command: process.map(command).unwrap_or_default(), process }))
+    Ok(Some(LockHolder { command: process.map(command).unwrap_or_default(), process }))
 }
 
 /// Returns the process that holds a lock, from lines such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF`. A

@@ -15,11 +15,11 @@ fn etcd_findings_have_their_own_remedies() {
     only(
         "warn datastore: https://10.96.0.1:443 answers after 7 ms, but https://b:2379 does not: refused",
         |snapshot| {
-            answers(on_etcd(snapshot)).silent = vec![("https://b:2379".into(), "refused".into())];
+            answers(on_etcd(snapshot)).silent_members = vec![("https://b:2379".into(), "refused".into())];
         },
     );
     only("FAIL etcd permissions: the account may not write IPAMHandle", |snapshot| {
-        answers(on_etcd(snapshot)).granted_by_etcd[1].allowed = Ok(false);
+        answers(on_etcd(snapshot)).etcd_permissions[1].is_allowed = Ok(false);
     });
     only("FAIL API server: https://10.96.0.1:443: refused", |snapshot| {
         api(on_etcd(snapshot)).reached = Err("refused".into());
@@ -29,22 +29,24 @@ fn etcd_findings_have_their_own_remedies() {
     });
     let mut snapshot = good();
     answers(on_etcd(&mut snapshot)).node_exists = Some(Ok(false));
-    let told = run_all(&snapshot).into_iter().find(|finding| finding.name == "node object").unwrap();
-    assert!(told.way_out.contains("run the installer again") && told.way_out.contains("calico-ipam init --node node1"));
+    let finding = run_all(&snapshot).into_iter().find(|finding| finding.name == "node object").unwrap();
+    assert!(
+        finding.remedy.contains("run the installer again") && finding.remedy.contains("calico-ipam init --node node1")
+    );
     for kind in [DatastoreType::Kubernetes, DatastoreType::Etcdv3, DatastoreType::Local] {
         let mut snapshot = good();
         cluster(&mut snapshot).kind = kind;
         answers(cluster(&mut snapshot)).pools = Err("refused".into());
-        let told: Vec<String> = run_all(&snapshot).into_iter().map(|finding| finding.way_out).collect();
-        assert_eq!(told.concat().contains("kubectl"), kind == DatastoreType::Kubernetes, "{told:?}");
+        let remedies: Vec<String> = run_all(&snapshot).into_iter().map(|finding| finding.remedy).collect();
+        assert_eq!(remedies.concat().contains("kubectl"), kind == DatastoreType::Kubernetes, "{remedies:?}");
         cluster(&mut snapshot).reached = Err("away".into());
-        let told: Vec<String> = run_all(&snapshot).into_iter().map(|finding| finding.way_out).collect();
+        let remedies: Vec<String> = run_all(&snapshot).into_iter().map(|finding| finding.remedy).collect();
         let word = match kind {
             DatastoreType::Kubernetes => "kube-proxy",
             DatastoreType::Etcdv3 => "etcdctl",
             DatastoreType::Local => "calico-ipam init",
         };
-        assert!(told.concat().contains(word), "{told:?}");
+        assert!(remedies.concat().contains(word), "{remedies:?}");
     }
 }
 
@@ -52,22 +54,22 @@ fn etcd_findings_have_their_own_remedies() {
 fn unreachable_datastore_fails_and_skips_the_dependent_checks() {
     let found = wrong(|snapshot| cluster(snapshot).reached = Err("connection refused".into()));
     assert_eq!(found[0], "FAIL datastore: https://10.96.0.1:443: connection refused");
-    assert!(found.len() == 5 && found[1..].iter().all(|told| told.starts_with("skipped ")), "{found:?}");
+    assert!(found.len() == 5 && found[1..].iter().all(|finding| finding.starts_with("skipped ")), "{found:?}");
     only("skipped datastore: ", |snapshot| snapshot.cluster = None);
 }
 
 #[test]
 fn missing_permissions_are_reported_by_importance() {
     only("FAIL permissions: the account may not get pods", |snapshot| {
-        api(cluster(snapshot)).granted[0].allowed = Ok(false)
+        api(cluster(snapshot)).permissions[0].is_allowed = Ok(false)
     });
     only("warn permissions: the account may not get virtualmachines.kubevirt.io", |snapshot| {
-        api(cluster(snapshot)).granted[1].allowed = Ok(false);
+        api(cluster(snapshot)).permissions[1].is_allowed = Ok(false);
     });
     only("skipped permissions: forbidden", |snapshot| {
-        api(cluster(snapshot)).granted[0].allowed = Err("forbidden".into())
+        api(cluster(snapshot)).permissions[0].is_allowed = Err("forbidden".into())
     });
-    let none = wrong(|snapshot| api(cluster(snapshot)).granted.clear());
+    let none = wrong(|snapshot| api(cluster(snapshot)).permissions.clear());
     assert!(none.is_empty(), "{none:?}");
 }
 
@@ -95,8 +97,8 @@ fn missing_cluster_information_and_unusable_pools_are_reported() {
     let mut snapshot = good();
     let other = Pool { selects_node: Ok(false), ..pool("other", "10.66.0.0/16", true) };
     answers(cluster(&mut snapshot)).pools.as_mut().unwrap().push(other);
-    let told = run_all(&snapshot).into_iter().find(|finding| finding.name == "pools").unwrap();
-    assert_eq!((told.state, told.seen.as_str()), (Severity::Ok, "default 10.65.0.0/16"));
+    let finding = run_all(&snapshot).into_iter().find(|finding| finding.name == "pools").unwrap();
+    assert_eq!((finding.state, finding.observation.as_str()), (Severity::Ok, "default 10.65.0.0/16"));
     only("FAIL pools: refused", |snapshot| answers(cluster(snapshot)).pools = Err("refused".into()));
     only("warn blocks: this node has 1 blocks, and 1 whose", |snapshot| {
         answers(cluster(snapshot)).blocks = Ok(BlockCount { confirmed: 1, pending: 1 });

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn lock_held_for_long_is_reported_with_its_process() {
     let held = |process, command: &str| {
-        let holder = Ok(Some(Holder { process, command: command.into() }));
+        let holder = Ok(Some(LockHolder { process, command: command.into() }));
         move |snapshot: &mut NodeSnapshot| snapshot.locks[0].holder = holder
     };
     only("warn IPAM lock: /var/run/calico/ipam.lock stays locked by process 47 (calico x)", held(Some(47), "calico x"));
@@ -73,7 +73,7 @@ fn busy_addresses_are_reported_with_their_routes() {
     only(&format!("{begins}10.65.0.9 (route through live0)"), routed);
     let noted = move |snapshot: &mut NodeSnapshot| {
         routed(snapshot);
-        snapshot.noted = busy("10.65.0.9", "through interface live0 (protocol Boot)");
+        snapshot.recent_busy = busy("10.65.0.9", "through interface live0 (protocol Boot)");
     };
     only(&format!("{begins}10.65.0.9 (route through interface live0 (protocol Boot))"), noted);
     only("skipped busy addresses: refused", |snapshot| answers(cluster(snapshot)).busy = Err("refused".into()));

@@ -212,11 +212,8 @@ mod tests {
         let etcd = r#"{"type": "calico", "etcd_endpoints": "https://etcd:2379", "nodename": "calicos",
             "nodename_file": "/no/such/file"}"#;
         let named = settings(&[("KUBERNETES_NODE_NAME", "kubernetes")]);
-        let is_created = node(&conf(etcd), &named).unwrap();
-        assert_eq!(
-            (is_created.metadata.name.as_str(), is_created.spec.kubernetes_name()),
-            ("calicos", Some("kubernetes"))
-        );
+        let created = node(&conf(etcd), &named).unwrap();
+        assert_eq!((created.metadata.name.as_str(), created.spec.kubernetes_name()), ("calicos", Some("kubernetes")));
         assert_eq!(node(&conf(etcd), &settings(&[])), None);
         assert_eq!(node(&conf(r#"{"type": "calico", "nodename": "n"}"#), &named), None);
     }

@@ -64,13 +64,13 @@ impl OptionSpec {
 }
 
 fn find(options: &[&'static str], name: &str) -> Option<&'static str> {
-    options.iter().find(|options| **options == name).copied()
+    options.iter().find(|option| **option == name).copied()
 }
 
 impl GivenOptions {
     /// Returns the value of an option. The last one wins.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
-        self.0.iter().rev().find(|(options, _)| *options == name).map(|(_, value)| value.as_str())
+        self.0.iter().rev().find(|(option, _)| *option == name).map(|(_, value)| value.as_str())
     }
 
     /// Returns true if a switch is given.

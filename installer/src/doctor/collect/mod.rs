@@ -24,8 +24,8 @@ use crate::{conflist, kubeconfig};
 
 /// Collects the snapshot. `net_dir` is the path of the configuration directory on the node.
 pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> NodeSnapshot {
-    let observation = layout.net_dir(net_dir);
-    let candidates = conflist::candidates(&observation).map_err(Unobserved::new);
+    let directory = layout.net_dir(net_dir);
+    let candidates = conflist::candidates(&directory).map_err(Unobserved::new);
     let Configurations { selected, delegate, conf } = configurations::read(&candidates, layout, net_dir);
     let node = conf.as_ref().map(read_node_name);
     let name = node.as_ref().and_then(|node| node.name.clone().ok()).unwrap_or_default();
@@ -36,7 +36,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
     let read_busy_notes = || busy::in_force(&layout.path(busy::FILE), OffsetDateTime::now_utc());
     NodeSnapshot {
         now: OffsetDateTime::now_utc().unix_timestamp(),
-        net_dir: observation,
+        net_dir: directory,
         selected,
         delegate,
         programs,

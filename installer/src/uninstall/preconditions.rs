@@ -185,8 +185,8 @@ mod tests {
     fn unreadable_configuration_blocks_the_uninstall() {
         let unreadable = || FoundState::Unreadable("permission denied".into());
         let found = [
-            found(Place::Net, "/x/10-calico.conflist", unreadable_configurations()),
-            found(Place::Net, "/x/calico-kubeconfig", unreadable_configurations()),
+            found(Place::Net, "/x/10-calico.conflist", unreadable()),
+            found(Place::Net, "/x/calico-kubeconfig", unreadable()),
         ];
         let [only] = super::unreadable_configurations(&found).try_into().unwrap();
         assert_eq!(only.target, "/x/10-calico.conflist");

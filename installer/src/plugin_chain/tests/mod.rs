@@ -43,7 +43,7 @@ fn istio() -> Value {
 
 /// Merges today's rendering with the present configuration. `recorded` is the previous rendering.
 #[track_caller]
-fn merge_over(today: Value, present: Value, recorded: Option<Value>) -> Value {
+fn merged_over(today: Value, present: Value, recorded: Option<Value>) -> Value {
     let recorded: Vec<Rendering> = recorded.map(|recorded| Rendering::new(&list(recorded))).into_iter().collect();
     let merged = rendered(&list(today)).merge_over(&list(present), &recorded);
     merged.chain.to_list()["plugins"].clone()
@@ -68,7 +68,7 @@ fn foreign_entries_retain_their_position_when_own_entries_change() {
         // Its owner removed istio's entry.
         (json!([calico(1), portmap()]), json!([calico(2), portmap()]), json!([calico(2), portmap()])),
     ] {
-        assert_eq!(over(today, present.clone(), recorded()), expected, "{present}");
+        assert_eq!(merged_over(today, present.clone(), recorded()), expected, "{present}");
     }
 }
 
@@ -83,21 +83,24 @@ fn modified_or_removed_own_entry_is_restored() {
         json!([{ "TYPE": "calico" }, portmap(), istio(), tuning("1")]),
         json!([calico(9), edited, istio(), tuning("2")]),
     ] {
-        let merged = over(ours.clone(), present.clone(), Some(ours.clone()));
+        let merged = merged_over(ours.clone(), present.clone(), Some(ours.clone()));
         assert_eq!(merged, json!([calico(1), portmap(), istio(), tuning("1")]), "{present}");
     }
     let without = json!([calico(1), istio()]);
-    assert_eq!(over(ours.clone(), without, Some(ours.clone())), json!([calico(1), portmap(), tuning("1"), istio()]));
+    assert_eq!(
+        merged_over(ours.clone(), without, Some(ours.clone())),
+        json!([calico(1), portmap(), tuning("1"), istio()])
+    );
 }
 
 #[test]
 fn second_entry_of_an_own_type_is_foreign() {
     let ours = json!([calico(1), tuning("1")]);
     let present = json!([calico(1), tuning("1"), tuning("2"), bandwidth()]);
-    assert_eq!(over(ours.clone(), present.clone(), Some(ours)), present);
+    assert_eq!(merged_over(ours.clone(), present.clone(), Some(ours)), present);
     // A second merge reads the configuration just written, while the record is still of the rendering before.
     let present = json!([calico(2), portmap(), tuning("2")]);
-    let merged = over(json!([calico(2), portmap()]), present.clone(), Some(json!([calico(1), tuning("1")])));
+    let merged = merged_over(json!([calico(2), portmap()]), present.clone(), Some(json!([calico(1), tuning("1")])));
     assert_eq!(merged, present);
 }
 
@@ -105,7 +108,7 @@ fn second_entry_of_an_own_type_is_foreign() {
 fn calico_entry_is_never_duplicated() {
     let present = json!([calico(7), istio(), calico(8)]);
     for recorded in [None, Some(json!([calico(1)])), Some(json!([calico(7)]))] {
-        assert_eq!(over(json!([calico(1)]), present.clone(), recorded), json!([calico(1), istio()]));
+        assert_eq!(merged_over(json!([calico(1)]), present.clone(), recorded), json!([calico(1), istio()]));
     }
 }
 
@@ -113,10 +116,10 @@ fn calico_entry_is_never_duplicated() {
 fn without_a_record_own_entries_are_calicos_and_template_entries() {
     let custom = json!({ "type": "portmap", "snat": true });
     let present = json!([calico(7), portmap(), bandwidth(), istio(), custom, tuning("3"), tuning("4")]);
-    let merged = over(json!([calico(1), portmap(), tuning("3")]), present.clone(), None);
+    let merged = merged_over(json!([calico(1), portmap(), tuning("3")]), present.clone(), None);
     assert_eq!(merged, json!([calico(1), portmap(), tuning("3"), istio(), custom, tuning("4")]));
     // With a record, the entry belongs to the operator.
-    let merged = over(
+    let merged = merged_over(
         json!([calico(1), portmap()]),
         json!([calico(1), portmap(), bandwidth()]),
         Some(json!([calico(1), portmap()])),
@@ -127,7 +130,7 @@ fn without_a_record_own_entries_are_calicos_and_template_entries() {
 #[test]
 fn configuration_without_an_own_entry_is_replaced_as_another_network() {
     for recorded in [None, Some(json!([calico(1), portmap()]))] {
-        let merged = over(json!([calico(1)]), json!([{ "type": "cilium-cni" }, istio()]), recorded);
+        let merged = merged_over(json!([calico(1)]), json!([{ "type": "cilium-cni" }, istio()]), recorded);
         assert_eq!(merged, json!([calico(1)]));
     }
 }

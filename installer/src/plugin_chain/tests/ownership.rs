@@ -6,7 +6,7 @@ use super::*;
 fn entry_of_upstreams_template_is_recognized_as_own_under_an_older_record() {
     let recorded = Some(json!([calico(1), portmap()]));
     let present = json!([calico(7), portmap(), bandwidth(), istio()]);
-    let merged = over(json!([calico(1), portmap()]), present, recorded);
+    let merged = merged_over(json!([calico(1), portmap()]), present, recorded);
     assert_eq!(merged, json!([calico(1), portmap(), istio()]));
 }
 
@@ -30,7 +30,7 @@ fn foreign_entries_stay_behind_a_restored_calico_entry() {
         (json!([istio(), portmap()]), json!([calico(1), istio(), portmap()])),
         (json!([portmap(), tuning("2")]), json!([calico(1), portmap(), tuning("2")])),
     ] {
-        assert_eq!(over(today(), present.clone(), recorded()), expected, "{present}");
+        assert_eq!(merged_over(today(), present.clone(), recorded()), expected, "{present}");
     }
 }
 
@@ -38,7 +38,7 @@ fn foreign_entries_stay_behind_a_restored_calico_entry() {
 fn foreign_entry_equal_to_a_new_own_entry_is_not_duplicated() {
     let recorded = Some(json!([calico(1), portmap()]));
     let present = json!([calico(1), tuning("9"), portmap()]);
-    let merged = over(json!([calico(2), portmap(), tuning("9")]), present, recorded);
+    let merged = merged_over(json!([calico(2), portmap(), tuning("9")]), present, recorded);
     assert_eq!(merged, json!([calico(2), tuning("9"), portmap()]));
 }
 

@@ -89,10 +89,10 @@ fn good() -> NodeSnapshot {
         }),
         cluster: Some(Cluster {
             kind: DatastoreType::Kubernetes,
-            place: "https://10.96.0.1:443".into(),
+            address: "https://10.96.0.1:443".into(),
             tls: Vec::new(),
             api: Some(ApiServer {
-                place: "https://10.96.0.1:443".into(),
+                address: "https://10.96.0.1:443".into(),
                 reached: Ok(()),
                 rejection: None,
                 permissions: vec![permission("", "pods"), permission("kubevirt.io", "virtualmachines")],

@@ -98,7 +98,7 @@ program:
 	fi; \
 	mkdir -p $(PLUGIN); \
 	install -m 0755 "$$built" $(PLUGIN)/.$(PROGRAM).new; \
-	$(if $(NAMES),deploy/names-apart.sh $(PLUGIN)/.$(PROGRAM).new $(PLUGIN)/$(NAMES);) \
+	$(if $(NAMES),deploy/split-symbols.sh $(PLUGIN)/.$(PROGRAM).new $(PLUGIN)/$(NAMES);) \
 	mv -f $(PLUGIN)/.$(PROGRAM).new $(PLUGIN)/$(PROGRAM); \
 	ln -f $(PLUGIN)/$(PROGRAM) $(PLUGIN)/$(ALIAS); \
 	echo "$(PLUGIN)/$(PROGRAM) = $(PLUGIN)/$(ALIAS): $$(stat -c %s $(PLUGIN)/$(PROGRAM)) bytes ($(PROFILE))"

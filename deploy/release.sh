@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     --programs) programs=(--programs "$2") && shift 2 ;;
     --out) out=$2 && shift 2 ;;
-    *) echo "unknown: $1 (--programs DIR, --out DIR)" >&2; exit 2 ;;
+    *) echo "unknown argument: $1 (--programs DIR, --out DIR)" >&2; exit 2 ;;
     esac
 done
 
@@ -38,9 +38,9 @@ fi
 
 changes=$(git status --porcelain)
 if [ ${#programs[@]} -gt 0 ]; then
-    echo "a trial: with the programs in ${programs[1]}${changes:+, and changes that are not committed}"
+    echo "trial release with the programs in ${programs[1]}${changes:+ and with uncommitted changes}"
 elif [ -n "$changes" ]; then
-    fail "commit or stash what is changed first, so that the release can be made again:"$'\n'"$changes"
+    fail "commit or stash the changes first, so that the release is reproducible:"$'\n'"$changes"
 fi
 [ "$(git tag --points-at HEAD --list "$tag")" = "$tag" ] || echo "note: this commit has no tag $tag"
 ! grep -q "^## $version, not released yet" CHANGELOG.md || echo "note: CHANGELOG.md says that $version is not released yet"
@@ -90,7 +90,7 @@ pack_programs() {
             pack "$staged/packed" -- "$name" | gzip --no-name --best >"$files/$name.tar.gz"
             cp "$folder/$program.cdx.json" "$files/$name.cdx.json"
         done
-        [ -f "$folder/kube-controllers.debug" ] || fail "${programs[1]} has no kube-controllers.debug: make build"
+        [ -f "$folder/kube-controllers.debug" ] || fail "${programs[1]} has no kube-controllers.debug; run make build"
         pack "$folder" -- kube-controllers.debug | gzip --no-name --best >"$files/kube-controllers-$tag-linux-$arch-names.tar.gz"
     done
 }
@@ -112,7 +112,7 @@ copy_deploy() {
 pack_manifests() {
     local crds
     deploy/render.sh kubernetes-v1 "$staged/deploy" >"$files/install.yaml"
-    [ -n "${REGISTRY:-}" ] || cmp "$files/install.yaml" deploy/install.yaml || fail "deploy/install.yaml is not what is rendered: make generate"
+    [ -n "${REGISTRY:-}" ] || cmp "$files/install.yaml" deploy/install.yaml || fail "deploy/install.yaml is outdated; run make generate"
     deploy/render.sh kubernetes-v3 "$staged/deploy" >"$files/install-kubernetes-v3.yaml"
     deploy/render.sh etcd "$staged/deploy" >"$files/install-etcd.yaml"
     for crds in v1 v3; do
@@ -139,14 +139,14 @@ verify() {
         wrong=$(sed -nE 's/^ *(- )?image: //p' "$manifest" | grep -vxF -e "$registry/cni:$tag" -e "$registry/kube-controllers:$tag" |
             # The pause image, which keeps the pod of the uninstallation running, belongs to Kubernetes.
             grep -v '^registry\.k8s\.io/pause:' || true)
-        [ -z "$wrong" ] || fail "${manifest##*/} has images that are not of this release: $wrong"
+        [ -z "$wrong" ] || fail "${manifest##*/} names images of another release: $wrong"
     done
     for image in cni kube-controllers; do
         tar --extract --to-stdout --file "$files/image-$image-$tag.tar" index.json | grep -qF "\"$registry/$image:$tag\"" ||
-            fail "the archive of the image $image is not called $registry/$image:$tag"
+            fail "the archive of the image $image does not have the name $registry/$image:$tag"
     done
     tar --extract --gzip --to-stdout --file "$files/calico-cni-$version.tgz" calico-cni/Chart.yaml | grep -qx "appVersion: $version" ||
-        fail "the chart is of another version: deploy/version.sh --stamp"
+        fail "the chart has another version; run deploy/version.sh --stamp"
     (cd "$files" && sha256sum --check --strict --quiet SHA256SUMS)
 }
 

@@ -34,7 +34,7 @@ make_release() {
     git clone --quiet --no-checkout "$tree" "$folder"
     git -C "$folder" checkout --quiet --detach "$commit"
     make -C "$folder" release >"$folder.log" 2>&1 || { tail -n 20 "$folder.log" >&2; echo "no release: $folder.log" >&2; exit 1; }
-    echo "made in $((SECONDS - begin)) s"
+    echo "built in $((SECONDS - begin)) s"
 }
 
 first=$work/one second=$work/somewhere/else/another
@@ -46,7 +46,7 @@ make_release "$first"
 )
 first=$(echo "$first"/target/release-*) second=$(echo "$second"/target/release-*)
 if ! diff "$first/SHA256SUMS" "$second/SHA256SUMS" || ! diff --recursive --brief "$first" "$second"; then
-    echo "NOT the same: compare $first with $second" >&2
+    echo "the releases differ; compare $first with $second" >&2
     exit 1
 fi
 echo "identical: $(wc -l <"$first/SHA256SUMS") files of both architectures"

@@ -37,11 +37,11 @@ while [ $# -gt 0 ]; do
     --programs) programs=$2 && shift 2 ;;
     --out) out=$2 && shift 2 ;;
     amd64 | arm64) archs+=("$1") && shift ;;
-    *) echo "unknown: $1 (amd64, arm64, --programs DIR, --out DIR)" >&2; exit 2 ;;
+    *) echo "unknown argument: $1 (amd64, arm64, --programs DIR, --out DIR)" >&2; exit 2 ;;
     esac
 done
 [ ${#archs[@]} -gt 0 ] || { [ -n "$programs" ] && archs=("$HERE"); } || archs=(amd64 arm64)
-[ -z "$programs" ] || [ "${archs[*]}" = "$HERE" ] || { echo "--programs are for $HERE" >&2; exit 2; }
+[ -z "$programs" ] || [ "${archs[*]}" = "$HERE" ] || { echo "--programs can only build images for $HERE" >&2; exit 2; }
 
 # Prints the commit of this tree; prints nothing outside of a git repository.
 commit_here() {
@@ -87,17 +87,17 @@ build_programs() {
         name=${target//-/_}
         cross=("CC_$name=$CACHE/zig-cc-$arch" "AR_$name=$CACHE/zig-ar")
     fi
-    local told=("CALICO_BUILD_DATE=$(date --utc --date "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)" ${commit:+"CALICO_GIT_COMMIT=$commit"})
+    local build_info=("CALICO_BUILD_DATE=$(date --utc --date "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)" ${commit:+"CALICO_GIT_COMMIT=$commit"})
     # The last matching prefix takes effect.
     local built=${CARGO_TARGET_DIR:-$PWD/target}/image-build paths
     paths="'--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo', '--remap-path-prefix=$PWD=/src', '--remap-path-prefix=$built=/build'"
     for build in release:cni-plugin:calico controllers:kube-controllers:kube-controllers; do
         IFS=: read -r profile package program <<<"$build"
-        env "${cross[@]}" "${told[@]}" CARGO_TARGET_DIR="$built" cargo build --locked --profile "$profile" -p "$package" --bin "$program" \
+        env "${cross[@]}" "${build_info[@]}" CARGO_TARGET_DIR="$built" cargo build --locked --profile "$profile" -p "$package" --bin "$program" \
             --target "$target" --config "target.$target.rustflags = [$paths]"
         install -m 0755 "$built/$target/$profile/$program" "$into/$program"
     done
-    deploy/names-apart.sh "$into/kube-controllers" "$into/kube-controllers.debug"
+    deploy/split-symbols.sh "$into/kube-controllers" "$into/kube-controllers.debug"
 }
 
 commit=$(if [ -n "$programs" ]; then commit_of "$programs/calico"; else commit_here; fi)

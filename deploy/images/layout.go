@@ -118,7 +118,7 @@ func (s settings) checkSize(i image, arch string) error {
 		size += info.Size()
 	}
 	if size > s.most {
-		return fmt.Errorf("our programs have %d bytes, of which an image may have %d", size, s.most)
+		return fmt.Errorf("our programs have %d bytes, but an image may have at most %d", size, s.most)
 	}
 	return nil
 }

@@ -45,10 +45,10 @@ func main() {
 	flag.StringVar(&s.programs, "programs", "", "folder with the programs of each architecture")
 	flag.StringVar(&archs, "arch", "amd64,arm64", "architectures, by Go's names")
 	flag.StringVar(&s.version, "version", "", "tag of the images")
-	flag.StringVar(&s.registry, "registry", "registry.example.com/calico", "what goes before the name of each image")
+	flag.StringVar(&s.registry, "registry", "registry.example.com/calico", "prefix of the name of each image")
 	flag.Int64Var(&epoch, "epoch", 0, "when everything was made, in seconds since 1970")
-	flag.StringVar(&s.revision, "revision", "", "commit that the programs are of")
-	flag.Int64Var(&s.most, "most", 12<<20, "most bytes of our own programs in an image")
+	flag.StringVar(&s.revision, "revision", "", "commit from which the programs were built")
+	flag.Int64Var(&s.most, "most", 12<<20, "maximum number of bytes of our own programs in an image")
 	flag.StringVar(&s.out, "out", "", "folder for the layouts")
 	flag.Parse()
 	if s.programs == "" || s.version == "" || s.out == "" || flag.NArg() > 0 {

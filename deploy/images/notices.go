@@ -46,8 +46,8 @@ func readSources(metadata string) (map[string]source, error) {
 		return nil, fmt.Errorf("%s: %w", metadata, err)
 	}
 	sources := map[string]source{}
-	for _, one := range read.Packages {
-		sources[one.Name+" "+one.Version] = one
+	for _, crate := range read.Packages {
+		sources[crate.Name+" "+crate.Version] = crate
 	}
 	return sources, nil
 }
@@ -56,58 +56,58 @@ func readSources(metadata string) (map[string]source, error) {
 // choice of licenses it takes the Apache License, which is also the license of this repository; its text is added once.
 func (s settings) notices(name string, components []cdx.Component) ([]byte, error) {
 	var text bytes.Buffer
-	fmt.Fprintf(&text, "What %s %s has of other projects\n\n", name, s.version)
+	fmt.Fprintf(&text, "Third-party software in %s %s\n\n", name, s.version)
 	text.WriteString("Under the Apache License 2.0, whose text is in LICENSE:\n\n")
 	// Equal texts are added once.
 	var texts []string
-	holders := map[string][]string{}
+	users := map[string][]string{}
 	for _, component := range components {
-		who, folder := component.Name+" "+component.Version, ""
+		label, folder := component.Name+" "+component.Version, ""
 		expression := ""
 		if component.Licenses != nil {
 			expression = (*component.Licenses)[0].Expression
-			one, known := s.sources[who]
-			if !known {
-				return nil, fmt.Errorf("cargo metadata does not know %s", who)
+			crate, exists := s.sources[label]
+			if !exists {
+				return nil, fmt.Errorf("cargo metadata does not list %s", label)
 			}
-			if one.Registry == "" {
+			if crate.Registry == "" {
 				continue
 			}
-			folder = filepath.Dir(one.ManifestPath)
+			folder = filepath.Dir(crate.ManifestPath)
 		} else {
 			folder = filepath.Join(s.programs, "modules", component.Name+"@"+component.Version)
 		}
 		apache := slices.Contains(strings.Split(expression, " OR "), "Apache-2.0")
 		if apache {
-			fmt.Fprintf(&text, "  %s\n", who)
+			fmt.Fprintf(&text, "  %s\n", label)
 		}
 		found, err := licenses(folder, apache)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", who, err)
+			return nil, fmt.Errorf("%s: %w", label, err)
 		}
 		if len(found) == 0 && !apache {
-			one, known := s.sources[who]
-			if !known {
-				return nil, fmt.Errorf("%s: no licence in %s", who, folder)
+			crate, exists := s.sources[label]
+			if !exists {
+				return nil, fmt.Errorf("%s: no license file in %s", label, folder)
 			}
-			found = []string{fmt.Sprintf("%s. Its package has no text of it. %s %s", expression, strings.Join(one.Authors, ", "), one.Repository)}
+			found = []string{fmt.Sprintf("%s. Its package contains no license text. %s %s", expression, strings.Join(crate.Authors, ", "), crate.Repository)}
 		}
 		for _, license := range found {
-			if holders[license] == nil {
+			if users[license] == nil {
 				texts = append(texts, license)
 			}
-			holders[license] = append(holders[license], who)
+			users[license] = append(users[license], label)
 		}
 	}
 	for _, license := range texts {
-		fmt.Fprintf(&text, "\n%s\n%s:\n\n%s\n", strings.Repeat("=", 80), strings.Join(holders[license], ", "), license)
+		fmt.Fprintf(&text, "\n%s\n%s:\n\n%s\n", strings.Repeat("=", 80), strings.Join(users[license], ", "), license)
 	}
 	fmt.Fprintf(&text, "\n%s\n%s", strings.Repeat("=", 80), always)
 	return text.Bytes(), nil
 }
 
-// licenses returns the license files of a folder; only notices if known is true, because the license text is known then.
-func licenses(folder string, known bool) ([]string, error) {
+// licenses returns the license files of a folder; only notices if noticesOnly is true, because the license text is then added elsewhere.
+func licenses(folder string, noticesOnly bool) ([]string, error) {
 	files, err := os.ReadDir(folder)
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func licenses(folder string, known bool) ([]string, error) {
 	var found []string
 	for _, file := range files {
 		name := file.Name()
-		if !file.Type().IsRegular() || !licenseFile.MatchString(name) || known && !strings.HasPrefix(strings.ToLower(name), "notice") {
+		if !file.Type().IsRegular() || !licenseFile.MatchString(name) || noticesOnly && !strings.HasPrefix(strings.ToLower(name), "notice") {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(folder, name))

@@ -64,7 +64,7 @@ func addCrates(components map[string]cdx.Component, tree string) error {
 		name, license, found := strings.Cut(strings.TrimSuffix(line, " (*)"), ";")
 		words := strings.Fields(name)
 		if !found || len(words) < 2 || !strings.HasPrefix(words[1], "v") {
-			return fmt.Errorf("no line of cargo tree: %q", line)
+			return fmt.Errorf("invalid line of cargo tree: %q", line)
 		}
 		component := library("cargo", words[0], strings.TrimPrefix(words[1], "v"))
 		if license != "" {

@@ -35,39 +35,41 @@ pub enum ClusterError {
     Etcd(NodeConfError),
     /// The etcd does not respond. This is fatal because only this run creates the Node there.
     #[error(
-        "{0}; correct ETCD_ENDPOINTS or look for what is in the way (`etcdctl endpoint health`): there this run makes \
-         the Node, without which no pod gets an address"
+        "{0}; this run cannot create the Node in etcd, without which no pod gets an address; correct ETCD_ENDPOINTS, \
+         or find the cause with `etcdctl endpoint health`"
     )]
-    Silent(StoreError),
+    EtcdUnreachable(StoreError),
     /// The ClusterInformation cannot be created.
     #[error(
-        "ClusterInformation default cannot be looked for and made: {source}; let {who} get and create \
+        "cannot get or create ClusterInformation default: {source}; allow {requester} to get and create \
          clusterinformations, or start kube-controllers"
     )]
     Information {
         /// The account that sent the request.
-        who: &'static str,
+        requester: &'static str,
         /// The cause.
         source: StoreError,
     },
     /// The Node cannot be created.
     #[error(
-        "Node {name} cannot be looked for and made: {source}; let {who} get and create nodes, or run \
-         `calico-ipam init --node {name}`"
+        "cannot get or create Node {name}: {source}; allow {requester} to get and create nodes, or run `calico-ipam \
+         init --node {name}`"
     )]
     Node {
         /// The name of the Node.
         name: String,
         /// The account that sent the request.
-        who: &'static str,
+        requester: &'static str,
         /// The cause.
         source: StoreError,
     },
     /// A pool cannot be created.
-    #[error("the first pool cannot be made: {source}; let {who} list and create ippools, or apply one")]
+    #[error(
+        "cannot create the first IPPool: {source}; allow {requester} to list and create ippools, or apply an IPPool"
+    )]
     Pool {
         /// The account that sent the request.
-        who: &'static str,
+        requester: &'static str,
         /// The cause.
         source: Box<FirstPoolError>,
     },
@@ -75,19 +77,19 @@ pub enum ClusterError {
 
 impl ClusterError {
     /// Returns true if a retry may succeed.
-    pub fn is_silence(&self) -> bool {
-        matches!(self, ClusterError::Silent(_))
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, ClusterError::EtcdUnreachable(_))
     }
 
     /// Converts the error of a request to etcd. An unreachable etcd gets an error of its own, as a retry may succeed.
-    fn of_etcd(self) -> ClusterError {
+    fn into_etcd_error(self) -> ClusterError {
         match self {
             ClusterError::Information { source, .. } | ClusterError::Node { source, .. } if source.is_unavailable() => {
-                ClusterError::Silent(source)
+                ClusterError::EtcdUnreachable(source)
             }
-            ClusterError::Pool { who, source } => match *source {
-                FirstPoolError::Store(source) if source.is_unavailable() => ClusterError::Silent(source),
-                source => ClusterError::Pool { who, source: Box::new(source) },
+            ClusterError::Pool { requester, source } => match *source {
+                FirstPoolError::Store(source) if source.is_unavailable() => ClusterError::EtcdUnreachable(source),
+                source => ClusterError::Pool { requester, source: Box::new(source) },
             },
             error => error,
         }
@@ -99,22 +101,22 @@ impl ClusterError {
 ///
 /// # Errors
 /// Returns an error if the datastore is unreachable or rejects a request.
-pub fn ensure(
+pub fn ensure_objects(
     conf: Option<&NetConf>,
     account: Option<&ServiceAccount>,
     settings: &Settings,
 ) -> Result<(), ClusterError> {
     let Some(conf) = conf else {
-        leave_out(settings, "Calico's plugin is not in the configuration, so that its datastore is not known");
+        warn_skipped_pools(settings, "Calico's plugin is not in the configuration, so its datastore is unknown");
         return Ok(());
     };
-    let (store, who) = match conf.datastore.kind() {
+    let (store, requester) = match conf.datastore.kind() {
         DatastoreType::Kubernetes => {
             let Some(account) = account else {
-                leave_out(settings, "outside of a pod there is no account to make it with: apply it");
+                warn_skipped_pools(settings, "there is no service account outside of a pod; apply the IPPool");
                 return Ok(());
             };
-            let access = KubernetesConfig { group: group_of(conf), ..account.access(DEADLINE)? };
+            let access = KubernetesConfig { group: configured_group(conf), ..account.access(DEADLINE)? };
             (Datastore::Kubernetes(Arc::new(Kubernetes::lasting(&access))), "this pod's service account")
         }
         DatastoreType::Etcdv3 => {
@@ -122,51 +124,52 @@ pub fn ensure(
             (store, "the configuration's user of etcd")
         }
         DatastoreType::Local => {
-            leave_out(settings, "the datastore is a file of this node alone: run `calico-ipam init`");
+            warn_skipped_pools(settings, "the datastore is a file of this node; run `calico-ipam init`");
             return Ok(());
         }
     };
-    let added = process::block_on(add_missing(&store, who, conf, settings));
-    added.map_err(|error| if conf.datastore.kind() == DatastoreType::Etcdv3 { error.of_etcd() } else { error })
+    let created = process::block_on(create_missing(&store, requester, conf, settings));
+    created
+        .map_err(|error| if conf.datastore.kind() == DatastoreType::Etcdv3 { error.into_etcd_error() } else { error })
 }
 
-async fn add_missing(
+async fn create_missing(
     store: &Datastore,
-    who: &'static str,
+    requester: &'static str,
     conf: &NetConf,
     settings: &Settings,
 ) -> Result<(), ClusterError> {
-    let made = store.ensure_cluster_information().await;
-    if made.map_err(|source| ClusterError::Information { who, source })? {
-        tracing::info!("made ClusterInformation default");
+    let is_created = store.ensure_cluster_information().await;
+    if is_created.map_err(|source| ClusterError::Information { requester, source })? {
+        tracing::info!("created ClusterInformation default");
     }
     if let Some(node) = node(conf, settings) {
         let name = node.metadata.name.clone();
         match ensure_node(store, node).await {
-            Ok(true) => tracing::info!("made Node {name}"),
+            Ok(true) => tracing::info!("created Node {name}"),
             Ok(false) => {}
-            Err(source) => return Err(ClusterError::Node { name, who, source }),
+            Err(source) => return Err(ClusterError::Node { name, requester, source }),
         }
     }
     for request in &settings.pools {
         let pool = IpPool::new(request.name, request.spec.clone());
-        let made = ensure_first_pool(store, pool).await;
-        if made.map_err(|source| ClusterError::Pool { who, source: Box::new(source) })? {
-            tracing::info!("made IPPool {}, {}", request.name, request.spec.cidr);
+        let is_created = ensure_first_pool(store, pool).await;
+        if is_created.map_err(|source| ClusterError::Pool { requester, source: Box::new(source) })? {
+            tracing::info!("created IPPool {}, {}", request.name, request.spec.cidr);
         }
     }
     Ok(())
 }
 
 /// Warns about pools that were requested but are not created.
-fn leave_out(settings: &Settings, reason: &str) {
+fn warn_skipped_pools(settings: &Settings, reason: &str) {
     for request in &settings.pools {
-        tracing::warn!("IPPool {}, {}, is not made: {reason}", request.name, request.spec.cidr);
+        tracing::warn!("IPPool {}, {}, is not created: {reason}", request.name, request.spec.cidr);
     }
 }
 
 /// Returns the API group that the configuration names, or `None` if the group must be discovered.
-pub(crate) fn group_of(conf: &NetConf) -> Option<ApiGroup> {
+pub(crate) fn configured_group(conf: &NetConf) -> Option<ApiGroup> {
     conf.datastore.calico_api_group.map(|group| match group {
         conf::ApiGroup::CrdV1 => ApiGroup::CrdV1,
         conf::ApiGroup::V3 => ApiGroup::V3,
@@ -200,8 +203,8 @@ mod tests {
     fn api_group_is_read_from_the_configuration() {
         let v1 =
             r#"{"type": "calico", "Datastore_Type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1"}"#;
-        assert_eq!(group_of(&conf(v1)), Some(ApiGroup::CrdV1));
-        assert_eq!(group_of(&conf(r#"{"type": "calico"}"#)), None);
+        assert_eq!(configured_group(&conf(v1)), Some(ApiGroup::CrdV1));
+        assert_eq!(configured_group(&conf(r#"{"type": "calico"}"#)), None);
     }
 
     #[test]
@@ -209,8 +212,8 @@ mod tests {
         let etcd = r#"{"type": "calico", "etcd_endpoints": "https://etcd:2379", "nodename": "calicos",
             "nodename_file": "/no/such/file"}"#;
         let named = settings(&[("KUBERNETES_NODE_NAME", "kubernetes")]);
-        let made = node(&conf(etcd), &named).unwrap();
-        assert_eq!((made.metadata.name.as_str(), made.spec.kubernetes_name()), ("calicos", Some("kubernetes")));
+        let created = node(&conf(etcd), &named).unwrap();
+        assert_eq!((created.metadata.name.as_str(), created.spec.kubernetes_name()), ("calicos", Some("kubernetes")));
         assert_eq!(node(&conf(etcd), &settings(&[])), None);
         assert_eq!(node(&conf(r#"{"type": "calico", "nodename": "n"}"#), &named), None);
     }

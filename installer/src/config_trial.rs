@@ -33,12 +33,12 @@ pub enum ConfigTrial {
 
 /// Reasons why a configuration cannot be tried.
 #[derive(Debug, thiserror::Error)]
-enum NotTriable {
+enum ConfigTrialError {
     #[error(transparent)]
     Conf(#[from] NodeConfError),
-    #[error("the plugin calico is not in it")]
+    #[error("the configuration does not contain the plugin calico")]
     OtherPlugin,
-    #[error("its kubeconfig {0} is not there")]
+    #[error("the kubeconfig {0} is missing")]
     NoKubeconfig(String),
 }
 
@@ -50,18 +50,18 @@ pub fn try_out(
     time: Duration,
     path_of: impl Fn(&Path) -> PathBuf,
 ) -> ConfigTrial {
-    let until = Instant::now() + time;
+    let deadline = Instant::now() + time;
     let input = match input(conf, path_of) {
         Ok(input) => input,
         Err(reason) => return ConfigTrial::NotTried(reason.to_string()),
     };
     loop {
-        let failure = match run_plugin(plugin, &input, until) {
+        let failure = match run_plugin(plugin, &input, deadline) {
             Ok(failure) if failure.is_empty() => return ConfigTrial::Passed,
             Ok(failure) => failure,
             Err(error) => error.to_string(),
         };
-        if Instant::now() + PAUSE >= until {
+        if Instant::now() + PAUSE >= deadline {
             return ConfigTrial::Failed(failure);
         }
         tracing::info!("the new configuration does not work yet, trying again: {failure}");
@@ -70,25 +70,25 @@ pub fn try_out(
 }
 
 /// Returns the plugin's stdin as a runtime would write it, with paths of this container.
-fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, NotTriable> {
+fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, ConfigTrialError> {
     let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of)?;
     if kind(&plugin) != CALICO {
-        return Err(NotTriable::OtherPlugin);
+        return Err(ConfigTrialError::OtherPlugin);
     }
     let kubeconfig = plugin.get("kubernetes").and_then(|kubernetes| kubernetes.get("kubeconfig")?.as_str());
     if let Some(file) = kubeconfig.filter(|file| !file.is_empty() && !Path::new(file).exists()) {
-        return Err(NotTriable::NoKubeconfig(file.to_owned()));
+        return Err(ConfigTrialError::NoKubeconfig(file.to_owned()));
     }
     Ok(Value::Object(plugin).to_string())
 }
 
-/// Runs the plugin once and returns its error text, which is empty on success. The plugin is killed at `until`.
-fn run_plugin(plugin: &Path, input: &str, until: Instant) -> std::io::Result<String> {
+/// Runs the plugin once and returns its error text, which is empty on success. The plugin is killed at `deadline`.
+fn run_plugin(plugin: &Path, input: &str, deadline: Instant) -> std::io::Result<String> {
     let mut command = Command::new(plugin);
     command.arg("-t").env_clear().stderr(Stdio::null());
-    let limit = until.saturating_duration_since(Instant::now());
+    let limit = deadline.saturating_duration_since(Instant::now());
     let output = child::run(&mut command, input.as_bytes(), limit, BUSY)?;
-    Ok(output.map_or_else(|| "the plugin did not answer".to_owned(), |output| error_text(&output)))
+    Ok(output.map_or_else(|| "the plugin did not answer in time".to_owned(), |output| error_text(&output)))
 }
 
 /// Returns the text of a CNI error.
@@ -146,9 +146,9 @@ mod tests {
         let reason = |text| input(&conf(text), |path| path.to_owned()).unwrap_err().to_string();
         assert!(reason("{}").starts_with("its plugin is not `calico`"), "{}", reason("{}"));
         let by_ipam = r#"{"type": "bridge", "ipam": {"type": "calico-ipam"}}"#;
-        assert_eq!(reason(by_ipam), "the plugin calico is not in it");
+        assert_eq!(reason(by_ipam), "the configuration does not contain the plugin calico");
         let missing = r#"{"type": "calico", "kubernetes": {"kubeconfig": "/no/such/file"}}"#;
-        assert_eq!(reason(missing), "its kubeconfig /no/such/file is not there");
+        assert_eq!(reason(missing), "the kubeconfig /no/such/file is missing");
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
         let words = r#"echo '{"code": 100, "msg": "data store connection failed", "details": "why"}'; exit 1"#;
         assert_eq!(one_attempt(words, LONG), "data store connection failed: why");
         assert_eq!(one_attempt("exit 7", LONG), "the plugin ended with exit status: 7");
-        assert_eq!(one_attempt("exec sleep 1000", Duration::from_millis(50)), "the plugin did not answer");
+        assert_eq!(one_attempt("exec sleep 1000", Duration::from_millis(50)), "the plugin did not answer in time");
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub enum Trust<'a> {
     /// These CA certificates sign it (PEM).
     Authorities(&'a [u8]),
     /// Any certificate is accepted (`SKIP_TLS_VERIFY`).
-    Anybody,
+    AnyCertificate,
 }
 
 /// Reasons for a missing token or a failed write. The previous file stays in place.
@@ -53,21 +53,21 @@ pub enum KubeconfigError {
 
 impl KubeconfigError {
     /// Returns true if the API server sent no response.
-    pub fn is_silence(&self) -> bool {
-        matches!(self, KubeconfigError::Token(TokenError::NoAnswer { .. }))
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, KubeconfigError::Token(TokenError::Unreachable { .. }))
     }
 }
 
 /// Writes the kubeconfig of the plugins to `file`, with the present address and CA certificates of the API server. The
 /// file is replaced atomically; upstream truncates it in place, so that a plugin may read half of it (INST-25).
 pub fn write(file: &Path, pod: &ServiceAccount, token: &str) -> Result<Change, KubeconfigError> {
-    const READ: &str = "read the API server's authorities";
+    const READ: &str = "read the API server's CA certificates";
     let unreadable = |source| AtomicFileError { action: READ, path: pod.ca_file.clone(), source };
     let authorities = if pod.insecure { None } else { Some(fs::read(&pod.ca_file).map_err(unreadable)?) };
     if pod.insecure {
-        tracing::warn!("SKIP_TLS_VERIFY: the plugins will take any certificate of the API server");
+        tracing::warn!("SKIP_TLS_VERIFY is true: the plugins accept any certificate of the API server");
     }
-    let trust = authorities.as_deref().map_or(Trust::Anybody, Trust::Authorities);
+    let trust = authorities.as_deref().map_or(Trust::AnyCertificate, Trust::Authorities);
     let text = Kubeconfig { server: &pod.server, trust, token }.render();
     Ok(atomic_file::replace(file, text.as_bytes(), MODE)?)
 }
@@ -87,7 +87,7 @@ impl Kubeconfig<'_> {
         let _ = writeln!(text, "    server: {}", self.server);
         let _ = match self.trust {
             Trust::Authorities(pem) => writeln!(text, "    certificate-authority-data: {}", BASE64.encode(pem)),
-            Trust::Anybody => writeln!(text, "    insecure-skip-tls-verify: true"),
+            Trust::AnyCertificate => writeln!(text, "    insecure-skip-tls-verify: true"),
         };
         text.push_str("users:\n- name: calico\n  user:\n");
         let _ = writeln!(text, "    token: {}", self.token);
@@ -119,7 +119,7 @@ pub fn token(file: &str) -> Option<&str> {
 }
 
 /// Returns true if the file accepts any certificate of the API server.
-pub fn trusts_anybody(file: &str) -> bool {
+pub fn accepts_any_certificate(file: &str) -> bool {
     file.lines().any(|line| line.trim() == "insecure-skip-tls-verify: true")
 }
 
@@ -131,8 +131,8 @@ pub fn trusts_anybody(file: &str) -> bool {
 pub fn ensure(pod: &ServiceAccount, name: &str, net_dir: &Path) -> Result<Change, KubeconfigError> {
     let file = net_dir.join(NAME);
     process::block_on(async {
-        if let Some(token) = kept(&file, pod, name)
-            && check_token(pod, &token).await == TokenCheck::Holds
+        if let Some(token) = reusable_token(&file, pod, name)
+            && check_token(pod, &token).await == TokenCheck::Valid
         {
             return write(&file, pod, &token);
         }
@@ -155,7 +155,7 @@ pub async fn renew(
 }
 
 /// Returns the token in the file if it belongs to this account and is fresh.
-fn kept(file: &Path, pod: &ServiceAccount, name: &str) -> Option<String> {
+fn reusable_token(file: &Path, pod: &ServiceAccount, name: &str) -> Option<String> {
     let text = regular_file::text(file).ok()?;
     let token = token(&text)?;
     let account = format!("system:serviceaccount:{}:{name}", pod.namespace);
@@ -201,15 +201,15 @@ contexts:
     user: calico
 current-context: calico-context";
         assert_eq!(file.render(), expected);
-        let trusting = Kubeconfig { trust: Trust::Anybody, ..file }.render();
+        let trusting = Kubeconfig { trust: Trust::AnyCertificate, ..file }.render();
         assert!(trusting.contains("\n    insecure-skip-tls-verify: true\nusers:"), "{trusting}");
-        assert!(trusts_anybody(&trusting));
+        assert!(accepts_any_certificate(&trusting));
         assert!(!trusting.contains("certificate-authority"), "{trusting}");
     }
 
     #[test]
     fn token_is_read_from_kubeconfigs_of_both_writers() {
-        let ours = Kubeconfig { server: "https://s", trust: Trust::Anybody, token: "a.b.c" }.render();
+        let ours = Kubeconfig { server: "https://s", trust: Trust::AnyCertificate, token: "a.b.c" }.render();
         assert_eq!(token(&ours), Some("a.b.c"));
         assert_eq!(token("users:\n- user:\n    token: \"a.b.c\"\n"), Some("a.b.c"));
         for without in ["", "    token: \n", "    token: \"\"", &ours[..60]] {
@@ -219,7 +219,7 @@ current-context: calico-context";
 
     #[test]
     fn kubeconfig_debug_output_omits_the_token() {
-        let file = Kubeconfig { server: "https://s", trust: Trust::Anybody, token: "SECRET" };
+        let file = Kubeconfig { server: "https://s", trust: Trust::AnyCertificate, token: "SECRET" };
         assert!(!format!("{file:?}").contains("SECRET"));
     }
 

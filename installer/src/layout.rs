@@ -149,7 +149,7 @@ impl Layout {
     /// Returns true if [`state_dir`](Layout::state_dir) persists. In a container this requires a mount; otherwise files
     /// there end with the container. Another root than `/` is trusted.
     #[must_use]
-    pub fn keeps_state(&self) -> bool {
+    pub fn has_persistent_state(&self) -> bool {
         if !self.is_container || self.root != Path::new("/") {
             return true;
         }
@@ -217,11 +217,11 @@ mod tests {
 
     #[test]
     fn state_is_persistent_on_a_node_and_below_another_root() {
-        assert!(Layout::node().keeps_state());
+        assert!(Layout::node().has_persistent_state());
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("host")).unwrap();
         let layout = Layout::below(root.path());
-        assert!(layout.is_container() && layout.keeps_state());
+        assert!(layout.is_container() && layout.has_persistent_state());
     }
 
     #[test]

@@ -28,9 +28,9 @@ pub enum MtuFile {
     /// The file was missing or contained another number of ours, and was written.
     Written,
     /// The file contains the number already.
-    Same,
+    UpToDate,
     /// Another program, such as Felix, wrote the file. It stays.
-    Theirs,
+    Foreign,
 }
 
 /// Reasons for an unknown MTU.
@@ -40,20 +40,20 @@ pub enum UnknownMtu {
     #[error("no interface has a default route")]
     NoUplink,
     /// No pool exists yet, so the encapsulation is unknown. The quick start creates pools after the DaemonSet.
-    #[error("there is no IPPool yet that says what encapsulation takes")]
+    #[error("there is no IPPool yet, so the overhead of encapsulation is unknown")]
     NoPool,
 }
 
 /// The error if the MTU file is not written.
 #[derive(Debug, thiserror::Error)]
-#[error("/var/lib/calico/mtu is not written: {cause}; {way_out}")]
+#[error("/var/lib/calico/mtu is not written: {cause}; {remedy}")]
 pub struct MtuNotWritten {
     cause: Box<dyn Error + Send + Sync>,
-    way_out: &'static str,
+    remedy: &'static str,
 }
 
 /// Returns true if the plugins read the file: their configuration sets no MTU, or requires the file.
-pub fn is_read(conf: &NetConf) -> bool {
+pub fn is_file_used(conf: &NetConf) -> bool {
     conf.interface.mtu == 0 || conf.interface.require_mtu_file
 }
 
@@ -103,27 +103,27 @@ pub fn write(
     deadline: Duration,
     state: &mut State,
 ) -> Result<(), MtuNotWritten> {
-    let Some(conf) = conf.filter(|conf| conf.plugin_type == CALICO && is_read(conf)) else { return Ok(()) };
-    if !layout.keeps_state() {
+    let Some(conf) = conf.filter(|conf| conf.plugin_type == CALICO && is_file_used(conf)) else { return Ok(()) };
+    if !layout.has_persistent_state() {
         // Beside upstream's calico-node, which mounts the directory, Felix writes the file.
         let directory = layout.state_dir();
-        tracing::info!("{} is not mounted here: its file mtu is left to calico-node", directory.display());
+        tracing::info!("{} is not mounted in this container; calico-node writes its file mtu", directory.display());
         return Ok(());
     }
-    let way_out = if is_pod {
-        "set CNI_MTU, or let calico-node write it; the agent looks again each minute"
+    let remedy = if is_pod {
+        "set CNI_MTU, or start calico-node, which writes the file; the agent tries again each minute"
     } else {
-        "set CNI_MTU, let calico-node write it, or run this again when that has changed"
+        "set CNI_MTU, start calico-node, which writes the file, or remove the cause and run the installer again"
     };
-    let mut write_known = || -> Result<(), Box<dyn Error + Send + Sync>> {
+    let mut write_computed = || -> Result<(), Box<dyn Error + Send + Sync>> {
         let lowest = lowest_uplink_mtu(&host_network::uplinks(network)?)?;
         let mtu = pod_mtu(lowest, &node_conf::pools(conf, deadline)?)?;
         if ensure(layout, mtu, state)? == MtuFile::Written {
-            tracing::info!("wrote /var/lib/calico/mtu: pods have {mtu}");
+            tracing::info!("wrote /var/lib/calico/mtu: the MTU of pods is {mtu}");
         }
         Ok(())
     };
-    write_known().map_err(|cause| MtuNotWritten { cause, way_out })
+    write_computed().map_err(|cause| MtuNotWritten { cause, remedy })
 }
 
 /// Writes `mtu` if the file is missing or contains another number of ours. The record is saved first, with the digest
@@ -135,11 +135,11 @@ pub fn write(
 /// # Errors
 /// Returns an error if `/var/lib/calico` cannot be read or written.
 pub fn ensure(layout: &Layout, mtu: u32, state: &mut State) -> Result<MtuFile, AtomicFileError> {
-    ensure_by(layout, mtu, state, |path, text| atomic_file::replace(path, text, MODE).map(drop))
+    ensure_with(layout, mtu, state, |path, text| atomic_file::replace(path, text, MODE).map(drop))
 }
 
 /// Implements [`ensure`]. `put` writes the file.
-fn ensure_by(
+fn ensure_with(
     layout: &Layout,
     mtu: u32,
     state: &mut State,
@@ -148,18 +148,18 @@ fn ensure_by(
     let path = layout.state_dir().join(NAME);
     let text = mtu.to_string();
     let wanted = digest::of_bytes(text.as_bytes());
-    let there = match digest::of_file(&path) {
-        Ok(there) => Some(there),
+    let present = match digest::of_file(&path) {
+        Ok(present) => Some(present),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(source) => return Err(AtomicFileError { action: "read", path, source }),
     };
-    let is_ours = there.as_ref().is_none_or(|there| state.is_ours(Place::State, NAME, there));
-    let change = match (is_ours, there.as_ref() == Some(&wanted)) {
-        (false, true) => return Ok(MtuFile::Same),
-        (false, false) => return Ok(MtuFile::Theirs),
-        (true, true) => MtuFile::Same,
+    let is_ours = present.as_ref().is_none_or(|present| state.is_ours(Place::State, NAME, present));
+    let change = match (is_ours, present.as_ref() == Some(&wanted)) {
+        (false, true) => return Ok(MtuFile::UpToDate),
+        (false, false) => return Ok(MtuFile::Foreign),
+        (true, true) => MtuFile::UpToDate,
         (true, false) => {
-            state.record_replacement(Place::State, NAME, wanted.clone(), there.as_deref());
+            state.record_replacement(Place::State, NAME, wanted.clone(), present.as_deref());
             state.save(layout)?;
             put(&path, text.as_bytes())?;
             MtuFile::Written
@@ -212,12 +212,14 @@ mod tests {
 
     #[test]
     fn mtu_file_is_read_unless_the_configuration_has_an_mtu() {
-        let is_read = |more: &str| {
+        let is_file_used = |more: &str| {
             let text = format!(r#"{{"name":"n","type":"calico"{more}}}"#);
-            super::is_read(&NetConf::parse(text.as_bytes()).unwrap())
+            super::is_file_used(&NetConf::parse(text.as_bytes()).unwrap())
         };
-        assert!(is_read("") && is_read(r#","mtu":0"#) && is_read(r#","mtu":1400,"require_mtu_file":true"#));
-        assert!(!is_read(r#","mtu":1400"#));
+        assert!(
+            is_file_used("") && is_file_used(r#","mtu":0"#) && is_file_used(r#","mtu":1400,"require_mtu_file":true"#)
+        );
+        assert!(!is_file_used(r#","mtu":1400"#));
     }
 
     #[test]
@@ -229,12 +231,12 @@ mod tests {
         assert_eq!(ensure(&layout, 1450, &mut state).unwrap(), MtuFile::Written);
         assert_eq!(fs::read(&file).unwrap(), b"1450");
         assert_eq!(State::load(&layout).unwrap(), state, "it is noted");
-        assert_eq!(ensure(&layout, 1450, &mut state).unwrap(), MtuFile::Same);
+        assert_eq!(ensure(&layout, 1450, &mut state).unwrap(), MtuFile::UpToDate);
         assert_eq!(ensure(&layout, 1430, &mut state).unwrap(), MtuFile::Written);
         assert_eq!(fs::read(&file).unwrap(), b"1430");
 
         fs::write(&file, "1380\n").unwrap();
-        assert_eq!(ensure(&layout, 1450, &mut state).unwrap(), MtuFile::Theirs);
+        assert_eq!(ensure(&layout, 1450, &mut state).unwrap(), MtuFile::Foreign);
         assert_eq!(fs::read(&file).unwrap(), b"1380\n");
         fs::remove_file(&file).unwrap();
         assert_eq!(ensure(&layout, 1450, &mut State::default()).unwrap(), MtuFile::Written);
@@ -243,22 +245,22 @@ mod tests {
     /// A run may be killed after it saved the record, before or after it wrote the file.
     #[test]
     fn mtu_file_of_a_killed_run_is_still_recognized() {
-        for (there, noted) in [("1450", "1430"), ("1430", "1430")] {
+        for (present, recorded) in [("1450", "1430"), ("1430", "1430")] {
             for wanted in [1430, 1450, 1400] {
                 let root = tempfile::tempdir().unwrap();
                 let layout = Layout::below(root.path());
                 ensure(&layout, 1450, &mut State::default()).unwrap();
                 let mut state = State::load(&layout).unwrap();
                 let digest = |text: &str| digest::of_bytes(text.as_bytes());
-                state.record_replacement(Place::State, NAME, digest(noted), Some(&digest("1450")));
+                state.record_replacement(Place::State, NAME, digest(recorded), Some(&digest("1450")));
                 let file = layout.state_dir().join(NAME);
-                fs::write(&file, there).unwrap();
+                fs::write(&file, present).unwrap();
 
-                let expected = if there == wanted.to_string() { MtuFile::Same } else { MtuFile::Written };
-                assert_eq!(ensure(&layout, wanted, &mut state).unwrap(), expected, "{there} {wanted}");
+                let expected = if present == wanted.to_string() { MtuFile::UpToDate } else { MtuFile::Written };
+                assert_eq!(ensure(&layout, wanted, &mut state).unwrap(), expected, "{present} {wanted}");
                 assert_eq!(fs::read_to_string(&file).unwrap(), wanted.to_string());
                 assert_eq!(state.get(Place::State, NAME).unwrap().former, None);
-                assert!(state.is_ours(Place::State, NAME, &digest(&wanted.to_string())), "{there} {wanted}");
+                assert!(state.is_ours(Place::State, NAME, &digest(&wanted.to_string())), "{present} {wanted}");
             }
         }
     }
@@ -270,14 +272,14 @@ mod tests {
         let mut state = State::default();
         ensure(&layout, 1450, &mut state).unwrap();
         let is_recorded = |number: &str| {
-            let noted = State::load(&layout).unwrap();
-            noted.is_ours(Place::State, NAME, &digest::of_bytes(number.as_bytes()))
+            let recorded = State::load(&layout).unwrap();
+            recorded.is_ours(Place::State, NAME, &digest::of_bytes(number.as_bytes()))
         };
         let put = |path: &Path, text: &[u8]| {
             assert!(is_recorded("1450") && is_recorded("1430"));
             atomic_file::replace(path, text, MODE).map(drop)
         };
-        assert_eq!(ensure_by(&layout, 1430, &mut state, put).unwrap(), MtuFile::Written);
+        assert_eq!(ensure_with(&layout, 1430, &mut state, put).unwrap(), MtuFile::Written);
         state.save(&layout).unwrap();
         assert!(!is_recorded("1450") && is_recorded("1430"), "what Felix writes from now on is its own");
     }
@@ -289,7 +291,7 @@ mod tests {
         fs::create_dir_all(layout.state_dir()).unwrap();
         fs::write(layout.state_dir().join(NAME), "1450").unwrap();
         let mut state = State::default();
-        assert_eq!(ensure(&layout, 1450, &mut state).unwrap(), MtuFile::Same);
+        assert_eq!(ensure(&layout, 1450, &mut state).unwrap(), MtuFile::UpToDate);
         assert_eq!(state, State::default());
     }
 

@@ -15,7 +15,7 @@ use netconf::{CniError, NetConf};
 use serde_json::{Map, Value};
 
 use crate::layout::Layout;
-use crate::plugin_chain::chain_of;
+use crate::plugin_chain::read_chain;
 
 /// Reasons for an unusable configuration, or for a datastore that cannot be read with it.
 #[derive(Debug, thiserror::Error)]
@@ -58,20 +58,20 @@ pub fn plugin(conf: Value, path_of: impl Fn(&Path) -> PathBuf) -> Result<Map<Str
     let mut plugin = calico_plugin(conf).map_err(NodeConfError::NoPlugin)?;
     for (key, default) in defaults(&mut plugin) {
         match value_of(&mut plugin, key) {
-            Some(nothing) if nothing.is_null() || nothing == "" => *nothing = default.into(),
+            Some(value) if value.is_null() || value == "" => *value = default.into(),
             Some(_) => {}
             None => drop(plugin.insert(key.into(), default.into())),
         }
     }
     for (object, keys) in PATHS {
-        let holder = match object {
+        let object_with_paths = match object {
             None => Some(&mut plugin),
             Some(name) => value_of(&mut plugin, name).and_then(Value::as_object_mut),
         };
-        let Some(holder) = holder else { continue };
+        let Some(object_with_paths) = object_with_paths else { continue };
         for key in keys {
-            if let Some(Value::String(path)) = value_of(holder, key) {
-                *path = translated(path, &path_of);
+            if let Some(Value::String(path)) = value_of(object_with_paths, key) {
+                *path = translate_paths(path, &path_of);
             }
         }
     }
@@ -98,7 +98,7 @@ fn value_of<'a>(object: &'a mut Map<String, Value>, key: &str) -> Option<&'a mut
 }
 
 /// Translates a path, or several paths separated by colons. Relative paths stay as they are.
-fn translated(paths: &str, path_of: impl Fn(&Path) -> PathBuf) -> String {
+fn translate_paths(paths: &str, path_of: impl Fn(&Path) -> PathBuf) -> String {
     let translate = |path: &str| {
         if path.starts_with('/') { path_of(Path::new(path)).to_string_lossy().into_owned() } else { path.to_owned() }
     };
@@ -114,14 +114,14 @@ pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, Node
     read(plugin(value(text)?, |path| layout.translate(path, Path::new(net_dir)))?)
 }
 
-/// Parses a configuration file as JSON. Foreign entries that do not fit into a [`Value`] are read as [`chain_of`] reads
-/// them.
+/// Parses a configuration file as JSON. Foreign entries that do not fit into a [`Value`] are read as [`read_chain`]
+/// reads them.
 ///
 /// # Errors
 /// Returns an error if the text is not JSON.
 pub fn value(text: &str) -> Result<Value, NodeConfError> {
-    let kept = || chain_of(text.as_bytes()).map(|chain| Value::Object(chain.to_list()));
-    Ok(serde_json::from_str(text).or_else(|error| kept().ok_or(error))?)
+    let from_chain = || read_chain(text.as_bytes()).map(|chain| Value::Object(chain.to_list()));
+    Ok(serde_json::from_str(text).or_else(|error| from_chain().ok_or(error))?)
 }
 
 /// Parses the configuration of a plugin.

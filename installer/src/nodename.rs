@@ -18,7 +18,7 @@ pub enum NodeNameFile {
     /// The file was missing or empty, and was written.
     Written,
     /// The file contains the name already.
-    Same,
+    UpToDate,
     /// The file contains another name and stays: IPAM would lose the blocks of a renamed node.
     Other(String),
 }
@@ -31,8 +31,8 @@ pub fn ensure(layout: &Layout, name: &str) -> Result<NodeNameFile, AtomicFileErr
     let path = layout.state_dir().join(NAME);
     let failed = |source| AtomicFileError { action: "read", path: path.clone(), source };
     match fs::read_to_string(&path) {
-        Ok(there) if there.trim() == name => Ok(NodeNameFile::Same),
-        Ok(there) if !there.trim().is_empty() => Ok(NodeNameFile::Other(there.trim().to_owned())),
+        Ok(present) if present.trim() == name => Ok(NodeNameFile::UpToDate),
+        Ok(present) if !present.trim().is_empty() => Ok(NodeNameFile::Other(present.trim().to_owned())),
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
         Ok(_) | Err(_) => {
             fs::create_dir_all(layout.state_dir()).map_err(failed)?;
@@ -75,20 +75,20 @@ impl NodeNameSource<'_> {
             NodeNameSource::Host(name) => (name, "the host"),
             NodeNameSource::Builder(name) => {
                 tracing::warn!(
-                    "the name of the node is not known: a template that asks for it has {name}, the name of this \
-                     machine, on every node of this image, and /var/lib/calico/{NAME} is not written; have each node \
-                     write its own name there before its first pod, or set KUBERNETES_NODE_NAME if there is only one"
+                    "the name of the node is unknown: a template with its placeholder contains {name}, the name of \
+                     this machine, on every node of this image, and /var/lib/calico/{NAME} is not written; write each \
+                     node's own name there before its first pod, or set KUBERNETES_NODE_NAME if there is only one node"
                 );
                 return;
             }
             NodeNameSource::Unknown => return,
         };
         match ensure(layout, name) {
-            Ok(NodeNameFile::Written) => tracing::info!("this node is {name}"),
-            Ok(NodeNameFile::Same) => {}
-            Ok(NodeNameFile::Other(there)) => tracing::error!(
-                "/var/lib/calico/{NAME} says that this node is {there}, {source} says {name}; the file stays. If the \
-                 node was renamed, release the addresses of {there} and remove the file"
+            Ok(NodeNameFile::Written) => tracing::info!("wrote /var/lib/calico/{NAME}: this node is {name}"),
+            Ok(NodeNameFile::UpToDate) => {}
+            Ok(NodeNameFile::Other(present)) => tracing::error!(
+                "/var/lib/calico/{NAME} has the node name {present}, but {source} has {name}; keeping the file; if the \
+                 node was renamed, release the addresses of {present} and remove the file"
             ),
             Err(error) => tracing::warn!("{error}"),
         }
@@ -106,10 +106,10 @@ mod tests {
         assert_eq!(ensure(&layout, "node1").unwrap(), NodeNameFile::Written);
         let file = layout.state_dir().join(NAME);
         assert_eq!(fs::read(&file).unwrap(), b"node1");
-        assert_eq!(ensure(&layout, "node1").unwrap(), NodeNameFile::Same);
+        assert_eq!(ensure(&layout, "node1").unwrap(), NodeNameFile::UpToDate);
         assert_eq!(ensure(&layout, "node2").unwrap(), NodeNameFile::Other("node1".into()));
         fs::write(&file, "node2\n").unwrap();
-        assert_eq!(ensure(&layout, "node2").unwrap(), NodeNameFile::Same);
+        assert_eq!(ensure(&layout, "node2").unwrap(), NodeNameFile::UpToDate);
         assert_eq!(fs::read(&file).unwrap(), b"node2\n");
         fs::write(&file, "\n").unwrap();
         assert_eq!(ensure(&layout, "node2").unwrap(), NodeNameFile::Written);

@@ -14,10 +14,10 @@ use crate::layout::Layout;
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceAccountError {
     /// A file of the mount cannot be read.
-    #[error("{0}; is automountServiceAccountToken on?")]
+    #[error("{0}; check that automountServiceAccountToken is true")]
     File(#[from] AtomicFileError),
     /// A variable that Kubernetes sets in every pod is missing.
-    #[error("{0} is not set although this is a pod: set it, or the ConfigMap kubernetes-services-endpoint")]
+    #[error("{0} is not set in this pod; set the variable, or create the ConfigMap kubernetes-services-endpoint")]
     Variable(&'static str),
 }
 

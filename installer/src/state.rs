@@ -31,7 +31,7 @@ pub struct State {
     /// The configuration directory on the node.
     pub net_dir: String,
     /// The files by directory and name.
-    pub files: BTreeMap<Place, BTreeMap<String, Installed>>,
+    pub files: BTreeMap<Place, BTreeMap<String, InstalledFile>>,
     /// The addresses behind interfaces that an unfinished uninstallation deleted or was about to delete.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub torn_down: BTreeSet<IpAddr>,
@@ -40,7 +40,7 @@ pub struct State {
 /// The record of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Installed {
+pub struct InstalledFile {
     /// SHA-256 in hexadecimal; none for a file whose content changes, such as the kubeconfig.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
@@ -60,11 +60,11 @@ pub struct Installed {
     pub renderings: Vec<Rendering>,
 }
 
-impl Installed {
+impl InstalledFile {
     /// Returns true if the digest is that of the installed file, or of our file before it.
     #[must_use]
-    pub fn is(&self, digest: &str) -> bool {
-        [&self.digest, &self.former].into_iter().flatten().any(|known| known == digest)
+    pub fn has_digest(&self, digest: &str) -> bool {
+        [&self.digest, &self.former].into_iter().flatten().any(|recorded| recorded == digest)
     }
 }
 
@@ -75,8 +75,8 @@ pub enum StateError {
     #[error(transparent)]
     File(#[from] AtomicFileError),
     /// The content is invalid.
-    #[error("{} is damaged ({source}); remove it, and what is on the node is taken for somebody \
-        else's", .path.display())]
+    #[error("{} is damaged ({source}); remove the file; files installed earlier are then treated as not installed by \
+        Calico", .path.display())]
     Content {
         /// The path of the file.
         path: PathBuf,
@@ -117,29 +117,29 @@ impl State {
 
     /// Returns the record of a file.
     #[must_use]
-    pub fn get(&self, place: Place, name: &str) -> Option<&Installed> {
+    pub fn get(&self, place: Place, name: &str) -> Option<&InstalledFile> {
         self.files.get(&place)?.get(name)
     }
 
     /// Returns true if the present file, which has this digest, is recorded as ours.
     #[must_use]
     pub fn is_ours(&self, place: Place, name: &str, digest: &str) -> bool {
-        self.get(place, name).is_some_and(|known| known.is(digest))
+        self.get(place, name).is_some_and(|recorded| recorded.has_digest(digest))
     }
 
     /// Records a file. `replaces` is true if the present file is not ours; this stays recorded.
     pub fn record(&mut self, place: Place, name: &str, digest: Option<String>, replaces: bool) {
         let files = self.files.entry(place).or_default();
-        let replaced = replaces || files.get(name).is_some_and(|known| known.replaced);
-        files.insert(name.to_owned(), Installed { digest, replaced, ..Installed::default() });
+        let replaced = replaces || files.get(name).is_some_and(|recorded| recorded.replaced);
+        files.insert(name.to_owned(), InstalledFile { digest, replaced, ..InstalledFile::default() });
     }
 
-    /// Records a file that will replace the present one, whose digest is `there`. If the present file is ours, both
-    /// digests count as ours until [`record`](State::record) records that the new file is in place, because a killed
+    /// Records a file that will replace the present one, whose digest is `present_digest`. If the present file is ours,
+    /// both digests count as ours until [`record`](State::record) records that the new file is in place, because a killed
     /// run may leave either. Otherwise the record says that a file was replaced.
-    pub fn record_replacement(&mut self, place: Place, name: &str, digest: String, there: Option<&str>) {
-        let other = there.filter(|there| *there != digest);
-        let former = other.filter(|there| self.is_ours(place, name, there)).map(str::to_owned);
+    pub fn record_replacement(&mut self, place: Place, name: &str, digest: String, present_digest: Option<&str>) {
+        let other = present_digest.filter(|present_digest| *present_digest != digest);
+        let former = other.filter(|present_digest| self.is_ours(place, name, present_digest)).map(str::to_owned);
         self.record(place, name, Some(digest), other.is_some() && former.is_none());
         if let Some(recorded) = self.get_mut(place, name) {
             recorded.former = former;
@@ -147,7 +147,7 @@ impl State {
     }
 
     /// Returns the record of a file, to add `origin` or `renderings`.
-    pub fn get_mut(&mut self, place: Place, name: &str) -> Option<&mut Installed> {
+    pub fn get_mut(&mut self, place: Place, name: &str) -> Option<&mut InstalledFile> {
         self.files.get_mut(&place)?.get_mut(name)
     }
 
@@ -160,7 +160,7 @@ impl State {
     }
 
     /// Removes the record of a file.
-    pub fn forget(&mut self, place: Place, name: &str) {
+    pub fn remove_record(&mut self, place: Place, name: &str) {
         if let Some(files) = self.files.get_mut(&place) {
             files.remove(name);
         }
@@ -193,7 +193,7 @@ mod tests {
         assert!(state.is_ours(Place::Bin, "portmap", "bb") && !state.is_ours(Place::Bin, "portmap", "aa"));
         assert!(state.get(Place::Bin, "portmap").unwrap().replaced);
         assert!(!state.is_ours(Place::SecondaryBin, "portmap", "bb"));
-        state.forget(Place::Bin, "portmap");
+        state.remove_record(Place::Bin, "portmap");
         assert_eq!(state.files.len(), 1);
     }
 
@@ -220,7 +220,7 @@ mod tests {
             state.record_replacement(Place::Bin, "portmap", "bb".into(), Some("aa"));
             state.record_replacement(Place::Bin, "portmap", "cc".into(), Some(left));
             let recorded = state.get(Place::Bin, "portmap").unwrap();
-            assert!(recorded.is(left) && recorded.is("cc") && !recorded.replaced, "{recorded:?}");
+            assert!(recorded.has_digest(left) && recorded.has_digest("cc") && !recorded.replaced, "{recorded:?}");
         }
     }
 
@@ -238,7 +238,7 @@ mod tests {
         state.record(Place::Net, "10-calico.conflist", Some("aa".into()), false);
         assert!(!serde_json::to_string(&state).unwrap().contains("renderings"), "as it was without");
         let chain = r#"{"name": "n", "plugins": [{"type": "calico", "policy": {"k8s_auth_token": "SECRET"}}]}"#;
-        let rendering = Rendering::new(&crate::plugin_chain::chain_of(chain.as_bytes()).unwrap());
+        let rendering = Rendering::new(&crate::plugin_chain::read_chain(chain.as_bytes()).unwrap());
         state.get_mut(Place::Net, "10-calico.conflist").unwrap().renderings = vec![rendering];
         let text = serde_json::to_string(&state).unwrap();
         assert!(!text.contains("SECRET") && text.contains(r#""type":"calico""#), "{text}");

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use os::atomic_file::{self, AtomicFileError};
-use crate::template::Tls;
+use crate::template::TlsPaths;
 
 /// The directory beside the configuration.
 pub const DIRECTORY: &str = "calico-tls";
@@ -31,7 +31,7 @@ impl TlsAssets {
     ///
     /// # Errors
     /// Returns an error if a file cannot be examined.
-    pub fn look(directory: &Path) -> Result<TlsAssets, AtomicFileError> {
+    pub fn find(directory: &Path) -> Result<TlsAssets, AtomicFileError> {
         let mut modes = BTreeMap::new();
         for name in FILES {
             let path = directory.join(name);
@@ -39,7 +39,7 @@ impl TlsAssets {
                 Ok(found) if found.is_file() => drop(modes.insert(name, found.permissions().mode() & 0o777)),
                 Ok(_) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-                Err(source) => return Err(AtomicFileError { action: "look at", path, source }),
+                Err(source) => return Err(AtomicFileError { action: "examine", path, source }),
             }
         }
         Ok(TlsAssets { directory: directory.to_owned(), modes })
@@ -47,11 +47,11 @@ impl TlsAssets {
 
     /// Returns the paths of the copies on the node, below its configuration directory.
     #[must_use]
-    pub fn on_node(&self, net_dir: &str) -> Tls {
+    pub fn on_node(&self, net_dir: &str) -> TlsPaths {
         let exists = |name: &str| self.modes.contains_key(name);
         let on_node = |name| if exists(name) { format!("{net_dir}/{DIRECTORY}/{name}") } else { String::new() };
         let [ca, cert, key] = FILES.map(on_node);
-        Tls { ca, cert, key }
+        TlsPaths { ca, cert, key }
     }
 
     /// Copies the files to the configuration directory.
@@ -71,7 +71,7 @@ impl TlsAssets {
                 Some(mode) => drop(atomic_file::replace(&directory.join(name), &self.read(name)?, *mode)?),
                 None => {
                     let missing = self.directory.join(name);
-                    tracing::warn!("{} is not there; the configuration goes without", missing.display());
+                    tracing::warn!("{} is missing; the configuration is written without it", missing.display());
                 }
             }
         }
@@ -100,7 +100,7 @@ impl TlsAssets {
 }
 
 /// Removes all files that the configuration does not name, and the directory if it is then empty.
-pub fn remove_strays(net_dir: &Path, tls: &Tls) {
+pub fn remove_stale(net_dir: &Path, tls: &TlsPaths) {
     let directory = net_dir.join(DIRECTORY);
     atomic_file::sweep(&directory);
     let Ok(entries) = fs::read_dir(&directory) else { return };
@@ -112,7 +112,7 @@ pub fn remove_strays(net_dir: &Path, tls: &Tls) {
         }
         let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         if let Err(error) = removed {
-            tracing::warn!(path = %path.display(), %error, "a left-over file for TLS cannot be removed");
+            tracing::warn!(path = %path.display(), %error, "cannot remove a stale TLS file");
         }
     }
     // The call fails if a file remains in the directory.
@@ -138,21 +138,21 @@ mod tests {
         std::os::unix::fs::symlink("data", assets.join("etcd-cert")).unwrap();
         fs::write(assets.join(".hidden"), "").unwrap();
 
-        let found = TlsAssets::look(&assets).unwrap();
+        let found = TlsAssets::find(&assets).unwrap();
         let copied = net_dir.join(DIRECTORY).join("etcd-cert");
         assert_eq!(found.missing(&net_dir).unwrap(), std::slice::from_ref(&copied));
         found.copy(&net_dir).unwrap();
         assert!(found.missing(&net_dir).unwrap().is_empty());
         let tls = found.on_node("/etc/cni/net.d");
         let cert = "/etc/cni/net.d/calico-tls/etcd-cert".to_owned();
-        assert_eq!(tls, Tls { cert, ..Tls::default() });
+        assert_eq!(tls, TlsPaths { cert, ..TlsPaths::default() });
         assert_eq!(fs::read(&copied).unwrap(), b"cert");
         assert_eq!(fs::metadata(&copied).unwrap().permissions().mode() & 0o777, 0o400);
 
-        remove_strays(&net_dir, &tls);
+        remove_stale(&net_dir, &tls);
         let names: Vec<_> = fs::read_dir(net_dir.join(DIRECTORY)).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["etcd-cert"]);
-        remove_strays(&net_dir, &Tls::default());
+        remove_stale(&net_dir, &TlsPaths::default());
         assert!(!net_dir.join(DIRECTORY).exists());
     }
 
@@ -161,9 +161,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(".hidden"), "").unwrap();
         for assets in [dir.path(), Path::new("/no/such/place")] {
-            let found = TlsAssets::look(assets).unwrap();
+            let found = TlsAssets::find(assets).unwrap();
             found.copy(dir.path()).unwrap();
-            assert_eq!(found.on_node("/n"), Tls::default());
+            assert_eq!(found.on_node("/n"), TlsPaths::default());
         }
         assert!(!dir.path().join(DIRECTORY).exists());
     }

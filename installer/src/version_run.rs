@@ -22,12 +22,12 @@ pub enum RunError {
     )]
     NoExec(PathBuf),
     /// The program was built for another processor.
-    #[error("{} is built for {}, and this kernel does not run that; use the image for this \
-        machine", .0.display(), std::env::consts::ARCH)]
-    OtherMachine(PathBuf),
+    #[error("{} is built for {}, which this kernel cannot run; use the image for the architecture of this machine",
+        .0.display(), std::env::consts::ARCH)]
+    WrongArchitecture(PathBuf),
     /// The kernel rejects the program for another reason.
-    #[error("{} does not run: {source}", .path.display())]
-    Refused {
+    #[error("cannot run {}: {source}", .path.display())]
+    NotRunnable {
         /// The path of the program.
         path: PathBuf,
         /// The cause.
@@ -49,7 +49,7 @@ pub enum RunError {
 ///
 /// # Errors
 /// Returns an error if the program cannot be run or fails.
-pub(crate) fn run_once(program: &Path) -> Result<String, RunError> {
+pub(crate) fn run_version(program: &Path) -> Result<String, RunError> {
     let mut command = Command::new(program);
     command.arg("-v").env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ran = child::spawn(&mut command, BUSY).and_then(Child::wait_with_output);
@@ -68,8 +68,8 @@ fn explain(program: &Path, source: io::Error) -> RunError {
     let flags = statvfs(program).map(|file_system| file_system.flags());
     match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EACCES) if flags.is_ok_and(|flags| flags.contains(FsFlags::ST_NOEXEC)) => RunError::NoExec(path),
-        Some(Errno::ENOEXEC) => RunError::OtherMachine(path),
-        _ => RunError::Refused { path, source },
+        Some(Errno::ENOEXEC) => RunError::WrongArchitecture(path),
+        _ => RunError::NotRunnable { path, source },
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
         let program = dir.path().join("calico");
         fs::write(&program, text).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
-        run_once(&program)
+        run_version(&program)
     }
 
     #[test]
@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn run_failures_are_distinguished_by_cause() {
-        assert!(matches!(run("\u{1}\u{2}", 0o755), Err(RunError::OtherMachine { .. })));
-        assert!(matches!(run("#!/bin/sh\n", 0o644), Err(RunError::Refused { .. })));
+        assert!(matches!(run("\u{1}\u{2}", 0o755), Err(RunError::WrongArchitecture { .. })));
+        assert!(matches!(run("#!/bin/sh\n", 0o644), Err(RunError::NotRunnable { .. })));
         let failed = run("#!/bin/sh\necho broken >&2; exit 4\n", 0o755).unwrap_err().to_string();
         assert!(failed.ends_with("exit status: 4: broken"), "{failed}");
     }

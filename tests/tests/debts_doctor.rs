@@ -38,8 +38,8 @@ async fn doctor_lists_deferred_dels_and_unreadable_entries_oldest_first() {
     let check = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "journal").unwrap();
     let broken =
         format!("{} cannot be read: EOF while parsing an object at line 1 column 1", journal.join("c.json").display());
-    let pod = "pod shop/web owes etcd http://a:2379 for 3d5h because of: it is away";
-    let container = "container c1 owes local /x.db for 1d2h";
-    let seen = format!("3 DELs have not given their addresses back yet: {broken}; {pod}; {container}");
+    let pod = "pod shop/web in etcd http://a:2379 for 3d5h because of: it is away";
+    let container = "container c1 in local /x.db for 1d2h";
+    let seen = format!("3 deferred DELs have not released their addresses: {broken}; {pod}; {container}");
     assert_eq!((&check["state"], &check["seen"]), (&json!("warn"), &json!(seen)));
 }

@@ -12,7 +12,7 @@ use libcalico::kubernetes::ApiGroup;
 use crate::service_account::ServiceAccount;
 
 /// Interval between two requests for the group. The agent of each node sends them.
-const PERIOD: Duration = Duration::from_secs(300);
+const INTERVAL: Duration = Duration::from_secs(300);
 /// Time limit for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -30,12 +30,12 @@ impl ApiGroupWatch {
     /// configuration already named another group at the start, this is logged only: a restarted agent would read the
     /// same configuration.
     pub(super) async fn wait_for_move(self) -> (ApiGroup, ApiGroup) {
-        let began = wait_for_settled_group(PERIOD, || self.read_group()).await;
-        if let Some(configured) = self.configured.filter(|configured| *configured != began) {
-            tracing::error!("{}", describe_remedy(configured, began));
+        let initial = wait_for_settled_group(INTERVAL, || self.read_group()).await;
+        if let Some(configured) = self.configured.filter(|configured| *configured != initial) {
+            tracing::error!("{}", describe_remedy(configured, initial));
         }
-        let now = wait_for_changed_group(began, PERIOD, || self.read_group()).await;
-        (began, now)
+        let current = wait_for_changed_group(initial, INTERVAL, || self.read_group()).await;
+        (initial, current)
     }
 
     /// Asks the API server, with the current token of the pod.
@@ -48,8 +48,8 @@ impl ApiGroupWatch {
 fn describe_remedy(configured: ApiGroup, found: ApiGroup) -> String {
     let (configured, found) = (configured.api_version(), found.api_version());
     format!(
-        "the plugins' configuration names the API group {configured}, and Calico's objects are in {found}: set \
-         CALICO_API_GROUP to {found}, with the manifests of deploy/ by calico_api_group of the ConfigMap \
-         calico-config, and restart this pod"
+        "the plugins' configuration names the API group {configured}, but Calico's objects are in {found}; set \
+         CALICO_API_GROUP to {found} (in the manifests of deploy/: calico_api_group of the ConfigMap calico-config) \
+         and restart this pod"
     )
 }

@@ -19,9 +19,9 @@ use crate::node_conf;
 /// Pause between two passes over the journal.
 const PAUSE: Duration = Duration::from_secs(60);
 /// Interval after which the identity of the datastore is read again, because another datastore may have replaced it.
-const LEARNING: Duration = Duration::from_secs(3600);
+const IDENTITY_INTERVAL: Duration = Duration::from_secs(3600);
 /// Longest pause between passes while the remaining deferred DELs cannot be replayed.
-const LONGEST_PAUSE: Duration = Duration::from_secs(16 * 60);
+const MAX_PAUSE: Duration = Duration::from_secs(16 * 60);
 
 /// The plugins as configured on this node.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub enum ReplayError {
     #[error("{0}")]
     Plugin(String),
     /// The time limit is over.
-    #[error("no answer within {0:?}")]
+    #[error("the datastore did not answer within {0:?}")]
     Timeout(Duration),
 }
 
@@ -92,13 +92,17 @@ pub(crate) async fn replay_repeatedly(
     net_dir: &str,
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) {
-    if !layout.keeps_state() {
-        tracing::info!("{} is not mounted here: what DELs owe is left to the plugin", layout.state_dir().display());
+    if !layout.has_persistent_state() {
+        tracing::info!(
+            "{} is not mounted in this container; only the plugin replays deferred DELs",
+            layout.state_dir().display()
+        );
         return pending().await;
     }
-    let (mut learned, mut pause, mut reported, mut remaining): (Option<Instant>, _, _, _) = (None, PAUSE, None, 0);
+    let (mut identity_read_at, mut pause, mut reported, mut remaining): (Option<Instant>, _, _, _) =
+        (None, PAUSE, None, 0);
     loop {
-        let learns = learned.is_none_or(|at| at.elapsed() >= LEARNING);
+        let learns = identity_read_at.is_none_or(|at| at.elapsed() >= IDENTITY_INTERVAL);
         let outcome = match Plugins::load(file, layout, net_dir) {
             Ok(plugins) => replay(&Plugins { learns, ..plugins }).await,
             Err(error) => Err(error),
@@ -107,16 +111,16 @@ pub(crate) async fn replay_repeatedly(
         match outcome {
             Ok(pass) => {
                 if pass.learned {
-                    learned = Some(Instant::now());
+                    identity_read_at = Some(Instant::now());
                 }
                 (remaining, reported) = (pass.remaining, None);
                 if pass.replayed > 0 {
-                    tracing::info!("paid the debts of {} earlier DELs; {} are left", pass.replayed, pass.remaining);
+                    tracing::info!("replayed {} deferred DELs; {} remain", pass.replayed, pass.remaining);
                 }
             }
             Err(reason) => {
                 if reported.as_ref() != Some(&reason) {
-                    tracing::info!("what earlier DELs owe, if anything, is not paid now: {reason}");
+                    tracing::info!("cannot replay deferred DELs now, trying again if there are any: {reason}");
                 }
                 reported = Some(reason);
             }
@@ -126,25 +130,27 @@ pub(crate) async fn replay_repeatedly(
 }
 
 /// Reads the identity of the datastore and replays deferred DELs once, through `replay`. Serves an installation that
-/// leaves no agent running. If the datastore fails or needs longer than `patience`, later calls of the plugin do this
+/// leaves no agent running. If the datastore fails or needs longer than `time_limit`, later calls of the plugin do this
 /// work.
 pub(crate) async fn replay_once(
     file: &Path,
     layout: &Layout,
     net_dir: &str,
-    patience: Duration,
+    time_limit: Duration,
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) {
-    if !layout.keeps_state() {
+    if !layout.has_persistent_state() {
         return;
     }
     let replaying = async {
         let plugins = Plugins::load(file, layout, net_dir)?;
         replay(&Plugins { learns: true, ..plugins }).await
     };
-    let outcome = timeout(patience, replaying).await.unwrap_or(Err(ReplayError::Timeout(patience)));
+    let outcome = timeout(time_limit, replaying).await.unwrap_or(Err(ReplayError::Timeout(time_limit)));
     if let Err(reason) = outcome {
-        tracing::info!("the identity of the datastore is not learned now; the first GC or payment learns it: {reason}");
+        tracing::info!(
+            "cannot read the identity of the datastore now; the first GC or replay of a deferred DEL reads it: {reason}"
+        );
     }
 }
 
@@ -153,7 +159,7 @@ pub(crate) async fn replay_once(
 fn pause_after(outcome: &Result<Pass, ReplayError>, pause: Duration, remaining_before: usize) -> Duration {
     match outcome {
         Ok(Pass { replayed: 0, remaining: remaining @ 1.., .. }) if *remaining <= remaining_before.max(1) => {
-            (pause * 2).min(LONGEST_PAUSE)
+            (pause * 2).min(MAX_PAUSE)
         }
         _ => PAUSE,
     }
@@ -176,38 +182,38 @@ mod tests {
         let file = root.path().join("host/etc/cni/net.d/10-calico.conflist");
         fs::write(&file, LIST).unwrap();
         let layout = Layout::below(root.path());
-        let (begun, seen, left) = (Instant::now(), RefCell::new(Vec::new()), RefCell::new(outcomes.into_iter()));
-        let pay = async |plugins: &Plugins| {
+        let (start, calls, outcomes) = (Instant::now(), RefCell::new(Vec::new()), RefCell::new(outcomes.into_iter()));
+        let replay = async |plugins: &Plugins| {
             assert_eq!(plugins.datastore, "kubernetes /etc/cni/net.d/calico-kubeconfig");
             assert!(plugins.conf.kubernetes.kubeconfig.ends_with("host/etc/cni/net.d/calico-kubeconfig"));
             assert!(plugins.journal.ends_with("var/lib/calico/cni-journal"));
-            seen.borrow_mut().push((begun.elapsed().as_secs(), plugins.learns));
-            match left.borrow_mut().next() {
+            calls.borrow_mut().push((start.elapsed().as_secs(), plugins.learns));
+            match outcomes.borrow_mut().next() {
                 Some(outcome) => outcome,
                 None => Ok(Pass::default()),
             }
         };
         let hour = sleep(Duration::from_secs(3600));
         tokio::select! {
-            () = replay_repeatedly(&file, &layout, "/etc/cni/net.d", pay) => {}
+            () = replay_repeatedly(&file, &layout, "/etc/cni/net.d", replay) => {}
             () = hour => {}
         }
-        seen.into_inner()
+        calls.into_inner()
     }
 
     #[tokio::test(start_paused = true)]
     async fn unreachable_datastore_is_retried_each_minute_until_its_identity_is_learned() {
         let away = || Err(ReplayError::Plugin("away".to_owned()));
-        let seen = passes(vec![away(), away(), Ok(Pass { learned: true, ..Pass::default() })]).await;
-        assert_eq!(seen[..5], [(0, true), (60, true), (120, true), (180, false), (240, false)]);
+        let calls = passes(vec![away(), away(), Ok(Pass { learned: true, ..Pass::default() })]).await;
+        assert_eq!(calls[..5], [(0, true), (60, true), (120, true), (180, false), (240, false)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn failing_deferred_dels_are_retried_less_often() {
         let stuck = || Ok(Pass { remaining: 1, ..Pass::default() });
-        let paid = Ok(Pass { replayed: 1, remaining: 1, ..Pass::default() });
-        let seen = passes(vec![stuck(), stuck(), paid, stuck()]).await;
-        let at: Vec<u64> = seen.into_iter().map(|(at, _)| at).collect();
+        let replayed = Ok(Pass { replayed: 1, remaining: 1, ..Pass::default() });
+        let calls = passes(vec![stuck(), stuck(), replayed, stuck()]).await;
+        let at: Vec<u64> = calls.into_iter().map(|(at, _)| at).collect();
         assert_eq!(at[..5], [0, 120, 360, 420, 540]);
     }
 
@@ -215,9 +221,9 @@ mod tests {
     async fn deferred_dels_are_not_replayed_without_a_calico_configuration() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
-        let pay = async |_: &Plugins| panic!("nobody is asked");
+        let replay = async |_: &Plugins| panic!("nobody is asked");
         let file = root.path().join("none.conflist");
-        let looking = replay_repeatedly(&file, &layout, "/etc/cni/net.d", pay);
-        assert!(tokio::time::timeout(Duration::from_secs(600), looking).await.is_err());
+        let replaying = replay_repeatedly(&file, &layout, "/etc/cni/net.d", replay);
+        assert!(tokio::time::timeout(Duration::from_secs(600), replaying).await.is_err());
     }
 }

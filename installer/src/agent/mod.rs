@@ -46,12 +46,15 @@ pub enum AgentError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// Calico's objects moved to another API group, so the plugins' configuration may name the previous group.
-    #[error("Calico's objects moved from the API group {was} to {now}: the agent ends, to begin again for {now}")]
+    #[error(
+        "Calico's objects moved from the API group {previous} to {current}; the agent ends, so that its container \
+         starts again for {current}"
+    )]
     Moved {
         /// The group when the agent started.
-        was: &'static str,
+        previous: &'static str,
         /// The group that contains the objects now.
-        now: &'static str,
+        current: &'static str,
     },
     /// No handler for SIGTERM or SIGINT can be installed.
     #[error("cannot wait for SIGTERM: {0}")]
@@ -59,11 +62,11 @@ pub enum AgentError {
 }
 
 /// The agent of one node.
-struct Agent<K> {
+struct Agent<F> {
     /// The source and target of the plugins' token; `None` if another process refreshes the token, or outside of a pod.
     token: Option<Refresher>,
     schedule: RefreshSchedule,
-    keep: K,
+    reconcile: F,
     status: SharedStatus,
 }
 
@@ -79,15 +82,15 @@ struct Refresher {
 /// the node on every rollout of the DaemonSet.
 ///
 /// The token of the plugins is requested as the service account of `pod` and written to `kubeconfig`. Without a pod, or
-/// if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `keep` restores the installed files
-/// and runs at most once a minute. `replay` replays deferred DELs and never returns. When the objects of `group` move
-/// to another API group, the agent returns an error.
+/// if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `reconcile` restores the installed
+/// files and runs at most once a minute. `replay` replays deferred DELs and never returns. When the objects of `group`
+/// move to another API group, the agent returns an error.
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,
     kubeconfig: PathBuf,
     group: Option<ApiGroupWatch>,
-    keep: impl FnMut() -> FileCheck,
+    reconcile: impl FnMut() -> FileCheck,
     replay: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -95,12 +98,12 @@ pub async fn run(
     let status = SharedStatus::default();
     let token = pod.filter(|_| settings.manages_token).map(|pod| Refresher::new(settings, pod, kubeconfig));
     if token.is_none() {
-        tracing::info!("the token of the plugins is left to others: CALICO_MANAGE_CNI is false, or this is no pod");
+        tracing::info!("not managing the plugins' token: CALICO_MANAGE_CNI is false or this process is not in a pod");
     }
-    *status.get() = Status { begun: now.boot, refreshes: token.is_some(), ..Status::default() };
+    *status.get() = Status { started_at: now.boot, manages_token: token.is_some(), ..Status::default() };
     let listener = server::listen(settings.listen).await?;
-    let answering = server::answer_all(listener, status.clone());
-    let mut agent = Agent { token, schedule: RefreshSchedule::new(settings.pace, now), keep, status };
+    let serving = server::serve(listener, status.clone());
+    let mut agent = Agent { token, schedule: RefreshSchedule::new(settings.pace, now), reconcile, status };
     let moved = async {
         match group {
             Some(group) => group.wait_for_move().await,
@@ -108,21 +111,21 @@ pub async fn run(
         }
     };
     tokio::select! {
-        () = agent.work() => {}
+        () = agent.run_tasks() => {}
         () = replay => {}
-        () = answering => {}
-        (was, now) = moved => {
-            return Err(AgentError::Moved { was: was.api_version(), now: now.api_version() });
+        () = serving => {}
+        (previous, current) = moved => {
+            return Err(AgentError::Moved { previous: previous.api_version(), current: current.api_version() });
         }
-        _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
-        _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
+        _ = terminate.recv() => tracing::info!("received SIGTERM; the agent ends"),
+        _ = interrupt.recv() => tracing::info!("received SIGINT; the agent ends"),
     }
     Ok(())
 }
 
-impl<K: FnMut() -> FileCheck> Agent<K> {
+impl<F: FnMut() -> FileCheck> Agent<F> {
     /// Runs forever.
-    async fn work(&mut self) {
+    async fn run_tasks(&mut self) {
         loop {
             let now = Moment::now();
             if self.schedule.is_repair_due(now) {
@@ -142,15 +145,15 @@ impl<K: FnMut() -> FileCheck> Agent<K> {
     }
 
     fn check_files(&mut self) {
-        let FileCheck { restored, missing } = (self.keep)();
+        let FileCheck { restored, problem } = (self.reconcile)();
         let mut status = self.status.get();
         status.counts.restored += restored;
-        if missing != status.missing
-            && let Some(missing) = &missing
+        if problem != status.file_problem
+            && let Some(problem) = &problem
         {
-            tracing::error!("{missing}");
+            tracing::error!("{problem}");
         }
-        status.missing = missing;
+        status.file_problem = problem;
     }
 
     async fn refresh_if_due(&mut self, now: Moment) {
@@ -162,10 +165,10 @@ impl<K: FnMut() -> FileCheck> Agent<K> {
             return;
         }
         match token.check().await {
-            TokenCheck::Holds => self.status.get().record_answer(),
-            TokenCheck::Refused => {
-                self.status.get().counts.refused += 1;
-                self.renew(RefreshReason::Refused).await;
+            TokenCheck::Valid => self.status.get().record_answer(),
+            TokenCheck::Rejected => {
+                self.status.get().counts.rejected += 1;
+                self.renew(RefreshReason::Rejected).await;
             }
             TokenCheck::Unanswered(reason) => {
                 let mut status = self.status.get();
@@ -185,21 +188,21 @@ impl<K: FnMut() -> FileCheck> Agent<K> {
         status.counts.clock_jumps += u64::from(reason == RefreshReason::ClockJump);
         match outcome {
             Ok((IssuedToken { lifetime, expires, .. }, _)) => {
-                tracing::info!("the plugins have a new token for {} s: {reason}", lifetime.as_secs());
-                status.held = Some(HeldToken { since: now, lifetime });
+                tracing::info!("the plugins have a new token, valid for {} s: {reason}", lifetime.as_secs());
+                status.token = Some(HeldToken { received_at: now, lifetime });
                 status.expires = Some(expires);
                 status.counts.refreshes += 1;
-                (status.failure, status.unanswered) = (None, 0);
+                (status.last_failure, status.unanswered) = (None, 0);
             }
             Err(failure) => {
                 status.counts.failures += 1;
                 // An API server that rejects the request is reachable.
-                status.unanswered = if failure.is_silence() { status.unanswered + 1 } else { 0 };
+                status.unanswered = if failure.is_unreachable() { status.unanswered + 1 } else { 0 };
                 status.record_failure(failure.to_string());
             }
         }
-        status.last = Some(attempt);
-        status.pause = self.schedule.record_attempt(attempt, status.held, fastrand::f64());
+        status.last_attempt = Some(attempt);
+        status.planned_pause = self.schedule.record_attempt(attempt, status.token, fastrand::f64());
     }
 }
 
@@ -213,7 +216,7 @@ impl Refresher {
     /// Tests the token in the plugins' kubeconfig. A missing token counts as rejected.
     async fn check(&self) -> TokenCheck {
         let text = regular_file::text(&self.file).unwrap_or_default();
-        let Some(token) = kubeconfig::token(&text) else { return TokenCheck::Refused };
+        let Some(token) = kubeconfig::token(&text) else { return TokenCheck::Rejected };
         check_token(&self.pod, token).await
     }
 }

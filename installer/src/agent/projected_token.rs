@@ -12,10 +12,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Quiet time that ends a burst. One replacement causes several events, and several replacements may follow each other.
-const SILENCE: Duration = Duration::from_millis(50);
+const QUIET_TIME: Duration = Duration::from_millis(50);
 
 /// Time after which a burst counts as a change even if events continue.
-const LONGEST_BURST: Duration = Duration::from_secs(1);
+const MAX_BURST: Duration = Duration::from_secs(1);
 
 /// Pause between two attempts to watch a directory that cannot be watched.
 const RETRY: Duration = Duration::from_secs(10);
@@ -24,44 +24,44 @@ const RETRY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct ProjectedToken {
     directory: PathBuf,
-    watch: Option<AsyncFd<Watch>>,
+    watch: Option<AsyncFd<DirectoryWatch>>,
     /// True if a change was not reported yet. This is a field because the caller may drop the future of
     /// [`changed`](Self::changed) and call again.
-    changed: bool,
-    warned: bool,
+    has_unreported_change: bool,
+    has_warned: bool,
 }
 
 /// An inotify instance with one watch.
 #[derive(Debug)]
-struct Watch(Inotify);
+struct DirectoryWatch(Inotify);
 
-impl AsRawFd for Watch {
+impl AsRawFd for DirectoryWatch {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_fd().as_raw_fd()
     }
 }
 
-impl Watch {
+impl DirectoryWatch {
     #[expect(
         deprecated,
         reason = "its successor is `unsafe`, which is forbidden here; a Watch keeps its descriptor open"
     )]
-    fn open(directory: &Path) -> io::Result<AsyncFd<Watch>> {
+    fn open(directory: &Path) -> io::Result<AsyncFd<DirectoryWatch>> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let changes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE;
         let ends = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF | AddWatchFlags::IN_ONLYDIR;
         inotify.add_watch(directory, changes | ends)?;
-        AsyncFd::new(Watch(inotify))
+        AsyncFd::new(DirectoryWatch(inotify))
     }
 
     /// Reads all pending events. Returns true if the watch is still active.
     fn drain(&self) -> nix::Result<bool> {
         let ends = AddWatchFlags::IN_IGNORED | AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF;
-        let mut lasts = true;
+        let mut is_active = true;
         loop {
             match self.0.read_events() {
-                Ok(events) => lasts &= !events.iter().any(|event| event.mask.intersects(ends)),
-                Err(Errno::EAGAIN) => return Ok(lasts),
+                Ok(events) => is_active &= !events.iter().any(|event| event.mask.intersects(ends)),
+                Err(Errno::EAGAIN) => return Ok(is_active),
                 Err(error) => return Err(error),
             }
         }
@@ -71,7 +71,12 @@ impl Watch {
 impl ProjectedToken {
     /// Starts watching the directory, now or as soon as it exists.
     pub(super) fn new(directory: impl Into<PathBuf>) -> Self {
-        let mut projected = ProjectedToken { directory: directory.into(), watch: None, changed: false, warned: false };
+        let mut projected = ProjectedToken {
+            directory: directory.into(),
+            watch: None,
+            has_unreported_change: false,
+            has_warned: false,
+        };
         projected.open();
         projected
     }
@@ -80,48 +85,48 @@ impl ProjectedToken {
     /// reported, and the agent relies on its timers. Opening the watch again counts as a change, as events may have
     /// been missed.
     pub(super) async fn changed(&mut self) {
-        while !self.changed {
+        while !self.has_unreported_change {
             if self.watch.is_none() {
                 sleep(RETRY).await;
-                self.changed = self.open();
+                self.has_unreported_change = self.open();
                 continue;
             }
             self.next_events().await;
         }
-        let until = Instant::now() + LONGEST_BURST;
-        while self.watch.is_some() && timeout(SILENCE, self.next_events()).await.is_ok() && Instant::now() < until {}
-        self.changed = false;
+        let until = Instant::now() + MAX_BURST;
+        while self.watch.is_some() && timeout(QUIET_TIME, self.next_events()).await.is_ok() && Instant::now() < until {}
+        self.has_unreported_change = false;
     }
 
     /// Waits for events and records that the directory changed.
     async fn next_events(&mut self) {
         let Some(watch) = &self.watch else { return };
-        let lasts = match watch.readable().await {
+        let is_active = match watch.readable().await {
             Ok(mut ready) => {
                 ready.clear_ready();
                 watch.get_ref().drain().unwrap_or(false)
             }
             Err(_) => false,
         };
-        self.changed = true;
-        if !lasts {
+        self.has_unreported_change = true;
+        if !is_active {
             self.watch = None;
         }
     }
 
     fn open(&mut self) -> bool {
-        match Watch::open(&self.directory) {
+        match DirectoryWatch::open(&self.directory) {
             Ok(watch) => {
                 self.watch = Some(watch);
-                self.warned = false;
+                self.has_warned = false;
                 true
             }
             Err(error) => {
-                if !self.warned {
+                if !self.has_warned {
                     let directory = self.directory.display();
-                    tracing::warn!(%directory, %error, "cannot watch the token of this pod; going by time alone");
+                    tracing::warn!(%directory, %error, "cannot watch the token of this pod; renewing on schedule only");
                 }
-                self.warned = true;
+                self.has_warned = true;
                 false
             }
         }
@@ -176,7 +181,7 @@ mod tests {
         let mut projected = ProjectedToken::new(directory.path());
         fs::write(directory.path().join("token"), "new").unwrap();
         // Long enough to see the event, too short to report the change.
-        assert!(timeout(SILENCE / 5, projected.changed()).await.is_err());
+        assert!(timeout(QUIET_TIME / 5, projected.changed()).await.is_err());
         timeout(LONG, projected.changed()).await.unwrap();
     }
 

@@ -12,21 +12,21 @@ use nix::time::{ClockId, clock_gettime};
 
 /// Longest sleep of the agent. No event reports that the wall clock was set, so the agent compares the clocks at least
 /// this often.
-const TICK: Duration = Duration::from_secs(10);
+const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// Tolerated divergence of the clocks between two readings. Time servers adjust a clock more slowly than this.
 const TOLERANCE: Duration = Duration::from_secs(5);
 
 /// Shortest interval between two checks of the installed files.
-const KEEP: Duration = Duration::from_secs(60);
+const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The intervals that an operator can set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefreshPace {
     /// Interval between two tokens; `None` to derive it from the token's lifetime (INST-44).
-    pub interval: Option<Duration>,
+    pub refresh_interval: Option<Duration>,
     /// Interval between two tests of the plugins' token.
-    pub trial: Duration,
+    pub check_interval: Duration,
 }
 
 /// The reason for requesting a token.
@@ -42,28 +42,28 @@ pub enum RefreshReason {
     /// (INST-45).
     Rotation,
     /// The API server rejects the plugins' token.
-    Refused,
+    Rejected,
 }
 
 /// The due times of the agent's actions.
 #[derive(Debug, Clone)]
 pub struct RefreshSchedule {
     pace: RefreshPace,
-    seen: Moment,
-    begun: bool,
-    attempt_at: Duration,
-    trial_at: Duration,
-    keep_at: Duration,
+    last_reading: Moment,
+    has_attempted: bool,
+    refresh_at: Duration,
+    check_at: Duration,
+    repair_at: Duration,
 }
 
 impl fmt::Display for RefreshReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            RefreshReason::Start => "the agent has begun",
-            RefreshReason::Due => "it is time",
-            RefreshReason::ClockJump => "the clock was set",
+            RefreshReason::Start => "the agent started",
+            RefreshReason::Due => "a refresh was due",
+            RefreshReason::ClockJump => "the node's clock was set",
             RefreshReason::Rotation => "this pod's own token was replaced",
-            RefreshReason::Refused => "the API server refuses the present one",
+            RefreshReason::Rejected => "the API server rejected the previous token",
         })
     }
 }
@@ -73,71 +73,75 @@ impl RefreshSchedule {
     pub fn new(pace: RefreshPace, now: Moment) -> Self {
         RefreshSchedule {
             pace,
-            seen: now,
-            begun: false,
-            attempt_at: now.boot,
-            trial_at: now.boot + pace.trial,
-            keep_at: now.boot,
+            last_reading: now,
+            has_attempted: false,
+            refresh_at: now.boot,
+            check_at: now.boot + pace.check_interval,
+            repair_at: now.boot,
         }
     }
 
     /// Returns the reason for requesting a token now, or `None` if no request is due.
     pub fn refresh_reason(&mut self, now: Moment) -> Option<RefreshReason> {
-        let went = |to: Duration, from: Duration| to.saturating_sub(from);
-        let jumped = jumped(went(now.boot, self.seen.boot), went(now.calendar, self.seen.calendar), TOLERANCE);
-        self.seen = now;
-        if !self.begun {
+        let elapsed = |to: Duration, from: Duration| to.saturating_sub(from);
+        let has_jumped = have_diverged(
+            elapsed(now.boot, self.last_reading.boot),
+            elapsed(now.calendar, self.last_reading.calendar),
+            TOLERANCE,
+        );
+        self.last_reading = now;
+        if !self.has_attempted {
             return Some(RefreshReason::Start);
         }
-        if jumped {
+        if has_jumped {
             return Some(RefreshReason::ClockJump);
         }
-        (now.boot >= self.attempt_at).then_some(RefreshReason::Due)
+        (now.boot >= self.refresh_at).then_some(RefreshReason::Due)
     }
 
     /// Records an attempt and returns the pause until the next one.
     pub fn record_attempt(&mut self, attempt: RefreshAttempt, held: Option<HeldToken>, random: f64) -> Duration {
-        let pause = pause(held, attempt, self.pace.interval, random);
-        self.begun = true;
-        self.attempt_at = attempt.at + pause;
+        let pause = pause_after(held, attempt, self.pace.refresh_interval, random);
+        self.has_attempted = true;
+        self.refresh_at = attempt.at + pause;
         // A token that just arrived need not be tested.
-        self.trial_at = attempt.at + self.pace.trial;
+        self.check_at = attempt.at + self.pace.check_interval;
         pause
     }
 
     /// Returns true if the token is to be tested now, and then schedules the next test.
     pub fn is_check_due(&mut self, now: Moment) -> bool {
-        let due = self.begun && now.boot >= self.trial_at;
+        let due = self.has_attempted && now.boot >= self.check_at;
         if due {
-            self.trial_at = now.boot + self.pace.trial;
+            self.check_at = now.boot + self.pace.check_interval;
         }
         due
     }
 
     /// Returns true if the installed files are to be checked now, and then schedules the next check.
     pub fn is_repair_due(&mut self, now: Moment) -> bool {
-        let due = now.boot >= self.keep_at;
+        let due = now.boot >= self.repair_at;
         if due {
-            self.keep_at = now.boot + KEEP;
+            self.repair_at = now.boot + REPAIR_INTERVAL;
         }
         due
     }
 
-    /// Returns the time until the next action, at most `TICK`.
+    /// Returns the time until the next action, at most `LONGEST_SLEEP`.
     pub fn time_to_next(&self, now: Moment) -> Duration {
-        let next = self.attempt_at.min(self.trial_at).min(self.keep_at);
-        next.saturating_sub(now.boot).min(TICK)
+        let next = self.refresh_at.min(self.check_at).min(self.repair_at);
+        next.saturating_sub(now.boot).min(LONGEST_SLEEP)
     }
 }
 
 /// Base of the pause after a failed attempt, and of the pause for a token that is about to expire.
-pub const HASTE: Duration = Duration::from_secs(5);
+pub const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Remaining lifetime below which a token is about to expire.
-const CLOSE: Duration = Duration::from_secs(4 * HASTE.as_secs());
+const NEAR_EXPIRY: Duration = Duration::from_secs(4 * RETRY_PAUSE.as_secs());
 
 /// Divisor for the part of the lifetime that must remain for the agent to be ready (INST-51).
-const READY_PART: u32 = 4;
+const READY_DIVISOR: u32 = 4;
 
 /// A moment on both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,7 +165,7 @@ impl Moment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldToken {
     /// The time of its arrival, on the boot clock.
-    pub since: Duration,
+    pub received_at: Duration,
     /// Its lifetime, counted from its arrival.
     pub lifetime: Duration,
 }
@@ -178,12 +182,12 @@ pub struct RefreshAttempt {
 impl HeldToken {
     /// Returns the remaining lifetime.
     pub fn remaining(&self, now: Duration) -> Duration {
-        (self.since + self.lifetime).saturating_sub(now)
+        (self.received_at + self.lifetime).saturating_sub(now)
     }
 
     /// Returns true if at least a quarter of the lifetime remains.
     pub fn is_fresh(&self, now: Duration) -> bool {
-        self.remaining(now) >= self.lifetime / READY_PART
+        self.remaining(now) >= self.lifetime / READY_DIVISOR
     }
 }
 
@@ -191,19 +195,19 @@ impl HeldToken {
 /// quarter of the remaining lifetime. `random`, from 0 to 1, spreads the requests of many nodes.
 ///
 /// Unless the token is about to expire, the pause is at most half of the remaining lifetime, whatever the interval.
-pub fn pause(held: Option<HeldToken>, last: RefreshAttempt, interval: Option<Duration>, random: f64) -> Duration {
+pub fn pause_after(held: Option<HeldToken>, last: RefreshAttempt, interval: Option<Duration>, random: f64) -> Duration {
     let stretch = |base: Duration| base.mul_f64(1.0 + random.clamp(0.0, 1.0));
-    let Some(held) = held.filter(|_| last.succeeded) else { return stretch(HASTE) };
+    let Some(held) = held.filter(|_| last.succeeded) else { return stretch(RETRY_PAUSE) };
     let remaining = held.remaining(last.at);
-    if remaining < CLOSE {
-        return stretch(HASTE);
+    if remaining < NEAR_EXPIRY {
+        return stretch(RETRY_PAUSE);
     }
     stretch(interval.unwrap_or(remaining / 4)).min(remaining / 2)
 }
 
 /// Returns true if the two clocks diverged by more than `tolerance` since the last reading: someone set the wall clock,
 /// or the machine was suspended and resumed elsewhere. The expiry computed for the token is then unreliable.
-pub fn jumped(boot: Duration, calendar: Duration, tolerance: Duration) -> bool {
+pub fn have_diverged(boot: Duration, calendar: Duration, tolerance: Duration) -> bool {
     boot.abs_diff(calendar) > tolerance
 }
 
@@ -211,7 +215,7 @@ pub fn jumped(boot: Duration, calendar: Duration, tolerance: Duration) -> bool {
 mod tests {
     use super::*;
 
-    const PACE: RefreshPace = RefreshPace { interval: None, trial: Duration::from_secs(30) };
+    const PACE: RefreshPace = RefreshPace { refresh_interval: None, check_interval: Duration::from_secs(30) };
     const TOKEN: Duration = Duration::from_secs(600);
 
     fn at(seconds: u64) -> Moment {
@@ -219,18 +223,18 @@ mod tests {
     }
 
     /// Returns a schedule whose first token arrived at second 100 and is renewed at second 250.
-    fn begun() -> RefreshSchedule {
+    fn schedule_with_token() -> RefreshSchedule {
         let mut schedule = RefreshSchedule::new(PACE, at(100));
         assert_eq!(schedule.refresh_reason(at(100)), Some(RefreshReason::Start));
         let attempt = RefreshAttempt { at: at(100).boot, succeeded: true };
-        let pause = schedule.record_attempt(attempt, Some(HeldToken { since: attempt.at, lifetime: TOKEN }), 0.0);
+        let pause = schedule.record_attempt(attempt, Some(HeldToken { received_at: attempt.at, lifetime: TOKEN }), 0.0);
         assert_eq!(pause, Duration::from_secs(150));
         schedule
     }
 
     #[test]
     fn token_refresh_is_due_only_at_the_scheduled_time() {
-        let mut schedule = begun();
+        let mut schedule = schedule_with_token();
         assert_eq!(schedule.refresh_reason(at(110)), None);
         assert_eq!(schedule.refresh_reason(at(249)), None);
         assert_eq!(schedule.refresh_reason(at(250)), Some(RefreshReason::Due));
@@ -238,7 +242,7 @@ mod tests {
 
     #[test]
     fn failed_attempt_schedules_a_retry_within_seconds() {
-        let mut schedule = begun();
+        let mut schedule = schedule_with_token();
         let pause = schedule.record_attempt(RefreshAttempt { at: at(250).boot, succeeded: false }, None, 1.0);
         assert_eq!(pause, Duration::from_secs(10));
         assert_eq!(schedule.refresh_reason(at(259)), None);
@@ -248,7 +252,7 @@ mod tests {
     #[test]
     fn clock_jump_in_either_direction_triggers_a_single_refresh() {
         for calendar in [1_700_003_000, 1_600_000_000] {
-            let mut schedule = begun();
+            let mut schedule = schedule_with_token();
             let jumped = Moment { boot: at(110).boot, calendar: Duration::from_secs(calendar) };
             assert_eq!(schedule.refresh_reason(jumped), Some(RefreshReason::ClockJump));
             let later = Moment { boot: at(112).boot, calendar: Duration::from_secs(calendar + 2) };
@@ -258,13 +262,13 @@ mod tests {
 
     #[test]
     fn suspended_time_makes_a_refresh_overdue() {
-        let mut schedule = begun();
+        let mut schedule = schedule_with_token();
         assert_eq!(schedule.refresh_reason(at(9000)), Some(RefreshReason::Due));
     }
 
     #[test]
     fn token_is_checked_periodically_between_refreshes() {
-        let mut schedule = begun();
+        let mut schedule = schedule_with_token();
         assert!(!schedule.is_check_due(at(129)));
         assert!(schedule.is_check_due(at(130)) && !schedule.is_check_due(at(131)));
         assert!(schedule.is_check_due(at(160)));
@@ -280,16 +284,16 @@ mod tests {
 
     #[test]
     fn installed_files_are_checked_once_a_minute() {
-        let mut schedule = begun();
+        let mut schedule = schedule_with_token();
         assert!(schedule.is_repair_due(at(100)) && !schedule.is_repair_due(at(159)) && schedule.is_repair_due(at(160)));
     }
 
     #[test]
     fn agent_sleeps_until_the_next_task_and_at_most_a_tick() {
-        let mut schedule = begun();
+        let mut schedule = schedule_with_token();
         assert_eq!(schedule.time_to_next(at(100)), Duration::ZERO, "to look for what was installed");
         schedule.is_repair_due(at(100));
-        assert_eq!(schedule.time_to_next(at(101)), TICK);
+        assert_eq!(schedule.time_to_next(at(101)), LONGEST_SLEEP);
         assert_eq!(schedule.time_to_next(at(127)), Duration::from_secs(3));
         assert_eq!(schedule.time_to_next(at(131)), Duration::ZERO);
     }
@@ -302,7 +306,7 @@ mod tests {
     }
 
     fn held(lifetime: Duration) -> Option<HeldToken> {
-        Some(HeldToken { since: secs(1000), lifetime })
+        Some(HeldToken { received_at: secs(1000), lifetime })
     }
 
     const DONE: RefreshAttempt = RefreshAttempt { at: Duration::from_secs(1000), succeeded: true };
@@ -310,41 +314,41 @@ mod tests {
 
     #[test]
     fn day_long_token_is_refreshed_after_six_to_twelve_hours() {
-        assert_eq!(pause(held(DAY), DONE, None, 0.0), 6 * HOUR);
-        assert_eq!(pause(held(DAY), DONE, None, 0.5), 9 * HOUR);
-        assert_eq!(pause(held(DAY), DONE, None, 1.0), 12 * HOUR);
+        assert_eq!(pause_after(held(DAY), DONE, None, 0.0), 6 * HOUR);
+        assert_eq!(pause_after(held(DAY), DONE, None, 0.5), 9 * HOUR);
+        assert_eq!(pause_after(held(DAY), DONE, None, 1.0), 12 * HOUR);
     }
 
     #[test]
     fn failed_refresh_is_retried_after_five_to_ten_seconds() {
-        assert_eq!(pause(None, FAILED, None, 0.0), secs(5));
-        assert_eq!(pause(held(DAY), FAILED, None, 1.0), secs(10));
-        assert_eq!(pause(held(DAY), FAILED, Some(HOUR), 0.0), secs(5));
+        assert_eq!(pause_after(None, FAILED, None, 0.0), secs(5));
+        assert_eq!(pause_after(held(DAY), FAILED, None, 1.0), secs(10));
+        assert_eq!(pause_after(held(DAY), FAILED, Some(HOUR), 0.0), secs(5));
     }
 
     #[test]
     fn expiring_token_is_refreshed_within_seconds() {
-        assert_eq!(pause(held(secs(19)), DONE, None, 0.0), secs(5));
-        assert_eq!(pause(held(secs(20)), DONE, None, 0.0), secs(5));
-        assert_eq!(pause(held(secs(24)), DONE, None, 0.0), secs(6));
+        assert_eq!(pause_after(held(secs(19)), DONE, None, 0.0), secs(5));
+        assert_eq!(pause_after(held(secs(20)), DONE, None, 0.0), secs(5));
+        assert_eq!(pause_after(held(secs(24)), DONE, None, 0.0), secs(6));
     }
 
     #[test]
     fn refresh_interval_is_shortened_to_the_token_lifetime() {
-        assert_eq!(pause(held(DAY), DONE, Some(HOUR), 0.0), HOUR);
-        assert_eq!(pause(held(DAY), DONE, Some(HOUR), 1.0), 2 * HOUR);
-        assert_eq!(pause(held(secs(600)), DONE, Some(DAY), 0.0), secs(300));
+        assert_eq!(pause_after(held(DAY), DONE, Some(HOUR), 0.0), HOUR);
+        assert_eq!(pause_after(held(DAY), DONE, Some(HOUR), 1.0), 2 * HOUR);
+        assert_eq!(pause_after(held(secs(600)), DONE, Some(DAY), 0.0), secs(300));
     }
 
     #[test]
     fn out_of_range_jitter_is_clamped() {
-        assert_eq!(pause(held(DAY), DONE, None, -3.0), 6 * HOUR);
-        assert_eq!(pause(held(DAY), DONE, None, 7.0), 12 * HOUR);
+        assert_eq!(pause_after(held(DAY), DONE, None, -3.0), 6 * HOUR);
+        assert_eq!(pause_after(held(DAY), DONE, None, 7.0), 12 * HOUR);
     }
 
     #[test]
     fn token_is_fresh_until_its_last_quarter() {
-        let token = HeldToken { since: secs(1000), lifetime: secs(600) };
+        let token = HeldToken { received_at: secs(1000), lifetime: secs(600) };
         assert!(token.is_fresh(secs(1000)) && token.is_fresh(secs(1450)));
         assert!(!token.is_fresh(secs(1451)));
         assert_eq!(token.remaining(secs(1600)), Duration::ZERO);
@@ -355,21 +359,21 @@ mod tests {
     #[test]
     fn no_token_expires_while_refreshes_succeed() {
         for random in [0.0, 0.3, 1.0] {
-            let (mut now, mut token) = (secs(50), HeldToken { since: secs(50), lifetime: secs(600) });
+            let (mut now, mut token) = (secs(50), HeldToken { received_at: secs(50), lifetime: secs(600) });
             for _ in 0..100 {
-                now += pause(Some(token), RefreshAttempt { at: now, succeeded: true }, None, random);
+                now += pause_after(Some(token), RefreshAttempt { at: now, succeeded: true }, None, random);
                 assert!(token.is_fresh(now), "{now:?}");
-                token = HeldToken { since: now, lifetime: secs(600) };
+                token = HeldToken { received_at: now, lifetime: secs(600) };
             }
         }
     }
 
     #[test]
     fn clock_jump_is_a_difference_between_the_clocks() {
-        assert!(!jumped(secs(10), secs(10), secs(5)));
-        assert!(!jumped(secs(10), secs(15), secs(5)));
-        assert!(jumped(secs(10), secs(3610), secs(5)));
+        assert!(!have_diverged(secs(10), secs(10), secs(5)));
+        assert!(!have_diverged(secs(10), secs(15), secs(5)));
+        assert!(have_diverged(secs(10), secs(3610), secs(5)));
         // The wall clock was set back. The caller passes a negative difference as zero.
-        assert!(jumped(secs(10), Duration::ZERO, secs(5)));
+        assert!(have_diverged(secs(10), Duration::ZERO, secs(5)));
     }
 }

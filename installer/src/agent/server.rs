@@ -17,19 +17,19 @@ use super::refresh_schedule::Moment;
 use super::status::{ProbeFailure, SharedStatus, Status};
 
 /// Time limit for a client to send its request and to read the response. The clients are kubelet and Prometheus.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CLIENT_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Maximum length of a request's head. Only its first line is used.
-const LONGEST_HEAD: usize = 8 * 1024;
+const MAX_HEAD_BYTES: usize = 8 * 1024;
 
 /// Maximum number of open connections. Further connections wait in the backlog.
-const MOST_CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 
 /// The error if the port cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot listen on {address}: {source}; is another agent there? CNI_AGENT_LISTEN names another address, which the \
-     probes of the pod have to name too"
+    "cannot listen on {address}: {source}; end the other agent if one listens there, or set CNI_AGENT_LISTEN and the \
+     probes of the pod to another address"
 )]
 pub struct ListenError {
     address: SocketAddr,
@@ -44,15 +44,15 @@ pub(super) async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpList
 }
 
 /// Answers requests until the future is dropped; without a listener it waits forever.
-pub(super) async fn answer_all(listener: Option<TcpListener>, status: SharedStatus) {
+pub(super) async fn serve(listener: Option<TcpListener>, status: SharedStatus) {
     let Some(listener) = listener else { return pending().await };
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS => match accepted {
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(timeout(PATIENCE, answer_one(stream, status.clone())));
+                    connections.spawn(timeout(CLIENT_TIME_LIMIT, serve_connection(stream, status.clone())));
                 }
                 // The process is out of file descriptors, or the client disconnected early.
                 Err(_) => sleep(Duration::from_millis(100)).await,
@@ -62,24 +62,24 @@ pub(super) async fn answer_all(listener: Option<TcpListener>, status: SharedStat
 }
 
 /// Answers one request. The error of a client that disconnects early is ignored.
-async fn answer_one(mut stream: TcpStream, status: SharedStatus) -> io::Result<()> {
+async fn serve_connection(mut stream: TcpStream, status: SharedStatus) -> io::Result<()> {
     let mut head = Vec::new();
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < LONGEST_HEAD {
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < MAX_HEAD_BYTES {
         if stream.read_buf(&mut head).await? == 0 {
             break;
         }
     }
-    let answer = answer(&String::from_utf8_lossy(&head), &status.get(), Moment::now().boot);
-    stream.write_all(answer.as_bytes()).await?;
+    let response = respond(&String::from_utf8_lossy(&head), &status.get(), Moment::now().boot);
+    stream.write_all(response.as_bytes()).await?;
     stream.shutdown().await
 }
 
 /// Returns the complete response to a request that begins with `head`. The response closes the connection.
-fn answer(head: &str, status: &Status, now: Duration) -> String {
+fn respond(head: &str, status: &Status, now: Duration) -> String {
     let mut words = head.lines().next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let (code, body) = match method {
-        "GET" | "HEAD" => page(target.split('?').next().unwrap_or_default(), status, now),
+        "GET" | "HEAD" => route(target.split('?').next().unwrap_or_default(), status, now),
         _ => ("405 Method Not Allowed", "only GET\n".into()),
     };
     let length = body.len();
@@ -91,7 +91,7 @@ fn answer(head: &str, status: &Status, now: Duration) -> String {
 }
 
 /// Returns status and body for a path. The paths are the same as in kube-controllers.
-fn page(path: &str, status: &Status, now: Duration) -> (&'static str, String) {
+fn route(path: &str, status: &Status, now: Duration) -> (&'static str, String) {
     match path {
         "/readiness" | "/readyz" => probe("ready", status.readiness(now)),
         "/liveness" | "/healthz" => probe("live", status.liveness(now)),
@@ -100,9 +100,9 @@ fn page(path: &str, status: &Status, now: Duration) -> (&'static str, String) {
     }
 }
 
-fn probe(good: &str, verdict: Result<(), ProbeFailure>) -> (&'static str, String) {
-    match verdict {
-        Ok(()) => ("200 OK", format!("{good}\n")),
+fn probe(label: &str, result: Result<(), ProbeFailure>) -> (&'static str, String) {
+    match result {
+        Ok(()) => ("200 OK", format!("{label}\n")),
         Err(reason) => ("503 Service Unavailable", format!("{reason}\n")),
     }
 }
@@ -112,8 +112,8 @@ mod tests {
     use super::*;
 
     fn ask(head: &str) -> String {
-        let status = Status { refreshes: true, ..Status::default() };
-        answer(head, &status, Duration::from_secs(1))
+        let status = Status { manages_token: true, ..Status::default() };
+        respond(head, &status, Duration::from_secs(1))
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
         let live = ask("GET /liveness HTTP/1.1\r\nHost: x");
         assert!(live.starts_with("HTTP/1.1 200 OK\r\n") && live.ends_with("\r\n\r\nlive\n"), "{live}");
         let ready = ask("GET /readiness?verbose HTTP/1.1");
-        assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("there is no token"), "{ready}");
+        assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("the plugins have no token"), "{ready}");
     }
 
     #[test]

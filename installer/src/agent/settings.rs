@@ -7,14 +7,14 @@ use node_process::process::{Variable, variable};
 use libcalico::api::GoDuration;
 
 use super::refresh_schedule::RefreshPace;
-use crate::token::{DEFAULT_ACCOUNT, DEFAULT_LIFETIME, LEAST_LIFETIME};
+use crate::token::{DEFAULT_ACCOUNT, DEFAULT_LIFETIME, MIN_LIFETIME};
 
 /// Default address of the probes and metrics. It is reachable only from this node.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9097);
 
 /// Default interval between two tests of the token. After a service account is recreated, its tokens are replaced
 /// within a minute.
-const DEFAULT_TRIAL: Duration = Duration::from_secs(30);
+const DEFAULT_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The agent's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct AgentSettings {
 
 /// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name}={value}: write {wanted}")]
+#[error("{name}={value} is invalid; set {wanted}")]
 pub struct AgentSettingsError {
     name: &'static str,
     value: String,
@@ -42,15 +42,19 @@ pub struct AgentSettingsError {
 
 /// The variables, for `--help`.
 pub const VARIABLES: [Variable; 6] = [
-    variable("CALICO_MANAGE_CNI", "true", "whether this agent refreshes the token of the plugins"),
-    variable("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_ACCOUNT, "whose token the plugins get"),
-    variable("CNI_TOKEN_LIFETIME", "24h", "how long a token is to hold, at least 10m; the API server may give less"),
-    variable("CNI_TOKEN_REFRESH_INTERVAL", "", "pause between two tokens [default: a quarter of what is left]"),
-    variable("CNI_TOKEN_TRIAL_INTERVAL", "30s", "pause between two trials of the token that the plugins have"),
+    variable("CALICO_MANAGE_CNI", "true", "whether this agent renews the plugins' token"),
+    variable("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_ACCOUNT, "service account whose token the plugins use"),
+    variable("CNI_TOKEN_LIFETIME", "24h", "lifetime of a token, at least 10m; the API server may grant a shorter one"),
+    variable(
+        "CNI_TOKEN_REFRESH_INTERVAL",
+        "",
+        "interval between two tokens [default: a quarter of the remaining lifetime]",
+    ),
+    variable("CNI_TOKEN_TRIAL_INTERVAL", "30s", "interval between two tests of the plugins' token"),
     variable(
         "CNI_AGENT_LISTEN",
         "127.0.0.1:9097",
-        "address of /readiness, /liveness and /metrics, or off; 0.0.0.0:9097 lets other machines ask",
+        "address of /readiness, /liveness and /metrics, or off; other machines can reach 0.0.0.0:9097",
     ),
 ];
 
@@ -78,16 +82,16 @@ impl AgentSettings {
             },
         };
         // An invalid interval falls back to the token's lifetime, as in upstream (INST-44).
-        let interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
-            tracing::warn!("{error}; renewing by the token's lifetime");
+        let refresh_interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
+            tracing::warn!("{error}; using a quarter of the token's remaining lifetime");
             None
         });
-        let trial = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(DEFAULT_TRIAL);
+        let check_interval = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(DEFAULT_CHECK_INTERVAL);
         Ok(AgentSettings {
             manages_token: !value_of("CALICO_MANAGE_CNI").is_some_and(|value| value.eq_ignore_ascii_case("false")),
             account: value_of("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or_else(|| DEFAULT_ACCOUNT.into()),
-            lifetime: duration("CNI_TOKEN_LIFETIME")?.unwrap_or(DEFAULT_LIFETIME).max(LEAST_LIFETIME),
-            pace: RefreshPace { interval, trial },
+            lifetime: duration("CNI_TOKEN_LIFETIME")?.unwrap_or(DEFAULT_LIFETIME).max(MIN_LIFETIME),
+            pace: RefreshPace { refresh_interval, check_interval },
             listen,
         })
     }
@@ -109,7 +113,7 @@ mod tests {
             manages_token: true,
             account: "calico-cni-plugin".into(),
             lifetime: Duration::from_secs(86_400),
-            pace: RefreshPace { interval: None, trial: Duration::from_secs(30) },
+            pace: RefreshPace { refresh_interval: None, check_interval: Duration::from_secs(30) },
             listen: Some(DEFAULT_LISTEN),
         };
         assert_eq!(settings(&[]).unwrap(), expected);
@@ -133,7 +137,10 @@ mod tests {
             account: "canal".into(),
             // The shortest lifetime that an API server grants.
             lifetime: Duration::from_secs(600),
-            pace: RefreshPace { interval: Some(Duration::from_millis(100)), trial: Duration::from_secs(1) },
+            pace: RefreshPace {
+                refresh_interval: Some(Duration::from_millis(100)),
+                check_interval: Duration::from_secs(1),
+            },
             listen: None,
         };
         assert_eq!(value_of.unwrap(), expected);
@@ -149,8 +156,8 @@ mod tests {
             ("CNI_TOKEN_TRIAL_INTERVAL", "0"),
         ] {
             let error = settings(&[(name, value)]).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{name}={value}: write ")), "{error}");
+            assert!(error.starts_with(&format!("{name}={value} is invalid; set ")), "{error}");
         }
-        assert_eq!(settings(&[("CNI_TOKEN_REFRESH_INTERVAL", "often")]).unwrap().pace.interval, None);
+        assert_eq!(settings(&[("CNI_TOKEN_REFRESH_INTERVAL", "often")]).unwrap().pace.refresh_interval, None);
     }
 }

@@ -8,32 +8,32 @@ use super::refresh_schedule::{HeldToken, RefreshAttempt};
 
 /// Number of consecutive requests without a response after which the agent is not ready. A single response may get
 /// lost.
-const OUT_OF_REACH: u32 = 2;
+const UNANSWERED_LIMIT: u32 = 2;
 
 /// Time limit for the first attempt, and tolerance for later attempts beyond twice the planned pause.
-const SLACK: Duration = Duration::from_secs(60);
+const ATTEMPT_TOLERANCE: Duration = Duration::from_secs(60);
 
 /// The state of the agent.
 #[derive(Debug, Clone, Default)]
 pub struct Status {
     /// The time of the agent's start, on the boot clock.
-    pub begun: Duration,
+    pub started_at: Duration,
     /// True if this agent refreshes the token.
-    pub refreshes: bool,
+    pub manages_token: bool,
     /// The token that the plugins use.
-    pub held: Option<HeldToken>,
+    pub token: Option<HeldToken>,
     /// The token's expiry, in seconds since 1970, as the API server reported it.
     pub expires: Option<i64>,
     /// The last attempt to renew the token.
-    pub last: Option<RefreshAttempt>,
+    pub last_attempt: Option<RefreshAttempt>,
     /// The planned pause after that attempt.
-    pub pause: Duration,
+    pub planned_pause: Duration,
     /// The reason for the last failure.
-    pub failure: Option<String>,
+    pub last_failure: Option<String>,
     /// Number of consecutive requests that the API server did not answer.
     pub unanswered: u32,
     /// The reason for an installed file to be missing or wrong.
-    pub missing: Option<String>,
+    pub file_problem: Option<String>,
     /// Counters.
     pub counts: Counts,
 }
@@ -44,7 +44,7 @@ pub struct FileCheck {
     /// Number of files that were missing or changed and have been restored.
     pub restored: u64,
     /// The problem that remains, if any.
-    pub missing: Option<String>,
+    pub problem: Option<String>,
 }
 
 /// The reason for a failed probe.
@@ -60,7 +60,7 @@ pub struct Counts {
     /// Failed attempts.
     pub failures: u64,
     /// Tokens that the API server rejected before they expired.
-    pub refused: u64,
+    pub rejected: u64,
     /// Detected clock jumps.
     pub clock_jumps: u64,
     /// Restored files that were missing or changed.
@@ -71,25 +71,25 @@ impl Status {
     /// Returns `Ok` if the plugins' token is valid for some time and all files are in place, and else the reason
     /// (INST-51).
     pub fn readiness(&self, now: Duration) -> Result<(), ProbeFailure> {
-        if self.refreshes {
-            self.token_is_ready(now)?;
+        if self.manages_token {
+            self.check_token(now)?;
         }
-        self.missing.clone().map_or(Ok(()), |problem| Err(ProbeFailure(problem)))
+        self.file_problem.clone().map_or(Ok(()), |problem| Err(ProbeFailure(problem)))
     }
 
-    fn token_is_ready(&self, now: Duration) -> Result<(), ProbeFailure> {
-        let Some(held) = self.held else {
-            let reason = self.failure.as_deref().unwrap_or("none was asked for yet");
-            return Err(ProbeFailure(format!("there is no token for the plugins: {reason}")));
+    fn check_token(&self, now: Duration) -> Result<(), ProbeFailure> {
+        let Some(held) = self.token else {
+            let reason = self.last_failure.as_deref().unwrap_or("no token was requested yet");
+            return Err(ProbeFailure(format!("the plugins have no token: {reason}")));
         };
-        let because = self.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
+        let because = self.last_failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
         if !held.is_fresh(now) {
             let seconds = held.remaining(now).as_secs();
             return Err(ProbeFailure(format!(
-                "the token holds for {seconds} s more, less than a quarter of its lifetime{because}"
+                "the plugins' token is valid for {seconds} s more, less than a quarter of its lifetime{because}"
             )));
         }
-        if self.unanswered >= OUT_OF_REACH {
+        if self.unanswered >= UNANSWERED_LIMIT {
             let times = self.unanswered;
             return Err(ProbeFailure(format!("the API server did not answer {times} times in a row{because}")));
         }
@@ -98,12 +98,12 @@ impl Status {
 
     /// Records a failure, and logs a warning if the reason is a new one.
     pub fn record_failure(&mut self, reason: String) {
-        if self.failure.as_ref() == Some(&reason) {
-            tracing::debug!("still: {reason}");
+        if self.last_failure.as_ref() == Some(&reason) {
+            tracing::debug!("still cannot renew or test the plugins' token, trying again: {reason}");
         } else {
-            tracing::warn!("{reason}");
+            tracing::warn!("cannot renew or test the plugins' token, trying again: {reason}");
         }
-        self.failure = Some(reason);
+        self.last_failure = Some(reason);
     }
 
     /// Records that the API server responded. This clears the reason of an unreachable server. Any other reason stays
@@ -111,31 +111,34 @@ impl Status {
     pub fn record_answer(&mut self) {
         if self.unanswered > 0 {
             tracing::info!("the API server answers again");
-            (self.failure, self.unanswered) = (None, 0);
+            (self.last_failure, self.unanswered) = (None, 0);
         }
     }
 
     /// Returns `Ok` if the token has not expired and attempts are made in time, and else the reason (INST-51). Failed
     /// attempts alone do not end the pod.
     pub fn liveness(&self, now: Duration) -> Result<(), ProbeFailure> {
-        if !self.refreshes {
+        if !self.manages_token {
             return Ok(());
         }
-        if self.held.is_some_and(|held| held.remaining(now).is_zero()) {
-            return Err(ProbeFailure("the token has expired".into()));
+        if self.token.is_some_and(|held| held.remaining(now).is_zero()) {
+            return Err(ProbeFailure("the plugins' token has expired".into()));
         }
-        let (since, planned) = self.last.map_or((self.begun, Duration::ZERO), |last| (last.at, self.pause));
+        let (since, planned) =
+            self.last_attempt.map_or((self.started_at, Duration::ZERO), |last| (last.at, self.planned_pause));
         let idle = now.saturating_sub(since);
-        if idle > 2 * planned + SLACK {
+        if idle > 2 * planned + ATTEMPT_TOLERANCE {
             let (seconds, planned) = (idle.as_secs(), planned.as_secs());
-            return Err(ProbeFailure(format!("no token was asked for in {seconds} s; {planned} s were planned")));
+            return Err(ProbeFailure(format!(
+                "no token was requested for {seconds} s; the planned interval is {planned} s"
+            )));
         }
         Ok(())
     }
 
     /// Returns the metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
-        let Counts { refreshes, failures, refused, clock_jumps, restored } = self.counts;
+        let Counts { refreshes, failures, rejected, clock_jumps, restored } = self.counts;
         let mut text = String::new();
         let mut metric = |kind: &str, name: &str, help: &str, value: i128| {
             let _ = write!(
@@ -147,20 +150,20 @@ impl Status {
         metric(
             "gauge",
             "token_expiry_timestamp_seconds",
-            "When the token of the plugins ends; 0 without one.",
+            "Expiry of the plugins' token in seconds since 1970; 0 without a token.",
             expires,
         );
         for (name, help, count) in [
-            ("token_refreshes_total", "Tokens that were asked for and written.", refreshes),
-            ("token_refresh_failures_total", "Attempts to renew the token that failed.", failures),
-            ("token_refused_total", "Tokens that the API server refused before their end.", refused),
-            ("clock_jumps_total", "Times that the clock of the node was set.", clock_jumps),
-            ("files_mended_total", "Installed files that were missing or changed and put back.", restored),
+            ("token_refreshes_total", "Tokens that were requested and written to the kubeconfig.", refreshes),
+            ("token_refresh_failures_total", "Failed attempts to renew the token.", failures),
+            ("token_refused_total", "Tokens that the API server rejected before they expired.", rejected),
+            ("clock_jumps_total", "Detected jumps of the node's clock.", clock_jumps),
+            ("files_mended_total", "Installed files that were missing or changed and have been restored.", restored),
         ] {
             metric("counter", name, help, count.into());
         }
-        let ok = self.missing.is_none().into();
-        metric("gauge", "install_ok", "Whether everything that was installed is in place.", ok);
+        let ok = self.file_problem.is_none().into();
+        metric("gauge", "install_ok", "1 if all installed files are in place, else 0.", ok);
         text
     }
 }
@@ -186,12 +189,12 @@ mod tests {
     /// Returns a status with a token of 600 s that arrived at second 100; the next attempt is at second 300.
     fn good() -> Status {
         Status {
-            begun: secs(99),
-            refreshes: true,
-            held: Some(HeldToken { since: secs(100), lifetime: secs(600) }),
+            started_at: secs(99),
+            manages_token: true,
+            token: Some(HeldToken { received_at: secs(100), lifetime: secs(600) }),
             expires: Some(1_700_000_600),
-            last: Some(RefreshAttempt { at: secs(100), succeeded: true }),
-            pause: secs(200),
+            last_attempt: Some(RefreshAttempt { at: secs(100), succeeded: true }),
+            planned_pause: secs(200),
             ..Status::default()
         }
     }
@@ -199,30 +202,30 @@ mod tests {
     #[test]
     fn agent_is_ready_until_the_last_quarter_of_the_token() {
         assert_eq!(good().readiness(secs(550)), Ok(()));
-        let failing = Status { failure: Some("no answer".into()), ..good() };
+        let failing = Status { last_failure: Some("no answer".into()), ..good() };
         assert_eq!(
             failing.readiness(secs(560)).unwrap_err().to_string(),
-            "the token holds for 140 s more, less than a quarter of its lifetime: no answer"
+            "the plugins' token is valid for 140 s more, less than a quarter of its lifetime: no answer"
         );
     }
 
     #[test]
     fn agent_is_not_ready_without_a_token_a_response_or_the_files() {
-        let begun = Status { begun: secs(99), refreshes: true, ..Status::default() };
-        assert!(begun.readiness(secs(100)).unwrap_err().to_string().ends_with("none was asked for yet"));
+        let begun = Status { started_at: secs(99), manages_token: true, ..Status::default() };
+        assert!(begun.readiness(secs(100)).unwrap_err().to_string().ends_with("no token was requested yet"));
         assert_eq!(Status { unanswered: 1, ..good() }.readiness(secs(101)), Ok(()));
         assert!(Status { unanswered: 2, ..good() }.readiness(secs(101)).is_err());
-        let missing = Status { missing: Some("calico is gone".into()), ..good() };
+        let missing = Status { file_problem: Some("calico is gone".into()), ..good() };
         assert_eq!(missing.readiness(secs(101)).unwrap_err().to_string(), "calico is gone");
     }
 
     /// The next failure is then logged as a warning, even with the same text.
     #[test]
     fn response_clears_only_a_no_response_failure() {
-        let failing = |unanswered| Status { unanswered, failure: Some("why".into()), ..good() };
+        let failing = |unanswered| Status { unanswered, last_failure: Some("why".into()), ..good() };
         let answered = |mut status: Status| {
             status.record_answer();
-            (status.failure, status.unanswered)
+            (status.last_failure, status.unanswered)
         };
         assert_eq!(answered(failing(1)), (None, 0));
         assert_eq!(answered(failing(0)), (Some("why".into()), 0), "it may not make tokens, and is there");
@@ -230,28 +233,32 @@ mod tests {
 
     #[test]
     fn agent_is_live_while_token_attempts_are_on_schedule() {
-        let without_token = Status { held: None, ..good() };
+        let without_token = Status { token: None, ..good() };
         assert_eq!(without_token.liveness(secs(560)), Ok(()));
         assert_eq!(
             without_token.liveness(secs(561)).unwrap_err().to_string(),
-            "no token was asked for in 461 s; 200 s were planned"
+            "no token was requested for 461 s; the planned interval is 200 s"
         );
-        let begun = Status { begun: secs(100), refreshes: true, ..Status::default() };
+        let begun = Status { started_at: secs(100), manages_token: true, ..Status::default() };
         assert!(begun.liveness(secs(160)).is_ok() && begun.liveness(secs(161)).is_err());
     }
 
     #[test]
     fn expired_token_fails_liveness() {
-        let retrying = |at| Status { last: Some(RefreshAttempt { at, succeeded: false }), pause: secs(5), ..good() };
+        let retrying = |at| Status {
+            last_attempt: Some(RefreshAttempt { at, succeeded: false }),
+            planned_pause: secs(5),
+            ..good()
+        };
         assert_eq!(retrying(secs(690)).liveness(secs(699)), Ok(()));
-        assert_eq!(retrying(secs(695)).liveness(secs(700)).unwrap_err().to_string(), "the token has expired");
+        assert_eq!(retrying(secs(695)).liveness(secs(700)).unwrap_err().to_string(), "the plugins' token has expired");
     }
 
     #[test]
     fn readiness_without_token_management_depends_on_the_files_only() {
-        let idle = Status { begun: secs(0), ..Status::default() };
+        let idle = Status { started_at: secs(0), ..Status::default() };
         assert!(idle.readiness(secs(9999)).is_ok() && idle.liveness(secs(9999)).is_ok());
-        assert!(Status { missing: Some("calico is gone".into()), ..idle }.readiness(secs(1)).is_err());
+        assert!(Status { file_problem: Some("calico is gone".into()), ..idle }.readiness(secs(1)).is_err());
     }
 
     #[test]
@@ -266,6 +273,6 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }
         assert_eq!(text.lines().count() % 3, 0);
-        assert!(Status { missing: Some("x".into()), ..good() }.metrics().contains("calico_cni_install_ok 0\n"));
+        assert!(Status { file_problem: Some("x".into()), ..good() }.metrics().contains("calico_cni_install_ok 0\n"));
     }
 }

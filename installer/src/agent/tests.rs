@@ -15,27 +15,27 @@ use std::time::Duration;
 use super::*;
 
 /// Number of answers that tell the group that the agent begins with.
-const BEFORE: usize = 2;
+const ANSWERS_BEFORE_MOVE: usize = 2;
 /// Seconds by which the clock advances at a time: fewer than pass between two looks.
 const STEP: u64 = 100;
 /// Number of turns that each task gets before the clock advances. An answer on a connection of the same process needs
 /// some hundreds of them.
-const TURNS: usize = 2000;
+const YIELDS: usize = 2000;
 
 /// Starts an API server that has Calico's objects in v1 at first and in v3 later. Returns its URL.
-async fn api_server(asked: Arc<AtomicUsize>) -> String {
+async fn api_server(requests: Arc<AtomicUsize>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(answer(stream, asked.clone()));
+            tokio::spawn(answer(stream, requests.clone()));
         }
     });
     url
 }
 
 /// Answers the one request of a connection.
-async fn answer(mut stream: TcpStream, asked: Arc<AtomicUsize>) {
+async fn answer(mut stream: TcpStream, requests: Arc<AtomicUsize>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if stream.read_buf(&mut head).await.unwrap_or(0) == 0 {
@@ -44,7 +44,7 @@ async fn answer(mut stream: TcpStream, asked: Arc<AtomicUsize>) {
     }
     let head = String::from_utf8_lossy(&head);
     assert!(head.starts_with("GET /apis HTTP/1.1\r\n"), "{head}");
-    let has_moved = asked.fetch_add(1, Ordering::Relaxed) >= BEFORE;
+    let has_moved = requests.fetch_add(1, Ordering::Relaxed) >= ANSWERS_BEFORE_MOVE;
     let group = if has_moved { "projectcalico.org" } else { "crd.projectcalico.org" };
     let body = json!({ "kind": "APIGroupList", "groups": [{ "name": group }] }).to_string();
     let length = body.len();
@@ -58,7 +58,7 @@ async fn answer(mut stream: TcpStream, asked: Arc<AtomicUsize>) {
 /// Lets an hour pass. The connections are real: left alone, the paused clock would not wait for what comes over them.
 async fn hour() {
     for _ in 0..3600 / STEP {
-        for _ in 0..TURNS {
+        for _ in 0..YIELDS {
             yield_now().await;
         }
         advance(Duration::from_secs(STEP)).await;
@@ -67,13 +67,13 @@ async fn hour() {
 
 #[tokio::test(start_paused = true)]
 async fn agent_ends_with_an_error_when_objects_move_to_another_api_group() {
-    let asked = Arc::new(AtomicUsize::new(0));
+    let requests = Arc::new(AtomicUsize::new(0));
     let directory = tempfile::tempdir().unwrap();
     let token_file = directory.path().join("token");
     std::fs::write(&token_file, "TOKEN").unwrap();
     let account = ServiceAccount {
         namespace: "kube-system".into(),
-        server: api_server(asked.clone()).await,
+        server: api_server(requests.clone()).await,
         token_file,
         ca_file: PathBuf::new(),
         insecure: true,
@@ -86,8 +86,8 @@ async fn agent_ends_with_an_error_when_objects_move_to_another_api_group() {
         ended = run(&settings, None, kubeconfig, Some(group), FileCheck::default, pending()) => ended.unwrap_err(),
         _ = tokio::spawn(hour()) => panic!("the agent goes on"),
     };
-    let expected = "Calico's objects moved from the API group crd.projectcalico.org/v1 to projectcalico.org/v3: the \
-        agent ends, to begin again for projectcalico.org/v3";
+    let expected = "Calico's objects moved from the API group crd.projectcalico.org/v1 to projectcalico.org/v3; the \
+        agent ends, so that its container starts again for projectcalico.org/v3";
     assert_eq!(error.to_string(), expected);
-    assert_eq!(asked.load(Ordering::Relaxed), BEFORE + 2, "two looks in a row found the other group");
+    assert_eq!(requests.load(Ordering::Relaxed), ANSWERS_BEFORE_MOVE + 2, "two looks in a row found the other group");
 }

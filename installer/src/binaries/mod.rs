@@ -16,7 +16,7 @@ use nix::unistd::{AccessFlags, access};
 
 use self::plan::{Plan, Present, ProgramAction, ProgramTask, SourceProgram};
 use os::atomic_file::{self, AtomicFileError, Draft};
-use crate::version_run::{RunError, run_once};
+use crate::version_run::{RunError, run_version};
 use crate::digest;
 use crate::layout::{CALICO, CALICO_IPAM, Layout, Place};
 use crate::settings::{Settings, Update};
@@ -40,16 +40,17 @@ impl Binaries {
         let (mut plans, mut skipped) = (Vec::new(), Vec::new());
         for (place, directory) in layout.bin_dirs() {
             if !directory.is_dir() {
-                skipped.push((directory, "is not there"));
+                skipped.push((directory, "does not exist"));
                 continue;
             }
             atomic_file::sweep(&directory);
-            let look = |name: &str| Present::look(&directory.join(name), |digest| state.is_ours(place, name, digest));
-            let mut plan = Plan::new(place, &directory, settings, &own, &extra, look)?;
-            if is_writeable(&directory) || !plan.writes() {
+            let examine =
+                |name: &str| Present::examine(&directory.join(name), |digest| state.is_ours(place, name, digest));
+            let mut plan = Plan::new(place, &directory, settings, &own, &extra, examine)?;
+            if is_writable(&directory) || !plan.writes() {
                 plans.push(plan);
             } else if settings.update == Update::Never && plan.has_both() {
-                tracing::info!("{} is not writeable; what is there is used", directory.display());
+                tracing::info!("{} is not writeable; the programs in it are used", directory.display());
                 plan.tasks.retain(|task| !task.writes());
                 plans.push(plan);
             } else {
@@ -65,8 +66,8 @@ impl Binaries {
 
     /// Records in the state the files that will be installed, together with the files that they replace.
     pub fn record(&self, state: &mut State) {
-        for (place, task) in self.ours() {
-            state.record_replacement(place, &task.name, task.source.digest.clone(), task.there.as_deref());
+        for (place, task) in self.owned_tasks() {
+            state.record_replacement(place, &task.name, task.source.digest.clone(), task.present_digest.as_deref());
         }
     }
 
@@ -78,7 +79,7 @@ impl Binaries {
     pub fn install(mut self, before: &State, state: &mut State) -> Result<Vec<(Place, PathBuf)>, BinariesError> {
         let mut ready = Vec::new();
         for plan in &self.plans {
-            match carry_out(plan) {
+            match execute(plan) {
                 Ok(()) => ready.push((plan.place, plan.directory.clone())),
                 Err(BinariesError::Run(RunError::NoExec(path))) => {
                     tracing::error!("{} is on a file system that is mounted noexec, skipping", path.display());
@@ -88,14 +89,16 @@ impl Binaries {
                 Err(error) => return Err(error),
             }
         }
-        for (place, task) in self.ours().filter(|(place, _)| ready.iter().any(|(known, _)| known == place)) {
+        for (place, task) in
+            self.owned_tasks().filter(|(place, _)| ready.iter().any(|(ready_place, _)| ready_place == place))
+        {
             state.record(place, &task.name, Some(task.source.digest.clone()), false);
         }
         if ready.is_empty() { Err(BinariesError::NoDirectory(self.skipped)) } else { Ok(ready) }
     }
 
     /// Returns the tasks whose files are, or will be, installed by Calico.
-    fn ours(&self) -> impl Iterator<Item = (Place, &ProgramTask)> {
+    fn owned_tasks(&self) -> impl Iterator<Item = (Place, &ProgramTask)> {
         self.plans
             .iter()
             .flat_map(|plan| plan.tasks.iter().filter(|task| task.is_ours()).map(|task| (plan.place, task)))
@@ -109,7 +112,7 @@ pub fn remove_missing_records(layout: &Layout, state: &mut State) {
     for (place, directory) in layout.bin_dirs().into_iter().filter(|(_, directory)| directory.is_dir()) {
         let recorded = state.files.get(&place).into_iter().flat_map(|files| files.keys());
         let gone: Vec<String> = recorded.filter(|name| is_gone(directory.join(name))).cloned().collect();
-        gone.iter().for_each(|name| state.forget(place, name));
+        gone.iter().for_each(|name| state.remove_record(place, name));
     }
 }
 
@@ -121,7 +124,7 @@ pub fn program_names(settings: &Settings, layout: &Layout) -> Vec<String> {
 }
 
 /// Returns true if the directory is writable. A test file would answer that as well, but runtimes watch the directory.
-fn is_writeable(directory: &Path) -> bool {
+fn is_writable(directory: &Path) -> bool {
     access(directory, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }
 
@@ -130,37 +133,37 @@ fn is_writeable(directory: &Path) -> bool {
 pub enum BinariesError {
     /// No directory is usable, for the reason beside each (INST-29).
     #[error("found no writeable directory, exiting: {}; mount the node's plugin directory there for \
-        writing", list(.0))]
+        writing", describe_skipped(.0))]
     NoDirectory(Vec<(PathBuf, &'static str)>),
     /// A program's path is occupied by something other than a file.
-    #[error("{} is no file and in the way of the plugin of that name; remove it, or name the plugin in \
-        SKIP_CNI_BINARIES if it is not Calico's", .0.display())]
-    NoFile(PathBuf),
+    #[error("{} is not a regular file, so the plugin of that name cannot be installed; remove it, or add the name to \
+        SKIP_CNI_BINARIES if the plugin is not Calico's", .0.display())]
+    NotRegular(PathBuf),
     /// A program of this container cannot be read, or its copy cannot be written.
     #[error(transparent)]
     Copy(#[from] AtomicFileError),
     /// The copy differs from the source.
-    #[error("{} was written and reads back otherwise; is the disk sound?", .0.display())]
+    #[error("the copy {} differs from its source after it was written; check the disk", .0.display())]
     Differs(PathBuf),
     /// The copy cannot be run.
     #[error(transparent)]
     Run(#[from] RunError),
 }
 
-fn list(skipped: &[(PathBuf, &'static str)]) -> String {
+fn describe_skipped(skipped: &[(PathBuf, &'static str)]) -> String {
     let words: Vec<String> = skipped.iter().map(|(path, why)| format!("{} {why}", path.display())).collect();
     words.join(", ")
 }
 
 /// Runs the tasks of the plan in order. `calico` comes first because `calico-ipam` may be a hard link to it.
-fn carry_out(plan: &Plan) -> Result<(), BinariesError> {
-    for ProgramTask { name, source, step, .. } in &plan.tasks {
+fn execute(plan: &Plan) -> Result<(), BinariesError> {
+    for ProgramTask { name, source, action, .. } in &plan.tasks {
         let target = plan.directory.join(name);
-        match step {
-            ProgramAction::Keep => tracing::info!("{} is there and stays as it is", target.display()),
-            ProgramAction::Same => {
+        match action {
+            ProgramAction::Keep => tracing::info!("{} exists and is kept", target.display()),
+            ProgramAction::UpToDate => {
                 if name == CALICO {
-                    run_once(&target)?;
+                    run_version(&target)?;
                 }
                 tracing::info!("{} is up to date", target.display());
             }
@@ -198,7 +201,7 @@ fn copy(source: &SourceProgram, target: &Path) -> Result<(), BinariesError> {
         return Err(BinariesError::Differs(target.to_owned()));
     }
     if source.name == CALICO {
-        run_once(finished.path())?;
+        run_version(finished.path())?;
     }
     Ok(finished.put_in_place()?)
 }
@@ -218,7 +221,7 @@ mod tests {
         let mut source =
             SourceProgram { path: from, name: "portmap".into(), digest: digest::of_bytes(b"newer"), mode: 0o755 };
         let error = copy(&source, &to).unwrap_err();
-        assert!(error.to_string().contains("reads back otherwise"), "{error}");
+        assert!(error.to_string().contains("differs from its source"), "{error}");
         assert_eq!(fs::read(&to).unwrap(), b"old");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 

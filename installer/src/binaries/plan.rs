@@ -22,26 +22,26 @@ pub(super) struct Plan {
     pub tasks: Vec<ProgramTask>,
 }
 
-/// The step for one file.
+/// The action for one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProgramTask {
     /// The file name.
     pub name: String,
     /// The program to install.
     pub source: SourceProgram,
-    /// The step that installs it.
-    pub step: ProgramAction,
+    /// The action that installs it.
+    pub action: ProgramAction,
     /// SHA-256 of the present file, if any.
-    pub there: Option<String>,
+    pub present_digest: Option<String>,
     /// True if Calico installed the file or is going to.
-    ours: bool,
+    is_owned: bool,
 }
 
-/// The step for one file.
+/// The action for one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProgramAction {
     /// Do nothing: the file is up to date.
-    Same,
+    UpToDate,
     /// Do nothing: another file exists and stays.
     Keep,
     /// Copy the program.
@@ -56,7 +56,7 @@ pub(super) enum Present {
     /// A regular file.
     File(PresentFile),
     /// A directory, a pipe or a device. It is not executable, and Calico must not remove it.
-    NoFile,
+    NotRegular,
 }
 
 /// A regular file at the path of a program.
@@ -67,33 +67,33 @@ pub(super) struct PresentFile {
     /// The permission bits.
     pub mode: u32,
     /// True if an earlier run installed the file.
-    pub ours: bool,
+    pub is_ours: bool,
 }
 
 impl Present {
     /// Examines a path and follows symbolic links. Returns `None` if the path cannot be examined, for
     /// example because it does not exist.
-    pub(super) fn look(path: &Path, is_ours: impl FnOnce(&str) -> bool) -> Option<Present> {
+    pub(super) fn examine(path: &Path, is_ours: impl FnOnce(&str) -> bool) -> Option<Present> {
         let metadata = fs::metadata(path).ok()?;
         if !metadata.is_file() {
-            return Some(Present::NoFile);
+            return Some(Present::NotRegular);
         }
         let digest = digest::of_file(path).unwrap_or_default();
         let mode = metadata.permissions().mode() & 0o7777;
-        Some(Present::File(PresentFile { ours: is_ours(&digest), digest, mode }))
+        Some(Present::File(PresentFile { is_ours: is_ours(&digest), digest, mode }))
     }
 }
 
 impl PresentFile {
     /// Returns true if the file has the same bytes and the same mode as the program. Upstream compares the mode, too
     /// (INST-18).
-    fn is(&self, program: &SourceProgram) -> bool {
+    fn matches(&self, program: &SourceProgram) -> bool {
         self.digest == program.digest && self.mode == program.mode
     }
 }
 
 impl Plan {
-    /// Plans the steps for one directory. `look` examines the path of a name.
+    /// Plans the steps for one directory. `examine` examines the path of a name.
     ///
     /// # Errors
     /// Returns an error if a name is occupied by something other than a file.
@@ -103,21 +103,21 @@ impl Plan {
         settings: &Settings,
         own: &SourceProgram,
         extra: &[SourceProgram],
-        look: impl Fn(&str) -> Option<Present>,
+        examine: impl Fn(&str) -> Option<Present>,
     ) -> Result<Plan, BinariesError> {
-        let look = |name: &str| match look(name) {
-            Some(Present::NoFile) => Err(BinariesError::NoFile(directory.join(name))),
-            Some(Present::File(there)) => Ok(Some(there)),
+        let examine = |name: &str| match examine(name) {
+            Some(Present::NotRegular) => Err(BinariesError::NotRegular(directory.join(name))),
+            Some(Present::File(present)) => Ok(Some(present)),
             None => Ok(None),
         };
         let update = settings.update;
-        let calico = ProgramTask::new(CALICO, own, look(CALICO)?, update);
-        let mut ipam = ProgramTask::new(CALICO_IPAM, own, look(CALICO_IPAM)?, update);
-        if settings.link_ipam && ipam.step == ProgramAction::Copy && calico.step != ProgramAction::Keep {
-            ipam.step = ProgramAction::Link;
+        let calico = ProgramTask::new(CALICO, own, examine(CALICO)?, update);
+        let mut ipam = ProgramTask::new(CALICO_IPAM, own, examine(CALICO_IPAM)?, update);
+        if settings.link_ipam && ipam.action == ProgramAction::Copy && calico.action != ProgramAction::Keep {
+            ipam.action = ProgramAction::Link;
         }
         let extra =
-            extra.iter().map(|program| Ok(ProgramTask::new(&program.name, program, look(&program.name)?, update)));
+            extra.iter().map(|program| Ok(ProgramTask::new(&program.name, program, examine(&program.name)?, update)));
         let tasks = [Ok(calico), Ok(ipam)].into_iter().chain(extra).collect::<Result<_, BinariesError>>()?;
         Ok(Plan { place, directory: directory.to_owned(), tasks })
     }
@@ -134,35 +134,36 @@ impl Plan {
 }
 
 impl ProgramTask {
-    fn new(name: &str, source: &SourceProgram, there: Option<PresentFile>, update: Update) -> ProgramTask {
+    fn new(name: &str, source: &SourceProgram, present: Option<PresentFile>, update: Update) -> ProgramTask {
         let is_calicos = matches!(name, CALICO | CALICO_IPAM);
-        let step = match &there {
-            Some(there) if there.is(source) => ProgramAction::Same,
+        let action = match &present {
+            Some(present) if present.matches(source) => ProgramAction::UpToDate,
             Some(_) if update == Update::Never => ProgramAction::Keep,
-            Some(there) if update == Update::Ours && !is_calicos && !there.ours => ProgramAction::Keep,
+            Some(present) if update == Update::Ours && !is_calicos && !present.is_ours => ProgramAction::Keep,
             _ => ProgramAction::Copy,
         };
         // A distribution may have installed an identical file of another plugin before.
-        let ours = is_calicos || step == ProgramAction::Copy || there.as_ref().is_some_and(|there| there.ours);
-        let there = there.map(|there| there.digest);
-        ProgramTask { name: name.to_owned(), source: source.clone(), step, there, ours }
+        let is_owned =
+            is_calicos || action == ProgramAction::Copy || present.as_ref().is_some_and(|present| present.is_ours);
+        let present_digest = present.map(|present| present.digest);
+        ProgramTask { name: name.to_owned(), source: source.clone(), action, present_digest, is_owned }
     }
 
     /// Returns true if the file will be one that Calico installed.
     pub(super) fn is_ours(&self) -> bool {
-        self.ours && self.step != ProgramAction::Keep
+        self.is_owned && self.action != ProgramAction::Keep
     }
 
     pub(super) fn writes(&self) -> bool {
-        matches!(self.step, ProgramAction::Copy | ProgramAction::Link)
+        matches!(self.action, ProgramAction::Copy | ProgramAction::Link)
     }
 }
 
 /// The program of this process. The link works even if the file was replaced meanwhile.
-const OWN: &str = "/proc/self/exe";
+const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The name of the installer in the directory of the plugins. It is not a plugin and is not installed (INST-15).
-const INSTALL: &str = "install";
+const INSTALLER: &str = "install";
 
 /// A program to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -180,7 +181,7 @@ pub(super) struct SourceProgram {
 impl SourceProgram {
     /// Returns this process's program, which serves as both of Calico's plugins.
     pub(super) fn current() -> Result<SourceProgram, AtomicFileError> {
-        Self::read(OWN.into(), CALICO.into())
+        Self::read(OWN_PROGRAM.into(), CALICO.into())
     }
 
     fn read(path: PathBuf, name: String) -> Result<SourceProgram, AtomicFileError> {
@@ -205,7 +206,7 @@ pub(super) fn extra_paths(layout: &Layout, wanted: &ExtraPlugins) -> Vec<(PathBu
         return Vec::new();
     };
     let is_wanted = |path: &Path, name: &str| {
-        let is_calicos = [INSTALL, CALICO, CALICO_IPAM].contains(&name);
+        let is_calicos = [INSTALLER, CALICO, CALICO_IPAM].contains(&name);
         !is_calicos && !skipped.iter().any(|skipped| skipped == name) && !atomic_file::is_draft(path) && path.is_file()
     };
     // An image without other plugins may lack the directory.
@@ -232,20 +233,20 @@ mod tests {
         Settings::from_environment(&lookup, "").unwrap()
     }
 
-    fn there(digest: &str, ours: bool) -> PresentFile {
-        PresentFile { digest: digest.into(), mode: 0o755, ours }
+    fn present(digest: &str, is_ours: bool) -> PresentFile {
+        PresentFile { digest: digest.into(), mode: 0o755, is_ours }
     }
 
-    fn plan(update: Option<&str>, look: impl Fn(&str) -> Option<Present>) -> Result<Plan, BinariesError> {
+    fn plan(update: Option<&str>, examine: impl Fn(&str) -> Option<Present>) -> Result<Plan, BinariesError> {
         let (own, extra) = (program("calico"), [program("portmap")]);
-        Plan::new(Place::Bin, Path::new("/bin"), &settings(update), &own, &extra, look)
+        Plan::new(Place::Bin, Path::new("/bin"), &settings(update), &own, &extra, examine)
     }
 
     /// Returns the steps for calico, calico-ipam and portmap.
     fn steps(update: Option<&str>, present: &[(&str, PresentFile)]) -> [ProgramAction; 3] {
-        let find = |name: &str| present.iter().find(|(known, _)| *known == name);
-        let plan = plan(update, |name| find(name).map(|(_, there)| Present::File(there.clone()))).unwrap();
-        let steps: Vec<_> = plan.tasks.iter().map(|task| task.step).collect();
+        let find = |name: &str| present.iter().find(|(listed, _)| *listed == name);
+        let plan = plan(update, |name| find(name).map(|(_, present)| Present::File(present.clone()))).unwrap();
+        let steps: Vec<_> = plan.tasks.iter().map(|task| task.action).collect();
         steps.try_into().unwrap()
     }
 
@@ -254,8 +255,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("portmap")).unwrap();
         for update in [None, Some("true"), Some("false")] {
-            let error = plan(update, |name| Present::look(&dir.path().join(name), |_| true)).unwrap_err().to_string();
-            assert!(error.starts_with("/bin/portmap is no file"), "{error}");
+            let error =
+                plan(update, |name| Present::examine(&dir.path().join(name), |_| true)).unwrap_err().to_string();
+            assert!(error.starts_with("/bin/portmap is not a regular file"), "{error}");
         }
     }
 
@@ -263,20 +265,20 @@ mod tests {
     fn empty_directory_gets_all_programs_and_a_current_directory_none() {
         assert_eq!(steps(None, &[]), [ProgramAction::Copy, ProgramAction::Link, ProgramAction::Copy]);
         let current = [
-            ("calico", there("calico-new", true)),
-            ("calico-ipam", there("calico-new", true)),
-            ("portmap", there("portmap-new", false)),
+            ("calico", present("calico-new", true)),
+            ("calico-ipam", present("calico-new", true)),
+            ("portmap", present("portmap-new", false)),
         ];
-        assert_eq!(steps(Some("true"), &current), [ProgramAction::Same; 3]);
+        assert_eq!(steps(Some("true"), &current), [ProgramAction::UpToDate; 3]);
     }
 
     #[test]
     fn foreign_plugins_are_replaced_only_if_installed_by_calico_or_requested() {
         let old = |ours| {
             [
-                ("calico", there("upstream", false)),
-                ("calico-ipam", there("upstream", false)),
-                ("portmap", there("distribution", ours)),
+                ("calico", present("upstream", false)),
+                ("calico-ipam", present("upstream", false)),
+                ("portmap", present("distribution", ours)),
             ]
         };
         assert_eq!(steps(None, &old(false)), [ProgramAction::Copy, ProgramAction::Link, ProgramAction::Keep]);
@@ -287,7 +289,7 @@ mod tests {
 
     #[test]
     fn program_with_a_different_mode_is_replaced() {
-        let mut unreadable = there("calico-new", true);
+        let mut unreadable = present("calico-new", true);
         unreadable.mode = 0o644;
         assert_eq!(steps(None, &[("calico", unreadable)])[0], ProgramAction::Copy);
     }
@@ -295,7 +297,7 @@ mod tests {
     #[test]
     fn foreign_program_is_not_linked_as_calico_ipam() {
         assert_eq!(
-            steps(Some("false"), &[("calico", there("strange", false))]),
+            steps(Some("false"), &[("calico", present("strange", false))]),
             [ProgramAction::Keep, ProgramAction::Copy, ProgramAction::Copy]
         );
     }
@@ -303,7 +305,7 @@ mod tests {
     #[test]
     fn preexisting_program_is_not_recorded_as_installed() {
         let task = |digest: &str, ours, update| {
-            ProgramTask::new("portmap", &program("portmap"), Some(there(digest, ours)), update)
+            ProgramTask::new("portmap", &program("portmap"), Some(present(digest, ours)), update)
         };
         assert!(!task("portmap-new", false, Update::Always).is_ours());
         assert!(task("portmap-new", true, Update::Never).is_ours());

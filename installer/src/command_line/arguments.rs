@@ -42,7 +42,7 @@ impl OptionSpec {
                 return ParsedArguments::Help;
             }
             let Some(text) = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')) else {
-                return ParsedArguments::Invalid(format!("`{argument}` is not known"));
+                return ParsedArguments::Invalid(format!("unknown argument `{argument}`"));
             };
             let (name, value) = match text.split_once('=') {
                 Some((name, value)) => (name, Some(value.to_owned())),
@@ -56,21 +56,21 @@ impl OptionSpec {
                     None => return ParsedArguments::Invalid(format!("`{argument}` needs a value")),
                 }
             } else {
-                return ParsedArguments::Invalid(format!("`{argument}` is not known"));
+                return ParsedArguments::Invalid(format!("unknown argument `{argument}`"));
             }
         }
         ParsedArguments::Run(given)
     }
 }
 
-fn find(known: &[&'static str], name: &str) -> Option<&'static str> {
-    known.iter().find(|known| **known == name).copied()
+fn find(options: &[&'static str], name: &str) -> Option<&'static str> {
+    options.iter().find(|option| **option == name).copied()
 }
 
 impl GivenOptions {
     /// Returns the value of an option. The last one wins.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
-        self.0.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+        self.0.iter().rev().find(|(option, _)| *option == name).map(|(_, value)| value.as_str())
     }
 
     /// Returns true if a switch is given.
@@ -96,16 +96,18 @@ impl GivenOptions {
 pub(super) fn run_with(
     name: &str,
     help: &str,
-    asked: ParsedArguments,
+    parsed: ParsedArguments,
     command: impl FnOnce(&GivenOptions) -> ExitCode,
 ) -> ExitCode {
-    match asked {
+    match parsed {
         ParsedArguments::Run(given) => command(&given),
         ParsedArguments::Help => {
             print(help);
             ExitCode::SUCCESS
         }
-        ParsedArguments::Invalid(what) => exit_with(2, &format!("calico {name}: {what}; see `calico {name} --help`")),
+        ParsedArguments::Invalid(reason) => {
+            exit_with(2, &format!("calico {name}: {reason}; see `calico {name} --help`"))
+        }
     }
 }
 
@@ -144,9 +146,9 @@ mod tests {
     fn help_is_recognized_and_invalid_arguments_rejected() {
         assert_eq!(parse("--yes --help"), ParsedArguments::Help);
         for (line, complaint) in [
-            ("now", "`now` is not known"),
-            ("--no", "`--no` is not known"),
-            ("--yes=no", "`--yes=no` is not known"),
+            ("now", "unknown argument `now`"),
+            ("--no", "unknown argument `--no`"),
+            ("--yes=no", "unknown argument `--yes=no`"),
             ("-o", "`-o` needs a value"),
             ("--root=", "`--root=` needs a value"),
         ] {

@@ -15,23 +15,21 @@ const SPEC: OptionSpec =
     OptionSpec { options: &["o", "output", "root", "net-dir", "bin-dir", "secondary-bin-dir"], switches: &[] };
 
 const HELP: &str = "\
-Looks for what is wrong with Calico's CNI plugins on this node, and says the way out. Changes nothing.
+Finds problems of Calico's CNI plugins on this node and names a remedy for each. Changes nothing.
 
 Usage: calico doctor [-o json] [--root DIR] [--net-dir DIR] [--bin-dir DIR] [--secondary-bin-dir DIR]
 
   -o, --output FORMAT          text or json [default: text]
-      --root DIR               what to take for /; with a directory `host` in it, the node's directories are mounted \
-    below that
-      --net-dir DIR            configuration directory of the container runtime, on the node [default: CNI_NET_DIR, \
-    else the one
-                               that was installed into, else /etc/cni/net.d]
-      --bin-dir DIR            plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a \
-    container it
-                               is looked for where it is mounted, at /host/opt/cni/bin
-      --secondary-bin-dir DIR  the second one, if programs were installed there; in a container /host/secondary-bin-dir
-  -h, --help                   this text
+      --root DIR               directory to use as / [default: /]; if it contains a directory `host`, the node's
+                               directories are mounted below that directory
+      --net-dir DIR            configuration directory of the container runtime, on the node [default: CNI_NET_DIR,
+                               else the directory of the installation, else /etc/cni/net.d]
+      --bin-dir DIR            plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a
+                               container its mount point /host/opt/cni/bin is used
+      --secondary-bin-dir DIR  second plugin directory, if it has programs; in a container /host/secondary-bin-dir
+  -h, --help                   print this text
 
-Exit status 1 when a check fails; a warning is no failure.
+The exit status is 1 if a check fails. A warning is not a failure.
 
 Examples:
   calico doctor
@@ -46,12 +44,13 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
             None | Some("text" | "table") => Format::Text,
             Some("json") => Format::Json,
             Some(other) => {
-                return exit_with(2, &format!("calico doctor: `{other}` is no format; write text or json"));
+                return exit_with(2, &format!("calico doctor: invalid format `{other}`; use text or json"));
             }
         };
         let layout = given.layout();
-        let (of_pod, noted) = (env::var("CNI_NET_DIR").ok(), State::load(&layout).unwrap_or_default().net_dir);
-        let net_dir = net_dir(given.value("net-dir"), of_pod.as_deref(), &noted);
+        let (pod_net_dir, recorded_net_dir) =
+            (env::var("CNI_NET_DIR").ok(), State::load(&layout).unwrap_or_default().net_dir);
+        let net_dir = net_dir(given.value("net-dir"), pod_net_dir.as_deref(), &recorded_net_dir);
         let report = process::block_on(doctor::examine(&layout, net_dir, network));
         print(&report.render(format));
         if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -60,9 +59,9 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
 
 /// Returns the configuration directory on the node: the option, else the setting of this pod's installer, else the
 /// directory that the installer recorded.
-fn net_dir<'a>(given: Option<&'a str>, of_pod: Option<&'a str>, noted: &'a str) -> &'a str {
-    let mut known = [given, of_pod, Some(noted)].into_iter().flatten();
-    known.find(|dir| !dir.is_empty()).unwrap_or(NET_DIR)
+fn net_dir<'a>(given: Option<&'a str>, pod_net_dir: Option<&'a str>, recorded_net_dir: &'a str) -> &'a str {
+    let mut candidates = [given, pod_net_dir, Some(recorded_net_dir)].into_iter().flatten();
+    candidates.find(|dir| !dir.is_empty()).unwrap_or(NET_DIR)
 }
 
 #[cfg(test)]
@@ -71,13 +70,13 @@ mod tests {
 
     #[test]
     fn net_dir_precedence_is_flag_then_pod_then_record_then_default() {
-        for (given, of_pod, noted, expected) in [
+        for (given, pod_net_dir, recorded_net_dir, expected) in [
             (Some("/given"), Some("/pod"), "/noted", "/given"),
             (None, Some("/pod"), "/noted", "/pod"),
             (None, Some(""), "/noted", "/noted"),
             (None, None, "", NET_DIR),
         ] {
-            assert_eq!(net_dir(given, of_pod, noted), expected);
+            assert_eq!(net_dir(given, pod_net_dir, recorded_net_dir), expected);
         }
     }
 }

@@ -13,22 +13,22 @@ use crate::agent::DEFAULT_LISTEN;
 const SPEC: OptionSpec = OptionSpec { options: &["port", "host", "type", "timeout"], switches: &[] };
 
 const HELP: &str = "\
-Asks a process of Calico's whether it is well: exit status 0 if so.
+Queries a health probe of a Calico process. The exit status is 0 if the process is healthy.
 
 Usage: calico health [--port N] [--host HOST] [--type readiness|liveness] [--timeout DURATION]
 
-      --port N            its port for probes [default: 9097, this node's agent]
-      --host HOST         where it is [default: localhost]
+      --port N            port of the probes [default: 9097, this node's agent]
+      --host HOST         host of the process [default: localhost]
       --type TYPE         readiness or liveness [default: readiness]
-      --timeout DURATION  how long it may take [default: 5s]
-  -h, --help              this text
+      --timeout DURATION  time limit [default: 5s]
+  -h, --help              print this text
 ";
 
 /// Runs the command.
 pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     run_with("health", HELP, SPEC.parse(arguments), |given| match parse_query(given) {
-        Err(what) => exit_with(2, &format!("calico health: {what}; see `calico health --help`")),
-        Ok((port, probe, limit)) => match ask(given.value("host").unwrap_or("localhost"), port, probe, limit) {
+        Err(reason) => exit_with(2, &format!("calico health: {reason}; see `calico health --help`")),
+        Ok((port, probe, limit)) => match query_probe(given.value("host").unwrap_or("localhost"), port, probe, limit) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => exit_with(1, &error.to_string()),
         },
@@ -38,13 +38,13 @@ pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
 /// Reasons for rejecting an argument.
 #[derive(Debug, thiserror::Error)]
 enum HealthArgumentError {
-    #[error("`{0}` is no port")]
+    #[error("invalid port `{0}`")]
     Port(String),
-    #[error("`{0}` is neither readiness nor liveness")]
+    #[error("invalid type `{0}`; use readiness or liveness")]
     Probe(String),
     #[error(transparent)]
     Timeout(#[from] DurationError),
-    #[error("--timeout must be above 0")]
+    #[error("invalid timeout 0; use a duration above 0")]
     NoTimeout,
 }
 
@@ -81,18 +81,18 @@ enum Probe {
 #[derive(Debug, thiserror::Error)]
 enum HealthError {
     /// The server did not respond.
-    #[error("http://{place}: {source}")]
-    NoAnswer {
+    #[error("http://{url}: {source}")]
+    NoResponse {
         /// Host, port and path.
-        place: String,
+        url: String,
         /// The cause.
         source: io::Error,
     },
     /// The server responded with an error.
-    #[error("http://{place} answered {status}: {reason}")]
+    #[error("http://{url} answered {status}: {reason}")]
     Unhealthy {
         /// Host, port and path.
-        place: String,
+        url: String,
         /// The status line.
         status: String,
         /// The body.
@@ -110,21 +110,21 @@ impl Probe {
 }
 
 /// Queries the probe on `host:port`. `limit` applies to each connection attempt, to each write and to each read.
-fn ask(host: &str, port: u16, probe: Probe, limit: Duration) -> Result<(), HealthError> {
+fn query_probe(host: &str, port: u16, probe: Probe, limit: Duration) -> Result<(), HealthError> {
     let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    let place = format!("{bracketed}:{port}{}", probe.path());
-    let answer = exchange(host, port, &bracketed, probe, limit)
-        .map_err(|source| HealthError::NoAnswer { place: place.clone(), source })?;
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let url = format!("{bracketed}:{port}{}", probe.path());
+    let response = exchange(host, port, &bracketed, probe, limit)
+        .map_err(|source| HealthError::NoResponse { url: url.clone(), source })?;
+    let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
     let status = head.lines().next().unwrap_or_default().split_once(' ').map_or("nothing", |(_, status)| status);
     if status.starts_with('2') {
         return Ok(());
     }
-    Err(HealthError::Unhealthy { place, status: status.into(), reason: body.trim().into() })
+    Err(HealthError::Unhealthy { url, status: status.into(), reason: body.trim().into() })
 }
 
 fn exchange(host: &str, port: u16, bracketed: &str, probe: Probe, limit: Duration) -> io::Result<String> {
-    let mut refused = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    let mut last_error = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, limit) {
             Ok(mut stream) => {
@@ -132,14 +132,14 @@ fn exchange(host: &str, port: u16, bracketed: &str, probe: Probe, limit: Duratio
                 stream.set_write_timeout(Some(limit))?;
                 let request = format!("GET {} HTTP/1.0\r\nHost: {bracketed}:{port}\r\n\r\n", probe.path());
                 stream.write_all(request.as_bytes())?;
-                let mut answer = Vec::new();
-                stream.take(64 * 1024).read_to_end(&mut answer)?;
-                return Ok(String::from_utf8_lossy(&answer).into_owned());
+                let mut response = Vec::new();
+                stream.take(64 * 1024).read_to_end(&mut response)?;
+                return Ok(String::from_utf8_lossy(&response).into_owned());
             }
-            Err(error) => refused = error,
+            Err(error) => last_error = error,
         }
     }
-    Err(refused)
+    Err(last_error)
 }
 
 #[cfg(test)]
@@ -167,14 +167,14 @@ mod tests {
     }
 
     /// Starts a server that responds once. Its thread returns the request.
-    fn answering(answer: &'static str) -> (u16, thread::JoinHandle<String>) {
+    fn answering(response: &'static str) -> (u16, thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut asked = vec![0; 1024];
             let length = stream.read(&mut asked).unwrap();
-            stream.write_all(answer.as_bytes()).unwrap();
+            stream.write_all(response.as_bytes()).unwrap();
             String::from_utf8_lossy(&asked[..length]).into_owned()
         });
         (port, server)
@@ -185,14 +185,14 @@ mod tests {
     #[test]
     fn success_response_is_healthy() {
         let (port, server) = answering("HTTP/1.1 200 OK\r\n\r\nready\n");
-        ask("127.0.0.1", port, Probe::Readiness, LIMIT).unwrap();
+        query_probe("127.0.0.1", port, Probe::Readiness, LIMIT).unwrap();
         assert!(server.join().unwrap().starts_with("GET /readiness HTTP/1.0\r\nHost: 127.0.0.1:"));
     }
 
     #[test]
     fn error_response_is_reported_with_status_and_body() {
         let (port, server) = answering("HTTP/1.1 503 Service Unavailable\r\n\r\nthe token has expired\n");
-        let error = ask("127.0.0.1", port, Probe::Liveness, LIMIT).unwrap_err().to_string();
+        let error = query_probe("127.0.0.1", port, Probe::Liveness, LIMIT).unwrap_err().to_string();
         assert!(error.ends_with("/liveness answered 503 Service Unavailable: the token has expired"), "{error}");
         server.join().unwrap();
     }
@@ -200,10 +200,10 @@ mod tests {
     #[test]
     fn missing_health_response_is_reported() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let error = ask("127.0.0.1", port, Probe::Liveness, LIMIT).unwrap_err();
-        assert!(matches!(error, HealthError::NoAnswer { .. }), "{error}");
+        let error = query_probe("127.0.0.1", port, Probe::Liveness, LIMIT).unwrap_err();
+        assert!(matches!(error, HealthError::NoResponse { .. }), "{error}");
         let (port, server) = answering("");
-        let error = ask("localhost", port, Probe::Liveness, LIMIT).unwrap_err().to_string();
+        let error = query_probe("localhost", port, Probe::Liveness, LIMIT).unwrap_err().to_string();
         assert!(error.contains("answered nothing"), "{error}");
         server.join().unwrap();
     }

@@ -16,7 +16,7 @@ use netconf::conf::LogConf;
 
 use super::arguments::{OptionSpec, run_with};
 use crate::agent::{self, AgentSettings, ApiGroupWatch, Pass, Plugins, ReplayError, VARIABLES, deferred_dels};
-use crate::cluster::group_of;
+use crate::cluster::configured_group;
 use crate::host_network::HostNetwork;
 use crate::install::{InstallReconciler, Installation};
 use crate::kubeconfig;
@@ -28,7 +28,7 @@ use crate::settings::variables::GROUPS;
 const SPEC: OptionSpec = OptionSpec { options: &["root"], switches: &[] };
 
 /// Time limit for reading the identity of the datastore.
-const LEARNING: Duration = Duration::from_secs(5);
+const REPLAY_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs `calico install`. `replay` replays deferred DELs.
 pub fn install(
@@ -63,7 +63,7 @@ fn run(
 ) -> ExitCode {
     let program = if installs { "cni-installer" } else { "cni-agent" };
     logging::init(&LogConf::default(), program, &Subject::default());
-    match install_or_stay(installs, layout, network, replay) {
+    match run_command(installs, layout, network, replay) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -72,7 +72,7 @@ fn run(
     }
 }
 
-fn install_or_stay(
+fn run_command(
     installs: bool,
     layout: &Layout,
     network: &dyn HostNetwork,
@@ -88,22 +88,22 @@ fn install_or_stay(
     }
     installation.run()?;
     // Outside of a pod there is no token to renew, and a person waits for the prompt.
-    if settings.stay && account.is_some() {
-        tracing::info!("staying as the agent; SLEEP=false ends after the installation");
+    if settings.stays_as_agent && account.is_some() {
+        tracing::info!("running as the agent; SLEEP=false ends the process after the installation");
         return run_agent(&installation, Some(true), &lookup, replay);
     }
-    if !settings.try_for.is_zero() {
+    if !settings.trial_time.is_zero() {
         let conf = layout.net_dir(&settings.net_dir).join(&settings.conf_name);
-        process::block_on(deferred_dels::replay_once(&conf, layout, &settings.net_dir, LEARNING, replay));
+        process::block_on(deferred_dels::replay_once(&conf, layout, &settings.net_dir, REPLAY_TIME_LIMIT, replay));
     }
     Ok(())
 }
 
-/// Runs the agent until SIGTERM (INST-37). `keeps` is that of [`InstallReconciler::new`]. `replay` replays deferred
+/// Runs the agent until SIGTERM (INST-37). `is_owner` is that of [`InstallReconciler::new`]. `replay` replays deferred
 /// DELs; the plugin provides it.
 fn run_agent(
     installation: &Installation<'_>,
-    keeps: Option<bool>,
+    is_owner: Option<bool>,
     lookup: &dyn Fn(&str) -> Option<String>,
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> Result<(), Box<dyn Error>> {
@@ -111,11 +111,11 @@ fn run_agent(
     let agent_settings = AgentSettings::from_environment(lookup)?;
     let net_dir = layout.net_dir(&settings.net_dir);
     let (kubeconfig, conf) = (net_dir.join(kubeconfig::NAME), net_dir.join(&settings.conf_name));
-    let on_kubernetes = installation.calicos().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
+    let on_kubernetes = installation.plugin_conf().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
     let group = on_kubernetes
         .zip(account)
-        .map(|(conf, account)| ApiGroupWatch { account: account.clone(), configured: group_of(&conf) });
-    let mut reconciler = InstallReconciler::new(*installation, keeps);
+        .map(|(conf, account)| ApiGroupWatch { account: account.clone(), configured: configured_group(&conf) });
+    let mut reconciler = InstallReconciler::new(*installation, is_owner);
     let replaying = deferred_dels::replay_repeatedly(&conf, layout, &settings.net_dir, replay);
     process::block_on(agent::run(
         &agent_settings,
@@ -128,55 +128,57 @@ fn run_agent(
     Ok(())
 }
 
+/// The help of `calico install` before the variables.
+const INSTALL_HELP: &str = "\
+Installs Calico's CNI plugins, their credentials and their configuration on this node.
+
+Usage: calico install [--root DIR]
+
+      --root DIR  directory to use as /: the root of a container if it contains a directory `host`, in which the node's
+                  directories are mounted; else the root of a node, or of a node's image
+  -h, --help      print this text
+
+In a container the node's directories are expected at /host/opt/cni/bin, /host/secondary-bin-dir (optional) and
+/host/etc/cni/net.d, and /var/lib/calico at the same path. The environment contains all other settings:
+";
+
+/// The help of `calico install` after the variables.
+const INSTALL_NOTES: &str = "
+A second run changes no file that is up to date. A failed run keeps the previous installation.
+
+Example, a node without a container: calico install --root /
+It installs calico and calico-ipam, the configuration, and the node's name from KUBERNETES_NODE_NAME or the host. It
+does not install other plugins (portmap, loopback), which are in the image, or calico-kubeconfig, which needs a pod's
+account. An image of a node gets no name without KUBERNETES_NODE_NAME: each node writes /var/lib/calico/nodename.
+";
+
+/// The help of `calico refresh-token` before the variables.
+const REFRESH_TOKEN_HELP: &str = "\
+Runs permanently. Renews the token in the plugins' kubeconfig, and restores the files that `calico install` has
+installed with the same environment. Replays deferred DELs of this node with the plugins' token. Needs a pod whose
+service account may create serviceaccounts/token of the plugins' account.
+
+Usage: calico refresh-token [--root DIR]
+
+      --root DIR  directory to use as / [default: /]; if it contains a directory `host`, the node's directories are
+                  mounted below that directory
+  -h, --help      print this text
+
+";
+
 fn install_help() -> String {
-    let mut text = String::from(
-        "Installs Calico's CNI plugins, their credentials and their configuration on this node.\n\
-         \n\
-         Usage: calico install [--root DIR]\n\
-         \n      \
-               --root DIR  what to take for /: with a directory `host` in it a container's root, in which the \
-               node's\n                  \
-                           directories are mounted below host/; else that of a node, or of the image of one\n  \
-           -h, --help      this text\n\
-         \n\
-         In a container the node's directories are expected at /host/opt/cni/bin, /host/secondary-bin-dir (optional) \
-         and\n\
-         /host/etc/cni/net.d, and /var/lib/calico at its own place. Everything else is in the environment:\n",
-    );
+    let mut text = String::from(INSTALL_HELP);
     for (title, variables) in GROUPS {
         text.push('\n');
         text.push_str(&variables_help(title, variables));
     }
-    text.push_str(
-        "\nA second run changes nothing that is as it should be. A run that fails leaves what was installed before.\n\
-         \nExample, a node without a container: calico install --root /\n\
-         It brings calico and calico-ipam, the configuration, and the node's name from KUBERNETES_NODE_NAME or the \
-         host. What it\n\
-         does not bring: other plugins (portmap, loopback), which are in the image; and calico-kubeconfig, which needs \
-         a pod's\n\
-         account. An image of a node gets no name without KUBERNETES_NODE_NAME: each node writes \
-         /var/lib/calico/nodename.\n",
-    );
+    text.push_str(INSTALL_NOTES);
     text
 }
 
 fn refresh_token_help() -> String {
-    let mut text = String::from(
-        "Keeps the token in the plugins' kubeconfig fresh, for as long as it runs, and puts back what `calico install` \
-         has\n\
-         installed with the same environment. Pays what DELs of this node owe, with the plugins' token. Needs a pod \
-         whose service account may create serviceaccounts/token of the plugins'\naccount.\n\
-         \n\
-         Usage: calico refresh-token [--root DIR]\n\
-         \n      \
-               --root DIR  what to take for /; with a directory `host` in it, the node's directories are mounted below \
-               that\n  \
-           -h, --help      this text\n\
-         \n\
-         ",
-    );
-    text.push_str(&variables_help("Environment, beside that of `calico install`", &VARIABLES));
-    text
+    let variables = variables_help("Environment, in addition to that of `calico install`", &VARIABLES);
+    format!("{REFRESH_TOKEN_HELP}{variables}")
 }
 
 #[cfg(test)]
@@ -186,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn help_of_install_tells_every_variable() {
+    fn help_of_install_lists_every_variable() {
         let help = install_help();
         for Variable { name, .. } in GROUPS.iter().flat_map(|(_, variables)| *variables) {
             assert!(help.contains(&format!("\n  {name}\n")), "{name}");
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn help_of_refresh_token_tells_every_variable() {
+    fn help_of_refresh_token_lists_every_variable() {
         let help = refresh_token_help();
         for Variable { name, .. } in VARIABLES {
             assert!(help.contains(&format!("\n  {name}\n")), "{name}");

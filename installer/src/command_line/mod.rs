@@ -19,21 +19,21 @@ pub use self::installation::{install, refresh_token};
 pub use self::uninstall::uninstall;
 
 const COMMANDS: &str = "\
-calico, Calico's CNI plugin, also installs itself.
+calico is Calico's CNI plugin and its installer.
 
 Commands:
-  calico install        put the plugins, their credentials and their configuration on this node
-  calico refresh-token  keep the token of the plugins fresh, and what was installed in place
-  calico uninstall      take back what was installed; without --yes, say what that would be
-  calico doctor         look for what is wrong on this node, and the way out
-  calico health         ask a probe
+  calico install        install the plugins, their credentials and their configuration on this node
+  calico refresh-token  renew the plugins' token, and restore the installed files
+  calico uninstall      remove the installed files; without --yes, only print the plan
+  calico doctor         find problems on this node and their remedies
+  calico health         query a health probe
   calico version        print the version of the build
   calico -t             test the connection to the datastore of the configuration on stdin
   calico -v             print the version
-  calico help           this text
+  calico help           print this text
 
-`calico install --help` tells more, and so for the others. calico-ipam, the same program by another name, looks after
-addresses: see calico-ipam --help. Container runtimes call both with CNI_COMMAND set.
+Each command describes its options with --help, such as `calico install --help`. calico-ipam, the same program under
+another name, manages addresses: see calico-ipam --help. Container runtimes run both with CNI_COMMAND set.
 ";
 
 /// Prints the commands.
@@ -68,11 +68,11 @@ fn refusal(name: &str, words: &[&str]) -> String {
         ("calicoctl", _) | (_, ["ctl", ..]) => {
             "use upstream's calicoctl, or `calico-ipam --help` for addresses and pools"
         }
-        ("uds", _) => "the flex volume driver is upstream's",
-        (_, ["component", "kube-controllers", ..]) => "that is in the image of kube-controllers",
+        ("uds", _) => "use upstream's flex volume driver",
+        (_, ["component", "kube-controllers", ..]) => "this command is in the image of kube-controllers",
         _ => "see `calico help`",
     };
-    format!("{line}: there is no such command in this program; {hint}\n")
+    format!("{line}: unknown command; {hint}\n")
 }
 
 #[cfg(test)]
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn unknown_command_is_rejected_with_a_hint() {
         for (name, words, expected) in [
-            ("calico", &["show"][..], "calico show: there is no such command in this program; see `calico help`\n"),
+            ("calico", &["show"][..], "calico show: unknown command; see `calico help`\n"),
             ("calicoctl", &["get"], "calico-ipam --help"),
             ("calico", &["ctl"], "calico-ipam --help"),
             ("calico", &["component", "kube-controllers"], "image of kube-controllers"),

@@ -16,34 +16,28 @@ const SPEC: OptionSpec = OptionSpec {
 };
 
 const HELP: &str = "\
-Takes back what `calico install` installed on this node: the configuration first, so that no pod starts with it any \
-    more,
-then programs, kubeconfig and TLS files. What was changed since, or is not ours, stays and is named. Logs always stay.
+Removes the files that `calico install` installed on this node: the configuration first, so that no pod starts with it,
+then programs, kubeconfig and TLS files. Files that were changed or are not ours are kept and listed. Logs are kept.
 
 Usage: calico uninstall [--yes] [--tear-down-pods] [--release-addresses] [--forget-gone] [--root DIR]
                         [--bin-dir DIR] [--secondary-bin-dir DIR]
 
-      --yes                    act; without it, only say what would be done
-      --tear-down-pods         delete the interfaces of pods that are still there, and with them their routes: these \
-    pods have
-                               no network any more. In a container this takes the capability NET_ADMIN
-      --release-addresses      give back the addresses and blocks of this node; refused while a pod is connected with \
-    one, or
-                               reports one to the API server
-      --forget-gone            files that are not where they were installed were removed by somebody; without it \
-    nothing is
-                               done where all of a directory are gone, which may be another directory
-      --root DIR               what to take for /; with a directory `host` in it, the node's directories are mounted \
-    below that
-      --bin-dir DIR            plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a \
-    container it
-                               is looked for where it is mounted, at /host/opt/cni/bin
-      --secondary-bin-dir DIR  the second one, if programs were installed there; in a container /host/secondary-bin-dir
-  -h, --help                   this text
+      --yes                    remove the files; without --yes, only print the plan
+      --tear-down-pods         delete the interfaces of the remaining pods, and with them their routes: these pods lose
+                               their network. In a container this needs the capability NET_ADMIN
+      --release-addresses      release the addresses and blocks of this node; refused while a pod is connected with one
+                               of these addresses, or reports one to the API server
+      --forget-gone            treat missing files as removed; without it, nothing is done if all files of a directory
+                               are missing, because another directory may be mounted there
+      --root DIR               directory to use as / [default: /]; if it contains a directory `host`, the node's
+                               directories are mounted below that directory
+      --bin-dir DIR            plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a
+                               container its mount point /host/opt/cni/bin is used
+      --secondary-bin-dir DIR  second plugin directory, if it has programs; in a container /host/secondary-bin-dir
+  -h, --help                   print this text
 
-Before: drain the node, and delete the DaemonSet, whose agent would install everything again. The first step that \
-    fails ends the
-run, with exit status 1; the next run goes on with it.
+First drain the node, and delete the DaemonSet, whose agent would install the files again. The first step that fails
+ends the run with exit status 1; the next run continues with this step.
 ";
 
 /// Runs the command.

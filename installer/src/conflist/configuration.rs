@@ -7,16 +7,15 @@ use netconf::NetConf;
 use serde_json::{Map, Value};
 
 use super::files::Target;
-use super::is_ours_in;
+use super::is_installed_in;
 use os::atomic_file::AtomicFileError;
 use crate::layout::{Layout, Place};
 use crate::node_conf::{self, NodeConfError};
-use crate::plugin_chain::{Chain, Rendered, Rendering, chain_of};
+use crate::plugin_chain::{Chain, Rendered, Rendering, read_chain};
 use crate::settings::{Settings, Template};
 use crate::state::State;
-use crate::template::{self, TOKEN, TemplateError, Values};
+use crate::template::{self, TOKEN_PLACEHOLDER, TemplateError, Values};
 use os::atomic_file::regular_file;
-
 use crate::digest;
 
 /// Reasons for a missing configuration.
@@ -30,8 +29,8 @@ pub enum ConflistError {
     Template(#[from] TemplateError),
     /// Calico's plugin would reject the configuration, and so fail every ADD and DEL.
     #[error(
-        "{name} is not written, as Calico's plugin would refuse it: {reason}; correct the template, or the variable \
-         that is filled in there"
+        "{name} is not written, as Calico's plugin would reject it: {reason}; correct the template, or the variable of \
+         the placeholder"
     )]
     Refused {
         /// The file name that was to be written.
@@ -50,7 +49,7 @@ pub struct Conflist {
     pub conf: Map<String, Value>,
     /// The configuration of `calico` or `calico-ipam` in it, with paths translated to paths of this container; `None`
     /// if it contains neither.
-    pub calicos: Option<NetConf>,
+    pub plugin_conf: Option<NetConf>,
     /// SHA-256 of the text without the pod's token, if it contains the token.
     pub origin: Option<String>,
     /// The plugins.
@@ -76,20 +75,22 @@ impl Conflist {
         };
         let text = values.fill(&template);
         let conf = template::parse(&text)?;
-        let calicos = calicos(&conf, layout, Path::new(&settings.net_dir));
+        let plugin_conf = parse_plugin_conf(&conf, layout, Path::new(&settings.net_dir));
         let refused = |reason| ConflistError::Refused { name: settings.conf_name.clone(), reason };
         let without_token = values.clone().with_token(String::new()).fill(&template);
         let origin = (without_token != text).then(|| digest::of_bytes(without_token.as_bytes()));
         let chain = Chain::new(&conf);
-        if chain.calicos() > 1 {
-            return Err(refused("the plugin calico is in it twice".to_owned()));
+        if chain.calico_count() > 1 {
+            return Err(refused("the plugin calico occurs twice".to_owned()));
         }
         let pattern = match origin {
-            Some(_) => Chain::new(&template::parse(&values.clone().with_token(TOKEN.to_owned()).fill(&template))?),
+            Some(_) => {
+                Chain::new(&template::parse(&values.clone().with_token(TOKEN_PLACEHOLDER.to_owned()).fill(&template))?)
+            }
             None => chain.clone(),
         };
-        let calicos = calicos.map_err(|error| refused(error.to_string()))?;
-        Ok(Conflist { text, conf, calicos, origin, rendered: Rendered { chain, pattern } })
+        let plugin_conf = plugin_conf.map_err(|error| refused(error.to_string()))?;
+        Ok(Conflist { text, conf, plugin_conf, origin, rendered: Rendered { chain, pattern } })
     }
 
     /// Returns the name of the network.
@@ -101,19 +102,21 @@ impl Conflist {
     /// Records in the state that the configuration will be written, and the file that it replaces.
     pub fn record(&self, target: &Target, state: &mut State) {
         let name = &target.name;
-        let there = regular_file::contents(&target.path()).ok();
-        let now = self.merged(there.as_deref(), target, &[]).rendering;
+        let present = regular_file::contents(&target.path()).ok();
+        let new_rendering = self.merged(present.as_deref(), target, &[]).rendering;
         let recorded = state.get(Place::Net, name).cloned().unwrap_or_default();
         // Our own configuration with foreign entries does not count as replaced, because those entries stay.
-        let replaced =
-            there.as_ref().filter(|there| recorded.is(&digest::of_bytes(there)) || !is_ours_in(there, &recorded));
-        let replaced = replaced.map(|there| digest::of_bytes(there));
-        let there = there.and_then(|there| chain_of(&there)).unwrap_or_default();
-        let in_place = Rendering::in_place(&recorded.renderings, &there).cloned();
+        let replaced = present
+            .as_ref()
+            .filter(|present| recorded.has_digest(&digest::of_bytes(present)) || !is_installed_in(present, &recorded));
+        let replaced = replaced.map(|present| digest::of_bytes(present));
+        let present = present.and_then(|present| read_chain(&present)).unwrap_or_default();
+        let in_place = Rendering::in_place(&recorded.renderings, &present).cloned();
         state.record_replacement(Place::Net, name, self.digest(), replaced.as_deref());
         if let Some(recorded) = state.get_mut(Place::Net, name) {
             recorded.origin = self.origin.clone();
-            recorded.renderings = in_place.filter(|in_place| *in_place != now).into_iter().chain([now]).collect();
+            recorded.renderings =
+                in_place.filter(|in_place| *in_place != new_rendering).into_iter().chain([new_rendering]).collect();
         }
     }
 
@@ -122,7 +125,7 @@ impl Conflist {
     pub fn is_recorded(&self, target: &Target, state: &State) -> bool {
         let recorded = state.get(Place::Net, &target.name);
         recorded.is_some_and(|recorded| {
-            recorded.is(&self.digest()) || self.origin.is_some() && self.origin == recorded.origin
+            recorded.has_digest(&self.digest()) || self.origin.is_some() && self.origin == recorded.origin
         })
     }
 
@@ -133,7 +136,11 @@ impl Conflist {
 
 /// Returns the configuration of Calico's plugins in a file, or `None` if it contains none of them. A template may hold
 /// other plugins only.
-fn calicos(conf: &Map<String, Value>, layout: &Layout, net_dir: &Path) -> Result<Option<NetConf>, NodeConfError> {
+fn parse_plugin_conf(
+    conf: &Map<String, Value>,
+    layout: &Layout,
+    net_dir: &Path,
+) -> Result<Option<NetConf>, NodeConfError> {
     let plugin = node_conf::plugin(Value::Object(conf.clone()), |path| layout.translate(path, net_dir)).ok();
     plugin.map(node_conf::read).transpose()
 }

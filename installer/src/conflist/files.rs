@@ -1,15 +1,15 @@
-//! The files of the runtime's directory: [`Target`], the file to write, and [`Former`], a configuration that the new
-//! one replaces under another name.
+//! The files of the runtime's directory: [`Target`], the file to write, and [`FormerConfig`], a configuration that the
+//! new one replaces under another name.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use super::{is_calicos, is_ours_in, is_read};
+use super::{has_calico, is_installed_in, is_read_by_runtimes};
 use crate::layout::Place;
-use crate::plugin_chain::{Chain, chain_of};
+use crate::plugin_chain::{Chain, read_chain};
 use os::atomic_file::regular_file;
 use crate::settings::Settings;
-use crate::state::{Installed, State};
+use crate::state::{InstalledFile, State};
 
 /// The file to write, and the state's record of the present one.
 #[derive(Debug, Clone)]
@@ -21,7 +21,7 @@ pub struct Target {
     /// The mode that the file has at least.
     pub mode: u32,
     /// The state's record of the file. It is empty on the first run, and if no state is kept.
-    pub recorded: Installed,
+    pub recorded: InstalledFile,
 }
 
 impl Target {
@@ -40,7 +40,7 @@ impl Target {
             return named;
         }
         let mut list = target(format!("{}list", named.name));
-        if list.recorded == Installed::default() {
+        if list.recorded == InstalledFile::default() {
             list.recorded = named.recorded.clone();
         }
         match regular_file::contents(&list.path()) {
@@ -56,64 +56,69 @@ impl Target {
 
     /// Returns true if the text is a configuration, or if it is missing as expected. Otherwise another program may be
     /// writing the file at this moment.
-    pub(super) fn is_whole(&self, there: Option<&[u8]>) -> bool {
-        match there {
-            Some(text) => chain_of(text).is_some(),
+    pub(super) fn is_complete(&self, present: Option<&[u8]>) -> bool {
+        match present {
+            Some(text) => read_chain(text).is_some(),
             None => self.recorded.digest.is_none(),
         }
     }
 }
 
 /// Returns true if the text is a list with Calico's plugin and foreign entries.
-fn is_extended(text: &[u8], recorded: &Installed) -> bool {
-    let Some(there) = chain_of(text) else { return false };
-    is_calicos(text) && there.is_list && !there.foreign(&Chain::default(), &recorded.renderings).is_empty()
+fn is_extended(text: &[u8], recorded: &InstalledFile) -> bool {
+    let Some(present) = read_chain(text) else { return false };
+    has_calico(text) && present.is_list && !present.foreign(&Chain::default(), &recorded.renderings).is_empty()
 }
 
 /// A configuration to remove once the new one is in place.
 #[derive(Debug, Clone)]
-pub struct Former {
+pub struct FormerConfig {
     /// The file name, as recorded in the state.
     pub name: String,
     /// The path of the file.
     pub path: PathBuf,
     /// The state's record of the file.
-    pub recorded: Installed,
+    pub recorded: InstalledFile,
 }
 
-impl Former {
+impl FormerConfig {
     /// Returns the configurations to remove: the file that `CNI_OLD_CONF_NAME` names if it is one of Calico's
     /// (INST-31), and files that earlier runs wrote under other names unless our part was changed since. The records of
     /// missing files are dropped.
-    pub fn find(target: &Target, settings: &Settings, state: &mut State) -> Vec<Former> {
-        let former = |name: &String, state: &State| Former {
+    pub fn find(target: &Target, settings: &Settings, state: &mut State) -> Vec<FormerConfig> {
+        let former = |name: &String, state: &State| FormerConfig {
             name: name.clone(),
             path: target.directory.join(name),
             recorded: state.get(Place::Net, name).cloned().unwrap_or_default(),
         };
         let mut all = Vec::new();
         let old = &settings.old_conf_name;
-        if !is_read(old) && target.directory.join(old).is_file() {
+        if !is_read_by_runtimes(old) && target.directory.join(old).is_file() {
             // Cilium renames the configurations of other networks in this way (`.cilium_bak`).
-            tracing::warn!("{old} stays: runtimes read no file of this name; CNI_OLD_CONF_NAME names it");
+            tracing::warn!("keeping {old}, which CNI_OLD_CONF_NAME names: runtimes read no file of this name");
         } else if !old.is_empty() && *old != target.name {
             let former = former(old, state);
             match regular_file::contents(&former.path) {
-                Ok(text) if is_calicos(&text) => all.push(former),
+                Ok(text) if has_calico(&text) => all.push(former),
                 Ok(_) => {
-                    tracing::warn!("{} is not Calico's and stays; CNI_OLD_CONF_NAME names it", former.path.display())
+                    tracing::warn!(
+                        "keeping {}, which CNI_OLD_CONF_NAME names: the file is not Calico's",
+                        former.path.display()
+                    )
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => warn_unreadable(&former.path, &error),
             }
         }
-        for name in stale(state, &target.name) {
+        for name in other_recorded_names(state, &target.name) {
             let former = former(&name, state);
             match regular_file::contents(&former.path) {
-                _ if all.iter().any(|known| known.name == name) => {}
-                Ok(text) if is_ours_in(&text, &former.recorded) => all.push(former),
-                Ok(_) => tracing::warn!("{} was changed since it was installed and stays", former.path.display()),
-                Err(error) if error.kind() == ErrorKind::NotFound => state.forget(Place::Net, &name),
+                _ if all.iter().any(|listed| listed.name == name) => {}
+                Ok(text) if is_installed_in(&text, &former.recorded) => all.push(former),
+                Ok(_) => {
+                    tracing::warn!("keeping {}: the file was changed after the installation", former.path.display())
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => state.remove_record(Place::Net, &name),
                 Err(error) => warn_unreadable(&former.path, &error),
             }
         }
@@ -127,11 +132,11 @@ impl Former {
 }
 
 fn warn_unreadable(path: &Path, error: &io::Error) {
-    tracing::warn!(path = %path.display(), %error, "an old configuration cannot be read");
+    tracing::warn!(path = %path.display(), %error, "cannot read an old configuration; keeping the file");
 }
 
 /// Returns the configurations that are recorded under other names.
-fn stale(state: &State, name: &str) -> Vec<String> {
+fn other_recorded_names(state: &State, name: &str) -> Vec<String> {
     let recorded = state.files.get(&Place::Net).into_iter().flat_map(|files| files.keys());
-    recorded.filter(|recorded| *recorded != name && is_read(recorded)).cloned().collect()
+    recorded.filter(|recorded| *recorded != name && is_read_by_runtimes(recorded)).cloned().collect()
 }

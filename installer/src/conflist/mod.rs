@@ -14,12 +14,12 @@ use std::{fs, io};
 use serde_json::{Map, Value};
 
 pub use self::configuration::{Conflist, ConflistError};
-pub use self::files::{Former, Target};
+pub use self::files::{FormerConfig, Target};
 pub use self::write::Written;
 pub(crate) use self::write::is_backup;
 use crate::digest;
-use crate::plugin_chain::{Chain, Entry, chain_of};
-use crate::state::Installed;
+use crate::plugin_chain::{Chain, Entry, read_chain};
+use crate::state::InstalledFile;
 use crate::template::{self, TemplateError, kind, plugins};
 
 #[cfg(test)]
@@ -31,35 +31,36 @@ mod tests;
 /// # Errors
 /// Returns an error if the text is not a JSON object.
 pub fn parse(text: &str) -> Result<Map<String, Value>, TemplateError> {
-    template::parse(text).or_else(|error| chain_of(text.as_bytes()).map(|chain| chain.to_list()).ok_or(error))
+    template::parse(text).or_else(|error| read_chain(text.as_bytes()).map(|chain| chain.to_list()).ok_or(error))
 }
 
 /// Returns true if the text is the installed configuration, with or without foreign entries.
 #[must_use]
-pub fn is_ours_in(text: &[u8], recorded: &Installed) -> bool {
-    let whole = |there: &Chain| recorded.renderings.iter().any(|rendering| rendering.is_whole_in(there));
-    recorded.is(&digest::of_bytes(text)) || chain_of(text).is_some_and(|there| whole(&there))
+pub fn is_installed_in(text: &[u8], recorded: &InstalledFile) -> bool {
+    let is_complete = |present: &Chain| recorded.renderings.iter().any(|rendering| rendering.is_complete_in(present));
+    recorded.has_digest(&digest::of_bytes(text)) || read_chain(text).is_some_and(|present| is_complete(&present))
 }
 
 /// Returns true if the text is the installed one and contains no foreign entry. The digest alone does not show this:
 /// the text that the installer renders may contain the same entry as another program.
-fn is_wholly_ours(text: &[u8], recorded: &Installed) -> bool {
-    recorded.is(&digest::of_bytes(text)) && recorded.renderings.iter().all(|rendering| rendering.foreign.is_empty())
+fn has_only_our_entries(text: &[u8], recorded: &InstalledFile) -> bool {
+    recorded.has_digest(&digest::of_bytes(text))
+        && recorded.renderings.iter().all(|rendering| rendering.foreign.is_empty())
 }
 
 /// Returns the entries that other programs added to the installed configuration.
 #[must_use]
-pub fn foreign_in(text: &[u8], recorded: &Installed) -> Vec<Entry> {
-    if is_wholly_ours(text, recorded) {
+pub fn foreign_entries(text: &[u8], recorded: &InstalledFile) -> Vec<Entry> {
+    if has_only_our_entries(text, recorded) {
         return Vec::new();
     }
-    chain_of(text).map(|there| there.foreign(&Chain::default(), &recorded.renderings)).unwrap_or_default()
+    read_chain(text).map(|present| present.foreign(&Chain::default(), &recorded.renderings)).unwrap_or_default()
 }
 
 /// Returns true if a configuration contains Calico's plugin, or delegates to it as Canal's does.
 #[must_use]
-pub fn is_calicos(text: impl AsRef<[u8]>) -> bool {
-    let Some(chain) = chain_of(text.as_ref()) else { return false };
+pub fn has_calico(text: impl AsRef<[u8]>) -> bool {
+    let Some(chain) = read_chain(text.as_ref()) else { return false };
     let is_calico = |plugin: &Map<String, Value>| kind(plugin) == "calico";
     plugins(&chain.to_list())
         .into_iter()
@@ -76,7 +77,7 @@ pub fn candidates(directory: &Path) -> io::Result<Vec<String>> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if is_read(&name) && !entry.path().is_dir() {
+        if is_read_by_runtimes(&name) && !entry.path().is_dir() {
             names.push(name);
         }
     }
@@ -86,15 +87,15 @@ pub fn candidates(directory: &Path) -> io::Result<Vec<String>> {
 
 /// Returns true if a runtime reads a file of this name, which depends on the last extension only. A leading dot does
 /// not hide a file (INST-159).
-pub fn is_read(name: &str) -> bool {
+pub fn is_read_by_runtimes(name: &str) -> bool {
     name.rsplit_once('.').is_some_and(|(_, extension)| matches!(extension, "conf" | "conflist" | "json"))
 }
 
 /// Logs a warning if runtimes choose another configuration, or may append plugins to this one. Upstream does not check
 /// this (INST-32).
-pub fn warn_if_not_chosen(directory: &Path, name: &str, network: &str) {
+pub fn warn_if_not_selected(directory: &Path, name: &str, network: &str) {
     let read = candidates(directory).unwrap_or_default();
-    if !is_read(name) {
+    if !is_read_by_runtimes(name) {
         tracing::warn!("{name}: container runtimes read only files that end in .conf, .conflist or .json");
     } else if let Some(winner) = read.first().filter(|winner| *winner != name) {
         tracing::warn!(

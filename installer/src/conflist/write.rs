@@ -6,13 +6,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::configuration::Conflist;
-use super::files::{Former, Target};
-use super::{is_read, is_wholly_ours};
+use super::files::{FormerConfig, Target};
+use super::{has_only_our_entries, is_read_by_runtimes};
 use os::atomic_file::{self, AtomicFileError, Change, draft_name};
 use crate::layout::Place;
-use crate::plugin_chain::{Chain, Merged, Rendering, chain_of};
+use crate::plugin_chain::{Chain, Merged, Rendering, read_chain};
 use os::atomic_file::regular_file;
-use crate::state::{Installed, State};
+use crate::state::{InstalledFile, State};
 
 /// The result of writing a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,10 +27,10 @@ impl Conflist {
     /// Returns true if the file exists and is up to date.
     #[must_use]
     pub fn is_written(&self, target: &Target) -> bool {
-        let there = atomic_file::read_complete(&target.path(), |there| target.is_whole(there)).ok().flatten();
-        there.is_some_and(|there| {
-            let contents = Some(&there.contents[..]);
-            there.grants(target.mode) && self.text_of(&self.merged(contents, target, &[]), contents).is_none()
+        let present = atomic_file::read_complete(&target.path(), |present| target.is_complete(present)).ok().flatten();
+        present.is_some_and(|present| {
+            let contents = Some(&present.contents[..]);
+            present.grants(target.mode) && self.text_to_write(&self.merged(contents, target, &[]), contents).is_none()
         })
     }
 
@@ -39,51 +39,55 @@ impl Conflist {
     ///
     /// # Errors
     /// Returns an error if the directory cannot be written, or if another program rewrites the file again and again.
-    pub fn write(&self, target: &Target, former: &[Former]) -> Result<Written, AtomicFileError> {
-        let mut last = self.rendered.alone();
+    pub fn write(&self, target: &Target, former: &[FormerConfig]) -> Result<Written, AtomicFileError> {
+        let mut merged_config = self.rendered.without_foreign();
         let mut target = target.clone();
         let mut proposed = None;
         let mut copied = Ok(None);
         let path = target.path();
-        let whole = target.clone();
-        let is_whole = |there: Option<&[u8]>| whole.is_whole(there);
-        let change = |there: Option<&[u8]>| {
-            if there.is_some() && there == proposed.as_deref() {
+        let original_target = target.clone();
+        let is_complete = |present: Option<&[u8]>| original_target.is_complete(present);
+        let change = |present: Option<&[u8]>| {
+            if present.is_some() && present == proposed.as_deref() {
                 return None;
             }
             copied = Ok(None);
-            last = self.merged(there, &target, former);
-            let text = self.text_of(&last, there)?;
-            if let Some((there, Err(reason))) = there.map(|there| (there, Chain::read(there))) {
-                copied = back_up(&path, there).map(|copy| copy.map(|copy| (copy, reason)));
+            merged_config = self.merged(present, &target, former);
+            let text = self.text_to_write(&merged_config, present)?;
+            if let Some((present, Err(reason))) = present.map(|present| (present, Chain::read(present))) {
+                copied = back_up(&path, present).map(|copy| copy.map(|copy| (copy, reason)));
                 copied.as_ref().ok()?;
             }
             // The next text to read is this one, or this one with another program's change.
-            target.recorded.renderings.push(last.rendering.clone());
+            target.recorded.renderings.push(merged_config.rendering.clone());
             proposed = Some(text.clone());
             Some(text)
         };
-        let change = atomic_file::amend(&path, whole.mode, is_whole, change)?;
+        let change = atomic_file::amend(&path, original_target.mode, is_complete, change)?;
         if let Some((copy, reason)) = copied? {
             tracing::warn!(
-                "{}: {reason}; it was replaced, and plugins that others chained into it are no longer there: its copy \
-                 is {}; add them again, then remove the copy",
+                "{}: {reason}; replaced the file without the plugins that other programs chained into it; its copy is \
+                 {}; add these plugins again, then remove the copy",
                 path.display(),
                 copy.display()
             );
         }
-        if !last.taken.is_empty() {
+        if !merged_config.dropped.is_empty() {
             tracing::warn!(
-                "{}: the plugins {} were taken for Calico's own, as templates make them and the note does not know the \
-                 file; add them again if they were yours",
+                "{}: removed the plugins {} as Calico's own, because templates contain them and the file is not \
+                 recorded; add them again if they were yours",
                 path.display(),
-                last.taken.join(", ")
+                merged_config.dropped.join(", ")
             );
         }
-        if !last.foreign.is_empty() {
-            tracing::info!("{}: plugins of others stay in it: {}", path.display(), last.foreign.join(", "));
+        if !merged_config.foreign.is_empty() {
+            tracing::info!(
+                "{}: keeping the plugins of other programs: {}",
+                path.display(),
+                merged_config.foreign.join(", ")
+            );
         }
-        Ok(Written { change, rendering: last.rendering })
+        Ok(Written { change, rendering: merged_config.rendering })
     }
 
     /// Records in the state that the configuration was written.
@@ -96,18 +100,18 @@ impl Conflist {
     }
 
     /// Removes a configuration that this one replaces. Entries that other programs added meanwhile move to this one.
-    pub fn remove_former(&self, former: &Former, target: &Target, state: &mut State) {
+    pub fn remove_former(&self, former: &FormerConfig, target: &Target, state: &mut State) {
         // After the rename no other program adds entries to the file.
-        let aside = draft_name(&former.path);
-        let removed = fs::rename(&former.path, &aside).map_err(|error| error.to_string()).and_then(|()| {
-            let taken = Former { path: aside.clone(), ..former.clone() };
-            let written = self.write(target, &[taken]).map_err(|error| error.to_string());
+        let retired_path = draft_name(&former.path);
+        let removed = fs::rename(&former.path, &retired_path).map_err(|error| error.to_string()).and_then(|()| {
+            let dropped = FormerConfig { path: retired_path.clone(), ..former.clone() };
+            let written = self.write(target, &[dropped]).map_err(|error| error.to_string());
             let removed = written.and_then(|written| {
-                fs::remove_file(&aside).map_err(|error| error.to_string())?;
+                fs::remove_file(&retired_path).map_err(|error| error.to_string())?;
                 Ok(written)
             });
             removed.inspect_err(|_| {
-                let _ = fs::rename(&aside, &former.path);
+                let _ = fs::rename(&retired_path, &former.path);
             })
         });
         match removed {
@@ -116,21 +120,22 @@ impl Conflist {
                 if let Some(recorded) = state.get_mut(Place::Net, &target.name) {
                     recorded.renderings = vec![written.rendering];
                 }
-                state.forget(Place::Net, &former.name);
+                state.remove_record(Place::Net, &former.name);
             }
             Err(error) => {
-                tracing::warn!(path = %former.path.display(), error, "an old configuration cannot be removed");
+                tracing::warn!(path = %former.path.display(), error, "cannot remove an old configuration; the next \
+                    installation tries again");
             }
         }
     }
 
-    /// Returns the text of `merged` to write over `there`, or `None` if `there` is equivalent.
-    fn text_of(&self, merged: &Merged, there: Option<&[u8]>) -> Option<Vec<u8>> {
+    /// Returns the text of `merged` to write over `present`, or `None` if `present` is equivalent.
+    fn text_to_write(&self, merged: &Merged, present: Option<&[u8]>) -> Option<Vec<u8>> {
         // The template may contain elements that are not plugins, so equal bytes are checked first.
-        if merged.is_only_ours() && there == Some(self.text.as_bytes()) {
+        if merged.is_only_ours() && present == Some(self.text.as_bytes()) {
             return None;
         }
-        if there.and_then(chain_of).is_some_and(|there| merged.chain.says_the_same_as(&there)) {
+        if present.and_then(read_chain).is_some_and(|present| merged.chain.is_equivalent_to(&present)) {
             return None;
         }
         if merged.is_only_ours() {
@@ -139,40 +144,40 @@ impl Conflist {
         Some(merged.chain.to_text())
     }
 
-    pub(super) fn merged(&self, there: Option<&[u8]>, target: &Target, former: &[Former]) -> Merged {
-        let Some(there) = there.and_then(|text| self.foreign_chain(text, &target.recorded)) else {
+    pub(super) fn merged(&self, present: Option<&[u8]>, target: &Target, former: &[FormerConfig]) -> Merged {
+        let Some(present) = present.and_then(|text| self.foreign_chain(text, &target.recorded)) else {
             // Without a usable file, the foreign entries keep their places in the first readable former configuration.
             let mut former = former.iter();
             let first = former
                 .by_ref()
                 .find_map(|former| Some((self.foreign_chain(&former.text()?, &former.recorded)?, former)));
             let merged = first.map_or_else(
-                || self.rendered.alone(),
-                |(there, former)| self.rendered.over(&there, &former.recorded.renderings),
+                || self.rendered.without_foreign(),
+                |(present, former)| self.rendered.merge_over(&present, &former.recorded.renderings),
             );
             return self.with_former(merged, former.as_slice());
         };
-        self.with_former(self.rendered.over(&there, &target.recorded.renderings), former)
+        self.with_former(self.rendered.merge_over(&present, &target.recorded.renderings), former)
     }
 
-    fn with_former(&self, mut merged: Merged, former: &[Former]) -> Merged {
+    fn with_former(&self, mut merged: Merged, former: &[FormerConfig]) -> Merged {
         for former in former {
-            let there = former.text().and_then(|text| self.foreign_chain(&text, &former.recorded));
-            let foreign = there.map(|there| there.foreign(&self.rendered.pattern, &former.recorded.renderings));
-            merged.adopt(foreign.unwrap_or_default());
+            let present = former.text().and_then(|text| self.foreign_chain(&text, &former.recorded));
+            let foreign = present.map(|present| present.foreign(&self.rendered.pattern, &former.recorded.renderings));
+            merged.add_entries(foreign.unwrap_or_default());
         }
         merged
     }
 
     /// Returns the plugins of a text that may contain foreign entries. Returns `None` if the text is wholly ours or is
     /// no configuration.
-    fn foreign_chain(&self, text: &[u8], recorded: &Installed) -> Option<Chain> {
-        chain_of(text).filter(|_| !is_wholly_ours(text, recorded))
+    fn foreign_chain(&self, text: &[u8], recorded: &InstalledFile) -> Option<Chain> {
+        read_chain(text).filter(|_| !has_only_our_entries(text, recorded))
     }
 }
 
 /// Maximum number of copies. A further copy overwrites the last one.
-const MOST: u32 = 9;
+const MAX_COPIES: u32 = 9;
 
 /// Copies a file that will be replaced, unless it is blank. Returns the path of the copy. Only root may read the copy,
 /// because it may contain a token.
@@ -183,14 +188,14 @@ fn back_up(path: &Path, text: &[u8]) -> Result<Option<PathBuf>, AtomicFileError>
     if text.trim_ascii().is_empty() {
         return Ok(None);
     }
-    let copy = free(path, text);
+    let copy = copy_path(path, text);
     atomic_file::replace(&copy, text, 0o600)?;
     Ok(Some(copy))
 }
 
 /// Returns the path of an existing copy with the same content, or the first free path.
-fn free(path: &Path, text: &[u8]) -> PathBuf {
-    for copy in (1..MOST).map(|number| name(path, number)) {
+fn copy_path(path: &Path, text: &[u8]) -> PathBuf {
+    for copy in (1..MAX_COPIES).map(|number| numbered_copy(path, number)) {
         match regular_file::contents(&copy) {
             Ok(kept) if kept != text => {}
             Ok(_) => return copy,
@@ -198,18 +203,18 @@ fn free(path: &Path, text: &[u8]) -> PathBuf {
             Err(_) => {}
         }
     }
-    name(path, MOST)
+    numbered_copy(path, MAX_COPIES)
 }
 
 /// Returns true if the file has the name of a copy.
 pub(crate) fn is_backup(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let of = name.rsplit_once(".unreadable").filter(|(_, number)| number.is_empty() || number.starts_with('.'));
-    of.is_some_and(|(of, _)| is_read(of))
+    of.is_some_and(|(of, _)| is_read_by_runtimes(of))
 }
 
 /// Returns the path of a copy. No runtime loads a file with this extension.
-fn name(path: &Path, number: u32) -> PathBuf {
+fn numbered_copy(path: &Path, number: u32) -> PathBuf {
     let first = path.with_added_extension("unreadable");
     if number == 1 { first } else { first.with_added_extension(number.to_string()) }
 }
@@ -228,15 +233,15 @@ mod tests {
         for number in 0..20 {
             back_up(&path, number.to_string().as_bytes()).unwrap();
         }
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), MOST as usize);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), MAX_COPIES as usize);
         assert!(fs::read_dir(dir.path()).unwrap().all(|copy| is_backup(&copy.unwrap().path())));
         assert!(
             ["10-calico.conflist", "x.unreadable", "a.conf.unreadables"]
                 .into_iter()
                 .all(|name| !is_backup(name.as_ref()))
         );
-        assert_eq!(fs::read_to_string(name(&path, 1)).unwrap(), "0");
-        assert_eq!(fs::read_to_string(name(&path, MOST)).unwrap(), "19");
-        assert_eq!(fs::metadata(name(&path, 1)).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_to_string(numbered_copy(&path, 1)).unwrap(), "0");
+        assert_eq!(fs::read_to_string(numbered_copy(&path, MAX_COPIES)).unwrap(), "19");
+        assert_eq!(fs::metadata(numbered_copy(&path, 1)).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

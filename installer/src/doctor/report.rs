@@ -30,10 +30,11 @@ pub struct Finding {
     /// The state of the item.
     pub state: Severity,
     /// The observation.
-    pub seen: String,
+    #[serde(rename = "seen")]
+    pub observation: String,
     /// The remedy; empty without a problem.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub way_out: String,
+    #[serde(rename = "wayOut", skip_serializing_if = "String::is_empty")]
+    pub remedy: String,
 }
 
 /// The result of a check that was possible.
@@ -42,37 +43,37 @@ pub struct Verdict {
     /// The state of the item.
     pub state: Severity,
     /// The observation.
-    pub seen: String,
+    pub observation: String,
     /// The remedy; empty without a problem.
-    pub way_out: String,
+    pub remedy: String,
 }
 
 /// The verdict of a check, or the reason why the check was not possible.
 pub(super) type Checked = Observed<Verdict>;
 
 /// Returns a verdict without a problem.
-pub(super) fn pass(seen: impl Into<String>) -> Checked {
-    Ok(Verdict { state: Severity::Ok, seen: seen.into(), way_out: String::new() })
+pub(super) fn pass(observation: impl Into<String>) -> Checked {
+    Ok(Verdict { state: Severity::Ok, observation: observation.into(), remedy: String::new() })
 }
 
 /// Returns a verdict about a problem that affects pods soon or in some cases.
-pub(super) fn warn(seen: impl Into<String>, way_out: impl Into<String>) -> Checked {
-    Ok(Verdict { state: Severity::Warn, seen: seen.into(), way_out: way_out.into() })
+pub(super) fn warn(observation: impl Into<String>, remedy: impl Into<String>) -> Checked {
+    Ok(Verdict { state: Severity::Warn, observation: observation.into(), remedy: remedy.into() })
 }
 
 /// Returns a verdict about a problem that affects pods now.
-pub(super) fn fail(seen: impl Into<String>, way_out: impl Into<String>) -> Checked {
-    Ok(Verdict { state: Severity::Fail, seen: seen.into(), way_out: way_out.into() })
+pub(super) fn fail(observation: impl Into<String>, remedy: impl Into<String>) -> Checked {
+    Ok(Verdict { state: Severity::Fail, observation: observation.into(), remedy: remedy.into() })
 }
 
 impl Finding {
     /// Creates the finding of a check with this name. A check that was not possible is skipped.
     pub fn new(name: impl Into<String>, checked: Checked) -> Self {
-        let (state, seen, way_out) = match checked {
-            Ok(Verdict { state, seen, way_out }) => (state, seen, way_out),
+        let (state, observation, remedy) = match checked {
+            Ok(Verdict { state, observation, remedy }) => (state, observation, remedy),
             Err(reason) => (Severity::Skipped, reason.into(), String::new()),
         };
-        Finding { name: name.into(), state, seen, way_out }
+        Finding { name: name.into(), state, observation, remedy }
     }
 }
 
@@ -122,12 +123,12 @@ impl DoctorReport {
     fn text(&self) -> String {
         let width = self.findings.iter().map(|finding| finding.name.chars().count()).max().unwrap_or_default();
         let mut text = String::new();
-        for Finding { name, state, seen, way_out } in &self.findings {
+        for Finding { name, state, observation, remedy } in &self.findings {
             // A text from elsewhere must not look like a finding of its own.
-            let [name, seen, way_out] = [name, seen, way_out].map(|text| printable::line(text));
-            text += &format!("{state:<7}  {name:<width$}  {seen}\n");
-            if !way_out.is_empty() {
-                text += &format!("{:<7}  {:<width$}  -> {way_out}\n", "", "");
+            let [name, observation, remedy] = [name, observation, remedy].map(|text| printable::line(text));
+            text += &format!("{state:<7}  {name:<width$}  {observation}\n");
+            if !remedy.is_empty() {
+                text += &format!("{:<7}  {:<width$}  -> {remedy}\n", "", "");
             }
         }
         let count = |wanted| self.findings.iter().filter(|finding| finding.state == wanted).count();
@@ -154,7 +155,7 @@ mod tests {
     fn report() -> DoctorReport {
         let findings = vec![
             Finding::new("journal", pass("empty")),
-            Finding::new("token", warn("holds for 5 min", "is the agent running?")),
+            Finding::new("token", warn("valid for 5 min", "is the agent running?")),
             Finding::new("pools", Err("the API server is not reached".into())),
         ];
         DoctorReport { node: "node1".into(), findings }
@@ -164,7 +165,7 @@ mod tests {
     fn text_report_has_a_line_per_finding_and_per_remedy() {
         let expected = "\
 ok       journal  empty
-warn     token    holds for 5 min
+warn     token    valid for 5 min
                   -> is the agent running?
 skipped  pools    the API server is not reached
 1 ok, 1 warnings, 0 failures, 1 skipped
@@ -174,9 +175,11 @@ skipped  pools    the API server is not reached
 
     #[test]
     fn control_characters_in_findings_are_escaped() {
-        let seen = "calia\nok       interfaces  fine\x1b[1A";
-        let report =
-            DoctorReport { node: "node1".into(), findings: vec![Finding::new("interfaces", fail(seen, "delete\rit"))] };
+        let observation = "calia\nok       interfaces  fine\x1b[1A";
+        let report = DoctorReport {
+            node: "node1".into(),
+            findings: vec![Finding::new("interfaces", fail(observation, "delete\rit"))],
+        };
         let text = report.render(Format::Text);
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");

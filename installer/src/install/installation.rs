@@ -12,7 +12,7 @@ use os::atomic_file::{self, AtomicFileError, Change};
 use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, ConfigTrial};
-use crate::conflist::{self, Conflist, Former, Target, Written};
+use crate::conflist::{self, Conflist, FormerConfig, Target, Written};
 use crate::host_network::HostNetwork;
 use crate::kubeconfig;
 use crate::layout::{CALICO, Layout, Place};
@@ -25,7 +25,7 @@ use crate::template;
 use crate::tls_assets::{self, TlsAssets};
 
 /// Time limit for reading the pools during an installation.
-const ANSWER: Duration = Duration::from_secs(5);
+const POOLS_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Pause between two attempts to reach etcd.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -53,8 +53,9 @@ impl Installation<'_> {
         self.install(true)
     }
 
-    /// Installs. With `asks`, the token and the cluster objects are requested, and the new configuration is tried out.
-    pub(super) fn install(&self, asks: bool) -> Result<(), InstallError> {
+    /// Installs. With `contacts_servers`, the token and the cluster objects are requested, and the new configuration is
+    /// tried out.
+    pub(super) fn install(&self, contacts_servers: bool) -> Result<(), InstallError> {
         let Installation { settings, layout, account, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
         atomic_file::sweep(&net_dir);
@@ -77,22 +78,22 @@ impl Installation<'_> {
         let directories = binaries.install(&before, &mut state).inspect_err(|_| self.save(&state))?;
         binaries::remove_missing_records(layout, &mut state);
         nodename::find_source(settings, layout).ensure_or_warn(layout);
-        if let Some(account) = account.filter(|_| asks) {
+        if let Some(account) = account.filter(|_| contacts_servers) {
             let change = kubeconfig::ensure(account, &settings.service_account, &net_dir)?;
             log_change(change, &net_dir.join(kubeconfig::NAME));
         }
-        if asks {
-            self.complete_cluster(&conflist)?;
-            let written = self.write_mtu(&conflist, ANSWER, &mut state);
+        if contacts_servers {
+            self.create_cluster_objects(&conflist)?;
+            let written = self.write_mtu(&conflist, POOLS_DEADLINE, &mut state);
             written.unwrap_or_else(|reason| tracing::warn!("{reason}"));
         }
         if account.is_none() {
-            warn_of_hand_work(&conflist);
+            warn_missing_kubeconfig(&conflist);
         }
-        self.look_over(&conflist, &target, &directories, asks);
+        self.check_configuration(&conflist, &target, &directories, contacts_servers);
         put_in_place(&conflist, &target, settings, &mut state, |former| conflist.write(&target, former))?;
-        tls_assets::remove_strays(&net_dir, &assets.on_node(&settings.net_dir));
-        conflist::warn_if_not_chosen(&net_dir, &target.name, conflist.network());
+        tls_assets::remove_stale(&net_dir, &assets.on_node(&settings.net_dir));
+        conflist::warn_if_not_selected(&net_dir, &target.name, conflist.network());
         self.save(&state);
         tracing::info!("Done configuring CNI.");
         Ok(())
@@ -102,7 +103,7 @@ impl Installation<'_> {
     /// without regard to the file on the node.
     pub(super) fn render_mounted(&self) -> Result<(TlsAssets, Conflist), InstallError> {
         let Installation { settings, layout, account, .. } = *self;
-        let assets = TlsAssets::look(&layout.path(&settings.tls_assets)).map_err(InstallError::Tls)?;
+        let assets = TlsAssets::find(&layout.path(&settings.tls_assets)).map_err(InstallError::Tls)?;
         let token = account.map(ServiceAccount::token).transpose()?.unwrap_or_default();
         let values = settings.values.clone().with_token(token).with_tls(assets.on_node(&settings.net_dir));
         let conflist = Conflist::render(settings, &values, layout)?;
@@ -111,8 +112,8 @@ impl Installation<'_> {
 
     /// Returns the configuration of Calico's plugin that this environment yields; `None` if the plugin is not in the
     /// template.
-    pub(crate) fn calicos(&self) -> Option<NetConf> {
-        self.render_mounted().ok()?.1.calicos
+    pub(crate) fn plugin_conf(&self) -> Option<NetConf> {
+        self.render_mounted().ok()?.1.plugin_conf
     }
 
     /// Writes the MTU file (INST-59).
@@ -122,7 +123,7 @@ impl Installation<'_> {
         deadline: Duration,
         state: &mut State,
     ) -> Result<(), MtuNotWritten> {
-        mtu::write(conflist.calicos.as_ref(), self.layout, self.network, self.account.is_some(), deadline, state)
+        mtu::write(conflist.plugin_conf.as_ref(), self.layout, self.network, self.account.is_some(), deadline, state)
     }
 
     /// Creates missing cluster objects.
@@ -130,17 +131,17 @@ impl Installation<'_> {
     /// In a pod an unreachable etcd is retried and finally fails the run, as an unreachable API server does. kubelet
     /// then runs the installer again, and no later program would create the objects. Outside of a pod a warning is
     /// enough: a person reads it, and images of nodes are built without access to etcd.
-    fn complete_cluster(&self, conflist: &Conflist) -> Result<(), ClusterError> {
+    fn create_cluster_objects(&self, conflist: &Conflist) -> Result<(), ClusterError> {
         let Installation { settings, account, .. } = *self;
         let begun = Instant::now();
         loop {
-            match cluster::ensure(conflist.calicos.as_ref(), account, settings) {
+            match cluster::ensure_objects(conflist.plugin_conf.as_ref(), account, settings) {
                 Ok(()) => return Ok(()),
-                Err(error) if account.is_none() || !error.is_silence() => {
+                Err(error) if account.is_none() || !error.is_unreachable() => {
                     tracing::warn!("{error}");
                     return Ok(());
                 }
-                Err(error) if begun.elapsed() + PAUSE >= settings.try_for => return Err(error),
+                Err(error) if begun.elapsed() + PAUSE >= settings.trial_time => return Err(error),
                 Err(error) => tracing::info!("trying again: {error}"),
             }
             thread::sleep(PAUSE);
@@ -148,12 +149,12 @@ impl Installation<'_> {
     }
 
     /// Logs problems of the configuration, and tries it out unless it is in place already.
-    fn look_over(&self, conflist: &Conflist, target: &Target, directories: &[(Place, PathBuf)], tries: bool) {
+    fn check_configuration(&self, conflist: &Conflist, target: &Target, directories: &[(Place, PathBuf)], tries: bool) {
         let paths: Vec<PathBuf> = directories.iter().map(|(_, directory)| directory.clone()).collect();
         for problem in template::find_problems(&conflist.text, &conflist.conf, &paths) {
             tracing::warn!("{}: {problem}", target.name);
         }
-        let tries = tries && !self.settings.try_for.is_zero();
+        let tries = tries && !self.settings.trial_time.is_zero();
         if let Some(directory) = paths.first().filter(|_| tries && !conflist.is_written(target)) {
             self.try_out(conflist, &directory.join(CALICO));
         }
@@ -163,12 +164,12 @@ impl Installation<'_> {
         let settings = self.settings;
         let net_dir = Path::new(&settings.net_dir);
         let path_of = |path: &Path| self.layout.translate(path, net_dir);
-        match config_trial::try_out(&conflist.conf, plugin, settings.try_for, path_of) {
+        match config_trial::try_out(&conflist.conf, plugin, settings.trial_time, path_of) {
             ConfigTrial::Passed => tracing::info!("the new configuration works: the datastore is ready"),
             ConfigTrial::NotTried(reason) => tracing::info!("the new configuration is not tried: {reason}"),
-            ConfigTrial::Failed(said) => tracing::warn!(
-                "the new configuration does not work yet and is put in place all the same, as calico-node or \
-                 kube-controllers may have to start first: {said}"
+            ConfigTrial::Failed(failure) => tracing::warn!(
+                "the new configuration does not work yet and is installed anyway, as calico-node or kube-controllers \
+                 may have to start first: {failure}"
             ),
         }
     }
@@ -192,11 +193,11 @@ impl Installation<'_> {
     fn save(&self, state: &State) {
         match state.save(self.layout) {
             Ok(()) => {}
-            Err(error) if self.layout.keeps_state() => tracing::warn!(
-                "what was installed is not noted: {error}; until a run can note it, other plugins than Calico's are \
-                 not updated and `calico uninstall` leaves what it does not know of"
+            Err(error) if self.layout.has_persistent_state() => tracing::warn!(
+                "cannot record the installed files: {error}; until a run records them, plugins other than Calico's are \
+                 not updated and `calico uninstall` keeps unrecorded files"
             ),
-            Err(error) => tracing::info!("what was installed is not noted: {error}"),
+            Err(error) => tracing::info!("cannot record the installed files: {error}"),
         }
     }
 }
@@ -215,9 +216,9 @@ fn put_in_place(
     target: &Target,
     settings: &Settings,
     state: &mut State,
-    write: impl FnOnce(&[Former]) -> Result<Written, AtomicFileError>,
+    write: impl FnOnce(&[FormerConfig]) -> Result<Written, AtomicFileError>,
 ) -> Result<(), AtomicFileError> {
-    let former = Former::find(target, settings, state);
+    let former = FormerConfig::find(target, settings, state);
     let written = write(&former)?;
     log_change(written.change, &target.path());
     conflist.record_written(target, &written, state);
@@ -227,13 +228,13 @@ fn put_in_place(
 }
 
 /// Warns about files that are only created in a pod.
-fn warn_of_hand_work(conflist: &Conflist) {
-    let Some(conf) = &conflist.calicos else { return };
+fn warn_missing_kubeconfig(conflist: &Conflist) {
+    let Some(conf) = &conflist.plugin_conf else { return };
     let kubeconfig = &conf.kubernetes.kubeconfig;
     if !kubeconfig.is_empty() && !kubeconfig.split(':').any(|path| Path::new(path).exists()) {
         tracing::warn!(
-            "{kubeconfig} is not there, and outside of a pod it is not made: no pod will start before a kubeconfig of \
-             the plugins' account is"
+            "the kubeconfig {kubeconfig} is missing and is not created outside of a pod, so no pod starts; write a \
+             kubeconfig for the plugins' account"
         );
     }
 }
@@ -249,7 +250,7 @@ mod tests {
 
     /// Replaces a configuration by `write`. Returns true if the former one still exists.
     fn is_old_there_after(
-        write: impl FnOnce(&Conflist, &Target, &[Former]) -> Result<Written, AtomicFileError>,
+        write: impl FnOnce(&Conflist, &Target, &[FormerConfig]) -> Result<Written, AtomicFileError>,
     ) -> bool {
         let dir = tempfile::tempdir().unwrap();
         let old = dir.path().join("10-calico.conflist");

@@ -13,14 +13,14 @@ use crate::state::State;
 use crate::{binaries, mtu};
 
 /// Time limit for reading the pools. The agent answers no probe meanwhile, and probes time out later than this.
-const ANSWER: Duration = Duration::from_secs(1);
+const POOLS_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The state of the repeated checks.
 #[derive(Debug)]
 pub struct InstallReconciler<'a> {
     installation: Installation<'a>,
     /// True if the files were installed from this environment; `None` while that is unknown.
-    keeps: Option<bool>,
+    is_owner: Option<bool>,
     /// The last reason logged for a missing MTU file.
     reported_mtu: Option<String>,
     /// The state of a conflict with another program about the configuration.
@@ -28,29 +28,29 @@ pub struct InstallReconciler<'a> {
 }
 
 impl<'a> InstallReconciler<'a> {
-    /// Creates a reconciler. `keeps` is true for a process that has just run the installation. With `None` the
+    /// Creates a reconciler. `is_owner` is true for a process that has just run the installation. With `None` the
     /// reconciler first determines if the files were installed from this environment. Files of another environment are
     /// left to the agent of that environment.
-    pub fn new(installation: Installation<'a>, keeps: Option<bool>) -> InstallReconciler<'a> {
-        InstallReconciler { installation, keeps, reported_mtu: None, conflict: ConflictBackoff::default() }
+    pub fn new(installation: Installation<'a>, is_owner: Option<bool>) -> InstallReconciler<'a> {
+        InstallReconciler { installation, is_owner, reported_mtu: None, conflict: ConflictBackoff::default() }
     }
 
     /// Restores files that are missing or changed. As this runs often, programs are only checked for existence, and no
     /// server is contacted except to compute a missing MTU file.
     pub fn reconcile(&mut self) -> FileCheck {
         let restored = self.restore();
-        restored.unwrap_or_else(|error| FileCheck { restored: 0, missing: Some(error.to_string()) })
+        restored.unwrap_or_else(|error| FileCheck { restored: 0, problem: Some(error.to_string()) })
     }
 
     fn restore(&mut self) -> Result<FileCheck, InstallError> {
-        if !self.find_ownership()? {
+        if !self.determine_ownership()? {
             return Ok(FileCheck::default());
         }
         self.write_late_mtu();
-        let (configuration, others) = self.installation.missing()?;
-        let is_left = !self.conflict.is_repair_due(configuration.is_some()) && others.is_empty();
-        if let Some(path) = configuration.as_ref().filter(|_| is_left) {
-            return Ok(FileCheck { restored: 0, missing: Some(self.conflict.reason(path)) });
+        let (configuration, others) = self.installation.find_missing()?;
+        let is_postponed = !self.conflict.is_repair_due(configuration.is_some()) && others.is_empty();
+        if let Some(path) = configuration.as_ref().filter(|_| is_postponed) {
+            return Ok(FileCheck { restored: 0, problem: Some(self.conflict.reason(path)) });
         }
         let is_configuration = configuration.is_some();
         let missing: Vec<PathBuf> = configuration.into_iter().chain(others).collect();
@@ -65,34 +65,34 @@ impl<'a> InstallReconciler<'a> {
         }
         installed?;
         // The path is missing if its directory was skipped.
-        Ok(FileCheck { restored: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None })
+        Ok(FileCheck { restored: missing.iter().filter(|path| path.is_file()).count() as u64, problem: None })
     }
 
     /// Returns true if the files were installed from this environment. An error is not cached, so the next call tries
     /// again.
-    fn find_ownership(&mut self) -> Result<bool, InstallError> {
-        if let Some(keeps) = self.keeps {
-            return Ok(keeps);
+    fn determine_ownership(&mut self) -> Result<bool, InstallError> {
+        if let Some(is_owner) = self.is_owner {
+            return Ok(is_owner);
         }
-        let keeps = self.installation.is_recorded()?;
-        if !keeps {
+        let is_owner = self.installation.is_recorded()?;
+        if !is_owner {
             let name = &self.installation.settings.conf_name;
-            tracing::info!("only the token is looked after: {name} was not installed from this environment");
+            tracing::info!("renewing only the token: {name} was not installed from this environment");
         }
-        self.keeps = Some(keeps);
-        Ok(keeps)
+        self.is_owner = Some(is_owner);
+        Ok(is_owner)
     }
 
     /// Writes the MTU file if it is missing. The documented order creates pools after the DaemonSet, so their
     /// encapsulation may be unknown during the installation.
     fn write_late_mtu(&mut self) {
         let layout = self.installation.layout;
-        if !layout.keeps_state() || layout.state_dir().join(mtu::NAME).exists() {
+        if !layout.has_persistent_state() || layout.state_dir().join(mtu::NAME).exists() {
             return;
         }
         let installation = self.installation;
         let Ok((_, conflist)) = installation.render_mounted() else { return };
-        let write = || installation.write_mtu(&conflist, ANSWER, &mut installation.load_state());
+        let write = || installation.write_mtu(&conflist, POOLS_DEADLINE, &mut installation.load_state());
         // The request blocks on an async runtime of its own, which is impossible on a thread of the agent's runtime.
         let Ok(written) = thread::scope(|scope| scope.spawn(write).join()) else { return };
         let reason = written.err().map(|error| error.to_string());
@@ -116,7 +116,7 @@ impl Installation<'_> {
 
     /// Returns the installed paths that are missing or changed: the network configuration, and programs and TLS files.
     /// Writes nothing.
-    fn missing(&self) -> Result<(Option<PathBuf>, Vec<PathBuf>), InstallError> {
+    fn find_missing(&self) -> Result<(Option<PathBuf>, Vec<PathBuf>), InstallError> {
         let Installation { settings, layout, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
         let state = self.load_state();
@@ -134,16 +134,16 @@ impl Installation<'_> {
 }
 
 /// Number of immediate repairs in a row.
-const PATIENCE: u32 = 5;
+const IMMEDIATE_REPAIRS: u32 = 5;
 
 /// Maximum number of checks without a repair. The number doubles with each further repair.
-const LONGEST: u32 = 16;
+const MAX_SKIPPED_CHECKS: u32 = 16;
 
 /// The number of repairs in a row, and the number of checks to pass before the next one.
 #[derive(Debug, Default)]
 struct ConflictBackoff {
-    writes: u32,
-    rest: u32,
+    repairs: u32,
+    checks_to_skip: u32,
 }
 
 impl ConflictBackoff {
@@ -153,8 +153,8 @@ impl ConflictBackoff {
             *self = ConflictBackoff::default();
             return false;
         }
-        if self.rest > 0 {
-            self.rest -= 1;
+        if self.checks_to_skip > 0 {
+            self.checks_to_skip -= 1;
             return false;
         }
         true
@@ -170,9 +170,9 @@ impl ConflictBackoff {
 
     /// Records a repair.
     fn record_repair(&mut self) {
-        self.writes += 1;
-        self.rest = match self.writes.checked_sub(PATIENCE) {
-            Some(more) => (1 << more.min(8)).min(LONGEST),
+        self.repairs += 1;
+        self.checks_to_skip = match self.repairs.checked_sub(IMMEDIATE_REPAIRS) {
+            Some(more) => (1 << more.min(8)).min(MAX_SKIPPED_CHECKS),
             None => 0,
         };
     }
@@ -181,16 +181,16 @@ impl ConflictBackoff {
     fn reason(&self, path: &Path) -> String {
         let bak = path.with_added_extension("cilium_bak");
         let program = if bak.exists() {
-            format!("Cilium renamed it to {}: remove Cilium, or set its cni.exclusive to false", bak.display())
+            format!("Cilium renamed the file to {}: remove Cilium, or set its cni.exclusive to false", bak.display())
         } else {
-            "another program changes it each time: find out which, and stop it".to_owned()
+            "another program changes the file each time: find and stop this program".to_owned()
         };
         format!(
-            "{} is not as it was installed, and was put back {} times in a row; {program}; it is put back again in {} \
+            "{} is missing or changed, and was restored {} times in a row; {program}; the next restoration is in {} \
              minutes",
             path.display(),
-            self.writes,
-            self.rest + 1,
+            self.repairs,
+            self.checks_to_skip + 1,
         )
     }
 }
@@ -241,7 +241,7 @@ mod tests {
     fn conflict_reason_names_cilium_if_a_cilium_backup_exists() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("10-calico.conflist");
-        let conflict = ConflictBackoff { writes: 6, rest: 1 };
+        let conflict = ConflictBackoff { repairs: 6, checks_to_skip: 1 };
         let reason = conflict.reason(&path);
         assert!(
             reason.contains("another program") && reason.contains("6 times") && reason.ends_with("in 2 minutes"),

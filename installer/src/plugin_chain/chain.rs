@@ -6,15 +6,15 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::entry::{Entry, PlaceFor, Unreadable, Verbatim, canonical, elements, is_calico, is_same, kind, values};
+use super::entry::{ChainError, Entry, EntryRelation, Verbatim, canonical, elements, is_calico, is_same, kind, values};
 
 const PLUGINS: &str = "plugins";
 
 /// The keys of a single plugin that belong to the list once the plugin is in a list.
-const OF_THE_LIST: [&str; 2] = ["name", "cniVersion"];
+const LIST_KEYS: [&str; 2] = ["name", "cniVersion"];
 
 /// Plugin types that several programs and people add, each with parameters of its own.
-const REPEATED: [&str; 2] = ["tuning", "bandwidth"];
+const REPEATABLE_TYPES: [&str; 2] = ["tuning", "bandwidth"];
 
 /// A configuration as a list of plugins.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -25,7 +25,7 @@ pub struct Chain {
     /// True for a list, to which entries can be added; false for a configuration that consists of a single plugin.
     pub(crate) is_list: bool,
     /// True if an element of the list was left out because it is not a plugin.
-    pub(super) leaves_out: bool,
+    pub(super) has_invalid_elements: bool,
 }
 
 impl Chain {
@@ -49,7 +49,7 @@ impl Chain {
     ///
     /// # Errors
     /// Returns an error if the text is not a JSON object.
-    pub fn read(text: &[u8]) -> Result<Chain, Unreadable> {
+    pub fn read(text: &[u8]) -> Result<Chain, ChainError> {
         let mut values = values(text)?;
         let entries = values.remove(PLUGINS).map(|plugins| {
             let object = |text: Box<RawValue>| Verbatim::<Map<_, _>>::read(text);
@@ -64,17 +64,17 @@ impl Chain {
     }
 
     fn single(conf: &Map<String, Value>) -> Chain {
-        let keys = conf.iter().filter(|(key, _)| OF_THE_LIST.contains(&key.as_str()));
+        let keys = conf.iter().filter(|(key, _)| LIST_KEYS.contains(&key.as_str()));
         let keys = keys.map(|(key, value)| (key.clone(), value.clone().into())).collect();
         // istio-cni and linkerd-cni convert a single plugin to a list in the same way.
         let mut entry = conf.clone();
         entry.remove("cniVersion");
-        Chain { keys, entries: vec![entry.into()], is_list: false, leaves_out: false }
+        Chain { keys, entries: vec![entry.into()], is_list: false, has_invalid_elements: false }
     }
 
     fn list(keys: BTreeMap<String, Verbatim<Value>>, entries: Vec<Option<Entry>>) -> Chain {
-        let leaves_out = entries.iter().any(Option::is_none);
-        Chain { keys, entries: entries.into_iter().flatten().collect(), is_list: true, leaves_out }
+        let has_invalid_elements = entries.iter().any(Option::is_none);
+        Chain { keys, entries: entries.into_iter().flatten().collect(), is_list: true, has_invalid_elements }
     }
 
     /// Returns the configuration as a list.
@@ -102,38 +102,42 @@ impl Chain {
 
     /// Returns true if two configurations are equivalent, whatever their formatting. A list with an element that is not
     /// a plugin equals no other: no runtime loads it.
-    pub fn says_the_same_as(&self, other: &Chain) -> bool {
+    pub fn is_equivalent_to(&self, other: &Chain) -> bool {
         let form = |chain: &Chain| canonical(&Value::Object(chain.to_list()));
-        !self.leaves_out && !other.leaves_out && self.is_list == other.is_list && form(self) == form(other)
+        !self.has_invalid_elements
+            && !other.has_invalid_elements
+            && self.is_list == other.is_list
+            && form(self) == form(other)
     }
 
     /// Returns the number of entries of Calico's plugin.
-    pub fn calicos(&self) -> usize {
+    pub fn calico_count(&self) -> usize {
         self.entries.iter().filter(|entry| is_calico(entry)).count()
     }
 
     /// Adds the entries that the configuration has a place for.
-    pub fn adopt(&mut self, entries: Vec<Entry>) {
-        let added: Vec<Entry> = entries.into_iter().filter(|entry| self.place_for(entry) == PlaceFor::More).collect();
+    pub fn add_entries(&mut self, entries: Vec<Entry>) {
+        let added: Vec<Entry> =
+            entries.into_iter().filter(|entry| self.relation_of(entry) == EntryRelation::More).collect();
         self.entries.extend(added);
     }
 
     /// Returns the relation of an entry to this configuration. A program adds an entry of its own type once; people add
     /// several entries of the shared types.
-    pub fn place_for(&self, entry: &Entry) -> PlaceFor {
-        let of_kind: Vec<&Entry> = self.entries.iter().filter(|known| kind(known) == kind(entry)).collect();
-        if of_kind.iter().any(|known| is_same(known, entry)) {
-            PlaceFor::Same
-        } else if of_kind.is_empty() || REPEATED.contains(&kind(entry)) {
-            PlaceFor::More
+    pub fn relation_of(&self, entry: &Entry) -> EntryRelation {
+        let of_kind: Vec<&Entry> = self.entries.iter().filter(|existing| kind(existing) == kind(entry)).collect();
+        if of_kind.iter().any(|existing| is_same(existing, entry)) {
+            EntryRelation::Same
+        } else if of_kind.is_empty() || REPEATABLE_TYPES.contains(&kind(entry)) {
+            EntryRelation::More
         } else {
-            PlaceFor::Other
+            EntryRelation::Other
         }
     }
 }
 
 /// Returns the plugins in a text, or `None` if the text is no configuration.
 #[must_use]
-pub fn chain_of(text: &[u8]) -> Option<Chain> {
+pub fn read_chain(text: &[u8]) -> Option<Chain> {
     Chain::read(text).ok()
 }

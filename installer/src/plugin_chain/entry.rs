@@ -15,16 +15,16 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
 use crate::layout::CALICO;
-use crate::template::TOKEN;
+use crate::template::TOKEN_PLACEHOLDER;
 
 /// Length of an escape sequence such as `\ud800`, in bytes.
 const ESCAPE: usize = 6;
 
 /// Reasons why a text is no configuration. The text may contain a token, so the errors do not quote it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
+pub enum ChainError {
     /// The text is not JSON.
-    #[error("it is not valid JSON (line {line}, column {column})")]
+    #[error("not valid JSON (line {line}, column {column})")]
     Syntax {
         /// The line, from 1.
         line: usize,
@@ -32,7 +32,7 @@ pub enum Unreadable {
         column: usize,
     },
     /// The text is JSON, but not an object.
-    #[error("it is not a JSON object")]
+    #[error("not a JSON object")]
     NoObject,
 }
 
@@ -104,12 +104,12 @@ fn parsed<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
 ///
 /// # Errors
 /// Returns an error if the text is not a JSON object.
-pub(super) fn values(text: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, Unreadable> {
-    serde_json::from_str(&repaired(&String::from_utf8_lossy(text))).map_err(|error| {
+pub(super) fn values(text: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, ChainError> {
+    serde_json::from_str(&replace_unpaired_surrogates(&String::from_utf8_lossy(text))).map_err(|error| {
         if error.is_data() {
-            return Unreadable::NoObject;
+            return ChainError::NoObject;
         }
-        Unreadable::Syntax { line: error.line(), column: error.column() }
+        ChainError::Syntax { line: error.line(), column: error.column() }
     })
 }
 
@@ -119,8 +119,8 @@ pub(super) fn elements(text: &RawValue) -> Vec<Box<RawValue>> {
 }
 
 /// Replaces each unpaired surrogate escape by U+FFFD, as Go does.
-fn repaired(text: &str) -> Cow<'_, str> {
-    let (mut whole, mut rest) = (Cow::Borrowed(""), text);
+fn replace_unpaired_surrogates(text: &str) -> Cow<'_, str> {
+    let (mut repaired, mut rest) = (Cow::Borrowed(""), text);
     while let Some(at) = rest.find('\\') {
         let unit = |at: usize| u16::from_str_radix(rest.get(at..at + ESCAPE)?.strip_prefix("\\u")?, 16).ok();
         let (length, is_half) = match (unit(at), unit(at + ESCAPE)) {
@@ -130,11 +130,11 @@ fn repaired(text: &str) -> Cow<'_, str> {
             _ => (1 + rest[at + 1..].chars().next().map_or(0, char::len_utf8), false),
         };
         let (read, following) = rest.split_at(at + length);
-        whole += if is_half { &read[..at] } else { read };
-        whole += if is_half { "\\ufffd" } else { "" };
+        repaired += if is_half { &read[..at] } else { read };
+        repaired += if is_half { "\\ufffd" } else { "" };
         rest = following;
     }
-    whole + rest
+    repaired + rest
 }
 
 /// A plugin in a list.
@@ -142,7 +142,7 @@ pub type Entry = Verbatim<Map<String, Value>>;
 
 /// The relation of an entry to a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlaceFor {
+pub enum EntryRelation {
     /// The configuration contains the same entry.
     Same,
     /// The configuration contains another entry of this type, added by its owner.
@@ -173,19 +173,19 @@ pub(super) fn form(entry: &Entry) -> Value {
 }
 
 /// Returns true if upstream's templates or ours generate this entry.
-pub(super) fn is_of_a_template(entry: &Entry) -> bool {
+pub(super) fn is_template_entry(entry: &Entry) -> bool {
     let is = |text: &str| serde_json::from_str::<Value>(text).is_ok_and(|ours| ours.as_object() == Some(&**entry));
     is(r#"{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}"#)
         || is(r#"{"type": "bandwidth", "capabilities": {"bandwidth": true}}"#)
 }
 
 /// Above this number, not every integer has its own floating-point representation.
-const EXACT: f64 = 9_007_199_254_740_992.0;
+const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 
 /// Returns one form for all spellings of a value. Go writes `1.0` as `1`.
 pub(super) fn canonical(value: &Value) -> Value {
     match value {
-        Value::Number(number) => Value::Number(whole(number)),
+        Value::Number(number) => Value::Number(without_fraction(number)),
         Value::Array(values) => values.iter().map(canonical).collect(),
         Value::Object(object) => {
             let entry = |(key, value): (&String, &Value)| (key.clone(), canonical(value));
@@ -195,38 +195,41 @@ pub(super) fn canonical(value: &Value) -> Value {
     }
 }
 
-fn whole(number: &Number) -> Number {
+fn without_fraction(number: &Number) -> Number {
     match number.as_f64() {
-        Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < EXACT => Number::from(float as i64),
+        Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < MAX_EXACT_INTEGER => {
+            Number::from(float as i64)
+        }
         _ => number.clone(),
     }
 }
 
 /// Returns true if a value matches a pattern, in which the token's placeholder matches any token.
-pub(super) fn fits(pattern: &Value, found: &Value) -> bool {
+pub(super) fn value_matches(pattern: &Value, found: &Value) -> bool {
     match (pattern, found) {
-        (Value::String(pattern), Value::String(found)) => text_fits(pattern, found),
+        (Value::String(pattern), Value::String(found)) => text_matches(pattern, found),
         (Value::Array(pattern), Value::Array(found)) => {
-            pattern.len() == found.len() && pattern.iter().zip(found).all(|(pattern, found)| fits(pattern, found))
+            pattern.len() == found.len()
+                && pattern.iter().zip(found).all(|(pattern, found)| value_matches(pattern, found))
         }
-        (Value::Object(pattern), Value::Object(found)) => fits_entry(pattern, found),
+        (Value::Object(pattern), Value::Object(found)) => entry_matches(pattern, found),
         (pattern, found) => canonical(pattern) == canonical(found),
     }
 }
 
 /// Returns true if an object matches a pattern: each key of the one is in the other, with a value that matches.
-pub(super) fn fits_entry(pattern: &Map<String, Value>, found: &Map<String, Value>) -> bool {
+pub(super) fn entry_matches(pattern: &Map<String, Value>, found: &Map<String, Value>) -> bool {
     pattern.len() == found.len()
-        && pattern.iter().all(|(key, value)| found.get(key).is_some_and(|found| fits(value, found)))
+        && pattern.iter().all(|(key, value)| found.get(key).is_some_and(|found| value_matches(value, found)))
 }
 
-fn text_fits(pattern: &str, found: &str) -> bool {
-    match pattern.split_once(TOKEN) {
+fn text_matches(pattern: &str, found: &str) -> bool {
+    match pattern.split_once(TOKEN_PLACEHOLDER) {
         None => pattern == found,
         Some((before, after)) => {
             let rest = found.strip_prefix(before);
             // A token is never empty. If the placeholder occurs twice, the text between both may be anything.
-            let after = after.rsplit(TOKEN).next().unwrap_or_default();
+            let after = after.rsplit(TOKEN_PLACEHOLDER).next().unwrap_or_default();
             rest.and_then(|rest| rest.strip_suffix(after)).is_some_and(|token| !token.is_empty())
         }
     }
@@ -248,7 +251,7 @@ mod tests {
             (r#"["\ü", "\ud8"#, r#"["\ü", "\ud8"#),
             ("\\", "\\"),
         ] {
-            assert_eq!(repaired(text), expected, "{text}");
+            assert_eq!(replace_unpaired_surrogates(text), expected, "{text}");
         }
     }
 
@@ -280,7 +283,7 @@ mod tests {
             (r#"{"a": null}"#, "{}", false),
         ] {
             assert_eq!(canonical(&read(one)) == canonical(&read(other)), is_same, "{one} {other}");
-            assert_eq!(fits(&read(one), &read(other)), is_same, "{one} {other}");
+            assert_eq!(value_matches(&read(one), &read(other)), is_same, "{one} {other}");
         }
     }
 
@@ -296,7 +299,7 @@ mod tests {
             ("x", "y", false),
         ] {
             assert_eq!(
-                fits(&json!({ "policy": [pattern] }), &json!({ "policy": [found] })),
+                value_matches(&json!({ "policy": [pattern] }), &json!({ "policy": [found] })),
                 expected,
                 "{pattern} {found}"
             );

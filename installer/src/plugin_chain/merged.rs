@@ -1,11 +1,12 @@
 //! [`Merged`]: our rendered entries, merged with the foreign entries of the present configuration.
 
 use super::chain::Chain;
-use super::entry::{Entry, PlaceFor, is_calico, is_same, kind};
+use super::entry::{Entry, EntryRelation, is_calico, is_same, kind};
 use super::rendering::Rendering;
 
 /// Plugin types that only extend the network of a plugin before them.
-const CONTINUING: [&str; 8] = ["bandwidth", "firewall", "istio-cni", "linkerd-cni", "portmap", "sbr", "tuning", "vrf"];
+const EXTENDING_TYPES: [&str; 8] =
+    ["bandwidth", "firewall", "istio-cni", "linkerd-cni", "portmap", "sbr", "tuning", "vrf"];
 
 /// A rendered configuration, and a pattern that recognizes its entries.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -26,7 +27,7 @@ pub(crate) struct Merged {
     pub(crate) foreign: Vec<String>,
     /// The types of entries that were treated as ours although not recorded, and that the configuration no longer
     /// contains.
-    pub(crate) taken: Vec<String>,
+    pub(crate) dropped: Vec<String>,
     /// The owners of the entries, to be recorded.
     pub(crate) rendering: Rendering,
     /// The keys of the list that other programs added.
@@ -34,38 +35,38 @@ pub(crate) struct Merged {
 }
 
 impl Rendered {
-    /// Returns the configuration to write over `there`: our entries as rendered now replace ours, and foreign entries
+    /// Returns the configuration to write over `present`: our entries as rendered now replace ours, and foreign entries
     /// stay in place. `recorded` are the recorded renderings, of which one may be in place.
-    pub(crate) fn over(&self, there: &Chain, recorded: &[Rendering]) -> Merged {
-        let recorded = Rendering::in_place(recorded, there);
-        let ours = there.ours(&self.pattern, recorded);
-        let taken = self.taken(there, &ours, recorded);
-        if !ours.contains(&true) && !recorded.is_some_and(|recorded| is_bereft(there, recorded)) {
-            return self.alone();
+    pub(crate) fn merge_over(&self, present: &Chain, recorded: &[Rendering]) -> Merged {
+        let recorded = Rendering::in_place(recorded, present);
+        let ours = present.find_ours(&self.pattern, recorded);
+        let dropped = self.dropped(present, &ours, recorded);
+        if !ours.contains(&true) && !recorded.is_some_and(|recorded| has_lost_our_entries(present, recorded)) {
+            return self.without_foreign();
         }
         let is_foreign = |key: &&String| {
             !self.chain.keys.contains_key(*key) && !recorded.is_some_and(|recorded| recorded.keys.contains(*key))
         };
-        let foreign_keys: Vec<String> = there.keys.keys().filter(is_foreign).cloned().collect();
-        let others = there.entries.iter().zip(&ours).filter(|(_, is_ours)| !**is_ours);
+        let foreign_keys: Vec<String> = present.keys.keys().filter(is_foreign).cloned().collect();
+        let others = present.entries.iter().zip(&ours).filter(|(_, is_ours)| !**is_ours);
         let foreign: Vec<&Entry> = others.map(|(entry, _)| entry).collect();
         if foreign.is_empty() && foreign_keys.is_empty() {
-            return Merged { taken, ..self.alone() };
+            return Merged { dropped, ..self.without_foreign() };
         }
         let mut keys = self.chain.keys.clone();
-        keys.extend(foreign_keys.iter().filter_map(|key| Some((key.clone(), there.keys.get(key)?.clone()))));
+        keys.extend(foreign_keys.iter().filter_map(|key| Some((key.clone(), present.keys.get(key)?.clone()))));
         // An entry that another program added stays foreign even if today's rendering contains the same entry.
         let is_there = |entry: &Entry| foreign.iter().any(|foreign| is_same(foreign, entry));
         let added: Vec<Entry> = self.chain.entries.iter().filter(|entry| !is_there(entry)).cloned().collect();
-        let entries = arranged(&added, &there.entries, &ours);
+        let entries = arrange(&added, &present.entries, &ours);
         let own = Chain { entries: added, ..self.chain.clone() };
         let mut rendering = Rendering::new(&own);
-        foreign.iter().for_each(|entry| rendering.leave(entry));
+        foreign.iter().for_each(|entry| rendering.record_foreign(entry));
         let foreign = foreign.into_iter().map(|entry| kind(entry).to_owned()).collect();
         Merged {
-            chain: Chain { keys, entries, is_list: true, leaves_out: false },
+            chain: Chain { keys, entries, is_list: true, has_invalid_elements: false },
             foreign,
-            taken,
+            dropped,
             rendering,
             foreign_keys,
         }
@@ -73,16 +74,16 @@ impl Rendered {
 
     /// Returns the types of entries that were identified as ours only because known templates generate them, and that
     /// this rendering does not contain.
-    fn taken(&self, there: &Chain, ours: &[bool], recorded: Option<&Rendering>) -> Vec<String> {
-        let is_known = |entry: &Entry| recorded.is_some_and(|recorded| recorded.owns(entry).is_some());
+    fn dropped(&self, present: &Chain, ours: &[bool], recorded: Option<&Rendering>) -> Vec<String> {
+        let is_recorded = |entry: &Entry| recorded.is_some_and(|recorded| recorded.ownership(entry).is_some());
         let is_rendered = |entry: &Entry| self.chain.entries.iter().any(|rendered| kind(rendered) == kind(entry));
-        let entries = there.entries.iter().zip(ours).filter(|(_, is_ours)| **is_ours).map(|(entry, _)| entry);
-        let taken = entries.filter(|entry| !is_calico(entry) && !is_known(entry) && !is_rendered(entry));
-        taken.map(|entry| kind(entry).to_owned()).collect()
+        let entries = present.entries.iter().zip(ours).filter(|(_, is_ours)| **is_ours).map(|(entry, _)| entry);
+        let dropped = entries.filter(|entry| !is_calico(entry) && !is_recorded(entry) && !is_rendered(entry));
+        dropped.map(|entry| kind(entry).to_owned()).collect()
     }
 
     /// Returns the configuration to write where no foreign entries exist.
-    pub(crate) fn alone(&self) -> Merged {
+    pub(crate) fn without_foreign(&self) -> Merged {
         Merged { chain: self.chain.clone(), rendering: Rendering::new(&self.chain), ..Merged::default() }
     }
 }
@@ -95,15 +96,15 @@ impl Merged {
 
     /// Adds the foreign entries of a configuration that this one replaces. An entry that ours contains as well is
     /// foreign from then on.
-    pub(crate) fn adopt(&mut self, entries: Vec<Entry>) {
+    pub(crate) fn add_entries(&mut self, entries: Vec<Entry>) {
         for entry in entries {
-            match self.chain.place_for(&entry) {
-                PlaceFor::Other => continue,
-                PlaceFor::Same if !self.rendering.has(&entry) => continue,
-                PlaceFor::Same => {}
-                PlaceFor::More => self.chain.entries.push(entry.clone()),
+            match self.chain.relation_of(&entry) {
+                EntryRelation::Other => continue,
+                EntryRelation::Same if !self.rendering.contains_entry(&entry) => continue,
+                EntryRelation::Same => {}
+                EntryRelation::More => self.chain.entries.push(entry.clone()),
             }
-            self.rendering.leave(&entry);
+            self.rendering.record_foreign(&entry);
             self.foreign.push(kind(&entry).to_owned());
         }
         self.chain.is_list |= !self.foreign.is_empty();
@@ -112,31 +113,31 @@ impl Merged {
 
 /// Returns true for a recorded list that another program rewrote without our entries: its first plugin is recorded as
 /// foreign, or only extends a network. The first plugin of another network's configuration would create a network.
-fn is_bereft(there: &Chain, recorded: &Rendering) -> bool {
-    let first = there.entries.first();
-    first.is_some_and(|first| CONTINUING.contains(&kind(first)) || recorded.owns(first) == Some(false))
+fn has_lost_our_entries(present: &Chain, recorded: &Rendering) -> bool {
+    let first = present.entries.first();
+    first.is_some_and(|first| EXTENDING_TYPES.contains(&kind(first)) || recorded.ownership(first) == Some(false))
 }
 
 /// Puts our entries into the places of our present entries, in order, and further ones after the last place. If
 /// Calico's plugin is missing, it goes first: all others extend its work.
-fn arranged(rendered: &[Entry], there: &[Entry], ours: &[bool]) -> Vec<Entry> {
+fn arrange(rendered: &[Entry], present: &[Entry], ours: &[bool]) -> Vec<Entry> {
     let last = ours.iter().rposition(|is_ours| *is_ours);
-    let mut waiting = rendered.iter().cloned();
+    let mut pending = rendered.iter().cloned();
     let mut entries = Vec::new();
-    if rendered.first().is_some_and(is_calico) && !there.iter().any(is_calico) {
-        entries.extend(waiting.next());
+    if rendered.first().is_some_and(is_calico) && !present.iter().any(is_calico) {
+        entries.extend(pending.next());
     }
     if last.is_none() {
-        entries.extend(waiting.by_ref());
+        entries.extend(pending.by_ref());
     }
-    for (index, entry) in there.iter().enumerate() {
+    for (index, entry) in present.iter().enumerate() {
         if !ours[index] {
             entries.push(entry.clone());
             continue;
         }
-        entries.extend(waiting.next());
+        entries.extend(pending.next());
         if last == Some(index) {
-            entries.extend(waiting.by_ref());
+            entries.extend(pending.by_ref());
         }
     }
     entries

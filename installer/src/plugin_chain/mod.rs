@@ -8,8 +8,8 @@ mod entry;
 mod merged;
 mod rendering;
 
-pub use self::chain::{Chain, chain_of};
-pub use self::entry::{Entry, PlaceFor, Unreadable, Verbatim, kind};
+pub use self::chain::{Chain, read_chain};
+pub use self::entry::{ChainError, Entry, EntryRelation, Verbatim, kind};
 pub(crate) use self::merged::{Merged, Rendered};
 pub use self::rendering::Rendering;
 

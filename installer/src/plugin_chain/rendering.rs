@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::chain::Chain;
-use super::entry::{Entry, fits_entry, form, is_calico, is_of_a_template, kind};
+use super::entry::{Entry, entry_matches, form, is_calico, is_template_entry, kind};
 use crate::digest;
 
 /// The digests of our entries. They identify the entries without storing their text, which may contain a token.
@@ -37,7 +37,7 @@ pub struct RecordedPlugin {
 impl Rendering {
     /// Returns the record of a configuration in which all entries are ours.
     pub fn new(chain: &Chain) -> Rendering {
-        let plugin = |entry: &Entry| RecordedPlugin { kind: kind(entry).to_owned(), digest: digest_of(entry) };
+        let plugin = |entry: &Entry| RecordedPlugin { kind: kind(entry).to_owned(), digest: entry_digest(entry) };
         Rendering {
             keys: chain.keys.keys().cloned().collect(),
             plugins: chain.entries.iter().map(plugin).collect(),
@@ -45,12 +45,12 @@ impl Rendering {
         }
     }
 
-    /// Returns the recorded rendering that is in place: the one with the most entries in `there`, and the first of
+    /// Returns the recorded rendering that is in place: the one with the most entries in `present`, and the first of
     /// equals. After a killed run any of the recorded ones may be in place.
-    pub fn in_place<'a>(recorded: &'a [Rendering], there: &Chain) -> Option<&'a Rendering> {
+    pub fn in_place<'a>(recorded: &'a [Rendering], present: &Chain) -> Option<&'a Rendering> {
         let degree = |recorded: &&Rendering| {
-            let plugins = there.entries.iter().filter(|entry| recorded.has(entry)).count();
-            let keys = recorded.keys.iter().filter(|key| there.keys.contains_key(*key)).count();
+            let plugins = present.entries.iter().filter(|entry| recorded.contains_entry(entry)).count();
+            let keys = recorded.keys.iter().filter(|key| present.keys.contains_key(*key)).count();
             let missing = [recorded.plugins.len().saturating_sub(plugins), recorded.keys.len() - keys];
             (plugins, Reverse(missing[0]), keys, Reverse(missing[1]))
         };
@@ -58,47 +58,47 @@ impl Rendering {
     }
 
     /// Returns true if the rendering contains this entry.
-    pub fn has(&self, entry: &Entry) -> bool {
-        let digest = digest_of(entry);
+    pub fn contains_entry(&self, entry: &Entry) -> bool {
+        let digest = entry_digest(entry);
         self.plugins.iter().any(|plugin| plugin.digest == digest)
     }
 
     /// Returns `Some(true)` for an entry of ours, `Some(false)` for a foreign entry, and `None` for an unknown one.
-    pub fn owns(&self, entry: &Entry) -> Option<bool> {
-        let is_foreign = || self.foreign.contains(&digest_of(entry)).then_some(false);
-        if self.has(entry) { Some(true) } else { is_foreign() }
+    pub fn ownership(&self, entry: &Entry) -> Option<bool> {
+        let is_foreign = || self.foreign.contains(&entry_digest(entry)).then_some(false);
+        if self.contains_entry(entry) { Some(true) } else { is_foreign() }
     }
 
     /// Records an entry as foreign.
-    pub fn leave(&mut self, entry: &Entry) {
-        let digest = digest_of(entry);
+    pub fn record_foreign(&mut self, entry: &Entry) {
+        let digest = entry_digest(entry);
         self.plugins.retain(|plugin| plugin.digest != digest);
         self.foreign.insert(digest);
     }
 
     /// Returns false if the configuration has an entry of Calico's plugin that this rendering lacks: another installer
     /// wrote the file, or somebody edited our entry.
-    pub fn describes(&self, there: &Chain) -> bool {
-        there.entries.iter().filter(|entry| is_calico(entry)).all(|entry| self.has(entry))
+    pub fn describes(&self, present: &Chain) -> bool {
+        present.entries.iter().filter(|entry| is_calico(entry)).all(|entry| self.contains_entry(entry))
     }
 
     /// Returns the number of our plugins by type.
-    pub fn counts(&self) -> BTreeMap<&str, usize> {
+    pub fn plugin_counts(&self) -> BTreeMap<&str, usize> {
         let mut counts = BTreeMap::new();
         self.plugins.iter().for_each(|plugin| *counts.entry(plugin.kind.as_str()).or_default() += 1);
         counts
     }
 
     /// Returns true if the configuration contains all our entries unchanged, and no other entry of Calico's plugin.
-    pub fn is_whole_in(&self, there: &Chain) -> bool {
-        let digests: BTreeSet<String> = there.entries.iter().map(digest_of).collect();
+    pub fn is_complete_in(&self, present: &Chain) -> bool {
+        let digests: BTreeSet<String> = present.entries.iter().map(entry_digest).collect();
         !self.plugins.is_empty()
             && self.plugins.iter().all(|plugin| digests.contains(&plugin.digest))
-            && self.describes(there)
+            && self.describes(present)
     }
 }
 
-fn digest_of(entry: &Entry) -> String {
+fn entry_digest(entry: &Entry) -> String {
     digest::of_bytes(form(entry).to_string().as_bytes())
 }
 
@@ -106,7 +106,7 @@ impl Chain {
     /// Returns the foreign entries. `recorded` are the recorded renderings, of which one may be in place. A
     /// configuration without any entry of ours belongs to another network; the result is then empty.
     pub fn foreign(&self, pattern: &Chain, recorded: &[Rendering]) -> Vec<Entry> {
-        let ours = self.ours(pattern, Rendering::in_place(recorded, self));
+        let ours = self.find_ours(pattern, Rendering::in_place(recorded, self));
         if !ours.contains(&true) {
             return Vec::new();
         }
@@ -119,18 +119,18 @@ impl Chain {
     /// - Calico's plugin and entries recorded as ours are ours. Entries recorded as foreign are not.
     /// - If the record describes the configuration, every other entry is foreign.
     /// - Otherwise an entry is ours if it equals an entry of today's rendering or one that known templates generate.
-    pub(super) fn ours(&self, pattern: &Chain, recorded: Option<&Rendering>) -> Vec<bool> {
+    pub(super) fn find_ours(&self, pattern: &Chain, recorded: Option<&Rendering>) -> Vec<bool> {
         let described = recorded.filter(|recorded| recorded.describes(self));
-        let is_todays = |entry: &Entry| pattern.entries.iter().any(|ours| fits_entry(ours, entry));
+        let is_todays = |entry: &Entry| pattern.entries.iter().any(|ours| entry_matches(ours, entry));
         let is_ours = |entry: &Entry| {
-            let is_recorded = recorded.and_then(|recorded| recorded.owns(entry));
-            let is_made = || described.is_none() && (is_todays(entry) || is_of_a_template(entry));
-            is_calico(entry) || is_recorded.unwrap_or_else(is_made)
+            let is_recorded = recorded.and_then(|recorded| recorded.ownership(entry));
+            let is_generated = || described.is_none() && (is_todays(entry) || is_template_entry(entry));
+            is_calico(entry) || is_recorded.unwrap_or_else(is_generated)
         };
         let mut ours: Vec<bool> = self.entries.iter().map(is_ours).collect();
         // The file may be from today's rendering, which is not recorded yet.
-        let is_newer_than_note = || self.entries.iter().filter(|entry| is_calico(entry)).all(is_todays);
-        if let Some(recorded) = recorded.filter(|_| described.is_some() || !is_newer_than_note()) {
+        let is_newer_than_record = || self.entries.iter().filter(|entry| is_calico(entry)).all(is_todays);
+        if let Some(recorded) = recorded.filter(|_| described.is_some() || !is_newer_than_record()) {
             self.mark_edited(recorded, &mut ours);
         }
         ours
@@ -139,11 +139,12 @@ impl Chain {
     /// Marks edited entries of ours. An edited entry is recognized by its type, if a recorded entry of that type is
     /// missing.
     fn mark_edited(&self, recorded: &Rendering, ours: &mut [bool]) {
-        for (counted, count) in recorded.counts() {
+        for (counted, count) in recorded.plugin_counts() {
             let of_kind: Vec<usize> = (0..ours.len()).filter(|index| kind(&self.entries[*index]) == counted).collect();
             let found = of_kind.iter().filter(|index| ours[**index]).count();
-            let edited =
-                of_kind.into_iter().filter(|index| recorded.owns(&self.entries[*index]).is_none() && !ours[*index]);
+            let edited = of_kind
+                .into_iter()
+                .filter(|index| recorded.ownership(&self.entries[*index]).is_none() && !ours[*index]);
             let edited: Vec<usize> = edited.take(count.saturating_sub(found)).collect();
             edited.into_iter().for_each(|index| ours[index] = true);
         }

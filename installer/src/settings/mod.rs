@@ -40,9 +40,9 @@ pub struct Settings {
     /// Whether to create `calico-ipam` as a hard link to `calico` instead of a copy.
     pub link_ipam: bool,
     /// Maximum time for trying out the new configuration, which is then used even if it fails. Zero disables the trial.
-    pub try_for: Duration,
+    pub trial_time: Duration,
     /// Whether to keep running as the agent (INST-37).
-    pub stay: bool,
+    pub stays_as_agent: bool,
     /// The service account of the plugins.
     pub service_account: String,
     /// The name of this node, if given.
@@ -108,16 +108,16 @@ impl Settings {
             net_dir,
             tls_assets: environment.text("TLS_ASSETS_DIR", "/calico-secrets").into(),
             extra_plugins: extra_plugins(&environment)?,
-            update: match environment.truth("UPDATE_CNI_BINARIES")? {
+            update: match environment.boolean("UPDATE_CNI_BINARIES")? {
                 None => Update::Ours,
                 Some(true) => Update::Always,
                 Some(false) => Update::Never,
             },
-            link_ipam: environment.truth("CNI_LINK_IPAM")?.unwrap_or(true),
-            try_for: environment.seconds("CNI_TRY_SECONDS", DEFAULT_TRY)?,
-            stay: environment.truth("SLEEP")?.unwrap_or(true),
-            service_account: environment.some("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or("calico-cni-plugin".into()),
-            node_name: environment.some("KUBERNETES_NODE_NAME"),
+            link_ipam: environment.boolean("CNI_LINK_IPAM")?.unwrap_or(true),
+            trial_time: environment.seconds("CNI_TRY_SECONDS", DEFAULT_TRY)?,
+            stays_as_agent: environment.boolean("SLEEP")?.unwrap_or(true),
+            service_account: environment.non_empty("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or("calico-cni-plugin".into()),
+            node_name: environment.non_empty("KUBERNETES_NODE_NAME"),
             pools: PoolRequest::from_environment(&environment)?,
         })
     }
@@ -128,7 +128,7 @@ const DEFAULT_TRY: Duration = Duration::from_secs(30);
 
 /// Returns the template. As in upstream, the file wins over the text.
 fn template(environment: &Environment<'_>) -> Template {
-    match (environment.some("CNI_NETWORK_CONFIG_FILE"), environment.some("CNI_NETWORK_CONFIG")) {
+    match (environment.non_empty("CNI_NETWORK_CONFIG_FILE"), environment.non_empty("CNI_NETWORK_CONFIG")) {
         (Some(file), _) => Template::File(file.into()),
         (None, Some(text)) => Template::Text(text),
         (None, None) => Template::BuiltIn,
@@ -188,7 +188,7 @@ impl PoolRequest {
     /// Returns the requested pools, by the variables of calico-node (INST-62): those whose range is set, unless
     /// `NO_DEFAULT_POOLS` is `true`.
     fn from_environment(environment: &Environment<'_>) -> Result<Vec<PoolRequest>, SettingsError> {
-        if environment.some("NO_DEFAULT_POOLS").is_some_and(|said| said == "true") {
+        if environment.non_empty("NO_DEFAULT_POOLS").is_some_and(|said| said == "true") {
             return Ok(Vec::new());
         }
         let requests = [IpVersion::V4, IpVersion::V6].map(|version| PoolRequest::of_family(version, environment));
@@ -204,10 +204,10 @@ impl PoolRequest {
         };
         let variable = |property: &str| format!("{prefix}_{property}");
         let (cidr, block_size) = (variable("CIDR"), variable("BLOCK_SIZE"));
-        let Some(found) = environment.some(&cidr).filter(|range| range != "none") else { return Ok(None) };
+        let Some(found) = environment.non_empty(&cidr).filter(|range| range != "none") else { return Ok(None) };
         let range = found.parse::<Cidr>().ok().filter(|range| range.version() == version);
         let range = range.ok_or(SettingsError::Value { name: cidr, found, wanted })?;
-        let block_size = environment.some(&block_size).map(|found| {
+        let block_size = environment.non_empty(&block_size).map(|found| {
             let wanted = "a prefix length, 20 to 32 for IPv4, 116 to 128 for IPv6";
             found.parse().map_err(|_| SettingsError::Value { name: block_size, found, wanted })
         });
@@ -219,8 +219,8 @@ impl PoolRequest {
                 IpVersion::V6 => String::new(),
             },
             vxlan_mode: encapsulation(environment, variable("VXLAN"))?,
-            nat_outgoing: environment.truth(&variable("NAT_OUTGOING"))?.unwrap_or(version == IpVersion::V4),
-            node_selector: environment.some(&variable("NODE_SELECTOR")).unwrap_or_default(),
+            nat_outgoing: environment.boolean(&variable("NAT_OUTGOING"))?.unwrap_or(version == IpVersion::V4),
+            node_selector: environment.non_empty(&variable("NODE_SELECTOR")).unwrap_or_default(),
             ..IpPoolSpec::default()
         };
         Ok(Some(PoolRequest { name, spec }))

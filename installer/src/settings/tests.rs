@@ -17,8 +17,8 @@ fn empty_environment_yields_upstreams_defaults() {
     assert_eq!((settings.conf_name.as_str(), settings.old_conf_name.as_str()), (DEFAULT_CONF_NAME, DEFAULT_CONF_NAME));
     assert_eq!((settings.conf_mode, settings.net_dir.as_str()), (0o600, "/etc/cni/net.d"));
     assert_eq!(settings.extra_plugins, ExtraPlugins::AllBut(Vec::new()));
-    assert_eq!((settings.update, settings.link_ipam, settings.stay), (Update::Ours, true, true));
-    assert_eq!(settings.try_for, Duration::from_secs(30));
+    assert_eq!((settings.update, settings.link_ipam, settings.stays_as_agent), (Update::Ours, true, true));
+    assert_eq!(settings.trial_time, Duration::from_secs(30));
     assert_eq!((settings.service_account.as_str(), &settings.node_name), ("calico-cni-plugin", &None));
     assert_eq!(settings.pools, []);
 }
@@ -36,13 +36,13 @@ fn template_file_wins_over_text_and_empty_values_select_the_builtin() {
 fn boolean_variables_follow_go_and_empty_values_are_rejected() {
     for (value, update, stay) in [("T", Update::Always, true), ("0", Update::Never, false)] {
         let settings = read(&[("UPDATE_CNI_BINARIES", value), ("SLEEP", value)]).unwrap();
-        assert_eq!((settings.update, settings.stay), (update, stay));
+        assert_eq!((settings.update, settings.stays_as_agent), (update, stay));
     }
     for name in ["UPDATE_CNI_BINARIES", "SLEEP", "CNI_LINK_IPAM"] {
         for value in ["", "yes"] {
             assert_eq!(
                 error(name, value),
-                format!("{name}: `{value}` is neither true nor false; leave it out for its default")
+                format!("{name}: `{value}` is neither true nor false; unset the variable to use its default")
             );
         }
     }
@@ -90,14 +90,14 @@ fn plugin_names_are_trimmed() {
 
 #[test]
 fn pools_are_configured_only_if_requested() {
-    let asked = [
+    let requested = [
         ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16"),
         ("CALICO_IPV4POOL_IPIP", "cross-subnet"),
         ("CALICO_IPV4POOL_BLOCK_SIZE", "27"),
         ("CALICO_IPV6POOL_CIDR", "fd65::/64"),
         ("CALICO_IPV6POOL_NODE_SELECTOR", "has(v6)"),
     ];
-    let pools = read(&asked).unwrap().pools;
+    let pools = read(&requested).unwrap().pools;
     let of = |at: usize| (pools[at].name, &pools[at].spec);
     let (name, spec) = of(0);
     assert_eq!((name, spec.cidr.as_str(), spec.block_size), ("default-ipv4-ippool", "10.65.0.0/16", Some(27)));
@@ -106,12 +106,12 @@ fn pools_are_configured_only_if_requested() {
     assert_eq!((name, spec.cidr.as_str(), spec.nat_outgoing), ("default-ipv6-ippool", "fd65::/64", false));
     assert_eq!((spec.node_selector.as_str(), spec.ipip_mode.as_str()), ("has(v6)", ""));
 
-    let mut refused = asked.to_vec();
+    let mut refused = requested.to_vec();
     refused.push(("NO_DEFAULT_POOLS", "true"));
     assert_eq!(read(&refused).unwrap().pools, []);
     assert_eq!(read(&[("CALICO_IPV4POOL_CIDR", "none"), ("CALICO_IPV6POOL_CIDR", "")]).unwrap().pools, []);
     assert!(error("CALICO_IPV4POOL_CIDR", "fd65::/64").contains("an IPv4 range like"));
-    let encapsulation = [asked[0], ("CALICO_IPV4POOL_VXLAN", "perhaps")];
+    let encapsulation = [requested[0], ("CALICO_IPV4POOL_VXLAN", "perhaps")];
     assert!(read(&encapsulation).unwrap_err().to_string().contains("Never, Always or CrossSubnet"));
 }
 

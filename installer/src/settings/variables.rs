@@ -9,28 +9,32 @@ pub const GROUPS: [(&str, &[Variable]); 4] =
 
 const FILES: [Variable; 13] = [
     variable("CNI_NETWORK_CONFIG", "built in", "template of the network configuration"),
-    variable("CNI_NETWORK_CONFIG_FILE", "", "file with the template; wins over CNI_NETWORK_CONFIG"),
+    variable("CNI_NETWORK_CONFIG_FILE", "", "file with the template; takes precedence over CNI_NETWORK_CONFIG"),
     variable("CNI_CONF_NAME", "10-calico.conflist", "name of the configuration"),
-    variable("CNI_OLD_CONF_NAME", "10-calico.conflist", "removed in the end if it has another name and is Calico's"),
+    variable(
+        "CNI_OLD_CONF_NAME",
+        "10-calico.conflist",
+        "configuration to remove at the end, if it has another name and is Calico's",
+    ),
     variable("CNI_NET_DIR", "/etc/cni/net.d", "configuration directory on the node, for paths in the configuration"),
-    variable("TEST_FILE_PERMISSION", "0600", "mode of the configuration; one that grants more stays"),
-    variable("TLS_ASSETS_DIR", "/calico-secrets", "where etcd-ca, etcd-cert and etcd-key are mounted"),
+    variable("TEST_FILE_PERMISSION", "0600", "mode of the configuration; a mode that grants more is kept"),
+    variable("TLS_ASSETS_DIR", "/calico-secrets", "directory where etcd-ca, etcd-cert and etcd-key are mounted"),
     variable(
         "UPDATE_CNI_BINARIES",
         "ours",
-        "true: replace plugins that are there, ours: of others than Calico's only those that were installed from here, \
-         false: none",
+        "true: replace existing plugins; ours: replace Calico's, and others only if this installer installed them; \
+         false: replace none",
     ),
-    variable("SKIP_CNI_BINARIES", "", "comma list of plugins, others than Calico's, that are not installed"),
-    variable("CNI_INSTALL_PLUGINS", "all", "calico-only: no other plugins than Calico's"),
-    variable("CNI_LINK_IPAM", "true", "false: calico-ipam is a copy, not a second name of calico"),
+    variable("SKIP_CNI_BINARIES", "", "comma-separated list of plugins other than Calico's that are not installed"),
+    variable("CNI_INSTALL_PLUGINS", "all", "calico-only: install only Calico's plugins"),
+    variable("CNI_LINK_IPAM", "true", "false: install calico-ipam as a copy of calico instead of a hard link"),
     variable(
         "CNI_TRY_SECONDS",
         "30",
-        "how long the new configuration is tried, then used all the same; and how long a pod waits for an etcd, then \
-         fails; 0: not",
+        "seconds to try the new configuration, which is then used even if it fails, and for a pod to wait for etcd \
+         before it fails; 0: do not try",
     ),
-    variable("SLEEP", "true", "in a pod: stay, and keep the token and the files fresh"),
+    variable("SLEEP", "true", "in a pod: keep running as the agent, which renews the token and restores files"),
 ];
 
 const PLACEHOLDERS: [Variable; 13] = [
@@ -40,14 +44,18 @@ const PLACEHOLDERS: [Variable; 13] = [
     variable("LOG_FILE_MAX_AGE", "30", "__LOG_FILE_MAX_AGE__, days"),
     variable("LOG_FILE_MAX_COUNT", "10", "__LOG_FILE_MAX_COUNT__"),
     variable("DATASTORE_TYPE", "kubernetes", "__DATASTORE_TYPE__"),
-    variable("KUBERNETES_NODE_NAME", "the host's name", "__KUBERNETES_NODE_NAME__, and the nodename file if absent"),
+    variable(
+        "KUBERNETES_NODE_NAME",
+        "the host's name",
+        "__KUBERNETES_NODE_NAME__, and the nodename file if it is missing",
+    ),
     variable(
         "CNI_MTU",
         "1500",
-        "__CNI_MTU__; 0: /var/lib/calico/mtu, which is written if absent: the lowest MTU of the uplinks without what \
-         the pools' encapsulation takes, once there is a pool",
+        "__CNI_MTU__; 0: use /var/lib/calico/mtu, which is written if it is missing and a pool exists: the lowest MTU \
+         of the uplinks minus the overhead of the pools' encapsulation",
     ),
-    variable("REQUIRE_MTU_FILE", "false", "__REQUIRE_MTU_FILE__; true: that file is written if absent, too"),
+    variable("REQUIRE_MTU_FILE", "false", "__REQUIRE_MTU_FILE__; true: the MTU file is written if it is missing, too"),
     variable("CALICO_API_GROUP", "crd.projectcalico.org/v1", "__CALICO_API_GROUP__"),
     variable("ETCD_ENDPOINTS", "", "__ETCD_ENDPOINTS__"),
     variable("ETCD_DISCOVERY_SRV", "", "__ETCD_DISCOVERY_SRV__"),
@@ -60,19 +68,19 @@ const PLACEHOLDERS: [Variable; 13] = [
 ];
 
 const API: [Variable; 5] = [
-    variable("KUBERNETES_SERVICE_HOST", "Kubernetes sets it", "host of the API server, for the kubeconfig too"),
-    variable("KUBERNETES_SERVICE_PORT", "Kubernetes sets it", "its port"),
-    variable("KUBERNETES_SERVICE_PROTOCOL", "https", "its protocol"),
-    variable("SKIP_TLS_VERIFY", "false", "true: the kubeconfig takes any certificate of the API server"),
+    variable("KUBERNETES_SERVICE_HOST", "Kubernetes sets it", "host of the API server, also for the kubeconfig"),
+    variable("KUBERNETES_SERVICE_PORT", "Kubernetes sets it", "port of the API server"),
+    variable("KUBERNETES_SERVICE_PROTOCOL", "https", "protocol of the API server"),
+    variable("SKIP_TLS_VERIFY", "false", "true: the kubeconfig accepts any certificate of the API server"),
     variable("CALICO_CNI_SERVICE_ACCOUNT", "calico-cni-plugin", "service account whose token the plugins use"),
 ];
 
 const CLUSTER: [Variable; 3] = [
-    variable("NO_DEFAULT_POOLS", "false", "true: no pool is made"),
+    variable("NO_DEFAULT_POOLS", "false", "true: create no pool"),
     variable(
         "CALICO_IPV4POOL_CIDR",
         "none",
-        "range of the first IPv4 pool, made where there is none; with it CALICO_IPV4POOL_BLOCK_SIZE, _IPIP, _VXLAN, \
+        "range of the first IPv4 pool, created if there is none; options: CALICO_IPV4POOL_BLOCK_SIZE, _IPIP, _VXLAN, \
          _NAT_OUTGOING, _NODE_SELECTOR",
     ),
     variable("CALICO_IPV6POOL_CIDR", "none", "the same for IPv6, without _IPIP"),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-pub use self::values::{BUILT_IN, TOKEN, Tls, Values};
+pub use self::values::{BUILT_IN, TOKEN_PLACEHOLDER, TlsPaths, Values};
 
 #[cfg(test)]
 mod tests;
@@ -133,22 +133,25 @@ impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConfigProblem::Placeholder(name) => {
-                write!(f, "{name} is no placeholder that is filled in; see `calico install --help` for those that are")
+                write!(
+                    f,
+                    "{name} is not a placeholder of the installer; see `calico install --help` for the placeholders"
+                )
             }
             ConfigProblem::NoPlugin => {
-                f.write_str("there is neither `plugins` nor `type` in it; runtimes will not load it")
+                f.write_str("the configuration has neither `plugins` nor `type`; runtimes do not load it")
             }
             ConfigProblem::MissingProgram { name, directories } => {
                 let places: Vec<_> = directories.iter().map(|directory| directory.display().to_string()).collect();
                 write!(
                     f,
-                    "the plugin {name} is not in {}; no pod will start until it is: install it, or take it out of \
-                     the configuration",
+                    "the plugin {name} is missing in {}, so no pod starts; install the plugin, or remove it from the \
+                     configuration",
                     places.join(" or ")
                 )
             }
             ConfigProblem::TooNew { version } => {
-                write!(f, "cniVersion {version} is newer than the plugin speaks; use 1.1.0 or older")
+                write!(f, "cniVersion {version} is newer than the plugin supports; use 1.1.0 or older")
             }
         }
     }

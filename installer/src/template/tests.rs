@@ -16,7 +16,7 @@ fn every_placeholder_is_substituted() {
         ("CNI_MTU", "0"),
         ("REQUIRE_MTU_FILE", "true"),
     ]);
-    let tls = Tls { ca: "/ca".into(), cert: "/cert".into(), key: "/key".into() };
+    let tls = TlsPaths { ca: "/ca".into(), cert: "/cert".into(), key: "/key".into() };
     let filled = values.with_token("secret".into()).with_tls(tls).fill(
         "__LOG_LEVEL__ __LOG_FILE_PATH__ __LOG_FILE_MAX_SIZE__ __LOG_FILE_MAX_AGE__ __LOG_FILE_MAX_COUNT__ \
          __DATASTORE_TYPE__ __KUBERNETES_NODE_NAME__ __KUBECONFIG_FILEPATH__ __CNI_MTU__ __REQUIRE_MTU_FILE__ \
@@ -106,7 +106,7 @@ fn each_remaining_placeholder_is_reported_once() {
 fn configuration_without_a_plugin_or_its_program_is_reported() {
     assert_eq!(of("{}", &[]), [ConfigProblem::NoPlugin]);
     let missing = of(r#"{"type": "flannel"}"#, &["/opt/cni/bin".into()]);
-    assert!(missing[0].to_string().starts_with("the plugin flannel is not in /opt/cni/bin; "), "{missing:?}");
+    assert!(missing[0].to_string().starts_with("the plugin flannel is missing in /opt/cni/bin, "), "{missing:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::environment::Environment;
 
 /// The placeholder of the pod's token.
-pub const TOKEN: &str = "__SERVICEACCOUNT_TOKEN__";
+pub const TOKEN_PLACEHOLDER: &str = "__SERVICEACCOUNT_TOKEN__";
 const CERT: &str = "__ETCD_CERT_FILE__";
 const CA: &str = "__ETCD_CA_CERT_FILE__";
 const KEY: &str = "__ETCD_KEY_FILE__";
@@ -44,7 +44,7 @@ pub struct Values(Vec<(&'static str, Secret)>);
 
 /// The paths of the TLS files for etcd on the node. A missing file has an empty path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tls {
+pub struct TlsPaths {
     /// The CA certificates.
     pub ca: String,
     /// The client certificate.
@@ -60,23 +60,23 @@ impl Values {
         let values = [
             ("__LOG_LEVEL__", text("LOG_LEVEL", "info")),
             ("__LOG_FILE_PATH__", text("LOG_FILE_PATH", "/var/log/calico/cni/cni.log")),
-            ("__LOG_FILE_MAX_SIZE__", environment.bare("LOG_FILE_MAX_SIZE", "100")),
-            ("__LOG_FILE_MAX_AGE__", environment.bare("LOG_FILE_MAX_AGE", "30")),
-            ("__LOG_FILE_MAX_COUNT__", environment.bare("LOG_FILE_MAX_COUNT", "10")),
+            ("__LOG_FILE_MAX_SIZE__", environment.unquoted("LOG_FILE_MAX_SIZE", "100")),
+            ("__LOG_FILE_MAX_AGE__", environment.unquoted("LOG_FILE_MAX_AGE", "30")),
+            ("__LOG_FILE_MAX_COUNT__", environment.unquoted("LOG_FILE_MAX_COUNT", "10")),
             ("__DATASTORE_TYPE__", text("DATASTORE_TYPE", "kubernetes")),
             ("__KUBERNETES_NODE_NAME__", text("KUBERNETES_NODE_NAME", host_name)),
             ("__KUBECONFIG_FILEPATH__", format!("{net_dir}/calico-kubeconfig")),
-            ("__CNI_MTU__", environment.bare("CNI_MTU", "1500")),
+            ("__CNI_MTU__", environment.unquoted("CNI_MTU", "1500")),
             ("__KUBERNETES_SERVICE_HOST__", text("KUBERNETES_SERVICE_HOST", "")),
             ("__KUBERNETES_SERVICE_PORT__", text("KUBERNETES_SERVICE_PORT", "")),
             ("__CALICO_API_GROUP__", text("CALICO_API_GROUP", "crd.projectcalico.org/v1")),
-            (TOKEN, String::new()),
+            (TOKEN_PLACEHOLDER, String::new()),
             (CERT, String::new()),
             (CA, String::new()),
             (KEY, String::new()),
             ("__ETCD_ENDPOINTS__", text("ETCD_ENDPOINTS", "")),
             ("__ETCD_DISCOVERY_SRV__", text("ETCD_DISCOVERY_SRV", "")),
-            ("__REQUIRE_MTU_FILE__", environment.bare("REQUIRE_MTU_FILE", "false")),
+            ("__REQUIRE_MTU_FILE__", environment.unquoted("REQUIRE_MTU_FILE", "false")),
         ];
         Values(values.map(|(name, value)| (name, Secret::new(value))).to_vec())
     }
@@ -84,18 +84,18 @@ impl Values {
     /// Sets the token of the pod.
     #[must_use]
     pub fn with_token(self, token: String) -> Values {
-        self.with(TOKEN, token)
+        self.with(TOKEN_PLACEHOLDER, token)
     }
 
     /// Sets the TLS files for etcd.
     #[must_use]
-    pub fn with_tls(self, tls: Tls) -> Values {
+    pub fn with_tls(self, tls: TlsPaths) -> Values {
         self.with(CERT, tls.cert).with(CA, tls.ca).with(KEY, tls.key)
     }
 
     fn with(mut self, placeholder: &str, value: String) -> Values {
-        if let Some((_, known)) = self.0.iter_mut().find(|(name, _)| *name == placeholder) {
-            *known = Secret::new(value);
+        if let Some((_, secret)) = self.0.iter_mut().find(|(name, _)| *name == placeholder) {
+            *secret = Secret::new(value);
         }
         self
     }

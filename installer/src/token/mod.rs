@@ -28,21 +28,21 @@ pub const DEFAULT_ACCOUNT: &str = "calico-cni-plugin";
 pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(86_400);
 
 /// The shortest lifetime that an API server accepts.
-pub const LEAST_LIFETIME: Duration = Duration::from_secs(600);
+pub const MIN_LIFETIME: Duration = Duration::from_secs(600);
 
 /// Time limit for a response, including the connection.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// A path that every authenticated user may read.
-const TARGET: &str = "/version";
+const CHECK_PATH: &str = "/version";
 
 /// The result of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenCheck {
     /// The API server accepts the token.
-    Holds,
+    Valid,
     /// The API server rejects the token.
-    Refused,
+    Rejected,
     /// No result, for this reason.
     Unanswered(String),
 }
@@ -53,10 +53,10 @@ pub async fn check_token(pod: &ServiceAccount, token: &str) -> TokenCheck {
         let access = pod.access_with(token.to_owned(), DEADLINE);
         let client = kubernetes::client(&access).await.map_err(|error| TokenCheck::Unanswered(error.to_string()))?;
         let request =
-            Request::get(TARGET).body(Vec::new()).map_err(|error| TokenCheck::Unanswered(error.to_string()))?;
+            Request::get(CHECK_PATH).body(Vec::new()).map_err(|error| TokenCheck::Unanswered(error.to_string()))?;
         match client.request_text(request).await {
             Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 401 => Err(TokenCheck::Refused),
+            Err(kube::Error::Api(status)) if status.code == 401 => Err(TokenCheck::Rejected),
             // A client error other than 401 shows that the token was accepted.
             Err(kube::Error::Api(status)) if status.code < 500 => Ok(()),
             Err(kube::Error::Api(status)) => {
@@ -66,9 +66,9 @@ pub async fn check_token(pod: &ServiceAccount, token: &str) -> TokenCheck {
         }
     };
     match timeout(DEADLINE, request_with_token).await {
-        Ok(Ok(())) => TokenCheck::Holds,
-        Ok(Err(trial)) => trial,
-        Err(_) => TokenCheck::Unanswered(format!("nothing came within {DEADLINE:?}")),
+        Ok(Ok(())) => TokenCheck::Valid,
+        Ok(Err(check)) => check,
+        Err(_) => TokenCheck::Unanswered(format!("the API server did not answer within {DEADLINE:?}")),
     }
 }
 
@@ -88,17 +88,18 @@ pub struct Claims {
 /// The error for a token that is not a JWT with an expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the token is no JSON Web Token with an `exp`; a service account's token is one, of three parts with dots between"
+    "the token is not a JSON Web Token with the claim `exp`; use the token of a service account, which has three parts \
+     separated by dots"
 )]
-pub struct NoClaims;
+pub struct InvalidToken;
 
 impl Claims {
     /// Decodes the claims in the second of the three parts.
-    pub fn decode(token: &str) -> Result<Self, NoClaims> {
+    pub fn decode(token: &str) -> Result<Self, InvalidToken> {
         let parts: Vec<&str> = token.trim().split('.').collect();
-        let [_, claims, _] = parts[..] else { return Err(NoClaims) };
-        let json = BASE64URL_NOPAD.decode(claims.trim_end_matches('=').as_bytes()).map_err(|_| NoClaims)?;
-        serde_json::from_slice(&json).map_err(|_| NoClaims)
+        let [_, claims, _] = parts[..] else { return Err(InvalidToken) };
+        let json = BASE64URL_NOPAD.decode(claims.trim_end_matches('=').as_bytes()).map_err(|_| InvalidToken)?;
+        serde_json::from_slice(&json).map_err(|_| InvalidToken)
     }
 }
 
@@ -124,10 +125,10 @@ mod tests {
     #[test]
     fn malformed_token_is_rejected() {
         for text in ["", "a.b", "a.b.c.d", "a.%%.c"].map(str::to_owned) {
-            assert_eq!(Claims::decode(&text), Err(NoClaims), "{text}");
+            assert_eq!(Claims::decode(&text), Err(InvalidToken), "{text}");
         }
         for claims in ["{}", r#"{"exp":"soon"}"#, "[]"] {
-            assert_eq!(Claims::decode(&token(claims)), Err(NoClaims), "{claims}");
+            assert_eq!(Claims::decode(&token(claims)), Err(InvalidToken), "{claims}");
         }
     }
 }

@@ -46,12 +46,12 @@ impl TokenRequest {
         let target = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", pod.namespace, self.name);
         let request = Request::post(target).header(CONTENT_TYPE, "application/json").body(self.body());
         let request = request.map_err(|error| self.unreadable(pod, &error.to_string()))?;
-        let silent = |reason| TokenError::NoAnswer { server: pod.server.clone(), reason };
+        let unreachable = |reason| TokenError::Unreachable { server: pod.server.clone(), reason };
         match timeout(DEADLINE, client.request::<Value>(request)).await {
             Ok(Ok(answer)) => read(&answer).map_err(|error| self.unreadable(pod, &error.to_string())),
-            Ok(Err(kube::Error::Api(status))) => Err(self.refused(pod, status.code, status.message)),
-            Ok(Err(error)) => Err(silent(datastore::describe_error_chain(&error))),
-            Err(_) => Err(silent(format!("nothing came within {DEADLINE:?}"))),
+            Ok(Err(kube::Error::Api(status))) => Err(self.rejection(pod, status.code, status.message)),
+            Ok(Err(error)) => Err(unreachable(datastore::describe_error_chain(&error))),
+            Err(_) => Err(unreachable(format!("no answer within {DEADLINE:?}"))),
         }
     }
 
@@ -63,17 +63,17 @@ impl TokenRequest {
             .into_bytes()
     }
 
-    fn refused(&self, pod: &ServiceAccount, code: u16, said: String) -> TokenError {
+    fn rejection(&self, pod: &ServiceAccount, code: u16, message: String) -> TokenError {
         let account = format!("{}/{}", pod.namespace, self.name);
         let server = pod.server.clone();
         match code {
-            401 => TokenError::Unauthorized { server, said },
+            401 => TokenError::Unauthorized { server, message },
             403 => {
                 let (name, namespace) = (self.name.clone(), pod.namespace.clone());
-                TokenError::Forbidden { account, name, namespace, said }
+                TokenError::Forbidden { account, name, namespace, message }
             }
-            404 => TokenError::NoAccount(account),
-            _ => TokenError::Refused { server, account, said, code },
+            404 => TokenError::MissingAccount(account),
+            _ => TokenError::Failed { server, account, message, code },
         }
     }
 
@@ -85,11 +85,11 @@ impl TokenRequest {
 /// Reasons why a response is no token.
 #[derive(Debug, thiserror::Error)]
 enum InvalidResponse {
-    #[error("it has no {0}")]
+    #[error("{0} is missing")]
     Missing(&'static str),
-    #[error("{text}: {source}")]
+    #[error("invalid expirationTimestamp {text}: {source}")]
     Expiry { text: String, source: time::error::Parse },
-    #[error("it does not say how long it holds")]
+    #[error("its lifetime is missing or negative")]
     NoLifetime,
 }
 
@@ -124,9 +124,9 @@ pub enum TokenError {
     Access(#[from] AccessError),
     /// Status 403: the account lacks the permission.
     #[error(
-        "this pod's service account may not make tokens for {account}: grant it verb create on resource \
+        "this pod's service account may not create tokens for {account}; grant it verb create on resource \
          serviceaccounts/token with resourceNames [{name}] in a ClusterRole, or in a Role of namespace {namespace}; \
-         the API server says: {said}"
+         the API server's message: {message}"
     )]
     Forbidden {
         /// `<namespace>/<name>`.
@@ -136,47 +136,47 @@ pub enum TokenError {
         /// The namespace.
         namespace: String,
         /// The API server's message.
-        said: String,
+        message: String,
     },
     /// Status 401: the pod's own token is rejected.
     #[error(
-        "the API server {server} refuses the token of this pod ({said}); kubelet renews it, and after the signing keys \
-         or the service account of this pod changed the pod must be deleted"
+        "the API server {server} rejects the token of this pod ({message}); wait for kubelet to renew the token, or \
+         delete the pod if the signing keys or its service account were replaced"
     )]
     Unauthorized {
         /// The URL of the API server.
         server: String,
         /// The API server's message.
-        said: String,
+        message: String,
     },
     /// Status 404: the plugins' service account `<namespace>/<name>` is missing.
     #[error(
-        "service account {0} does not exist: apply deploy/rbac/calico-cni-plugin.yaml, or name another in \
-             CALICO_CNI_SERVICE_ACCOUNT"
+        "service account {0} does not exist; apply deploy/rbac/calico-cni-plugin.yaml, or name another account in \
+         CALICO_CNI_SERVICE_ACCOUNT"
     )]
-    NoAccount(String),
+    MissingAccount(String),
     /// Another error of the API server.
-    #[error("the API server {server} made no token for {account}: {said} ({code})")]
-    Refused {
+    #[error("the API server {server} issued no token for {account}: {message} ({code})")]
+    Failed {
         /// The URL of the API server.
         server: String,
         /// `<namespace>/<name>`.
         account: String,
         /// The API server's message.
-        said: String,
+        message: String,
         /// The HTTP status.
         code: u16,
     },
     /// The API server did not respond.
-    #[error("the API server {server} does not answer: {reason}")]
-    NoAnswer {
+    #[error("the API server {server} is unreachable: {reason}")]
+    Unreachable {
         /// The URL of the API server.
         server: String,
         /// The cause.
         reason: String,
     },
     /// The response lacks the token or its expiry.
-    #[error("the API server {server} answered with something that is no token: {reason}")]
+    #[error("the API server {server} sent an invalid answer to a token request: {reason}")]
     Unreadable {
         /// The URL of the API server.
         server: String,
@@ -236,7 +236,7 @@ mod tests {
             ("/status/token", json!(""), "status.token"),
             ("/status/expirationTimestamp", json!(null), "status.expirationTimestamp"),
             ("/status/expirationTimestamp", json!("soon"), "soon: "),
-            ("/status/expirationTimestamp", json!("1970-01-01T00:00:00Z"), "how long"),
+            ("/status/expirationTimestamp", json!("1970-01-01T00:00:00Z"), "lifetime is missing"),
         ] {
             let mut answer = answer(r#"{"iat":1700000000,"exp":1731536000}"#);
             *answer.pointer_mut(path).unwrap() = value;
@@ -249,11 +249,11 @@ mod tests {
     fn rejected_token_request_names_the_remedy() {
         for (code, words) in [
             (403, "verb create on resource serviceaccounts/token with resourceNames [calico-cni-plugin]"),
-            (401, "refuses the token of this pod"),
+            (401, "rejects the token of this pod"),
             (404, "kube-system/calico-cni-plugin does not exist"),
-            (500, "made no token for kube-system/calico-cni-plugin: said (500)"),
+            (500, "issued no token for kube-system/calico-cni-plugin: said (500)"),
         ] {
-            let error = request().refused(&pod(), code, "said".into()).to_string();
+            let error = request().rejection(&pod(), code, "said".into()).to_string();
             assert!(error.contains(words), "{error}");
             assert!(!error.contains('\n'), "{error}");
         }

@@ -1,4 +1,4 @@
-//! Finds what uses addresses to be released: interfaces of pods, which are deleted on request, and with them their
+//! Finds the users of addresses to be released: interfaces of pods, which are deleted on request, and with them their
 //! routes; pods in the API server; and WorkloadEndpoints on datastores that store them as objects.
 //!
 //! The kernel of this node does not show pods of the API server if the configuration names another node, or if their
@@ -22,13 +22,13 @@ use crate::host_network::{HostNetwork, Interface, NetworkError, addresses_behind
 /// name another node by mistake, whose pods still run. An address that was not behind an interface of this kernel
 /// therefore counts as used.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct TornDown<'a> {
+pub(super) struct DeletedInterfaces<'a> {
     /// The node that the configuration names.
     pub(super) node: &'a str,
     pub(super) addresses: &'a BTreeSet<IpAddr>,
 }
 
-impl TornDown<'_> {
+impl DeletedInterfaces<'_> {
     /// Returns true if a pod on `node` had this address behind a deleted interface.
     pub(super) fn has(&self, node: &str, address: &IpAddr) -> bool {
         self.node == node && self.addresses.contains(address)
@@ -46,35 +46,35 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
             return !options.tear_down_pods;
         }
     };
-    let mut all_done = true;
+    let mut is_complete = true;
     let mut names: Vec<String> = interfaces.into_iter().map(|interface| interface.name).collect();
-    names.retain(|name| is_calicos(name));
+    names.retain(|name| has_calico_prefix(name));
     names.sort();
     for name in names {
-        let what = format!("interface {name}");
+        let target = format!("interface {name}");
         if !options.tear_down_pods {
-            report.add_remaining(what, "its pod is still connected; --tear-down-pods deletes it");
+            report.add_remaining(target, "its pod is still connected; --tear-down-pods deletes it");
         } else if !options.yes {
-            report.add_success("remove", what);
+            report.add_success("remove", target);
         } else {
             match network.remove_pod_interface(&name) {
-                Ok(true) => report.add_success("remove", what),
-                Ok(false) => report.add_remaining(what, "it is no interface of a pod of Calico's"),
+                Ok(true) => report.add_success("remove", target),
+                Ok(false) => report.add_remaining(target, "it is not the interface of one of Calico's pods"),
                 Err(reason) => {
-                    report.add_failure("remove", what, reason);
-                    all_done = false;
+                    report.add_failure("remove", target, reason);
+                    is_complete = false;
                 }
             }
         }
     }
-    all_done
+    is_complete
 }
 
 /// Returns the addresses behind the interfaces that [`tear_down`] deletes. The result is empty if the kernel cannot be
 /// queried.
-pub(super) fn behind_torn_down(network: &dyn HostNetwork) -> BTreeSet<IpAddr> {
+pub(super) fn addresses_behind_pods(network: &dyn HostNetwork) -> BTreeSet<IpAddr> {
     let (Ok(routes), Ok(interfaces)) = (network.routes(), network.interfaces()) else { return BTreeSet::new() };
-    let pods = interfaces.into_iter().filter(|interface| interface.is_pods && is_calicos(&interface.name));
+    let pods = interfaces.into_iter().filter(|interface| interface.is_pods && has_calico_prefix(&interface.name));
     pods.flat_map(|interface| addresses_behind(&interface.name, &routes)).collect()
 }
 
@@ -89,8 +89,8 @@ pub(super) fn connected_pods(network: &dyn HostNetwork, torn_down: bool) -> Resu
     let mut used = Vec::new();
     for Interface { name, is_pods, .. } in network.interfaces()? {
         let addresses: Vec<String> = addresses_behind(&name, &routes).iter().map(ToString::to_string).collect();
-        let is_used = is_pods || (is_calicos(&name) && !addresses.is_empty());
-        if !is_used || (torn_down && is_pods && is_calicos(&name)) {
+        let is_used = is_pods || (has_calico_prefix(&name) && !addresses.is_empty());
+        if !is_used || (torn_down && is_pods && has_calico_prefix(&name)) {
             continue;
         }
         used.push(if addresses.is_empty() { name } else { format!("{name} ({})", addresses.join(", ")) });
@@ -99,7 +99,7 @@ pub(super) fn connected_pods(network: &dyn HostNetwork, torn_down: bool) -> Resu
     Ok(used)
 }
 
-fn is_calicos(name: &str) -> bool {
+fn has_calico_prefix(name: &str) -> bool {
     name.starts_with(&pod_interface_prefix())
 }
 
@@ -110,25 +110,25 @@ fn is_calicos(name: &str) -> bool {
 pub(super) async fn check_pods<S: Store>(
     api: &S,
     leaked: &LeakedAddresses,
-    gone: TornDown<'_>,
+    gone: DeletedInterfaces<'_>,
 ) -> Result<(), ReleaseError> {
-    let mut leaving = BTreeMap::<ObjectKey, BTreeSet<IpAddr>>::new();
+    let mut released = BTreeMap::<ObjectKey, BTreeSet<IpAddr>>::new();
     for (_, address) in leaked.held() {
         if let Some((namespace, name)) = &address.pod {
-            leaving.entry(ObjectKey::namespaced(namespace, name)).or_default().insert(address.ip);
+            released.entry(ObjectKey::namespaced(namespace, name)).or_default().insert(address.ip);
         }
     }
     let mut batch = ReadBatch::new();
-    let tickets: Vec<_> = leaving.keys().map(|key| batch.get::<Pod>(key)).collect();
+    let tickets: Vec<_> = released.keys().map(|key| batch.get::<Pod>(key)).collect();
     let answers = api.read(&batch).await.map_err(ReleaseError::UnreadablePods)?;
     let mut used = Vec::new();
-    for (ticket, (key, addresses)) in tickets.iter().zip(&leaving) {
+    for (ticket, (key, addresses)) in tickets.iter().zip(&released) {
         let Some(pod) = answers.get(ticket).map_err(ReleaseError::UnreadablePods)? else { continue };
-        let Some(has) = addresses_of(&pod.value) else { continue };
+        let Some(reported) = addresses_of(&pod.value) else { continue };
         // A running ADD may have assigned the address while the pod reports no address yet, or that of its previous
         // sandbox.
         let is_here = gone.node == pod.value.spec.node_name;
-        let may_have = |ip: &IpAddr| is_here || has.is_empty() || has.contains(ip);
+        let may_have = |ip: &IpAddr| is_here || reported.is_empty() || reported.contains(ip);
         let is_used = |ip: &&IpAddr| may_have(ip) && !gone.has(&pod.value.spec.node_name, ip);
         used.extend(addresses.iter().filter(is_used).map(|ip| format!("{key} ({ip})")));
     }
@@ -162,7 +162,7 @@ pub(super) async fn read_endpoints<S: Store>(
     node: &str,
     leaked: &LeakedAddresses,
 ) -> Result<Endpoints, ReleaseError> {
-    let leaving: BTreeSet<IpAddr> = leaked.held().map(|(_, address)| address.ip).collect();
+    let released: BTreeSet<IpAddr> = leaked.held().map(|(_, address)| address.ip).collect();
     let mut batch = ReadBatch::new();
     let all = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());
     let answers = store.read(&batch).await.map_err(ReleaseError::UnreadableEndpoints)?;
@@ -176,7 +176,7 @@ pub(super) async fn read_endpoints<S: Store>(
             Err(_) => continue,
         };
         let addresses = endpoint.value.spec.networks().map(|network| network.network());
-        let listed: Vec<IpAddr> = addresses.filter(|ip| leaving.contains(ip)).collect();
+        let listed: Vec<IpAddr> = addresses.filter(|ip| released.contains(ip)).collect();
         if !listed.is_empty() {
             endpoints.push((endpoint, listed));
         }
@@ -188,7 +188,7 @@ pub(super) async fn read_endpoints<S: Store>(
 ///
 /// # Errors
 /// Returns an error with the endpoints whose interfaces were not on this node, their addresses and the remedy.
-pub(super) fn check_endpoints(endpoints: &Endpoints, gone: TornDown<'_>) -> Result<(), ReleaseError> {
+pub(super) fn check_endpoints(endpoints: &Endpoints, gone: DeletedInterfaces<'_>) -> Result<(), ReleaseError> {
     let mut used = Vec::new();
     for (endpoint, listed) in endpoints {
         let is_used = |ip: &&IpAddr| !gone.has(&endpoint.value.spec.node, ip);
@@ -240,6 +240,6 @@ mod tests {
             ["cali1 (10.65.0.1, fd65::1)", "cali2 (10.65.0.2)", "eni3"]
         );
         assert_eq!(connected_pods(&network, true).unwrap(), ["cali2 (10.65.0.2)", "eni3"]);
-        assert_eq!(behind_torn_down(&network), ["10.65.0.1", "fd65::1"].map(|ip| ip.parse().unwrap()).into());
+        assert_eq!(addresses_behind_pods(&network), ["10.65.0.1", "fd65::1"].map(|ip| ip.parse().unwrap()).into());
     }
 }

@@ -19,7 +19,7 @@ use netconf::NetConf;
 use netconf::conf::DatastoreType;
 
 use super::address_users::{
-    Endpoints, TornDown, check_endpoints, check_pods, connected_pods, delete_endpoints, read_endpoints,
+    DeletedInterfaces, Endpoints, check_endpoints, check_pods, connected_pods, delete_endpoints, read_endpoints,
 };
 use super::plan::{FoundFile, Options};
 use super::report::UninstallReport;
@@ -31,7 +31,7 @@ use os::atomic_file::regular_file;
 use crate::node_conf;
 
 /// The name of the step in the report.
-pub(super) const WHAT: &str = "addresses and blocks of this node";
+pub(super) const TARGET: &str = "addresses and blocks of this node";
 
 /// Time limit for one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -61,15 +61,17 @@ pub(super) async fn release(
     report: &mut UninstallReport,
 ) -> bool {
     if conf.as_ref().is_ok_and(|conf| conf.datastore.kind() == DatastoreType::Etcdv3) {
-        let what = if options.release_addresses { "other endpoints of this node" } else { "endpoints of this node" };
-        report
-            .add_remaining(what, "they stay in the datastore; kube-controllers removes them when the Node is deleted");
+        let target = if options.release_addresses { "other endpoints of this node" } else { "endpoints of this node" };
+        report.add_remaining(
+            target,
+            "they remain in the datastore; kube-controllers removes them when the Node is deleted",
+        );
     }
     if !options.release_addresses {
         report.add_remaining(
-            WHAT,
-            "they stay in the datastore; --release-addresses gives them back, and kube-controllers those of pods when \
-             the Node is deleted",
+            TARGET,
+            "they remain in the datastore; --release-addresses releases them, and kube-controllers releases those of \
+             pods when the Node is deleted",
         );
         return true;
     }
@@ -78,16 +80,16 @@ pub(super) async fn release(
         Err(error) => Err(error.into()),
     };
     match outcome {
-        Ok((what, besides)) => {
-            report.add_success("release", what);
-            for (handle, addresses) in besides {
-                let reason = "it is of no container of this network; who made it gives it back, or kube-controllers";
-                report.add_remaining(format!("{addresses}, held as {handle}"), reason);
+        Ok((target, others)) => {
+            report.add_success("release", target);
+            for (handle, addresses) in others {
+                let reason = "it belongs to no container of this network; its owner or kube-controllers releases it";
+                report.add_remaining(format!("{addresses}, allocated to handle {handle}"), reason);
             }
             true
         }
         Err(reason) => {
-            report.add_failure("release", WHAT, reason);
+            report.add_failure("release", TARGET, reason);
             false
         }
     }
@@ -115,14 +117,15 @@ async fn release_unused(
     let _lock = options.yes.then(|| HostLock::acquire(Path::new(&conf.node.ipam_lock_file)));
     let blocks = store.list::<Block>(&None).await?;
     let leaked = cni::leaked(&blocks, &conf.name, &node, &BTreeSet::new());
-    let besides = held_besides(&blocks, &node, &leaked);
+    let others = other_allocations(&blocks, &node, &leaked);
     // The list contains the blocks of the whole cluster, so its memory is freed early.
     drop(blocks);
     let api = KubernetesApi::for_call(conf, &config, kubernetes_api::is_configured(conf, &config))?;
     if let Some(api) = api.reached(&store) {
         // The name of the Kubernetes node may differ from Calico's.
-        let named = Some(&conf.kubernetes.node_name).filter(|name| !name.is_empty());
-        check_pods(api, &leaked, TornDown { node: named.unwrap_or(&node), addresses: torn_down }).await?;
+        let kubernetes_node = Some(&conf.kubernetes.node_name).filter(|name| !name.is_empty());
+        check_pods(api, &leaked, DeletedInterfaces { node: kubernetes_node.unwrap_or(&node), addresses: torn_down })
+            .await?;
     }
     let endpoints = match conf.datastore.kind() {
         // On Kubernetes the endpoints are annotations of the pods.
@@ -130,13 +133,14 @@ async fn release_unused(
         DatastoreType::Etcdv3 | DatastoreType::Local => read_endpoints(&store, &node, &leaked).await?,
     };
     // The local datastore serves this machine only, and the interfaces of its kernel were checked above.
-    let is_seen = conf.datastore.kind() == DatastoreType::Local && conf.dataplane_options.grpc_socket().is_none();
-    if !is_seen {
-        check_endpoints(&endpoints, TornDown { node: &node, addresses: torn_down })?;
+    let covers_all_pods =
+        conf.datastore.kind() == DatastoreType::Local && conf.dataplane_options.grpc_socket().is_none();
+    if !covers_all_pods {
+        check_endpoints(&endpoints, DeletedInterfaces { node: &node, addresses: torn_down })?;
     }
     if !options.yes {
-        let what = format!("the addresses of {} containers and all blocks of node {node}", leaked.containers());
-        return Ok((what, besides));
+        let target = format!("the addresses of {} containers and all blocks of node {node}", leaked.containers());
+        return Ok((target, others));
     }
     // An address may be released only if no endpoint lists it.
     delete_endpoints(&endpoints, &store).await?;
@@ -145,29 +149,29 @@ async fn release_unused(
     if let Some((handle, source)) = collected.failed.into_iter().next() {
         return Err(ReleaseError::RemainingHandle { handle, source });
     }
-    let surrendered = remove_host(&store, &clock, &node).await?;
-    if let Some((block, source)) = surrendered.kept.into_iter().next() {
+    let released_blocks = remove_host(&store, &clock, &node).await?;
+    if let Some((block, source)) = released_blocks.kept.into_iter().next() {
         return Err(ReleaseError::RemainingBlock { block, source });
     }
-    let (containers, blocks) = (collected.released.len(), surrendered.released.len());
-    let what = format!("the addresses of {containers} containers and {blocks} blocks of node {node}");
-    Ok((what, besides))
+    let (containers, blocks) = (collected.released.len(), released_blocks.released.len());
+    let target = format!("the addresses of {containers} containers and {blocks} blocks of node {node}");
+    Ok((target, others))
 }
 
 /// Returns the addresses on the node that do not belong to containers of this network: those of another network, a
 /// tunnel or a VMI.
-fn held_besides(blocks: &[Entry<Block>], node: &str, leaked: &LeakedAddresses) -> BTreeMap<HandleId, String> {
-    let mut besides = BTreeMap::<HandleId, String>::new();
+fn other_allocations(blocks: &[Entry<Block>], node: &str, leaked: &LeakedAddresses) -> BTreeMap<HandleId, String> {
+    let mut others = BTreeMap::<HandleId, String>::new();
     for block in blocks {
         for held in block.value.allocated().filter(|held| !held.is_cooling()) {
-            let is_here = held.attributes().and_then(|noted| noted.get("node")).is_some_and(|on| on == node);
+            let is_here = held.attributes().and_then(|attributes| attributes.get("node")).is_some_and(|on| on == node);
             let Some(handle) = held.handle().filter(|handle| is_here && !leaked.is_of(handle)) else { continue };
-            let addresses = besides.entry(handle).or_default();
+            let addresses = others.entry(handle).or_default();
             if !addresses.is_empty() {
                 addresses.push_str(", ");
             }
             addresses.push_str(&held.ip.to_string());
         }
     }
-    besides
+    others
 }

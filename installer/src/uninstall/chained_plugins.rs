@@ -7,17 +7,17 @@ use super::files;
 use super::plan::{RemovalTask, Verdict};
 use super::report::UninstallReport;
 use crate::conflist;
-use crate::plugin_chain::{self, Entry, PlaceFor, chain_of};
-use crate::state::{Installed, State};
-use os::atomic_file::{self, regular_file};
-
+use crate::plugin_chain::{self, Entry, EntryRelation, read_chain};
+use crate::state::{InstalledFile, State};
+use os::atomic_file::regular_file;
+use os::atomic_file;
 
 /// The configurations to remove, and their successor.
 #[derive(Debug)]
 pub(super) struct ChainedPlugins<'a> {
-    going: Vec<(&'a RemovalTask, Installed)>,
+    removed: Vec<(&'a RemovalTask, InstalledFile)>,
     /// The next configuration that runtimes use, if it contains Calico's plugin and is a list.
-    following: Option<PathBuf>,
+    successor: Option<PathBuf>,
 }
 
 impl<'a> ChainedPlugins<'a> {
@@ -25,45 +25,49 @@ impl<'a> ChainedPlugins<'a> {
     pub(super) fn new(configurations: &[&'a RemovalTask], state: &State, directory: &Path) -> ChainedPlugins<'a> {
         let goes = |task: &&&RemovalTask| task.verdict == Verdict::Remove;
         let recorded = |task: &RemovalTask| state.get(task.file.place, &task.file.name).cloned().unwrap_or_default();
-        let going: Vec<_> = configurations.iter().filter(goes).map(|task| (*task, recorded(task))).collect();
+        let removed: Vec<_> = configurations.iter().filter(goes).map(|task| (*task, recorded(task))).collect();
         let names = conflist::candidates(directory).unwrap_or_default();
-        let is_going = |name: &String| going.iter().any(|(task, _)| task.file.path == directory.join(name));
-        let following = names.into_iter().find(|name| !is_going(name)).map(|name| directory.join(name));
-        ChainedPlugins { going, following: following.filter(|path| accepts_entries(path)) }
+        let is_removed = |name: &String| removed.iter().any(|(task, _)| task.file.path == directory.join(name));
+        let successor = names.into_iter().find(|name| !is_removed(name)).map(|name| directory.join(name));
+        ChainedPlugins { removed, successor: successor.filter(|path| accepts_entries(path)) }
     }
 
     /// Moves the foreign plugins, or reports the plan. Returns false if that fails.
     pub(super) fn move_foreign(&self, acts: bool, report: &mut UninstallReport) -> bool {
         let mut succeeded = true;
-        for (task, recorded) in &self.going {
+        for (task, recorded) in &self.removed {
             let path = if task.file.path.exists() { task.file.path.clone() } else { files::retired(&task.file.path) };
-            let mut foreign = conflist::foreign_in(&regular_file::contents(&path).unwrap_or_default(), recorded);
-            if let Some(there) = self.following.as_ref().and_then(|path| chain_of(&regular_file::contents(path).ok()?))
+            let mut foreign = conflist::foreign_entries(&regular_file::contents(&path).unwrap_or_default(), recorded);
+            if let Some(present) =
+                self.successor.as_ref().and_then(|path| read_chain(&regular_file::contents(path).ok()?))
             {
-                for other in foreign.iter().filter(|entry| there.place_for(entry) == PlaceFor::Other) {
+                for other in foreign.iter().filter(|entry| present.relation_of(entry) == EntryRelation::Other) {
                     let kind = plugin_chain::kind(other);
                     report.add_remaining(
                         format!("the plugin {kind} that another program chained into {}", task.file.path.display()),
-                        "it is left out: the configuration that follows has one already",
+                        "it is not moved: the next configuration has a plugin of this type already",
                     );
                 }
-                foreign.retain(|entry| there.place_for(entry) == PlaceFor::More);
+                foreign.retain(|entry| present.relation_of(entry) == EntryRelation::More);
             }
             let kinds: Vec<&str> = foreign.iter().map(plugin_chain::kind).collect();
             if kinds.is_empty() {
                 continue;
             }
-            let what =
-                format!("the plugins {} that others chained into {}", kinds.join(", "), task.file.path.display());
-            let Some(following) = &self.following else {
+            let target = format!(
+                "the plugins {} that other programs chained into {}",
+                kinds.join(", "),
+                task.file.path.display()
+            );
+            let Some(successor) = &self.successor else {
                 report.add_success(
                     "remove",
-                    format!("{what}: no configuration of Calico's follows that they could be chained into"),
+                    format!("{target}: there is no other configuration of Calico's to chain them into"),
                 );
                 continue;
             };
-            let target = format!("{what} to {}", following.display());
-            match if acts { add(following, &foreign) } else { Ok(()) } {
+            let target = format!("{target} to {}", successor.display());
+            match if acts { add(successor, &foreign) } else { Ok(()) } {
                 Ok(()) => report.add_success("move", target),
                 Err(error) => {
                     report.add_failure("move", target, error);
@@ -78,17 +82,17 @@ impl<'a> ChainedPlugins<'a> {
 /// Returns true if a file is a list that contains Calico's plugin.
 fn accepts_entries(path: &Path) -> bool {
     let text = regular_file::contents(path).unwrap_or_default();
-    conflist::is_calicos(&text) && chain_of(&text).is_some_and(|chain| chain.is_list)
+    conflist::has_calico(&text) && read_chain(&text).is_some_and(|chain| chain.is_list)
 }
 
 /// Adds the entries that the configuration has a place for.
 fn add(path: &Path, entries: &[Entry]) -> Result<(), atomic_file::AtomicFileError> {
-    let is_whole = |there: Option<&[u8]>| there.is_some_and(|there| chain_of(there).is_some());
-    let change = |there: Option<&[u8]>| {
-        let there = chain_of(there?)?;
-        let mut chain = there.clone();
-        chain.adopt(entries.to_vec());
-        (!chain.says_the_same_as(&there)).then(|| chain.to_text())
+    let is_whole = |present: Option<&[u8]>| present.is_some_and(|present| read_chain(present).is_some());
+    let change = |present: Option<&[u8]>| {
+        let present = read_chain(present?)?;
+        let mut chain = present.clone();
+        chain.add_entries(entries.to_vec());
+        (!chain.is_equivalent_to(&present)).then(|| chain.to_text())
     };
     atomic_file::amend(path, 0, is_whole, change).map(drop)
 }
@@ -120,14 +124,14 @@ mod tests {
             fs::write(directory.path().join("20-calico.conflist"), FOLLOWING).unwrap();
             let mut state = State::default();
             state.record(Place::Net, &name, Some("aa".to_owned()), false);
-            let rendering = plugin_chain::Rendering::new(&chain_of(GOING.as_bytes()).unwrap());
+            let rendering = plugin_chain::Rendering::new(&read_chain(GOING.as_bytes()).unwrap());
             state.get_mut(Place::Net, &name).unwrap().renderings = vec![rendering];
             let file = FoundFile { place: Place::Net, name, path, state: FoundState::Same, replaced: false };
             let task = RemovalTask { file, verdict: Verdict::Remove };
             Node { directory, task, state }
         }
 
-        fn following(&self) -> PathBuf {
+        fn successor(&self) -> PathBuf {
             self.directory.path().join("20-calico.conflist")
         }
     }
@@ -140,14 +144,17 @@ mod tests {
             let chained = ChainedPlugins::new(&[&node.task], &node.state, node.directory.path());
             assert!(chained.move_foreign(acts, &mut report));
             let left = format!(
-                "the plugin istio-cni that another program chained into {}: it is left out: the configuration that \
-                 follows has one already\n",
+                "the plugin istio-cni that another program chained into {}: it is not moved: the next configuration \
+                 has a plugin of this type already\n",
                 node.task.file.path.display()
             );
-            let (said, verb) = (report.to_string(), if acts { "moved" } else { "would move" });
-            assert!(said.contains(&left) && said.contains(&format!("{verb} the plugins mesh that others")), "{said}");
+            let (output, verb) = (report.to_string(), if acts { "moved" } else { "would move" });
+            assert!(
+                output.contains(&left) && output.contains(&format!("{verb} the plugins mesh that other programs")),
+                "{output}"
+            );
         }
-        let text = fs::read_to_string(node.following()).unwrap();
+        let text = fs::read_to_string(node.successor()).unwrap();
         assert!(text.contains(r#"{"type": "mesh", "n": 1e400}"#) && !text.contains(r#""a": 2"#), "{text}");
     }
 
@@ -155,12 +162,12 @@ mod tests {
     fn unwritable_target_of_foreign_entries_fails_the_uninstall_with_a_report() {
         let node = Node::new(r#"{"type": "mesh"}"#);
         let chained = ChainedPlugins::new(&[&node.task], &node.state, node.directory.path());
-        fs::remove_file(node.following()).unwrap();
-        fs::create_dir(node.following()).unwrap();
+        fs::remove_file(node.successor()).unwrap();
+        fs::create_dir(node.successor()).unwrap();
         let mut report = UninstallReport { acted: true, ..UninstallReport::default() };
         assert!(!chained.move_foreign(true, &mut report));
-        let said = report.to_string();
-        assert!(said.starts_with("FAILED to move the plugins mesh that others chained into"), "{said}");
+        let output = report.to_string();
+        assert!(output.starts_with("FAILED to move the plugins mesh that other programs chained into"), "{output}");
         assert!(!report.succeeded() && node.task.file.path.exists());
     }
 }

@@ -10,10 +10,9 @@ use serde_json::{Map, Value};
 use super::plan::{FoundFile, FoundState, RemovalTask, Verdict};
 use super::report::UninstallReport;
 use crate::layout::{Layout, Place};
-use crate::plugin_chain::chain_of;
-use crate::state::{Installed, State};
+use crate::plugin_chain::read_chain;
+use crate::state::{InstalledFile, State};
 use os::atomic_file::regular_file;
-
 use crate::{conflist, digest, kubeconfig, template, tls_assets};
 
 /// The extension of a configuration during its removal. Runtimes ignore it (INST-159).
@@ -29,7 +28,7 @@ pub(super) fn inspect(state: &State, layout: &Layout, net_dir: &str) -> Vec<Foun
         let directory = layout.dir(*place, Path::new(net_dir));
         for (name, installed) in files {
             let path = directory.join(name);
-            let retired = (*place == Place::Net && conflist::is_read(name)).then(|| retired(&path));
+            let retired = (*place == Place::Net && conflist::is_read_by_runtimes(name)).then(|| retired(&path));
             // An earlier run was killed after it renamed the file.
             let retired = retired.filter(|retired| retired.exists());
             let (path, second) = match (path.exists(), retired) {
@@ -65,21 +64,21 @@ fn find_tls_files(found: &[FoundFile], net_dir: &Path) -> Vec<FoundFile> {
 
 /// Compares a file with its record. A network configuration counts as unchanged if it contains all our plugins, because
 /// other programs add theirs.
-fn inspect_file(path: &Path, installed: &Installed) -> FoundState {
+fn inspect_file(path: &Path, installed: &InstalledFile) -> FoundState {
     let is_extended = || {
         !installed.renderings.is_empty()
-            && regular_file::contents(path).is_ok_and(|text| conflist::is_ours_in(&text, installed))
+            && regular_file::contents(path).is_ok_and(|text| conflist::is_installed_in(&text, installed))
     };
-    let there = match digest::of_file(path) {
+    let present = match digest::of_file(path) {
         Ok(digest) => digest,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return FoundState::Gone;
+            return FoundState::Missing;
         }
         Err(error) => return FoundState::Unreadable(error.to_string()),
     };
     match &installed.digest {
-        Some(_) if installed.is(&there) || is_extended() => FoundState::Same,
-        Some(_) => FoundState::Changed("it is not the file that was installed: somebody changed it since".into()),
+        Some(_) if installed.has_digest(&present) || is_extended() => FoundState::Same,
+        Some(_) => FoundState::Changed("the file was changed after the installation".into()),
         None => check_renewed(path),
     }
 }
@@ -88,22 +87,22 @@ fn check_renewed(path: &Path) -> FoundState {
     let is_kubeconfig = path.file_name().is_some_and(|name| name == kubeconfig::NAME);
     let text = regular_file::text(path).unwrap_or_default();
     if is_kubeconfig && text.lines().next().is_some_and(|first| first.contains(CALICO_NODE)) {
-        return FoundState::Changed("calico-node wrote it, and refreshes it".into());
+        return FoundState::Changed("calico-node wrote the file and renews its token".into());
     }
     FoundState::Renewed
 }
 
 /// Returns the programs that the remaining configurations name: those that are not ours, or were changed.
-pub(super) fn programs_of_others(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> BTreeMap<String, String> {
+pub(super) fn programs_in_use(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> BTreeMap<String, String> {
     let directory = layout.net_dir(net_dir);
-    let goes = |name: &str| {
+    let is_removed = |name: &str| {
         found.iter().any(|file| file.place == Place::Net && file.name == name && file.state == FoundState::Same)
     };
     let mut named = BTreeMap::new();
-    let stay = conflist::candidates(&directory).unwrap_or_default().into_iter().filter(|name| !goes(name));
-    for name in stay {
+    let kept_names = conflist::candidates(&directory).unwrap_or_default().into_iter().filter(|name| !is_removed(name));
+    for name in kept_names {
         let text = regular_file::contents(&directory.join(&name)).unwrap_or_default();
-        let Some(conf) = chain_of(&text).map(|chain| chain.to_list()) else { continue };
+        let Some(conf) = read_chain(&text).map(|chain| chain.to_list()) else { continue };
         named.extend(programs(&conf).into_iter().map(|program| (program.to_owned(), name.clone())));
         // containerd runs it beside every configuration (INST-171).
         named.insert("loopback".to_owned(), name);
@@ -142,23 +141,23 @@ pub(super) fn retire(task: &RemovalTask, acts: bool, report: &mut UninstallRepor
 
 /// Reports a configuration that stays, or that was renamed and is removed by a later run.
 pub(super) fn report_retired(task: &RemovalTask, report: &mut UninstallReport) {
-    if let Verdict::Leave(reason) = &task.verdict {
+    if let Verdict::Keep(reason) = &task.verdict {
         return report.add_remaining(task.file.path.display(), reason);
     }
     let path = if is_retired(&task.file.path) { task.file.path.clone() } else { retired(&task.file.path) };
     if path.exists() {
-        report.add_remaining(path.display(), "no runtime reads it by this name; the next run goes on with it");
+        report.add_remaining(path.display(), "no runtime reads a file of this name; the next run removes it");
     }
 }
 
 /// Removes a file, or reports the plan or the reason for keeping it. Returns true if the file no longer exists.
 pub(super) fn remove(task: &RemovalTask, acts: bool, report: &mut UninstallReport) -> bool {
     match &task.verdict {
-        Verdict::Gone => {
+        Verdict::Missing => {
             report.add_missing(task.file.path.display());
             return true;
         }
-        Verdict::Leave(reason) => {
+        Verdict::Keep(reason) => {
             report.add_remaining(task.file.path.display(), reason);
             return false;
         }
@@ -176,7 +175,8 @@ pub(super) fn remove(task: &RemovalTask, acts: bool, report: &mut UninstallRepor
             false
         }
         _ if was_retired && task.file.path.exists() => {
-            let reason = "somebody has put it back: delete the DaemonSet first, whose agent does, then run it again";
+            let reason = "another program restored the file; delete the DaemonSet, whose agent restores files, then \
+                run this command again";
             report.add_failure("remove", task.file.path.display(), reason);
             false
         }
@@ -234,7 +234,10 @@ mod tests {
             }
             assert_eq!(remove(&task, true, &mut report), !is_put_back);
             assert_eq!((task.file.path.exists(), retired(&task.file.path).exists()), (is_put_back, false));
-            assert_eq!(report.to_string().contains("somebody has put it back: delete the DaemonSet"), is_put_back);
+            assert_eq!(
+                report.to_string().contains("another program restored the file; delete the DaemonSet"),
+                is_put_back
+            );
         }
     }
 
@@ -253,7 +256,7 @@ mod tests {
         let unreadable =
             |found: &FoundFile| matches!(&found.state, FoundState::Unreadable(why) if why.contains("no regular file"));
         assert!(found.len() == 2 && found.iter().all(unreadable), "{found:?}");
-        assert!(programs_of_others(&layout, "/etc/cni/net.d", &found).is_empty());
+        assert!(programs_in_use(&layout, "/etc/cni/net.d", &found).is_empty());
     }
 
     #[test]
@@ -264,7 +267,7 @@ mod tests {
         fs::create_dir_all(&net_dir).unwrap();
         let odd = r#"{"name": "n", "plugins": [{"type": "bridge", "s": "\ud800", "n": 1e400}]}"#;
         fs::write(net_dir.join("05-other.conflist"), odd).unwrap();
-        let named = programs_of_others(&layout, "/etc/cni/net.d", &[]);
+        let named = programs_in_use(&layout, "/etc/cni/net.d", &[]);
         assert!(named.keys().eq(["bridge", "loopback"]), "{named:?}");
     }
 }

@@ -43,7 +43,7 @@ use crate::node_conf::NodeConfError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum ConfError {
     /// The installer recorded no configuration.
-    #[error("no configuration of ours is there")]
+    #[error("the configuration of this installation is missing")]
     Missing,
     /// The configuration cannot be read.
     #[error("{}: {reason}", .path.display())]
@@ -78,31 +78,32 @@ enum ReleaseError {
     Ipam(#[from] IpamError),
     /// Interfaces of pods remain.
     #[error(
-        "pods are still connected with theirs: {}; their interfaces must go first, which takes CAP_NET_ADMIN (ip link \
-         delete)", .0.join(", ")
+        "pods are still connected with these addresses: {}; delete their interfaces first, which needs CAP_NET_ADMIN \
+         (ip link delete)", .0.join(", ")
     )]
     Connected(Vec<String>),
     /// Pods report addresses that were not behind a deleted interface.
     #[error(
-        "pods of the API server use theirs: {}; delete these pods first, or, if their interfaces are on this node, say \
-         --tear-down-pods", .0.join(", ")
+        "pods in the API server use these addresses: {}; delete these pods first, or, if their interfaces are on this \
+         node, add --tear-down-pods", .0.join(", ")
     )]
     UsedByPods(Vec<String>),
     /// The pods cannot be read.
-    #[error("the API server does not say whether pods still have these addresses: {0}")]
+    #[error("cannot read from the API server whether pods use these addresses: {0}")]
     UnreadablePods(StoreError),
     /// Endpoints list addresses that were not behind a deleted interface.
     #[error(
-        "endpoints list theirs: {}; delete their pods or containers first, or, if their interfaces are on this node, \
-         say --tear-down-pods; an endpoint that nothing has any more goes by calicoctl delete workloadendpoint",
+        "endpoints list these addresses: {}; delete their pods or containers first, or, if their interfaces are on \
+         this node, add --tear-down-pods; delete an endpoint without a pod or container with calicoctl delete \
+         workloadendpoint",
         .0.join(", ")
     )]
     UsedByEndpoints(Vec<String>),
     /// The endpoints cannot be read.
-    #[error("the datastore does not tell its endpoints: {0}")]
+    #[error("cannot read the endpoints in the datastore: {0}")]
     UnreadableEndpoints(StoreError),
     /// An endpoint of this node is invalid.
-    #[error("endpoint {key} may list theirs and cannot be read, mend or delete it: {source}")]
+    #[error("endpoint {key}, which may list these addresses, cannot be read: {source}; correct or delete the endpoint")]
     InvalidEndpoint {
         /// The key of the endpoint.
         key: ObjectKey,
@@ -110,7 +111,7 @@ enum ReleaseError {
         source: StoreError,
     },
     /// An endpoint cannot be deleted.
-    #[error("endpoint {key} still lists its addresses: {source}")]
+    #[error("cannot delete endpoint {key}, which lists these addresses: {source}")]
     RemainingEndpoint {
         /// The key of the endpoint.
         key: ObjectKey,
@@ -118,7 +119,7 @@ enum ReleaseError {
         source: StoreError,
     },
     /// The addresses of a container remain.
-    #[error("{handle}: {source}")]
+    #[error("cannot release the addresses of handle {handle}: {source}")]
     RemainingHandle {
         /// The handle of the addresses.
         handle: HandleId,
@@ -126,7 +127,7 @@ enum ReleaseError {
         source: IpamError,
     },
     /// A block remains.
-    #[error("block {block}: {source}")]
+    #[error("cannot release block {block}: {source}")]
     RemainingBlock {
         /// The range of the block.
         block: Cidr,

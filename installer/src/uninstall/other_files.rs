@@ -23,7 +23,7 @@ use crate::nodename;
 /// Removes the cached API group of the cluster, and the journal if it is empty. Both stay if a program of the plugin
 /// stays. `state` contains the records that remain after the programs were removed.
 pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts: bool, report: &mut UninstallReport) {
-    if !goes(tasks, state, acts) {
+    if !is_plugin_removed(tasks, state, acts) {
         return;
     }
     let group = Path::new(GROUP_FILE).file_name().unwrap_or_default();
@@ -40,7 +40,7 @@ pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts
 }
 
 /// Returns true if a program of the plugin was removed, or would be, and none remains.
-fn goes(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
+fn is_plugin_removed(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
     let is_plugin =
         |task: &&RemovalTask| matches!(task.file.place, Place::Bin | Place::SecondaryBin) && task.file.name == "calico";
     let is_removed = |task: &RemovalTask| {
@@ -49,7 +49,7 @@ fn goes(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
     };
     let (removed, others): (Vec<&RemovalTask>, Vec<&RemovalTask>) =
         tasks.iter().filter(is_plugin).partition(|task| is_removed(task));
-    !removed.is_empty() && others.iter().all(|task| task.verdict == Verdict::Gone)
+    !removed.is_empty() && others.iter().all(|task| task.verdict == Verdict::Missing)
 }
 
 /// Removes the journal. A process that replays deferred DELs holds the journal's lock; the journal then stays.
@@ -60,19 +60,19 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
     let _held = match held {
         Ok(held) => held,
         Err(LockError::Busy { .. }) => {
-            let reason =
-                "somebody holds its lock, as a DEL does that pays debts; when that ended and it is empty, it can go";
+            let reason = "another process holds the journal's lock, for example to replay deferred DELs; run this \
+                command again when that process has ended";
             return report.add_remaining(directory.display(), reason);
         }
         Err(error) => return report.add_remaining(directory.display(), error),
     };
     let journal = Journal::new(&directory);
     match journal.entries().map(|entries| entries.len()) {
-        Err(error) => report.add_remaining(directory.display(), format!("it cannot be looked at: {error}")),
+        Err(error) => report.add_remaining(directory.display(), format!("it cannot be read: {error}")),
         Ok(n) if n > 0 => report.add_remaining(
             directory.display(),
             format!(
-                "{n} DELs could not give their addresses back yet: kube-controllers collects those of pods; for the \
+                "{n} deferred DELs have not released their addresses: kube-controllers releases those of pods; for the \
                  others run `calico-ipam check` on another node; then delete this directory"
             ),
         ),
@@ -81,7 +81,7 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
             Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
                 report.add_remaining(
                     directory.display(),
-                    "something else is in it, or a DEL noted a debt in this moment",
+                    "it contains other files, or a DEL was deferred at this moment",
                 );
             }
             Err(error) => report.add_failure("remove", directory.display(), error),
@@ -118,7 +118,7 @@ pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut Un
         }
     }
     for path in entries(&layout.path(RUN_DIR)) {
-        report.add_remaining(path.display(), "plugins and calico-node share it; it is gone after a reboot");
+        report.add_remaining(path.display(), "plugins and calico-node share it; a reboot removes it");
     }
 }
 
@@ -127,8 +127,8 @@ pub(super) fn report_backups(directory: &Path, report: &mut UninstallReport) {
     for path in entries(directory).into_iter().filter(|path| is_backup(path)) {
         report.add_remaining(
             path.display(),
-            "the copy of a configuration that was no JSON object and was replaced; it may \
-            hold a token: remove it when its plugins are added again",
+            "the copy of a configuration that was not a JSON object and was replaced; it may contain a token: remove \
+             it when its plugins are added again",
         );
     }
 }
@@ -144,11 +144,13 @@ fn reason(name: &str) -> &'static str {
     let is = |path: &str| Path::new(path).file_name().is_some_and(|known| known == name);
     let is_database = ["", "-wal", "-shm"].iter().any(|end| is(&format!("{}{end}", DatastoreConf::DEFAULT_PATH)));
     match name {
-        nodename::NAME => "calico-node goes by it, too; another name would be another node to IPAM",
-        state::NAME => "what is still installed is noted in it",
-        _ if name == JOURNAL || is(GROUP_FILE) => "the plugin keeps it; it can go with the last of its programs",
+        nodename::NAME => "calico-node uses it, too; IPAM would treat another name as another node",
+        state::NAME => "it records the files that are still installed",
+        _ if name == JOURNAL || is(GROUP_FILE) => {
+            "the plugin uses it; it can be removed with the last program of the plugin"
+        }
         _ if is_database => "it is the datastore of this node: pools, addresses, endpoints",
-        _ => "the installer did not put it there",
+        _ => "the installer did not write it",
     }
 }
 
@@ -189,8 +191,8 @@ mod tests {
             self.layout.state_dir().join(GROUP)
         }
 
-        /// Calls `remove` for programs with these verdicts, of which those in `noted` still exist. Returns the report.
-        fn remove(&self, verdicts: &[(Place, Verdict)], noted: &[Place], acts: bool) -> String {
+        /// Calls `remove` for programs with these verdicts, of which those in `recorded` still exist. Returns the report.
+        fn remove(&self, verdicts: &[(Place, Verdict)], recorded: &[Place], acts: bool) -> String {
             let task = |(place, verdict): &(Place, Verdict)| RemovalTask {
                 file: FoundFile {
                     place: *place,
@@ -203,7 +205,7 @@ mod tests {
             };
             let tasks: Vec<RemovalTask> = verdicts.iter().map(task).collect();
             let mut state = State::default();
-            noted.iter().for_each(|place| state.record(*place, "calico", None, false));
+            recorded.iter().for_each(|place| state.record(*place, "calico", None, false));
             let mut report = UninstallReport { acted: acts, ..UninstallReport::default() };
             remove(&tasks, &state, &self.layout, acts, &mut report);
             report.to_string()
@@ -217,32 +219,32 @@ mod tests {
     #[test]
     fn plugin_state_is_removed_with_the_program_and_a_dry_run_only_reports() {
         let node = Node::new();
-        let said = node.remove(&[(Place::Bin, Verdict::Remove)], &[Place::Bin], false);
-        assert!(said.contains(&format!("would remove {}\n", node.journal().display())), "{said}");
+        let output = node.remove(&[(Place::Bin, Verdict::Remove)], &[Place::Bin], false);
+        assert!(output.contains(&format!("would remove {}\n", node.journal().display())), "{output}");
         assert!(node.group().exists() && fs::read_dir(node.journal()).unwrap().next().is_none());
-        let said = node.removed();
-        assert!(said.contains(&format!("removed {}\n", node.journal().display())), "{said}");
+        let output = node.removed();
+        assert!(output.contains(&format!("removed {}\n", node.journal().display())), "{output}");
         assert!(!node.group().exists() && !node.journal().exists());
     }
 
     #[test]
     fn plugin_state_stays_if_a_program_stays_or_fails_to_be_removed() {
         use Place::{Bin, Net, SecondaryBin};
-        let leave = || Verdict::Leave("changed".into());
-        for (verdicts, noted) in [
+        let leave = || Verdict::Keep("changed".into());
+        for (verdicts, recorded) in [
             (vec![(Bin, Verdict::Remove)], vec![Bin]),
             (vec![(Bin, leave())], vec![Bin]),
             (vec![(Bin, Verdict::Remove), (SecondaryBin, leave())], vec![SecondaryBin]),
             (vec![(Bin, Verdict::Remove), (SecondaryBin, Verdict::Remove)], vec![SecondaryBin]),
-            (vec![(Bin, Verdict::Gone)], vec![]),
+            (vec![(Bin, Verdict::Missing)], vec![]),
             (vec![(Net, Verdict::Remove)], vec![]),
         ] {
             let node = Node::new();
-            assert_eq!(node.remove(&verdicts, &noted, true), "", "{verdicts:?}");
+            assert_eq!(node.remove(&verdicts, &recorded, true), "", "{verdicts:?}");
             assert!(node.group().exists() && node.journal().exists(), "{verdicts:?}");
         }
         let node = Node::new();
-        node.remove(&[(Bin, Verdict::Remove), (SecondaryBin, Verdict::Gone)], &[], true);
+        node.remove(&[(Bin, Verdict::Remove), (SecondaryBin, Verdict::Missing)], &[], true);
         assert!(!node.group().exists() && !node.journal().exists());
     }
 
@@ -251,8 +253,8 @@ mod tests {
         let node = Node::new();
         let lock = File::create(node.layout.journal_lock()).unwrap();
         lock.lock().unwrap();
-        let said = node.removed();
-        assert!(said.contains("cni-journal: somebody holds its lock"), "{said}");
+        let output = node.removed();
+        assert!(output.contains("cni-journal: another process holds the journal's lock"), "{output}");
         assert!(node.layout.journal_lock().exists());
         drop(lock);
         node.removed();
@@ -265,24 +267,24 @@ mod tests {
         let journal = Journal::new(node.layout.journal_dir());
         let datastore = DatastoreIdentity { name: "etcd a".into(), identity: "etcd 1".into() };
         journal.lock().unwrap().record_identity(&datastore).unwrap();
-        let said = node.removed();
-        assert!(!node.journal().exists(), "{said}");
+        let output = node.removed();
+        assert!(!node.journal().exists(), "{output}");
     }
 
     #[test]
     fn journal_with_deferred_dels_or_foreign_files_is_not_removed() {
-        for (name, reason) in [("a.json", "1 DELs could not give"), ("theirs", "something else is in it")] {
+        for (name, reason) in [("a.json", "1 deferred DELs have not released"), ("theirs", "it contains other files")] {
             let node = Node::new();
             fs::write(node.journal().join(name), "{}").unwrap();
-            let said = node.removed();
-            assert!(said.contains(reason), "{said}");
+            let output = node.removed();
+            assert!(output.contains(reason), "{output}");
             assert!(node.journal().join(name).exists());
         }
         let node = Node::new();
         fs::remove_dir(node.journal()).unwrap();
         fs::write(node.journal(), "").unwrap();
-        let said = node.removed();
-        assert!(said.contains("cannot open lock file") && !said.contains("FAILED"), "{said}");
+        let output = node.removed();
+        assert!(output.contains("cannot open lock file") && !output.contains("FAILED"), "{output}");
     }
 
     #[test]
@@ -305,9 +307,9 @@ mod tests {
         let expected = [
             ("calico.db", database),
             ("calico.db-wal", database),
-            ("nodename", "calico-node goes by it, too; another name would be another node to IPAM"),
-            ("theirs", "the installer did not put it there"),
-            ("ipam.lock", "plugins and calico-node share it; it is gone after a reboot"),
+            ("nodename", "calico-node uses it, too; IPAM would treat another name as another node"),
+            ("theirs", "the installer did not write it"),
+            ("ipam.lock", "plugins and calico-node share it; a reboot removes it"),
         ];
         assert_eq!(left, expected.map(|(name, reason)| (name.to_owned(), reason)));
         fs::write(run.join("10-calico.conflist.unreadable"), "").unwrap();

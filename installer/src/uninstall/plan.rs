@@ -37,7 +37,7 @@ pub(super) struct FoundFile {
 impl FoundFile {
     /// Returns true if a container runtime reads the file. Such files are renamed first.
     pub(super) fn is_configuration(&self) -> bool {
-        self.place == Place::Net && conflist::is_read(&self.name)
+        self.place == Place::Net && conflist::is_read_by_runtimes(&self.name)
     }
 }
 
@@ -45,7 +45,7 @@ impl FoundFile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FoundState {
     /// The file is missing.
-    Gone,
+    Missing,
     /// The file is unchanged.
     Same,
     /// The content of the file changes regularly, and no other writer is apparent.
@@ -62,9 +62,9 @@ pub(super) enum Verdict {
     /// The file is removed.
     Remove,
     /// The file stays, for this reason.
-    Leave(String),
+    Keep(String),
     /// The file is missing already.
-    Gone,
+    Missing,
 }
 
 /// A file and the decision about it.
@@ -85,11 +85,11 @@ pub(super) fn plan(found: &[FoundFile], named: &BTreeMap<String, String>) -> Vec
 fn verdict(found: &FoundFile, named: &BTreeMap<String, String>) -> Verdict {
     let is_program = matches!(found.place, Place::Bin | Place::SecondaryBin);
     match &found.state {
-        FoundState::Gone => Verdict::Gone,
-        FoundState::Changed(how) => Verdict::Leave(how.clone()),
-        FoundState::Unreadable(reason) => Verdict::Leave(format!("it cannot be looked at: {reason}")),
+        FoundState::Missing => Verdict::Missing,
+        FoundState::Changed(how) => Verdict::Keep(how.clone()),
+        FoundState::Unreadable(reason) => Verdict::Keep(format!("it cannot be read: {reason}")),
         FoundState::Same | FoundState::Renewed => match named.get(&found.name).filter(|_| is_program) {
-            Some(configuration) => Verdict::Leave(format!("{configuration}, which stays, runs it")),
+            Some(configuration) => Verdict::Keep(format!("{configuration}, which is kept, runs it")),
             None => Verdict::Remove,
         },
     }
@@ -110,11 +110,11 @@ mod tests {
             found(Place::Net, "calico-kubeconfig", FoundState::Renewed),
             found(Place::Bin, "calico", FoundState::Same),
             found(Place::Bin, "portmap", FoundState::Changed("it was changed since".into())),
-            found(Place::Bin, "bandwidth", FoundState::Gone),
+            found(Place::Bin, "bandwidth", FoundState::Missing),
             found(Place::State, "nodename", FoundState::Unreadable("permission denied".into())),
         ];
         let verdicts: Vec<Verdict> = plan(&found, &BTreeMap::new()).into_iter().map(|task| task.verdict).collect();
-        let leave = |reason: &str| Verdict::Leave(reason.into());
+        let leave = |reason: &str| Verdict::Keep(reason.into());
         assert_eq!(
             verdicts,
             [
@@ -122,8 +122,8 @@ mod tests {
                 Verdict::Remove,
                 Verdict::Remove,
                 leave("it was changed since"),
-                Verdict::Gone,
-                leave("it cannot be looked at: permission denied"),
+                Verdict::Missing,
+                leave("it cannot be read: permission denied"),
             ]
         );
     }
@@ -133,7 +133,7 @@ mod tests {
         let named = BTreeMap::from([("loopback".to_owned(), "05-other.conflist".to_owned())]);
         let found = [found(Place::Bin, "loopback", FoundState::Same), found(Place::Net, "loopback", FoundState::Same)];
         let tasks = plan(&found, &named);
-        assert_eq!(tasks[0].verdict, Verdict::Leave("05-other.conflist, which stays, runs it".into()));
+        assert_eq!(tasks[0].verdict, Verdict::Keep("05-other.conflist, which is kept, runs it".into()));
         assert_eq!(tasks[1].verdict, Verdict::Remove);
     }
 

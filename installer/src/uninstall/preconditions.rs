@@ -31,16 +31,16 @@ pub(super) fn find_blockers(
     options: Options,
     network: &dyn HostNetwork,
 ) -> Vec<Blocker> {
-    let mut blockers = unreadable(found);
+    let mut blockers = unreadable_configurations(found);
     if options.tear_down_pods || options.release_addresses {
-        blockers.extend(of_another_machine(layout));
-        blockers.extend(still_served(&layout.net_dir(net_dir), named));
+        blockers.extend(foreign_root(layout));
+        blockers.extend(remaining_configuration(&layout.net_dir(net_dir), named));
     }
     if let (true, Err(reason)) = (options.release_addresses, conf) {
-        blockers.push(Blocker { action: "release", target: addresses::WHAT.to_owned(), reason: reason.to_string() });
+        blockers.push(Blocker { action: "release", target: addresses::TARGET.to_owned(), reason: reason.to_string() });
     }
     if !options.forget_gone {
-        blockers.extend(elsewhere(found, layout, Path::new(net_dir)));
+        blockers.extend(missing_directories(found, layout, Path::new(net_dir)));
     }
     if options.release_addresses {
         blockers.extend(connected_pods(options, network));
@@ -50,37 +50,37 @@ pub(super) fn find_blockers(
 
 /// Returns a blocker if a remaining configuration runs Calico's plugins. Pods are still created with it, for example
 /// by upstream's installation over this one.
-fn still_served(net_dir: &Path, named: &BTreeMap<String, String>) -> Option<Blocker> {
+fn remaining_configuration(net_dir: &Path, named: &BTreeMap<String, String>) -> Option<Blocker> {
     let name = ["calico", "calico-ipam"].into_iter().find_map(|program| named.get(program))?;
     Some(Blocker {
         action: "uninstall",
         target: format!("beside {}", net_dir.join(name).display()),
         reason:
-            "this configuration runs Calico's plugins, and the installer did not write it in this form; remove the \
-            file, or run without --tear-down-pods and --release-addresses"
+            "this configuration runs Calico's plugins, and is not as the installer wrote it; remove the file, or run \
+             without --tear-down-pods and --release-addresses"
                 .to_owned(),
     })
 }
 
 /// Returns a blocker if the files are those of another machine. Its interfaces do not exist in this kernel, and the
 /// interfaces here are not its own.
-fn of_another_machine(layout: &Layout) -> Option<Blocker> {
+fn foreign_root(layout: &Layout) -> Option<Blocker> {
     let is_here = layout.is_container() || layout.is_this_machine();
     (!is_here).then(|| Blocker {
         action: "uninstall",
         target: "from another machine".to_owned(),
-        reason: "--root has the files of another machine, whose interfaces are not here; run calico uninstall on that \
-            machine, or without --tear-down-pods and --release-addresses"
+        reason: "--root contains the files of another machine, whose interfaces are not in this kernel; run calico \
+            uninstall on that machine, or without --tear-down-pods and --release-addresses"
             .to_owned(),
     })
 }
 
 /// Returns the configurations that cannot be read. Neither their origin nor their programs are known.
-fn unreadable(found: &[FoundFile]) -> Vec<Blocker> {
+fn unreadable_configurations(found: &[FoundFile]) -> Vec<Blocker> {
     let mut blockers = Vec::new();
     for file in found.iter().filter(|file| file.is_configuration()) {
         if let FoundState::Unreadable(reason) = &file.state {
-            let reason = format!("it cannot be looked at: {reason}");
+            let reason = format!("it cannot be read: {reason}");
             blockers.push(Blocker { action: "remove", target: file.path.display().to_string(), reason });
         }
     }
@@ -91,7 +91,7 @@ fn unreadable(found: &[FoundFile]) -> Vec<Blocker> {
 ///
 /// The state directory is not checked. Nothing is checked after a killed run that had found the files. Such a run left
 /// a renamed configuration, or, since programs are removed before it, records without a program.
-fn elsewhere(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocker> {
+fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocker> {
     let is_program = |file: &FoundFile| matches!(file.place, Place::Bin | Place::SecondaryBin);
     if found.iter().any(|file| files::is_retired(&file.path)) || !found.iter().any(is_program) {
         return Vec::new();
@@ -99,20 +99,22 @@ fn elsewhere(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocke
     let mut blockers = Vec::new();
     for place in [Place::Bin, Place::SecondaryBin, Place::Net] {
         let files: Vec<&FoundFile> = found.iter().filter(|file| file.place == place).collect();
-        if files.is_empty() || files.iter().any(|file| file.state != FoundState::Gone) {
+        if files.is_empty() || files.iter().any(|file| file.state != FoundState::Missing) {
             continue;
         }
         let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
-        let way = match (layout.is_container(), place) {
-            (true, _) => "mount the node's directory there that they were installed into",
-            (false, Place::Bin) => "--bin-dir says where else they are",
-            (false, Place::SecondaryBin) => "--secondary-bin-dir says where they are",
-            (false, _) => "look for them",
+        let remedy = match (layout.is_container(), place) {
+            (true, _) => "mount the directory of the installation there",
+            (false, Place::Bin) => "name their directory with --bin-dir",
+            (false, Place::SecondaryBin) => "name their directory with --secondary-bin-dir",
+            (false, _) => "find them",
         };
         blockers.push(Blocker {
             action: "find",
             target: format!("{} in {}", names.join(", "), layout.dir(place, net_dir).display()),
-            reason: format!("nothing of what was installed is there; {way}, or --forget-gone if somebody removed them"),
+            reason: format!(
+                "all installed files are missing there; {remedy}, or add --forget-gone if the files were removed"
+            ),
         });
     }
     blockers
@@ -123,12 +125,12 @@ fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker
     let reason = match address_users::connected_pods(network, options.tear_down_pods) {
         Ok(used) if used.is_empty() => return None,
         Ok(used) => format!(
-            "pods are connected with theirs: {}; delete these pods first, or say --tear-down-pods",
+            "pods are connected with these addresses: {}; delete these pods first, or add --tear-down-pods",
             used.join(", ")
         ),
-        Err(reason) => format!("who is connected with theirs is not known: {reason}"),
+        Err(reason) => format!("cannot determine the pods that are connected with these addresses: {reason}"),
     };
-    Some(Blocker { action: "release", target: addresses::WHAT.to_owned(), reason })
+    Some(Blocker { action: "release", target: addresses::TARGET.to_owned(), reason })
 }
 
 #[cfg(test)]
@@ -142,35 +144,41 @@ mod tests {
 
     fn targets(found: &[FoundFile]) -> Vec<String> {
         let layout = Layout::container();
-        elsewhere(found, &layout, Path::new("/etc/cni/net.d")).into_iter().map(|blocker| blocker.target).collect()
+        missing_directories(found, &layout, Path::new("/etc/cni/net.d"))
+            .into_iter()
+            .map(|blocker| blocker.target)
+            .collect()
     }
 
     #[test]
     fn directory_without_installed_files_is_reported_as_another_target() {
-        use FoundState::{Gone, Same};
+        use FoundState::{Missing, Same};
         let bin = |state| found(Place::Bin, "/host/opt/cni/bin/calico", state);
         let portmap = |state| found(Place::Bin, "/host/opt/cni/bin/portmap", state);
         let conf = |state| found(Place::Net, "/host/etc/cni/net.d/10-calico.conflist", state);
-        let mtu = found(Place::State, "/var/lib/calico/mtu", Gone);
+        let mtu = found(Place::State, "/var/lib/calico/mtu", Missing);
         let nothing: [String; 0] = [];
-        assert_eq!(targets(&[bin(Same), portmap(Gone), conf(Same), mtu.clone()]), nothing);
-        assert_eq!(targets(&[bin(Gone), portmap(Gone), conf(Same)]), ["calico, portmap in /host/opt/cni/bin"]);
+        assert_eq!(targets(&[bin(Same), portmap(Missing), conf(Same), mtu.clone()]), nothing);
+        assert_eq!(targets(&[bin(Missing), portmap(Missing), conf(Same)]), ["calico, portmap in /host/opt/cni/bin"]);
         let changed = FoundState::Changed("by somebody".into());
-        assert_eq!(targets(&[bin(Gone), portmap(changed), conf(Gone)]), ["10-calico.conflist in /host/etc/cni/net.d"]);
+        assert_eq!(
+            targets(&[bin(Missing), portmap(changed), conf(Missing)]),
+            ["10-calico.conflist in /host/etc/cni/net.d"]
+        );
         let retired = found(Place::Net, "/host/etc/cni/net.d/10-calico.conflist.removed", Same);
-        assert_eq!(targets(&[bin(Gone), retired]), nothing, "a run that was killed had seen it");
-        assert_eq!(targets(&[conf(Gone)]), nothing, "so had one that was killed after the programs went");
+        assert_eq!(targets(&[bin(Missing), retired]), nothing, "a run that was killed had seen it");
+        assert_eq!(targets(&[conf(Missing)]), nothing, "so had one that was killed after the programs went");
         assert_eq!(targets(&[]), nothing);
     }
 
     #[test]
     fn teardown_with_the_files_of_another_host_is_rejected() {
         let root = tempfile::tempdir().unwrap();
-        assert!(of_another_machine(&Layout::below(root.path())).is_some());
-        assert_eq!(of_another_machine(&Layout::below(Path::new("/"))), None);
-        assert_eq!(of_another_machine(&Layout::container()), None);
+        assert!(foreign_root(&Layout::below(root.path())).is_some());
+        assert_eq!(foreign_root(&Layout::below(Path::new("/"))), None);
+        assert_eq!(foreign_root(&Layout::container()), None);
         std::fs::create_dir(root.path().join("host")).unwrap();
-        assert_eq!(of_another_machine(&Layout::below(root.path())), None, "a container's root");
+        assert_eq!(foreign_root(&Layout::below(root.path())), None, "a container's root");
     }
 
     #[test]
@@ -180,8 +188,8 @@ mod tests {
             found(Place::Net, "/x/10-calico.conflist", unreadable()),
             found(Place::Net, "/x/calico-kubeconfig", unreadable()),
         ];
-        let [only] = super::unreadable(&found).try_into().unwrap();
+        let [only] = super::unreadable_configurations(&found).try_into().unwrap();
         assert_eq!(only.target, "/x/10-calico.conflist");
-        assert_eq!(only.reason, "it cannot be looked at: permission denied");
+        assert_eq!(only.reason, "it cannot be read: permission denied");
     }
 }

@@ -28,9 +28,9 @@ pub struct ReportedStep {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The step succeeded; in a dry run, it would be run.
-    Done,
+    Succeeded,
     /// The object was missing already.
-    DoneAlready,
+    AlreadyMissing,
     /// The step failed, for this reason.
     Failed(String),
 }
@@ -47,12 +47,16 @@ pub struct Remaining {
 impl UninstallReport {
     /// Adds a step.
     pub(super) fn add_success(&mut self, action: &'static str, target: impl Display) {
-        self.steps.push(ReportedStep { action, target: target.to_string(), outcome: Outcome::Done });
+        self.steps.push(ReportedStep { action, target: target.to_string(), outcome: Outcome::Succeeded });
     }
 
     /// Adds a step for an object that was missing already.
     pub(super) fn add_missing(&mut self, target: impl Display) {
-        self.steps.push(ReportedStep { action: "remove", target: target.to_string(), outcome: Outcome::DoneAlready });
+        self.steps.push(ReportedStep {
+            action: "remove",
+            target: target.to_string(),
+            outcome: Outcome::AlreadyMissing,
+        });
     }
 
     /// Adds a failed step, and its object to the remaining items.
@@ -92,9 +96,9 @@ impl Display for UninstallReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for ReportedStep { action, target, outcome } in &self.steps {
             match (outcome, self.acted) {
-                (Outcome::Done, true) => writeln!(f, "{action}d {target}")?,
-                (Outcome::Done, false) => writeln!(f, "would {action} {target}")?,
-                (Outcome::DoneAlready, _) => writeln!(f, "{target} was gone already")?,
+                (Outcome::Succeeded, true) => writeln!(f, "{action}d {target}")?,
+                (Outcome::Succeeded, false) => writeln!(f, "would {action} {target}")?,
+                (Outcome::AlreadyMissing, _) => writeln!(f, "{target} was gone already")?,
                 (Outcome::Failed(reason), _) => writeln!(f, "FAILED to {action} {target}: {reason}")?,
             }
         }
@@ -106,7 +110,7 @@ impl Display for UninstallReport {
         }
         match (self.acted, self.succeeded()) {
             (true, _) => Ok(()),
-            (false, true) => writeln!(f, "nothing was changed; --yes does what is said above"),
+            (false, true) => writeln!(f, "nothing was changed; run the command with --yes to carry out this plan"),
             (false, false) => writeln!(f, "nothing was changed"),
         }
     }
@@ -135,7 +139,7 @@ mod tests {
         report.add_success("release", "3 addresses");
         assert_eq!(
             report.to_string(),
-            "would release 3 addresses\nnothing was changed; --yes does what is said above\n"
+            "would release 3 addresses\nnothing was changed; run the command with --yes to carry out this plan\n"
         );
     }
 }

@@ -23,15 +23,12 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     let mut state = State::load(layout)?;
     let net_dir = if state.net_dir.is_empty() { NET_DIR.to_owned() } else { state.net_dir.clone() };
     let found = files::inspect(&state, layout, &net_dir);
-    let named = files::programs_of_others(layout, &net_dir, &found);
+    let named = files::programs_in_use(layout, &net_dir, &found);
     let tasks = plan(&found, &named);
     let mut report = UninstallReport { acted: options.yes, ..UninstallReport::default() };
     if state.files.is_empty() {
         // Pods on this node belong to another installation, such as upstream's, so their interfaces and addresses stay.
-        report.add_remaining(
-            "everything",
-            format!("no run of the installer is noted in {}", state::path(layout).display()),
-        );
+        report.add_remaining("everything", format!("no installation is recorded in {}", state::path(layout).display()));
         other_files::report_unowned(layout, false, &mut report);
         return Ok(report);
     }
@@ -43,7 +40,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
         for Blocker { action, target, reason } in blockers {
             report.add_refusal(action, target, reason);
         }
-        report.add_remaining("everything", "nothing is changed while something is in the way");
+        report.add_remaining("everything", "nothing is changed until the failures above are corrected");
         return Ok(report);
     }
 
@@ -52,11 +49,11 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     if options.tear_down_pods {
         // Recorded before the interfaces are deleted, because this run may fail to release the addresses and be
         // repeated.
-        state.torn_down.extend(address_users::behind_torn_down(network));
+        state.torn_down.extend(address_users::addresses_behind_pods(network));
         if options.yes && !save_records(&state, layout, &mut report) {
             report.add_remaining(
                 "everything",
-                "nothing is changed: a later run could not tell which interfaces this run deleted",
+                "nothing is changed: the deleted interfaces could not be recorded for a later run",
             );
             return Ok(report);
         }
@@ -82,7 +79,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
             }
         }
     }
-    let is_recorded = options.yes || tasks.iter().any(|task| matches!(task.verdict, Verdict::Leave(_)));
+    let is_recorded = options.yes || tasks.iter().any(|task| matches!(task.verdict, Verdict::Keep(_)));
     other_files::report_unowned(layout, is_recorded, &mut report);
     other_files::report_backups(&layout.net_dir(&net_dir), &mut report);
     report.add_remaining("/var/log/calico", "logs are kept");
@@ -101,8 +98,8 @@ async fn run_first_steps(
     network: &dyn HostNetwork,
     report: &mut UninstallReport,
 ) -> Result<(), &'static str> {
-    const NOT_MOVED: &str =
-        "plugins that others chained into the configuration cannot be moved: run it again when they can";
+    const NOT_MOVED: &str = "plugins that other programs chained into the configuration cannot be moved; correct the \
+        failure and run the command again";
     if !chained.move_foreign(options.yes, report) {
         return Err(NOT_MOVED);
     }
@@ -111,20 +108,22 @@ async fn run_first_steps(
         are_retired &= files::retire(task, options.yes, report);
     }
     // Moves plugins that other programs added before the rename.
-    let mut late = UninstallReport::default();
-    if options.yes && !chained.move_foreign(true, &mut late) {
-        report.steps.extend(late.steps);
+    let mut late_report = UninstallReport::default();
+    if options.yes && !chained.move_foreign(true, &mut late_report) {
+        report.steps.extend(late_report.steps);
         return Err(NOT_MOVED);
     }
     if !are_retired {
-        return Err("a configuration that cannot be renamed still runs them: run it again when it can");
+        return Err("a configuration that cannot be renamed still runs them; correct the failure and run the command \
+            again");
     }
     let is_torn_down = address_users::tear_down(options, network, report);
     let released = addresses::release(conf, options, torn_down, network, report).await;
     match (is_torn_down, released) {
         (true, true) => Ok(()),
-        (false, _) => Err("pods that are still connected need them: run it again, or without --tear-down-pods"),
-        (true, false) => Err("they lead to the addresses: run it again, or without --release-addresses"),
+        (false, _) => Err("connected pods need them; run the command again, or without --tear-down-pods"),
+        (true, false) => Err("a later run needs them to release the addresses; run the command again, or without \
+            --release-addresses"),
     }
 }
 
@@ -133,11 +132,10 @@ fn remove(tasks: &[&RemovalTask], state: &mut State, acts: bool, report: &mut Un
     for task in tasks {
         let is_gone = files::remove(task, acts, report);
         if is_gone {
-            state.forget(task.file.place, &task.file.name);
+            state.remove_record(task.file.place, &task.file.name);
         }
         if state.get(task.file.place, &task.file.name).is_none() && task.file.replaced {
-            report
-                .add_remaining(task.file.path.display(), "what was there before the installation is not brought back");
+            report.add_remaining(task.file.path.display(), "the file that the installation replaced is not restored");
         }
     }
 }
@@ -161,7 +159,7 @@ fn save_records(state: &State, layout: &Layout, report: &mut UninstallReport) ->
     let path = state::path(layout).display().to_string();
     match &saved {
         Err(_) if report.mentions(&path) => {}
-        Err(error) => report.add_failure("note what is left in", path, error),
+        Err(error) => report.add_failure("record the remaining files in", path, error),
         Ok(()) => {}
     }
     saved.is_ok()

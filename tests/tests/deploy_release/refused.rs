@@ -14,7 +14,7 @@ fn release_with_too_large_programs_is_refused() {
         return;
     }
     let error = release(&["MOST_BYTES=1000000"]).unwrap_err().to_string();
-    assert!(error.contains("images: cni: ") && error.contains("of which an image may have 1000000"), "{error}");
+    assert!(error.contains("images: cni: ") && error.contains("an image may have at most 1000000"), "{error}");
 }
 
 /// The output folder is one of the user's own, given by mistake.

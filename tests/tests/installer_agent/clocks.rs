@@ -27,7 +27,7 @@ fn agent_requests_a_new_token_after_each_clock_change() {
         agent.await_metric("clock_jumps_total", 1).unwrap();
         agent.await_metric("token_refreshes_total", 2).unwrap();
         assert_ne!(pod.token().unwrap(), first);
-        assert!(agent.log().contains("the clock was set"), "{}", agent.log());
+        assert!(agent.log().contains("the node's clock was set"), "{}", agent.log());
 
         agent.set_clocks(Ahead::default()).unwrap();
         agent.await_metric("clock_jumps_total", 2).unwrap();

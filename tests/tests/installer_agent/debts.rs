@@ -57,7 +57,7 @@ fn agent_replays_deferred_dels_once_the_datastore_is_ready() {
 
         set_ready(true);
         let mut agent = pod.agent().unwrap();
-        agent.await_log("paid the debts of 1 earlier DELs; 0 are left").unwrap();
+        agent.await_log("replayed 1 deferred DELs; 0 remain").unwrap();
         agent.terminate().unwrap();
         assert!(!entry.exists());
         assert!(!store.dump().unwrap().keys().any(|key| key.contains(CONTAINER)));

@@ -24,7 +24,7 @@ fn installer_retries_the_node_creation_until_etcd_responds() {
         let installer = pod.installer_that_stays().unwrap();
         installer.await_log("trying again: ").unwrap();
         proxy.arm(None);
-        installer.await_log("made Node node1").unwrap();
+        installer.await_log("created Node node1").unwrap();
         let made = kubernetes.etcd.dump().unwrap();
         assert!(made.contains_key("/calico/resources/v3/projectcalico.org/nodes/node1"));
         installer.await_page("/readiness", 200).unwrap();

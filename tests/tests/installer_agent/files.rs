@@ -78,7 +78,7 @@ fn agent_with_a_different_template_manages_only_the_token() {
         pod.container.file("calico-secrets/etcd-key", "key").unwrap();
         let before = pod.container.conf(CONF).unwrap();
         let agent = pod.agent().unwrap();
-        agent.await_log("only the token is looked after").unwrap();
+        agent.await_log("renewing only the token").unwrap();
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
         assert_eq!(agent.metric("files_mended_total").unwrap(), 0);
@@ -199,7 +199,7 @@ fn mtu_file_is_written_once_the_first_pool_exists() {
         let words = ["apply", "-f", pool.to_str().unwrap(), "--datastore-path", database.to_str().unwrap()];
         Plugins::locate().unwrap().call("calico-ipam").args(words).run().unwrap().success();
         agent.look();
-        agent.agent.await_log("wrote /var/lib/calico/mtu: pods have 1450").unwrap();
+        agent.agent.await_log("wrote /var/lib/calico/mtu: the MTU of pods is 1450").unwrap();
         assert_eq!(fs::read_to_string(file).unwrap(), "1450");
     });
 }

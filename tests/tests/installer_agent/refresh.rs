@@ -96,7 +96,7 @@ fn failed_token_request_is_retried() {
         let agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.metric("token_refresh_failures_total").unwrap(), 1);
-        assert!(agent.log().contains("made no token for kube-system/calico-cni-plugin: the proxy says so (500)"));
+        assert!(agent.log().contains("issued no token for kube-system/calico-cni-plugin: the proxy says so (500)"));
     });
 }
 
@@ -114,7 +114,7 @@ fn token_of_a_recreated_account_is_replaced_before_its_expiry() {
         agent.await_metric("token_refreshes_total", 2).unwrap();
         assert_ne!(pod.token().unwrap(), before);
         assert!(user(kubernetes, &pod).is_some());
-        assert!(agent.log().contains("the API server refuses the present one"));
+        assert!(agent.log().contains("the API server rejected the previous token"));
     });
 }
 
@@ -127,7 +127,7 @@ fn rotated_signing_key_leads_to_a_new_token() {
         agent.await_page("/readiness", 200).unwrap();
         let before = pod.token().unwrap();
         kubernetes.api.rotate_token_key().unwrap();
-        agent.await_log("refuses the token of this pod").unwrap();
+        agent.await_log("rejects the token of this pod").unwrap();
         let own = kubernetes.api.token(NAMESPACE, "calico-node").unwrap();
         pod.mount(&own, &kubernetes.api.authority_certificate()).unwrap();
         await_that(PATIENCE, || Ok(user(kubernetes, &pod).is_some())).unwrap();

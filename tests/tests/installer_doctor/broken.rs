@@ -19,7 +19,7 @@ fn doctor_finds_no_problem_on_a_good_node_in_both_formats() {
     on_a_good_node(|scene| {
         is_good(scene);
         let said = scene.doctor();
-        assert!(said.words("token").contains("system:serviceaccount:kube-system:calico-cni-plugin holds for 2"));
+        assert!(said.words("token").contains("system:serviceaccount:kube-system:calico-cni-plugin is valid for 2"));
         assert!(said.words("program calico").contains("up to 1.1.0"));
         assert!(said.words("pools").starts_with("pool 10.65.0.0/16"));
         let text = scene.pod.calico(&["doctor"]).run().unwrap();
@@ -56,7 +56,7 @@ fn doctor_reports_each_defect_of_programs_and_files() {
             || make_executable(&portmap, true),
         );
         let nodename = container.path("var/lib/calico/nodename");
-        Break { found: &["fail nodename"], words: ("nodename", "says node2") }.and_mend(
+        Break { found: &["fail nodename"], words: ("nodename", "has node2") }.and_mend(
             scene,
             || fs::write(&nodename, "node2").unwrap(),
             || fs::write(&nodename, NODE).unwrap(),
@@ -66,7 +66,7 @@ fn doctor_reports_each_defect_of_programs_and_files() {
             fs::create_dir_all(&journal).unwrap();
             fs::write(journal.join("00000000-0000-5000-8000-000000000000.json"), "{}").unwrap();
         };
-        Break { found: &["warn journal"], words: ("journal", "1 DELs") }
+        Break { found: &["warn journal"], words: ("journal", "1 deferred DELs") }
             .and_mend(scene, owe, || fs::remove_dir_all(&journal).unwrap());
     });
 }
@@ -97,16 +97,16 @@ fn doctor_reports_each_defect_of_the_cluster() {
             || scene.proxy.arm(None),
         );
         let ready = |is: bool| scene.patch("clusterinformations/default", &json!({ "spec": { "datastoreReady": is } }));
-        let words = ("cluster information", "set spec.datastoreReady to true");
+        let words = ("cluster information", "sets spec.datastoreReady to false and then to true");
         Break { found: &["fail cluster information"], words }.and_mend(scene, || ready(false), || ready(true));
         let disabled = |is: bool| scene.patch("ippools/pool", &json!({ "spec": { "disabled": is } }));
-        Break { found: &["fail pools"], words: ("pools", "none of 1 is enabled") }.and_mend(
+        Break { found: &["fail pools"], words: ("pools", "none of 1 pools is enabled") }.and_mend(
             scene,
             || disabled(true),
             || disabled(false),
         );
         let vxlan = |mode: &str| scene.patch("ippools/pool", &json!({ "spec": { "vxlanMode": mode } }));
-        Break { found: &["warn MTU"], words: ("MTU", "encapsulation takes 50") }.and_mend(
+        Break { found: &["warn MTU"], words: ("MTU", "encapsulation uses 50") }.and_mend(
             scene,
             || vxlan("Always"),
             || vxlan("Never"),

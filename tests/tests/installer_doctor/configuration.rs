@@ -14,7 +14,7 @@ fn doctor_reports_each_defect_of_the_configuration() {
         let other = net.join("05-other.conflist");
         let list = r#"{"name":"other","cniVersion":"0.3.1","plugins":[{"type":"portmap"}]}"#;
         let found: Vec<&str> = without_ours.into_iter().chain(["warn other configurations"]).collect();
-        Break { found: &found, words: ("configuration", "is first and is not Calico's") }.and_mend(
+        Break { found: &found, words: ("configuration", "sorts first and is not Calico's") }.and_mend(
             scene,
             || fs::write(&other, list).unwrap(),
             || fs::remove_file(&other).unwrap(),
@@ -77,7 +77,7 @@ fn doctor_examines_calicos_configuration_behind_multus() {
             let conf = r#"{"name":"multus","cniVersion":"0.3.1","type":"multus-shim","clusterNetwork":"CALLS"}"#;
             fs::write(&file, conf.replace("CALLS", calls)).unwrap();
         };
-        let words = ("configuration", "look whether its delegate is the network of 10-calico.conflist");
+        let words = ("configuration", "delegates to the network of 10-calico.conflist");
         Break { found: &["warn configuration"], words }.and_mend(
             scene,
             || write("another"),

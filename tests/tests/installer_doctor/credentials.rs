@@ -22,7 +22,7 @@ fn doctor_reports_an_expired_or_revoked_token() {
         let said = scene.doctor();
         assert_eq!(said.exit, Some(1));
         assert!(said.wrong().contains(&"fail token".to_owned()), "{said:#?}");
-        assert!(said.words("token").contains("is the agent running on this node"), "{said:#?}");
+        assert!(said.words("token").contains("check that the agent runs on this node"), "{said:#?}");
         assert!(said.words("cluster information").contains("Unauthorized"), "{said:#?}");
         fs::write(&file, &text).unwrap();
 
@@ -36,7 +36,7 @@ fn doctor_reports_an_expired_or_revoked_token() {
         let failed: Vec<String> = said.wrong().into_iter().filter(|told| !told.starts_with("skipped ")).collect();
         assert_eq!(failed, ["fail token"], "roles and definitions are not the matter: {said:#?}");
         let words = said.words("token");
-        assert!(words.contains("refuses it") && words.contains("run the installer again"), "{words}");
+        assert!(words.contains("rejects it") && words.contains("run the installer again"), "{words}");
         // The remedy is to run the installer again.
         assert_eq!(scene.pod.calico(&["install"]).run().unwrap().exit, Some(0));
         is_good(scene);

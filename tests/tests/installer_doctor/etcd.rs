@@ -123,7 +123,7 @@ fn doctor_on_a_good_etcd_node_finds_no_problem_and_changes_nothing() {
         is_good(node);
         let said = node.doctor();
         assert!(said.words("datastore").starts_with(TLS), "{said:#?}");
-        assert_eq!(said.words("etcd permissions"), "all 7 that are needed -> ");
+        assert_eq!(said.words("etcd permissions"), "all 7 required permissions are granted -> ");
         assert!(said.words("TLS files").contains("etcd_key_file "), "{said:#?}");
         assert!(said.words("pools").starts_with("pool 10.65.0.0/16"), "{said:#?}");
         assert_eq!((node.etcd.dump_raw().unwrap(), node.etcd.revisions("/").unwrap()), before);
@@ -134,17 +134,17 @@ fn doctor_on_a_good_etcd_node_finds_no_problem_and_changes_nothing() {
 fn doctor_reports_defects_of_pools_in_etcd() {
     on_secured_etcd(TLS, |node, _| {
         let node = &*node;
-        Break { found: &["fail pools"], words: ("pools", "none of 1 is enabled") }.and_mend(
+        Break { found: &["fail pools"], words: ("pools", "none of 1 pools is enabled") }.and_mend(
             node,
             || node.put(POOL, |pool| pool["spec"]["disabled"] = json!(true)),
             || node.put(POOL, |_| {}),
         );
-        Break { found: &["fail pools"], words: ("pools", "none of 1 that are enabled selects this node") }.and_mend(
+        Break { found: &["fail pools"], words: ("pools", "none of 1 enabled pools selects this node") }.and_mend(
             node,
             || node.put(POOL, |pool| pool["spec"]["nodeSelector"] = json!("zone == 'elsewhere'")),
             || node.put(POOL, |_| {}),
         );
-        Break { found: &["warn MTU"], words: ("MTU", "encapsulation takes 70") }.and_mend(
+        Break { found: &["warn MTU"], words: ("MTU", "encapsulation uses 70") }.and_mend(
             node,
             || {
                 node.put(POOL, |pool| {
@@ -161,12 +161,15 @@ fn doctor_reports_defects_of_pools_in_etcd() {
 fn doctor_reports_a_datastore_that_is_not_ready_and_a_missing_node() {
     on_secured_etcd(TLS, |node, _| {
         let node = &*node;
-        Break { found: &["fail cluster information"], words: ("cluster information", "datastoreReady to true") }
-            .and_mend(
-                node,
-                || node.put(INFORMATION, |object| object["spec"]["datastoreReady"] = json!(false)),
-                || node.put(INFORMATION, |_| {}),
-            );
+        Break {
+            found: &["fail cluster information"],
+            words: ("cluster information", "datastoreReady to false and then to true"),
+        }
+        .and_mend(
+            node,
+            || node.put(INFORMATION, |object| object["spec"]["datastoreReady"] = json!(false)),
+            || node.put(INFORMATION, |_| {}),
+        );
         Break { found: &["fail cluster information"], words: ("cluster information", "calico-ipam init") }.and_mend(
             node,
             || node.etcd.delete(INFORMATION).unwrap(),
@@ -178,7 +181,7 @@ fn doctor_reports_a_datastore_that_is_not_ready_and_a_missing_node() {
             || node.put(NODE_KEY, |_| {}),
         );
         let claim = "/calico/ipam/v2/host/node1/ipv4/block/10.65.0.0-26";
-        Break { found: &["warn blocks"], words: ("blocks", "claimed or given up half") }.and_mend(
+        Break { found: &["warn blocks"], words: ("blocks", "whose claim or release is incomplete") }.and_mend(
             node,
             || node.etcd.put(claim, br#"{"state":"pending"}"#).unwrap(),
             || node.etcd.delete(claim).unwrap(),
@@ -202,7 +205,7 @@ fn doctor_reports_each_defect_of_the_tls_files() {
         );
         let found: Vec<&str> = ["fail TLS files"].into_iter().chain(AWAY).collect();
         let (key, away) = (file("etcd-key"), file("away"));
-        Break { found: &found, words: ("TLS files", "give the Secret calico-etcd-secrets") }.and_mend(
+        Break { found: &found, words: ("TLS files", "to the Secret calico-etcd-secrets") }.and_mend(
             node,
             || fs::rename(&key, &away).unwrap(),
             || fs::rename(&away, &key).unwrap(),

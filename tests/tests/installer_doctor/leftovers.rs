@@ -80,7 +80,7 @@ fn doctor_reports_interfaces_and_routes_without_an_endpoint() {
         let netns = host.add_pod("pod1").unwrap();
         Plugins::locate().unwrap().verb("calico", "ADD", "pod1", &netns, &conf()).run().unwrap().success();
         is_good(node);
-        assert!(node.doctor().words("interfaces of pods").starts_with("1, each"), "{:#?}", node.doctor());
+        assert!(node.doctor().words("interfaces of pods").starts_with("1 interfaces, each"), "{:#?}", node.doctor());
         let interface = interface();
         let route = |verb: &str| ip(&format!("route {verb} 10.65.99.1/32 dev {interface} scope link")).unwrap();
         let words = format!("delete the route: ip route delete 10.65.99.1 dev {interface}");
@@ -150,11 +150,8 @@ fn doctor_reports_stale_results_in_the_libcni_cache() {
             json!({ "interfaces": [{ "name": "cali0123456789a" }, { "name": "eth0", "sandbox": "/run/netns/x" }] });
         let file = directory.join("k8s-pod-network-abc-eth0");
         let kept = json!({ "kind": "cniCacheV1", "containerId": "abc", "result": result }).to_string();
-        Break { found: &["warn libcni cache"], words: ("libcni cache", "is gone: k8s-pod-network-abc-eth0") }.and_mend(
-            node,
-            || fs::write(&file, kept).unwrap(),
-            || fs::remove_file(&file).unwrap(),
-        );
+        Break { found: &["warn libcni cache"], words: ("libcni cache", "is missing: k8s-pod-network-abc-eth0") }
+            .and_mend(node, || fs::write(&file, kept).unwrap(), || fs::remove_file(&file).unwrap());
         let away = directory.with_extension("away");
         Break { found: &["skipped libcni cache"], words: ("libcni cache", "is not seen from here") }.and_mend(
             node,
@@ -188,7 +185,7 @@ fn doctor_reports_an_interface_of_a_deleted_pod() {
         let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web";
         call.env("CNI_ARGS", args).run().unwrap().success();
         is_good(scene);
-        assert!(scene.doctor().words("interfaces of pods").starts_with("1, each"), "{:#?}", scene.doctor());
+        assert!(scene.doctor().words("interfaces of pods").starts_with("1 interfaces, each"), "{:#?}", scene.doctor());
         let words = format!("ip link delete {}", interface());
         Break { found: &["warn interfaces of pods"], words: ("interfaces of pods", &words) }.and_mend(
             scene,

@@ -219,11 +219,11 @@ fn invalid_configuration_is_replaced_and_a_second_calico_entry_refused() {
             assert_eq!(container.conf(FILE).unwrap(), DEFAULT, "{damaged}");
         }
         let twice = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "portmap"}, {"type": "calico"}]}"#;
-        super::failed(&container.run(&[("CNI_NETWORK_CONFIG", twice)]).unwrap(), "the plugin calico is in it twice");
+        super::failed(&container.run(&[("CNI_NETWORK_CONFIG", twice)]).unwrap(), "the plugin calico occurs twice");
         assert_eq!(container.conf(FILE).unwrap(), DEFAULT);
         Neighbour::Istio.chains_into(&path(&container)).unwrap();
         let outcome = container.run(&[]).unwrap();
-        logged(&outcome, "plugins of others stay in it: istio-cni");
+        logged(&outcome, "keeping the plugins of other programs: istio-cni");
     });
 }
 

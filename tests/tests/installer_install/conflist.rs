@@ -54,7 +54,7 @@ fn old_calico_configuration_is_deleted_after_a_rename_and_a_foreign_one_stays() 
         let variables = [("CNI_CONF_NAME", "30-calico.conflist"), ("CNI_OLD_CONF_NAME", "05-cilium.conflist")];
         let outcome = container.run(&variables).unwrap();
         succeeded(&outcome);
-        logged(&outcome, "05-cilium.conflist is not Calico's and stays");
+        logged(&outcome, "05-cilium.conflist, which CNI_OLD_CONF_NAME names: the file is not Calico's");
         logged(&outcome, "05-cilium.conflist, not 30-calico.conflist: the first name wins");
         assert_eq!(container.conf("05-cilium.conflist").unwrap(), strange);
     });
@@ -66,7 +66,7 @@ fn custom_template_is_written_unchanged() {
         let container = Container::new(host, "c").unwrap();
         let outcome = container.run(&[("CNI_NETWORK_CONFIG", "{}")]).unwrap();
         succeeded(&outcome);
-        logged(&outcome, "there is neither `plugins` nor `type` in it");
+        logged(&outcome, "the configuration has neither `plugins` nor `type`");
         assert_eq!(container.conf(FILE).unwrap(), "{}");
     });
 }
@@ -163,7 +163,7 @@ fn etcd_tls_files_are_copied_and_deleted_with_their_source() {
             ("CNI_NETWORK_CONFIG", r#"{"etcd_cert": "__ETCD_CERT_FILE__", "etcd_key": "__ETCD_KEY_FILE__"}"#);
         let outcome = container.run(&[template]).unwrap();
         succeeded(&outcome);
-        logged(&outcome, "etcd-key is not there");
+        logged(&outcome, "etcd-key is missing; the configuration is written without it");
         assert_eq!(container.names(&format!("{NET}/calico-tls")), ["etcd-cert"]);
         let expected = r#"{"etcd_cert": "/etc/cni/net.d/calico-tls/etcd-cert", "etcd_key": ""}"#;
         assert_eq!(container.conf(FILE).unwrap(), expected);

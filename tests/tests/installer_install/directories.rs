@@ -122,7 +122,7 @@ fn directory_in_place_of_a_program_fails_the_install() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         fs::create_dir(container.path(BIN).join("portmap")).unwrap();
-        failed(&container.run(&[]).unwrap(), "host/opt/cni/bin/portmap is no file and in the way");
+        failed(&container.run(&[]).unwrap(), "host/opt/cni/bin/portmap is not a regular file");
         assert_eq!((container.names(BIN), container.names(NET)), (vec!["portmap".into()], vec![]));
         succeeded(&container.run(&[("SKIP_CNI_BINARIES", "portmap")]).unwrap());
     });
@@ -136,7 +136,7 @@ fn unwritable_state_file_is_a_warning() {
         container.remount("var/lib/calico", MsFlags::MS_RDONLY).unwrap();
         let outcome = container.run(&[]).unwrap();
         succeeded(&outcome);
-        let line = outcome.stderr.lines().find(|line| line.contains("what was installed is not noted")).unwrap();
+        let line = outcome.stderr.lines().find(|line| line.contains("cannot record the installed files")).unwrap();
         assert!(line.contains("[WARNING]") && line.contains("calico uninstall"), "{line}");
     });
 }
@@ -146,7 +146,7 @@ fn install_without_the_mounted_plugin_directory_fails() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         fs::remove_dir(container.path(BIN)).unwrap();
-        failed(&container.run(&[]).unwrap(), "opt/cni/bin is not there");
+        failed(&container.run(&[]).unwrap(), "opt/cni/bin does not exist");
     });
 }
 
@@ -186,8 +186,8 @@ fn install_into_a_node_image_writes_no_nodename() {
         fs::create_dir_all(container.path("etc/cni/net.d")).unwrap();
         let outcome = container.install().without_env("KUBERNETES_NODE_NAME").run().unwrap();
         succeeded(&outcome);
-        logged(&outcome, "the name of the node is not known");
-        logged(&outcome, "etc/cni/net.d/calico-kubeconfig is not there, and outside of a pod it is not made");
+        logged(&outcome, "the name of the node is unknown");
+        logged(&outcome, "etc/cni/net.d/calico-kubeconfig is missing and is not created outside of a pod");
         assert_eq!(container.names("var/lib/calico"), ["cni-install-state.json"]);
     });
 }

@@ -18,7 +18,7 @@ fn empty_number_variables_yield_defaults_and_empty_texts_stay_empty() {
         succeeded(&outcome);
         assert_eq!(container.conf("10-calico.conflist").unwrap(), DEFAULT);
         for name in numbers {
-            assert!(outcome.stderr.contains(&format!("{name} is set to nothing")), "{}", outcome.stderr);
+            assert!(outcome.stderr.contains(&format!("{name} is empty")), "{}", outcome.stderr);
         }
         succeeded(&container.run(&[("LOG_LEVEL", ""), ("KUBERNETES_NODE_NAME", "")]).unwrap());
         let conf = container.conf("10-calico.conflist").unwrap();
@@ -82,7 +82,7 @@ fn unknown_commands_are_refused_in_spite_of_cni_command() {
     for words in [&["component", "felix"][..], &["ctl", "get", "nodes"]] {
         let outcome = plugins.call("calico").args(words.iter().copied()).env("CNI_COMMAND", "ADD").run().unwrap();
         assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(1), ""), "{words:?}");
-        assert!(outcome.stderr.contains("there is no such command in this program"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("unknown command"), "{}", outcome.stderr);
     }
 }
 
@@ -95,7 +95,7 @@ fn nodename_file_is_written_once() {
         assert_eq!(fs::read(&file).unwrap(), b"my-node");
         let outcome = container.run(&[("KUBERNETES_NODE_NAME", "renamed")]).unwrap();
         succeeded(&outcome);
-        assert!(outcome.stderr.contains("says that this node is my-node"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("has the node name my-node"), "{}", outcome.stderr);
         assert_eq!(fs::read(&file).unwrap(), b"my-node");
     });
 }

@@ -72,7 +72,7 @@ fn mtu_file_has_the_uplink_mtu_minus_the_encapsulation() {
         let log = node.install(json!({}));
         assert_eq!(node.written(), None);
         assert!(log.contains("/var/lib/calico/mtu is not written: there is no IPPool yet"), "{log}");
-        assert!(!log.contains("the agent looks again"), "outside of a pod there is none: {log}");
+        assert!(!log.contains("the agent tries again"), "outside of a pod there is none: {log}");
         assert!(
             !node.container.path("var/lib/calico/calico.db").exists(),
             "to look for pools is not to make a datastore"
@@ -80,7 +80,7 @@ fn mtu_file_has_the_uplink_mtu_minus_the_encapsulation() {
         node.encapsulate();
         let log = node.install(json!({}));
         assert_eq!(node.written().as_deref(), Some("1450"));
-        assert!(log.contains("wrote /var/lib/calico/mtu: pods have 1450"), "{log}");
+        assert!(log.contains("wrote /var/lib/calico/mtu: the MTU of pods is 1450"), "{log}");
         ip("link set uplink0 mtu 1400").unwrap();
         node.install(json!({ "mtu": 1400, "require_mtu_file": true }));
         assert_eq!(node.written().as_deref(), Some("1350"));
@@ -111,7 +111,7 @@ fn mtu_file_of_felix_is_kept() {
         assert_eq!(node.written().as_deref(), Some("1380"));
         let said = node.uninstall();
         assert_eq!(node.written().as_deref(), Some("1380"), "{said}");
-        assert!(said.contains("var/lib/calico/mtu: it is not the file that was installed"), "{said}");
+        assert!(said.contains("var/lib/calico/mtu: the file was changed after the installation"), "{said}");
     });
 }
 

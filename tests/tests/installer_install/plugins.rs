@@ -64,7 +64,7 @@ fn foreign_plugins_are_replaced_only_if_configured() {
         container.program(&format!("{BIN}/portmap"), "distribution").unwrap();
         let outcome = container.run(&[]).unwrap();
         succeeded(&outcome);
-        logged(&outcome, "portmap is there and stays as it is");
+        logged(&outcome, "portmap exists and is kept");
         for plugin in ["portmap", "loopback"] {
             container.program(&format!("{OWN_BIN}/{plugin}"), "second").unwrap();
         }

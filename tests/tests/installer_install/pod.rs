@@ -123,8 +123,8 @@ fn install_creates_missing_cluster_objects_once() {
         let pool = [("CALICO_IPV4POOL_CIDR", "10.65.0.0/16"), ("CALICO_IPV4POOL_BLOCK_SIZE", "27")];
         let outcome = pod.run(&pool);
         succeeded(&outcome);
-        logged(&outcome, "made ClusterInformation default");
-        logged(&outcome, "made IPPool default-ipv4-ippool, 10.65.0.0/16");
+        logged(&outcome, "created ClusterInformation default");
+        logged(&outcome, "created IPPool default-ipv4-ippool, 10.65.0.0/16");
         logged(&outcome, "the new configuration works");
         let get = |path: &str| {
             let path = format!("/apis/crd.projectcalico.org/v1/{path}");
@@ -188,7 +188,7 @@ fn install_selects_the_same_datastore_as_the_plugin() {
         for template in [r#"{"type": "calico", "Datastore_Type": "kubernetes"}"#, r#"{"type": "calico"}"#] {
             let outcome = pod.run(&[("CNI_NETWORK_CONFIG", template), ("CNI_TRY_SECONDS", "0")]);
             succeeded(&outcome);
-            logged(&outcome, "made ClusterInformation default");
+            logged(&outcome, "created ClusterInformation default");
             pod.api.admin().delete(information).unwrap().success().unwrap();
         }
         // If the installer does not create a requested pool, it logs that.
@@ -197,7 +197,7 @@ fn install_selects_the_same_datastore_as_the_plugin() {
             let pool = ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16");
             let outcome = pod.run(&[("CNI_NETWORK_CONFIG", template), ("CNI_TRY_SECONDS", "0"), pool]);
             succeeded(&outcome);
-            logged(&outcome, "IPPool default-ipv4-ippool, 10.65.0.0/16, is not made: ");
+            logged(&outcome, "IPPool default-ipv4-ippool, 10.65.0.0/16, is not created: ");
         }
     });
 }
@@ -213,7 +213,9 @@ fn install_on_etcd_creates_the_node_too() {
         let variables = [("CNI_NETWORK_CONFIG", conf.as_str()), pool, ("CNI_TRY_SECONDS", "0")];
         let outcome = pod.run(&variables);
         succeeded(&outcome);
-        for words in ["made ClusterInformation default", "made Node my-node", "made IPPool default-ipv4-ippool"] {
+        for words in
+            ["created ClusterInformation default", "created Node my-node", "created IPPool default-ipv4-ippool"]
+        {
             logged(&outcome, words);
         }
         let calicos = || -> BTreeMap<_, _> {
@@ -238,7 +240,7 @@ fn install_with_etcd_unreachable_fails_and_keeps_the_configuration() {
         let conf = r#"{"type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": "http://127.0.0.1:9"}"#;
         let outcome = pod.run(&[("CNI_NETWORK_CONFIG", conf), ("CNI_TRY_SECONDS", "0")]);
         failed(&outcome, "datastore http://127.0.0.1:9/ is unavailable");
-        logged(&outcome, "there this run makes the Node, without which no pod gets an address");
+        logged(&outcome, "this run cannot create the Node in etcd, without which no pod gets an address");
         assert_eq!(pod.container.conf("10-calico.conflist").unwrap(), "{}");
     });
 }
@@ -260,13 +262,15 @@ fn install_outside_of_a_pod_creates_the_etcd_objects_too() {
         // For example, the image of a node is built on another machine.
         logged(&run(etcd("http://127.0.0.1:9")), "[WARNING]");
         let outcome = run(etcd(etcd::ENDPOINT));
-        for words in ["made ClusterInformation default", "made Node my-node", "made IPPool default-ipv4-ippool"] {
+        for words in
+            ["created ClusterInformation default", "created Node my-node", "created IPPool default-ipv4-ippool"]
+        {
             logged(&outcome, words);
         }
         assert!(kubernetes.etcd.dump().unwrap().contains_key("/calico/resources/v3/projectcalico.org/nodes/my-node"));
         // On Kubernetes the installer lacks the rights outside a pod. It must log that it created no pool.
         let outcome = run(r#"{"type": "calico", "datastore_type": "kubernetes"}"#.into());
-        logged(&outcome, "IPPool default-ipv4-ippool, 10.65.0.0/16, is not made: outside of a pod");
+        logged(&outcome, "IPPool default-ipv4-ippool, 10.65.0.0/16, is not created: there is no service account");
     });
 }
 
@@ -317,8 +321,8 @@ fn configuration_that_does_not_work_yet_is_reported_and_installed() {
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let outcome = pod.run(&[("CNI_TRY_SECONDS", "1")]);
         succeeded(&outcome);
-        logged(&outcome, "ClusterInformation default cannot be looked for and made");
-        logged(&outcome, "the new configuration does not work yet and is put in place all the same");
+        logged(&outcome, "cannot get or create ClusterInformation default");
+        logged(&outcome, "the new configuration does not work yet and is installed anyway");
         logged(&outcome, "data store connection failed");
         assert_eq!(pod.container.conf("10-calico.conflist").unwrap(), DEFAULT);
     });
@@ -355,7 +359,7 @@ fn installer_stays_until_sigterm_and_keeps_the_installed_files() {
         let outcome = wait(child, started, DEADLINE).unwrap();
         assert_eq!(made(), 2, "{}", outcome.stderr);
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
-        logged(&outcome, "staying as the agent");
+        logged(&outcome, "running as the agent");
         pod.assert_no_token(&outcome);
         assert_eq!(pod.container.names(BIN).len(), 4);
         assert_eq!(pod.container.names(NET), ["10-calico.conflist", KUBECONFIG]);

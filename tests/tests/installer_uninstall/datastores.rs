@@ -63,10 +63,10 @@ fn only_what_is_this_networks_is_given_back(
     for said in [said, &dry.stdout] {
         let (_, left) = said.split_once("left on this node:\n").unwrap();
         for handle in [format!("{NETWORK}.machine.1"), "another.abc".into()] {
-            let words = format!(", held as {handle}: it is of no container of this network; ");
+            let words = format!(", allocated to handle {handle}: it belongs to no container of this network; ");
             assert!(left.contains(&words), "{words} is not in {said}");
         }
-        assert!(!left.contains(&format!("held as {NETWORK}.abc")), "{said}");
+        assert!(!left.contains(&format!("allocated to handle {NETWORK}.abc")), "{said}");
     }
     assert_eq!(blocks().iter().map(held).collect::<Vec<_>>(), [2]);
     assert_eq!(blocks()[0]["affinity"], Value::Null, "the block is nobody's");
@@ -121,7 +121,8 @@ fn release_on_kubernetes_succeeds_with_the_plugins_role() {
 
 /// Creates a pod on the node and assigns an address to it. Returns the address.
 fn pod_with_address(host: &Host, api: &ApiServer, datastore: &Value, name: &str) -> String {
-    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace": "default" } });
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace":
+        "default" } });
     api.admin().apply_object(&account).unwrap();
     let object = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
         "spec": { "nodeName": NODE, "automountServiceAccountToken": false,
@@ -150,7 +151,8 @@ fn release_during_an_add_is_refused_on_a_node_with_two_names() {
         change("", json!({ "metadata": { "annotations": { "cni.projectcalico.org/podIP": "10.65.99.99/32" } } }));
         let outcome = uninstall(&pod.container, &RELEASE).run().unwrap();
         assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
-        let refused = format!("pods of the API server use theirs: default/new ({held}); delete these pods first");
+        let refused =
+            format!("pods in the API server use these addresses: default/new ({held}); delete these pods first");
         assert!(outcome.stdout.contains(&refused), "{}", outcome.stdout);
         change("/status", json!({ "status": { "phase": "Succeeded" } }));
         let outcome = uninstall(&pod.container, &RELEASE).run().unwrap();
@@ -178,7 +180,7 @@ fn release_of_an_address_in_a_pod_status_is_refused_until_the_pod_ends() {
         let annotations = json!({ "cni.projectcalico.org/podIP": format!("{}/32", held[1]) });
         change(&url("new"), &json!({ "metadata": { "annotations": annotations } }));
         let refused = format!(
-            "pods of the API server use theirs: default/new ({}), default/web ({}); delete these pods first",
+            "pods in the API server use these addresses: default/new ({}), default/web ({}); delete these pods first",
             held[1], held[0]
         );
         for options in [&RELEASE[1..], &RELEASE, &["--yes", "--tear-down-pods", "--release-addresses"]] {
@@ -219,7 +221,7 @@ fn on_etcd(test: impl FnOnce(&Host, &Etcd, &Container, &Value) + Send) {
 fn release_on_etcd_releases_the_addresses_of_this_network() {
     on_etcd(|host, etcd, container, datastore| {
         let said = uninstall(container, &[]).run().unwrap().stdout;
-        assert!(said.contains("  endpoints of this node: they stay in the datastore; kube-controllers"), "{said}");
+        assert!(said.contains("  endpoints of this node: they remain in the datastore; kube-controllers"), "{said}");
         let blocks = || {
             let dump = etcd.dump().unwrap().into_iter();
             dump.filter(|(key, _)| is_block(key)).map(|(_, block)| block).collect()
@@ -236,7 +238,8 @@ fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints() {
     on_etcd(|host, etcd, container, datastore| {
         host.add_uplink().unwrap();
         let netns = host.add_pod("here").unwrap();
-        let mut conf = json!({ "cniVersion": "1.0.0", "name": NETWORK, "type": "calico", "nodename": NODE, "nodename_file_optional": true,
+        let mut conf = json!({ "cniVersion": "1.0.0", "name": NETWORK, "type": "calico", "nodename": NODE,
+            "nodename_file_optional": true,
                                "ipam": { "type": "calico-ipam" } });
         conf.as_object_mut().unwrap().extend(datastore.as_object().unwrap().clone());
         Plugins::locate().unwrap().verb("calico", "ADD", "here", &netns, &conf).run().unwrap().success();
@@ -256,14 +259,16 @@ fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints() {
         for options in [&options[1..], &options, &options] {
             let outcome = uninstall(container, options).run().unwrap();
             assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
-            let refused = format!("endpoints list theirs: default/{NODE}-cni-elsewhere-eth0 ({ip}); delete their pods");
+            let refused =
+                format!("endpoints list these addresses: default/{NODE}-cni-elsewhere-eth0 ({ip}); delete their pods");
             assert!(outcome.stdout.contains(&refused), "{}", outcome.stdout);
             assert_eq!(endpoints().len(), 2, "no endpoint is deleted");
         }
         etcd.put(&other, b"\"no endpoint\"").unwrap();
         let outcome = uninstall(container, &RELEASE).run().unwrap();
         assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
-        let unreadable = format!("endpoint default/{NODE}-cni-elsewhere-eth0 may list theirs and cannot be read");
+        let unreadable =
+            format!("endpoint default/{NODE}-cni-elsewhere-eth0 which may list these addresses, cannot be read");
         assert!(outcome.stdout.contains(&unreadable), "{}", outcome.stdout);
         etcd.delete(&other).unwrap();
         // The run before has deleted the interface.

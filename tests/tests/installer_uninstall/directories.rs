@@ -41,7 +41,7 @@ fn uninstall_with_a_wrong_directory_mounted_fails_without_changes() {
                     let outcome = uninstall(&container, options).run().unwrap();
                     let said = said(&outcome, 1);
                     let words = format!(
-                        " in {}: nothing of what was installed is there; mount",
+                        " in {}: all installed files are missing there; mount",
                         container.path(directory).display()
                     );
                     let line =
@@ -93,8 +93,8 @@ fn manual_uninstall_uses_the_given_plugin_directories() {
         };
         let outcome = by_hand(&[]);
         let told = said(&outcome, 1);
-        assert!(told.contains("there; --bin-dir says where else they are, or --forget-gone"), "{told}");
-        assert!(told.contains("there; --secondary-bin-dir says where they are, or --forget-gone"), "{told}");
+        assert!(told.contains("there; name their directory with --bin-dir, or add --forget-gone"), "{told}");
+        assert!(told.contains("there; name their directory with --secondary-bin-dir, or add --forget-gone"), "{told}");
         let outcome = by_hand(&["--bin-dir", "/home/bin"]);
         assert_eq!(said(&outcome, 1).matches("FAILED to find").count(), 1, "{}", outcome.stdout);
         assert_eq!(container.names("host/home/bin").len(), 4);

@@ -45,7 +45,7 @@ fn uninstall_without_yes_lists_everything_and_changes_nothing() {
             let line = format!("would remove {}", container.path(&name).display());
             assert!(dry.lines().any(|found| found == line), "{line} is not in:\n{dry}");
         }
-        assert!(dry.ends_with("nothing was changed; --yes does what is said above\n"), "{dry}");
+        assert!(dry.ends_with("nothing was changed; run the command with --yes to carry out this plan\n"), "{dry}");
         assert_eq!(said(&container, &[], 0), dry);
     });
 }
@@ -67,7 +67,7 @@ fn uninstall_deletes_files_of_the_plugin_except_deferred_dels() {
             assert!(!container.path(GROUP).exists());
             let journal = container.path(JOURNAL);
             assert_eq!(journal.exists(), is_owed);
-            let owed = format!("{}: 1 DELs could not give their addresses back yet", journal.display());
+            let owed = format!("{}: 1 deferred DELs have not released their addresses", journal.display());
             assert_eq!(told.contains(&owed), is_owed, "{told}");
         });
     }
@@ -105,11 +105,11 @@ fn uninstall_restores_the_files_before_the_installation() {
         assert!(!container.path(STATE).exists());
         // The output ends with the remaining files and the reasons for keeping them.
         let (_, left) = done.split_once("left on this node:\n").unwrap();
-        assert!(left.contains("var/lib/calico/nodename: calico-node goes by it"), "{done}");
+        assert!(left.contains("var/lib/calico/nodename: calico-node uses it"), "{done}");
         assert!(left.contains("/var/log/calico: logs are kept"), "{done}");
         // A second run finds no installation.
         let again = said(&container, &["--yes"], 0);
-        assert!(again.contains("everything: no run of the installer is noted in"), "{again}");
+        assert!(again.contains("everything: no installation is recorded in"), "{again}");
         assert_eq!(names(), names_before);
     });
 }
@@ -120,7 +120,7 @@ fn uninstall_keeps_and_names_changed_files() {
         container.program(&format!("{BIN}/portmap"), "a newer one").unwrap();
         let done = said(&container, &["--yes"], 0);
         assert_eq!(container.names(BIN), ["portmap"]);
-        let reason = "it is not the file that was installed: somebody changed it since";
+        let reason = "the file was changed after the installation";
         let line = format!("  {}: {reason}", container.path(BIN).join("portmap").display());
         assert!(done.lines().any(|found| found == line), "{done}");
         assert!(container.names(NET).is_empty());
@@ -141,7 +141,7 @@ fn uninstall_keeps_the_programs_of_a_remaining_configuration() {
         let done = said(&container, &["--yes"], 0);
         assert_eq!(container.conf(CONF).unwrap(), text);
         assert_eq!(container.names(BIN), ["calico", "calico-ipam", "loopback", "portmap"]);
-        assert!(done.contains(&format!("{BIN}/calico-ipam: {CONF}, which stays, runs it")), "{done}");
+        assert!(done.contains(&format!("{BIN}/calico-ipam: {CONF}, which is kept, runs it")), "{done}");
     });
 }
 
@@ -154,8 +154,8 @@ fn uninstall_deletes_the_configuration_and_names_chained_plugins() {
         let before = container.fingerprint();
         let dry = said(&container, &[], 0);
         assert_eq!(container.fingerprint(), before);
-        let what = format!("the plugins istio-cni, linkerd-cni that others chained into {}", conf.display());
-        let reason = "no configuration of Calico's follows that they could be chained into";
+        let what = format!("the plugins istio-cni, linkerd-cni that other programs chained into {}", conf.display());
+        let reason = "there is no other configuration of Calico's to chain them into";
         assert!(dry.contains(&format!("would remove {what}: {reason}\n")), "{dry}");
         let done = said(&container, &["--yes"], 0);
         assert!(done.contains(&format!("removed {what}: {reason}\n")), "{done}");
@@ -171,8 +171,11 @@ fn uninstall_moves_chained_plugins_into_the_next_calico_configuration() {
         let upstreams = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}, {"type": "linkerd-cni"}]}"#;
         let upstreams = container.file(&format!("{NET}/{following}"), upstreams).unwrap();
         Neighbour::ALL.into_iter().for_each(|neighbour| neighbour.chains_into(&conf).unwrap());
-        let words =
-            format!("the plugins istio-cni that others chained into {} to {}\n", conf.display(), upstreams.display());
+        let words = format!(
+            "the plugins istio-cni that other programs chained into {} to {}\n",
+            conf.display(),
+            upstreams.display()
+        );
         let dry = said(&container, &[], 0);
         assert!(dry.contains(&format!("would move {words}")), "{dry}");
         let done = said(&container, &["--yes"], 0);
@@ -192,7 +195,7 @@ fn uninstall_moves_no_chained_plugins_into_another_network() {
         container.file(&format!("{NET}/20-other.conflist"), other).unwrap();
         Neighbour::Istio.chains_into(&container.path(NET).join(CONF)).unwrap();
         let done = said(&container, &["--yes"], 0);
-        assert!(done.contains("no configuration of Calico's follows"), "{done}");
+        assert!(done.contains("there is no other configuration of Calico's"), "{done}");
         assert_eq!(container.names(NET), ["20-other.conflist"]);
         assert_eq!(container.conf("20-other.conflist").unwrap(), other);
     });
@@ -205,7 +208,7 @@ fn uninstall_keeps_loopback_for_another_network() {
         let done = said(&container, &["--yes"], 0);
         assert_eq!(container.names(BIN), ["loopback"]);
         assert_eq!(container.names(NET), ["20-other.conf"]);
-        assert!(done.contains("loopback: 20-other.conf, which stays, runs it"), "{done}");
+        assert!(done.contains("loopback: 20-other.conf, which is kept, runs it"), "{done}");
     });
 }
 
@@ -220,7 +223,7 @@ fn uninstall_keeps_a_kubeconfig_of_calico_node() {
         let file = format!("{NET}/calico-kubeconfig");
         container.file(&file, "# Kubeconfig file for Calico CNI plugin. Installed by calico/node.\n").unwrap();
         let dry = said(&container, &[], 0);
-        assert!(dry.contains("calico-kubeconfig: calico-node wrote it, and refreshes it"), "{dry}");
+        assert!(dry.contains("calico-kubeconfig: calico-node wrote the file and renews its token"), "{dry}");
         container.file(&file, "# Kubeconfig file for Calico CNI plugin.\n").unwrap();
         said(&container, &["--yes"], 0);
         assert!(container.names(NET).is_empty());
@@ -268,12 +271,12 @@ fn uninstall_without_a_writable_state_keeps_the_renamed_configuration() {
         container.remount("var/lib/calico", MsFlags::MS_RDONLY).unwrap();
         let failed = said(&container, &["--yes"], 1);
         let state = container.path(STATE).display().to_string();
-        assert!(failed.contains(&format!("FAILED to note what is left in {state}: ")), "{failed}");
+        assert!(failed.contains(&format!("FAILED to record the remaining files in {state}: ")), "{failed}");
         assert_eq!(failed.matches("\nFAILED to").count(), 1, "{failed}");
         assert!(failed.contains(&format!("removed {}", container.path(BIN).join("calico").display())), "{failed}");
         let renamed = format!("{CONF}.removed");
-        let line = format!("  {}: no runtime reads it by this name", container.path(NET).join(&renamed).display());
-        assert!(failed.contains(&line) && failed.contains("somebody changed it since"), "{failed}");
+        let line = format!("  {}: no runtime reads a file of this name", container.path(NET).join(&renamed).display());
+        assert!(failed.contains(&line) && failed.contains("the file was changed after the installation"), "{failed}");
         assert_eq!(container.names(NET), [renamed]);
         container.remount("var/lib/calico", MsFlags::empty()).unwrap();
         let done = said(&container, &["--yes"], 0);
@@ -301,7 +304,7 @@ fn configuration_renamed_by_a_killed_uninstall_is_deleted_beside_a_new_one() {
         container.file(&format!("{NET}/{CONF}"), r#"{"name": "n", "type": "bridge"}"#).unwrap();
         let done = said(&container, &["--yes"], 0);
         assert_eq!(container.names(NET), [CONF], "{done}");
-        assert!(done.contains("10-calico.conflist: it is not the file that was installed"), "{done}");
+        assert!(done.contains("10-calico.conflist: the file was changed after the installation"), "{done}");
     });
 }
 
@@ -347,7 +350,7 @@ fn uninstall_reports_that_a_replaced_file_is_not_restored() {
         container.program(&format!("{BIN}/calico"), "upstream's").unwrap();
         install(&container);
         let done = said(&container, &["--yes"], 0);
-        let words = "what was there before the installation is not brought back";
+        let words = "the file that the installation replaced is not restored";
         assert!(done.contains(&format!("{}/calico: {words}", container.path(BIN).display())), "{done}");
     });
 }

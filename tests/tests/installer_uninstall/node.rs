@@ -98,7 +98,7 @@ fn uninstall_keeps_interfaces_and_addresses_by_default() {
         assert_eq!((interfaces(), routes(), node.kept()), before);
         let (_, left) = outcome.stdout.split_once("left on this node:").unwrap();
         assert_eq!(left.matches("its pod is still connected; --tear-down-pods deletes it").count(), 2, "{left}");
-        assert!(left.contains("addresses and blocks of this node: they stay in the datastore"), "{left}");
+        assert!(left.contains("addresses and blocks of this node: they remain in the datastore"), "{left}");
         assert!(node.container.names(BIN).is_empty() && node.container.names(NET).is_empty());
     });
 }
@@ -123,7 +123,7 @@ fn uninstall_with_options_removes_interfaces_and_keeps_foreign_ones() {
         assert!(node.kept() < before.2, "{said}");
         assert_eq!(node.endpoints(), 0, "an endpoint lists no address that is free");
         assert!(said.contains("released the addresses of 2 containers and 1 blocks of node my-node"), "{said}");
-        assert!(said.contains("interface cali-theirs: it is no interface of a pod of Calico's"), "{said}");
+        assert!(said.contains("interface cali-theirs: it is not the interface of one of Calico's pods"), "{said}");
         let check = node.ipam(&["show", "--show-blocks"]);
         assert!(!check.contains("/26"), "no block is left: {check}");
         assert!(node.container.names(BIN).is_empty() && node.container.names(NET).is_empty());
@@ -145,8 +145,9 @@ fn release_of_addresses_of_connected_pods_is_refused() {
             let outcome = uninstall(&node.container, options).run().unwrap();
             let said = &outcome.stdout;
             assert_eq!(outcome.exit, Some(1), "{said}");
-            let words = "FAILED to release addresses and blocks of this node: pods are connected with theirs: cali";
-            assert!(said.contains(words) && said.contains("say --tear-down-pods\n"), "{said}");
+            let words = "FAILED to release addresses and blocks of this node: pods are connected with these addresses: \
+                cali";
+            assert!(said.contains(words) && said.contains("add --tear-down-pods\n"), "{said}");
             let named = |address: &String| said.contains(&format!(" ({address})"));
             assert!(addresses().iter().all(named), "{said}");
             assert_eq!((interfaces(), routes(), node.kept(), files()), before);
@@ -170,10 +171,10 @@ fn uninstall_without_net_admin_keeps_the_addresses_of_pods() {
         let (steps, left) = said.split_once("left on this node:\n").unwrap();
         assert_eq!(steps.matches("FAILED to remove interface cali").count(), 2, "{said}");
         assert!(steps.contains("FAILED to release addresses and blocks of this node: "), "{said}");
-        assert!(steps.contains("which takes CAP_NET_ADMIN"), "{said}");
+        assert!(steps.contains("which needs CAP_NET_ADMIN"), "{said}");
         assert!(!steps.contains("removed "), "{said}");
         assert_eq!(left.matches("  interface cali").count(), 2, "{said}");
-        assert!(left.contains("10-calico.conflist.removed: no runtime reads it by this name"), "{said}");
+        assert!(left.contains("10-calico.conflist.removed: no runtime reads a file of this name"), "{said}");
         assert_eq!(node.container.names(NET), ["10-calico.conflist.removed"]);
         assert_eq!(node.container.names(BIN).len(), 4);
 
@@ -206,7 +207,7 @@ fn uninstall_on_a_node_of_another_installation_tears_down_no_pod() {
         std::fs::remove_file(node.container.path("var/lib/calico/cni-install-state.json")).unwrap();
         let outcome = uninstall(&node.container, &options).run().unwrap();
         assert_eq!(outcome.exit, Some(0), "{}{}", outcome.stdout, outcome.stderr);
-        assert!(outcome.stdout.contains("everything: no run of the installer is noted in"), "{}", outcome.stdout);
+        assert!(outcome.stdout.contains("everything: no installation is recorded in"), "{}", outcome.stdout);
         assert_eq!((interfaces(), routes(), node.kept()), before);
     });
 }
@@ -247,7 +248,11 @@ fn uninstall_with_an_unreachable_datastore_fails_and_can_be_repeated() {
         assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
         let words = "FAILED to release addresses and blocks of this node: ";
         assert!(outcome.stdout.contains(words), "{}", outcome.stdout);
-        assert!(outcome.stdout.contains("10-calico.conflist.removed: no runtime reads it"), "{}", outcome.stdout);
+        assert!(
+            outcome.stdout.contains("10-calico.conflist.removed: no runtime reads a file of this name"),
+            "{}",
+            outcome.stdout
+        );
         assert_eq!(node.container.names(NET), ["10-calico.conflist.removed"]);
         assert_eq!(node.container.names(BIN).len(), 4);
 

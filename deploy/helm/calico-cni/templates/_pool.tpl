@@ -5,7 +5,7 @@
 {{- range $pool := .Values.ipam.pools -}}
   {{- $family := ternary "6" "4" (contains ":" $pool.cidr) -}}
   {{- if hasKey $families $family -}}
-    {{- fail (printf "ipam.pools has two pools of IPv%s: the first is made for you, others with kubectl (deploy/examples/ippool.yaml)" $family) -}}
+    {{- fail (printf "ipam.pools has two pools of IPv%s; keep one and create the other with kubectl (deploy/examples/ippool.yaml)" $family) -}}
   {{- end -}}
   {{- $_ := set $families $family true -}}
   {{- $settings := dict "VXLAN" ($pool.vxlan | default "Never") -}}

@@ -7,7 +7,7 @@ use super::*;
 use os::atomic_file::Change;
 use crate::digest;
 use crate::layout::{Layout, Place};
-use crate::plugin_chain::{Chain, Rendering, chain_of};
+use crate::plugin_chain::{Chain, Rendering, read_chain};
 use crate::settings::Settings;
 use crate::state::State;
 use crate::template::{self, kind, plugins};
@@ -31,7 +31,7 @@ fn target(directory: &Path, settings: &Settings, state: &State) -> Target {
 fn remove_former(directory: &Path, settings: &Settings, state: &mut State) {
     let target = target(directory, settings, state);
     let conflist = Conflist::render(settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
-    let former = Former::find(&target, settings, state);
+    let former = FormerConfig::find(&target, settings, state);
     conflist.write(&target, &former).unwrap();
     former.iter().for_each(|former| conflist.remove_former(former, &target, state));
 }
@@ -66,9 +66,9 @@ fn rendered_configuration_that_the_plugin_rejects_is_not_written() {
     assert!(error.contains("$.policy.k8s_auth_token") && !error.contains("SECRET"), "{error}");
     // Errors in other plugins are left to those plugins.
     let others = r#"{"plugins": [{"type": "bridge", "mtu": 99999}, {"type": "flannel", "delegate": {"mtu": "x"}}]}"#;
-    assert!(render(&[("CNI_NETWORK_CONFIG", others)], Path::new(NOWHERE)).unwrap().calicos.is_none());
+    assert!(render(&[("CNI_NETWORK_CONFIG", others)], Path::new(NOWHERE)).unwrap().plugin_conf.is_none());
     let by_ipam = r#"{"type": "bridge", "ipam": {"type": "calico-ipam"}}"#;
-    assert!(render(&[("CNI_NETWORK_CONFIG", by_ipam)], Path::new(NOWHERE)).unwrap().calicos.is_some());
+    assert!(render(&[("CNI_NETWORK_CONFIG", by_ipam)], Path::new(NOWHERE)).unwrap().plugin_conf.is_some());
 }
 
 #[test]
@@ -92,10 +92,10 @@ fn new_token_does_not_count_as_a_new_template() {
 #[test]
 fn only_configurations_that_run_calico_are_removable() {
     for ours in [CALICOS, r#"{"type": "calico"}"#, r#"{"type": "flannel", "delegate": {"type": "calico"}}"#] {
-        assert!(is_calicos(ours), "{ours}");
+        assert!(has_calico(ours), "{ours}");
     }
-    for theirs in [STRANGE, "{}", "not JSON", r#"{"type": "multus", "note": "calico"}"#] {
-        assert!(!is_calicos(theirs), "{theirs}");
+    for foreign in [STRANGE, "{}", "not JSON", r#"{"type": "multus", "note": "calico"}"#] {
+        assert!(!has_calico(foreign), "{foreign}");
     }
 }
 
@@ -166,7 +166,7 @@ fn configuration_left_by_a_failed_run_is_recognized() {
     first.record_written(&target, &written, &mut state);
     render(&[("CNI_MTU", "1400")], Path::new(NOWHERE)).unwrap().record(&target, &mut state);
     let recorded = state.get(Place::Net, "10-calico.conflist").unwrap();
-    assert!(recorded.is(&digest::of_bytes(first.text.as_bytes())) && !recorded.replaced, "{recorded:?}");
+    assert!(recorded.has_digest(&digest::of_bytes(first.text.as_bytes())) && !recorded.replaced, "{recorded:?}");
 }
 
 /// Returns the configuration with a foreign plugin at its end.
@@ -197,7 +197,7 @@ fn own_configuration_with_a_foreign_entry_is_not_recorded_as_replaced() {
         conflist.record_written(&target, &written, &mut state);
         let recorded = state.get(Place::Net, "10-calico.conflist").unwrap();
         fs::write(&file, extended(&fs::read_to_string(&file).unwrap())).unwrap();
-        assert!(is_ours_in(&fs::read(&file).unwrap(), recorded));
+        assert!(is_installed_in(&fs::read(&file).unwrap(), recorded));
         if variables.len() == 1 && text.is_none() {
             fs::write(&file, CALICOS).unwrap();
         }
@@ -213,19 +213,19 @@ fn killed_run_loses_neither_own_nor_foreign_plugin_entries() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("10-calico.conflist");
         let mut state = State::default();
-        let mut run = |template: &str, writes: bool, is_whole: bool| {
+        let mut run = |template: &str, writes: bool, is_complete: bool| {
             let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
             let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
             let target = target(dir.path(), &settings, &state);
             conflist.record(&target, &mut state);
             let written = writes.then(|| conflist.write(&target, &[]).unwrap());
-            if let Some(written) = written.filter(|_| is_whole) {
+            if let Some(written) = written.filter(|_| is_complete) {
                 conflist.record_written(&target, &written, &mut state);
             }
         };
         run(tuning, true, true);
-        let theirs = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "tuning", "sysctl": {}}, {"type": "tuning"}, {"type": "mesh"}]}"#;
-        fs::write(&file, theirs).unwrap();
+        let foreign = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "tuning", "sysctl": {}}, {"type": "tuning"}, {"type": "mesh"}]}"#;
+        fs::write(&file, foreign).unwrap();
         run(plain, is_written, false);
         run(CALICOS, true, true);
         assert_eq!(kinds(&file), ["calico", "tuning", "mesh"], "{is_written}");
@@ -243,7 +243,7 @@ fn entry_added_to_the_former_configuration_during_removal_is_moved() {
     let written = conflist.write(&before, &[]).unwrap();
     conflist.record_written(&before, &written, &mut state);
     let after = target(dir.path(), &new, &state);
-    let former = Former::find(&after, &new, &mut state);
+    let former = FormerConfig::find(&after, &new, &mut state);
     let written = conflist.write(&after, &former).unwrap();
     conflist.record_written(&after, &written, &mut state);
     let after = target(dir.path(), &new, &state);

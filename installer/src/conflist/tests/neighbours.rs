@@ -67,7 +67,7 @@ fn foreign_entry_equal_to_a_template_entry_stays_foreign() {
         node.install(template);
         assert_eq!(kinds(&node.path()), ["calico", "tuning"], "{template}");
         let recorded = node.state.get(Place::Net, FILE).unwrap();
-        assert_eq!(foreign_in(node.text().as_bytes(), recorded).len(), 1, "{template}");
+        assert_eq!(foreign_entries(node.text().as_bytes(), recorded).len(), 1, "{template}");
     }
 }
 
@@ -117,7 +117,7 @@ fn foreign_entries_are_preserved_byte_for_byte() {
 }
 
 fn kinds_of(node: &Node) -> Vec<String> {
-    let chain = chain_of(&fs::read(node.path()).unwrap()).unwrap();
+    let chain = read_chain(&fs::read(node.path()).unwrap()).unwrap();
     chain.foreign(&Chain::default(), &[]).iter().map(crate::plugin_chain::kind).fold(
         vec!["calico".to_owned()],
         |mut kinds, kind| {
@@ -153,7 +153,7 @@ fn unreadable_configuration_is_backed_up_under_an_inactive_name() {
         assert_eq!(node.text(), CALICOS);
         assert_eq!(node.names()[1..], copies[..expected], "{text}");
     }
-    assert!(!copies.into_iter().any(crate::conflist::is_read));
+    assert!(!copies.into_iter().any(crate::conflist::is_read_by_runtimes));
     let copy = |name| fs::read_to_string(node.directory.path().join(name)).unwrap();
     assert_eq!(copies.map(copy), ["{\"plugins\": [", "[]"]);
 }
@@ -195,7 +195,7 @@ fn special_files_are_not_read() {
     }
     let target = target(dir.path(), &settings, &state);
     assert_eq!(target.name, "10-calico.conf");
-    assert!(Former::find(&target, &settings, &mut state).is_empty());
+    assert!(FormerConfig::find(&target, &settings, &mut state).is_empty());
     let conflist = render(&[], Path::new(NOWHERE)).unwrap();
     conflist.record(&target, &mut state);
     assert!(!conflist.is_written(&target));

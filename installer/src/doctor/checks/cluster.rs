@@ -6,29 +6,31 @@ use super::configuration::REINSTALL;
 use crate::doctor::report::{Checked, Finding, fail, pass, warn};
 use crate::doctor::role::{MANIFEST_PATH, Permission};
 use crate::doctor::snapshot::{
-    ApiServer, BlockCount, Cluster, DatastoreAnswers, Granted, NodeSnapshot, Observed, Pool, TlsFile, Unobserved,
+    ApiServer, BlockCount, Cluster, DatastoreAnswers, NodeSnapshot, Observed, PermissionCheck, Pool, TlsFile,
+    Unobserved,
 };
 
 /// Runs the checks. Checks that need a response are skipped if there is none.
 pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let Some(cluster) = &snapshot.cluster else {
-        return vec![Finding::new("datastore", Err("no configuration says where it is".into()))];
+        return vec![Finding::new("datastore", Err("no readable configuration names the datastore".into()))];
     };
     let mut findings = Vec::new();
     findings.extend(check_tls(&cluster.tls).map(|checked| Finding::new("TLS files", checked)));
-    findings.push(Finding::new("datastore", check_reached(cluster)));
-    let beside = cluster.api.as_ref().filter(|_| cluster.kind != DatastoreType::Kubernetes);
-    let beside = beside.map(|api| Finding::new("API server", check_api_beside(api)));
+    findings.push(Finding::new("datastore", check_datastore(cluster)));
+    let separate_api_finding = cluster.api.as_ref().filter(|_| cluster.kind != DatastoreType::Kubernetes);
+    let separate_api_finding =
+        separate_api_finding.map(|api| Finding::new("API server", check_separate_api_server(api)));
     let Some(answers) = cluster.answers() else {
-        findings.extend(beside);
+        findings.extend(separate_api_finding);
         let skipped = ["permissions", "cluster information", "pools", "blocks"];
-        findings.extend(skipped.map(|name| Finding::new(name, Err("nobody answers".into()))));
+        findings.extend(skipped.map(|name| Finding::new(name, Err("the datastore does not answer".into()))));
         return findings;
     };
-    findings.extend(check_permissions("etcd permissions", &answers.granted_by_etcd, GRANT_ETCD));
-    findings.extend(beside);
-    let granted = cluster.api.as_ref().map(|api| &api.granted[..]).unwrap_or_default();
-    findings.extend(check_permissions("permissions", granted, &format!("kubectl apply -f {MANIFEST_PATH}")));
+    findings.extend(check_permissions("etcd permissions", &answers.etcd_permissions, GRANT_ETCD));
+    findings.extend(separate_api_finding);
+    let permission_checks = cluster.api.as_ref().map(|api| &api.permissions[..]).unwrap_or_default();
+    findings.extend(check_permissions("permissions", permission_checks, &format!("kubectl apply -f {MANIFEST_PATH}")));
     findings.extend(check_node(cluster, answers, snapshot).map(|checked| Finding::new("node object", checked)));
     findings.push(Finding::new("cluster information", check_cluster_information(cluster, &answers.ready)));
     findings.push(Finding::new("pools", check_pools(cluster, &answers.pools)));
@@ -37,36 +39,39 @@ pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
 }
 
 /// The remedy for missing permissions of an etcd user.
-const GRANT_ETCD: &str = "etcdctl role grant-permission ROLE --prefix=true readwrite /calico/, of a role of that user";
+const GRANT_ETCD: &str = "`etcdctl role grant-permission ROLE --prefix=true readwrite /calico/`, with a role of that \
+    user";
 
-fn check_reached(cluster: &Cluster) -> Checked {
-    let DatastoreAnswers { after, silent, .. } = match &cluster.reached {
+fn check_datastore(cluster: &Cluster) -> Checked {
+    let DatastoreAnswers { latency, silent_members, .. } = match &cluster.reached {
         Ok(answers) => answers,
-        Err(reason) => return fail(format!("{}: {reason}", cluster.place), way_to(cluster.kind)),
+        Err(reason) => return fail(format!("{}: {reason}", cluster.address), datastore_remedy(cluster.kind)),
     };
-    let seen = format!("{} answers after {} ms", cluster.place, after.as_millis());
-    if silent.is_empty() {
-        return pass(seen);
+    let observation = format!("{} answers after {} ms", cluster.address, latency.as_millis());
+    if silent_members.is_empty() {
+        return pass(observation);
     }
-    let silent: Vec<String> =
-        silent.iter().map(|(endpoint, reason)| format!("{endpoint} does not: {reason}")).collect();
-    let way_out =
-        "`etcdctl endpoint health` says more; take members that are gone out of etcd_endpoints (ETCD_ENDPOINTS)";
-    warn(format!("{seen}, but {}", silent.join("; ")), way_out)
+    let silent_members: Vec<String> =
+        silent_members.iter().map(|(endpoint, reason)| format!("{endpoint} does not: {reason}")).collect();
+    let remedy =
+        "find the cause with `etcdctl endpoint health`; remove deleted members from etcd_endpoints (ETCD_ENDPOINTS)";
+    warn(format!("{observation}, but {}", silent_members.join("; ")), remedy)
 }
 
 /// Returns the remedy for an unreachable datastore.
-fn way_to(kind: DatastoreType) -> &'static str {
+fn datastore_remedy(kind: DatastoreType) -> &'static str {
     match kind {
         DatastoreType::Kubernetes => {
-            "can this node reach it? Without kube-proxy set KUBERNETES_SERVICE_HOST and _PORT for the installer \
-             (ConfigMap kubernetes-services-endpoint)"
+            "check that this node can reach the API server; without kube-proxy set KUBERNETES_SERVICE_HOST and _PORT \
+             for the installer (ConfigMap kubernetes-services-endpoint)"
         }
         DatastoreType::Etcdv3 => {
-            "can this node reach it, and with these certificates? Addresses are those of ETCD_ENDPOINTS (ConfigMap \
-             calico-config), certificates those of the Secret calico-etcd-secrets; `etcdctl endpoint health` says more"
+            "check with `etcdctl endpoint health` that this node can reach etcd with these certificates; correct \
+             ETCD_ENDPOINTS (ConfigMap calico-config) or the certificates (Secret calico-etcd-secrets)"
         }
-        DatastoreType::Local => "`calico-ipam init --datastore-path FILE` makes it; datastore_path is where it is",
+        DatastoreType::Local => {
+            "create the file with `calico-ipam init --datastore-path FILE`, or correct datastore_path"
+        }
     }
 }
 
@@ -77,81 +82,86 @@ fn check_tls(files: &[TlsFile]) -> Option<Checked> {
     let place = |file: &TlsFile| format!("{} {}", file.setting, file.path.display());
     for file in files {
         if let Err(reason) = &file.mode {
-            let way_out =
-                "give the Secret calico-etcd-secrets etcd-ca, etcd-cert and etcd-key, and run the installer again";
-            return Some(fail(format!("{}: {reason}", place(file)), way_out));
+            let remedy =
+                "add etcd-ca, etcd-cert and etcd-key to the Secret calico-etcd-secrets, and run the installer again";
+            return Some(fail(format!("{}: {reason}", place(file)), remedy));
         }
     }
     let is_open =
         |file: &&TlsFile| file.setting == "etcd_key_file" && file.mode.as_ref().is_ok_and(|mode| mode & 0o077 != 0);
     Some(match files.iter().find(is_open) {
-        Some(key) => warn(format!("{} can be read by others", place(key)), format!("chmod 600 {}", key.path.display())),
+        Some(key) => warn(
+            format!("{} is readable by other users than root", place(key)),
+            format!("chmod 600 {}", key.path.display()),
+        ),
         None => pass(files.iter().map(place).collect::<Vec<_>>().join(", ")),
     })
 }
 
 /// Checks the API server that stores pods, namespaces and nodes if the datastore is another one.
-fn check_api_beside(ApiServer { place, reached, .. }: &ApiServer) -> Checked {
+fn check_separate_api_server(ApiServer { address, reached, .. }: &ApiServer) -> Checked {
     match reached {
-        Ok(()) => pass(format!("{place} answers, beside the datastore")),
+        Ok(()) => pass(format!("{address} answers, beside the datastore")),
         Err(reason) => fail(
-            format!("{place}: {reason}"),
-            "plugins ask it for each pod. Can this node reach it? Without kube-proxy set KUBERNETES_SERVICE_HOST and \
-             _PORT for the installer (ConfigMap kubernetes-services-endpoint)",
+            format!("{address}: {reason}"),
+            "check that this node can reach the API server, which plugins query for each pod; without kube-proxy set \
+             KUBERNETES_SERVICE_HOST and _PORT for the installer (ConfigMap kubernetes-services-endpoint)",
         ),
     }
 }
 
-fn check_permissions(name: &str, asked: &[Granted], way_out: &str) -> Option<Finding> {
-    let unanswered = asked.iter().find_map(|granted| granted.allowed.as_ref().err());
-    let lacking: Vec<&Permission> =
-        asked.iter().filter(|granted| granted.allowed == Ok(false)).map(|granted| &granted.permission).collect();
-    if asked.is_empty() {
+fn check_permissions(name: &str, permission_checks: &[PermissionCheck], remedy: &str) -> Option<Finding> {
+    let unanswered = permission_checks.iter().find_map(|check| check.is_allowed.as_ref().err());
+    let missing: Vec<&Permission> =
+        permission_checks.iter().filter(|check| check.is_allowed == Ok(false)).map(|check| &check.permission).collect();
+    if permission_checks.is_empty() {
         return None;
     }
-    let texts: Vec<String> = lacking.iter().map(|permission| permission.to_string()).collect();
-    let seen = format!("the account may not {}", texts.join(", "));
+    let texts: Vec<String> = missing.iter().map(|permission| permission.to_string()).collect();
+    let observation = format!("the account may not {}", texts.join(", "));
     let checked = match unanswered {
-        Some(reason) if lacking.is_empty() => Err(reason.clone()),
-        None if lacking.is_empty() => pass(format!("all {} that are needed", asked.len())),
+        Some(reason) if missing.is_empty() => Err(reason.clone()),
+        None if missing.is_empty() => pass(format!("all {} required permissions are granted", permission_checks.len())),
         // Only pods with a virtual machine need these permissions.
-        _ if lacking.iter().all(|permission| permission.group == "kubevirt.io") => {
-            warn(seen, format!("{way_out}, if there are virtual machines in this cluster"))
+        _ if missing.iter().all(|permission| permission.group == "kubevirt.io") => {
+            warn(observation, format!("{remedy}, if there are virtual machines in this cluster"))
         }
-        _ => fail(seen, way_out),
+        _ => fail(observation, remedy),
     };
     Some(Finding::new(name, checked))
 }
 
 /// Returns the verdict about a datastore that responds with an error. If the API server rejects the credentials,
 /// another finding gives the remedy.
-fn report_unreadable(reason: &Unobserved, cluster: &Cluster) -> Checked {
-    let way_in = match cluster.kind {
-        DatastoreType::Kubernetes if cluster.api.as_ref().is_some_and(|api| api.refused.is_some()) => {
+fn fail_unreadable(reason: &Unobserved, cluster: &Cluster) -> Checked {
+    let remedy = match cluster.kind {
+        DatastoreType::Kubernetes if cluster.api.as_ref().is_some_and(|api| api.rejection.is_some()) => {
             return Err(reason.clone());
         }
-        DatastoreType::Kubernetes => format!("kubectl apply -f {MANIFEST_PATH}, and the CRDs of deploy/crds"),
+        DatastoreType::Kubernetes => format!("kubectl apply -f {MANIFEST_PATH}, and apply the CRDs of deploy/crds"),
         DatastoreType::Etcdv3 => GRANT_ETCD.into(),
-        DatastoreType::Local => "look whether the file can be read, and is whole: `calico-ipam check`".into(),
+        DatastoreType::Local => "check with `calico-ipam check` that the file is readable and undamaged".into(),
     };
-    fail(reason.clone(), way_in)
+    fail(reason.clone(), remedy)
 }
 
 fn check_node(cluster: &Cluster, answers: &DatastoreAnswers, snapshot: &NodeSnapshot) -> Option<Checked> {
     let name = snapshot.node.as_ref()?.name.as_ref().ok()?;
-    let by_others = format!("calico-node makes it, and so does `calico-ipam init --node {name}`; or correct nodename");
+    let create_node = format!(
+        "start calico-node, or run `calico-ipam init --node {name}`, which create the Node; or correct nodename"
+    );
     Some(match answers.node_exists.as_ref()? {
         Ok(true) => pass(format!("Node {name} exists")),
         Ok(false) if cluster.kind == DatastoreType::Kubernetes => fail(
-            format!("the API server has no Node {name}: its addresses are taken for leaked"),
+            format!("the API server has no Node {name}: kube-controllers treats its addresses as leaked"),
             "correct nodename in the configuration and in the nodename file (KUBERNETES_NODE_NAME of the installer)",
         ),
         Ok(false) => fail(
             format!("the datastore has no Node {name}: no pod gets an address"),
             match cluster.kind {
                 // Only on etcd does the installer create the Node.
-                DatastoreType::Etcdv3 => format!("{REINSTALL}, or {by_others}"),
-                _ => by_others,
+                DatastoreType::Etcdv3 => format!("{REINSTALL}, or {create_node}"),
+                _ => create_node,
             },
         ),
         Err(reason) => Err(reason.clone()),
@@ -162,37 +172,38 @@ fn check_cluster_information(cluster: &Cluster, ready: &Observed<Option<Option<b
     match ready {
         Ok(Some(Some(true))) => pass("the datastore is ready"),
         Ok(Some(_)) => fail(
-            "ClusterInformation default says that the datastore is not ready: every ADD and DEL fails",
-            "an upgrade sets it and unsets it; if none is under way, set spec.datastoreReady to true",
+            "the datastore is not ready according to ClusterInformation default: every ADD and DEL fails",
+            "wait for the end of an upgrade, which sets spec.datastoreReady to false and then to true; without an \
+             upgrade set it to true",
         ),
         Ok(None) => fail(
-            "there is no ClusterInformation default: every ADD fails, and each DEL notes a debt",
+            "ClusterInformation default is missing: every ADD fails, and each DEL is deferred",
             "run kube-controllers, or the installer, or `calico-ipam init`",
         ),
-        Err(reason) => report_unreadable(reason, cluster),
+        Err(reason) => fail_unreadable(reason, cluster),
     }
 }
 
 fn check_pools(cluster: &Cluster, pools: &Observed<Vec<Pool>>) -> Checked {
-    let way_out = "create an IPPool (`calico-ipam init --pool 10.65.0.0/16`), or enable one";
+    let remedy = "create an IPPool (`calico-ipam init --pool 10.65.0.0/16`), or enable one";
     let pools = match pools {
-        Ok(pools) if pools.is_empty() => return fail("there is none: no pod gets an address", way_out),
+        Ok(pools) if pools.is_empty() => return fail("there is no IPPool: no pod gets an address", remedy),
         Ok(pools) => pools,
-        Err(reason) => return report_unreadable(reason, cluster),
+        Err(reason) => return fail_unreadable(reason, cluster),
     };
     let enabled: Vec<&Pool> = pools.iter().filter(|pool| pool.serves_pods).collect();
     let of_node: Vec<&Pool> = enabled.iter().copied().filter(|pool| pool.is_of_node()).collect();
     let listed = of_node.iter().map(|Pool { name, cidr, .. }| format!("{name} {cidr}"));
     let unknown = of_node.iter().find_map(|pool| Some((&pool.name, pool.selects_node.as_ref().err()?)));
     match (enabled.len(), of_node.len(), unknown) {
-        (0, ..) => fail(format!("none of {} is enabled for pods", pools.len()), way_out),
+        (0, ..) => fail(format!("none of {} pools is enabled for pods", pools.len()), remedy),
         (enabled, 0, _) => fail(
-            format!("none of {enabled} that are enabled selects this node: no pod gets an address"),
+            format!("none of {enabled} enabled pools selects this node: no pod gets an address"),
             "correct the nodeSelector of an IPPool, or the labels of the Node",
         ),
         (.., Some((name, reason))) => warn(
-            format!("whether {name} selects this node is not known: {reason}"),
-            "look at its nodeSelector and the labels of the Node",
+            format!("it is unknown whether {name} selects this node: {reason}"),
+            "check the nodeSelector of the IPPool and the labels of the Node",
         ),
         (.., None) => pass(listed.collect::<Vec<_>>().join(", ")),
     }
@@ -200,11 +211,11 @@ fn check_pools(cluster: &Cluster, pools: &Observed<Vec<Pool>>) -> Checked {
 
 fn check_blocks(blocks: BlockCount) -> Checked {
     match blocks {
-        BlockCount { confirmed: 0, pending: 0 } => pass("this node has none; its first pod claims one"),
-        BlockCount { confirmed, pending: 0 } => pass(format!("this node has {confirmed}")),
+        BlockCount { confirmed: 0, pending: 0 } => pass("this node has no block; its first pod claims one"),
+        BlockCount { confirmed, pending: 0 } => pass(format!("this node has {confirmed} blocks")),
         BlockCount { confirmed, pending } => warn(
-            format!("this node has {confirmed}, and {pending} that are claimed or given up half"),
-            "the next ADD on this node finishes them; if they stay, `calico-ipam check` says more",
+            format!("this node has {confirmed} blocks, and {pending} whose claim or release is incomplete"),
+            "the next ADD on this node completes them; if they remain, find the cause with `calico-ipam check`",
         ),
     }
 }

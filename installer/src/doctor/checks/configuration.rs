@@ -13,18 +13,22 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     let names = match &snapshot.candidates {
         Ok(names) => names,
         Err(reason) => {
-            return fail(format!("{directory}: {reason}"), "create it; containerd does when it starts");
+            return fail(
+                format!("{directory}: {reason}"),
+                "create the directory, or restart containerd, which creates it",
+            );
         }
     };
-    let Some(SelectedConfig { name, content }) = &snapshot.chosen else {
-        let seen = format!("{directory} holds no .conf, .conflist or .json: the node is not ready");
-        return fail(seen, REINSTALL);
+    let Some(SelectedConfig { name, content }) = &snapshot.selected else {
+        let observation = format!("{directory} contains no .conf, .conflist or .json file: the node is not ready");
+        return fail(observation, REINSTALL);
     };
     let content = match content {
         Ok(content) => content,
         Err(reason) => {
-            let way_out = format!("mend or remove {directory}/{name}; containerd loads nothing else while it is there");
-            return fail(format!("{name}: {reason}"), way_out);
+            let remedy =
+                format!("correct or remove {directory}/{name}; containerd loads no other file while this one exists");
+            return fail(format!("{name}: {reason}"), remedy);
         }
     };
     if content.is_calicos() {
@@ -32,21 +36,23 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     }
     // Multus and similar plugins sort first and call Calico by themselves.
     if let Some(delegate) = &snapshot.delegate {
-        return called(name, content, delegate);
+        return check_delegate(name, content, delegate);
     }
-    let seen = format!("{name} is first and is not Calico's: it runs {}", content.plugins.join(", "));
+    let observation = format!("{name} sorts first and is not Calico's: it runs {}", content.plugins.join(", "));
     match names.iter().find(|other| other.contains("calico")) {
-        Some(ours) => fail(seen, format!("remove {directory}/{name}, or give {ours} a name that sorts before it")),
-        None => fail(seen, REINSTALL),
+        Some(ours) => {
+            fail(observation, format!("remove {directory}/{name}, or give {ours} a name that sorts before it"))
+        }
+        None => fail(observation, REINSTALL),
     }
 }
 
 /// Checks that Calico's plugin accepts the configuration.
 fn check_calico(file: &str, content: &Content) -> Checked {
-    let Content { network, plugins, cni_version, refused, .. } = content;
-    match refused {
+    let Content { network, plugins, cni_version, rejection, .. } = content;
+    match rejection {
         Some(reason) => fail(
-            format!("{file}: Calico's plugin refuses it ({reason}): every ADD and DEL fails"),
+            format!("{file}: Calico's plugin rejects the configuration ({reason}): every ADD and DEL fails"),
             "correct the value in the installer's environment or template (ConfigMap calico-config), and run the \
              installer again",
         ),
@@ -55,7 +61,7 @@ fn check_calico(file: &str, content: &Content) -> Checked {
 }
 
 /// Checks Calico's configuration behind `first`, a meta plugin that calls other networks.
-fn called(first: &str, caller: &Content, ours: &SelectedConfig) -> Checked {
+fn check_delegate(first: &str, caller: &Content, ours: &SelectedConfig) -> Checked {
     let SelectedConfig { name, content } = ours;
     let content = match content {
         Ok(content) => content,
@@ -65,13 +71,13 @@ fn called(first: &str, caller: &Content, ours: &SelectedConfig) -> Checked {
     if found.state != Severity::Ok {
         return Ok(found);
     }
-    let seen = format!("{first} runs {}; behind it {}", caller.plugins.join(", "), found.seen);
+    let observation = format!("{first} runs {}; behind it {}", caller.plugins.join(", "), found.observation);
     let stem = name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem);
-    if caller.calls.iter().any(|called| [name, stem, &content.network].contains(&called.as_str())) {
-        return pass(seen);
+    if caller.delegate_names.iter().any(|called| [name, stem, &content.network].contains(&called.as_str())) {
+        return pass(observation);
     }
-    let way_out = format!("look whether its delegate is the network of {name}: {first} does not name it");
-    warn(seen, way_out)
+    let remedy = format!("check that {first} delegates to the network of {name}, which it does not name");
+    warn(observation, remedy)
 }
 
 /// Reports files that no runtime selects because another file sorts before them.
@@ -83,46 +89,47 @@ pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Checked> {
     if rest.is_empty() {
         return None;
     }
-    let seen = format!("{} after {first}, never loaded", rest.join(", "));
+    let observation = format!("{} after {first}, never loaded", rest.join(", "));
     let Some(ours) = rest.iter().find(|name| name.contains("calico")) else {
-        return Some(pass(seen));
+        return Some(pass(observation));
     };
     let is_calicos = snapshot.contents().any(|(_, content)| content.is_calicos());
     let directory = snapshot.net_dir.display();
-    let way_out = if is_calicos {
-        format!("remove {directory}/{ours}: one of the two is left over")
+    let remedy = if is_calicos {
+        format!("remove {directory}/{ours}: only one of the two files is in use")
     } else {
         format!("remove {directory}/{ours} only if the network of this node is to be that of {first}")
     };
-    Some(warn(seen, way_out))
+    Some(warn(observation, remedy))
 }
 
 /// Reports further problems of the configuration, one finding each. Missing programs are the subject of another check.
 pub(super) fn check_problems(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, content) in snapshot.contents() {
-        findings.extend(content.problems.iter().filter_map(|odd| check_problem(name, odd)));
+        findings.extend(content.problems.iter().filter_map(|problem| check_problem(name, problem)));
         let appended = check_appended(snapshot, content);
         findings.extend(appended.map(|checked| Finding::new("appended plugins", checked)));
     }
     findings
 }
 
-fn check_problem(file: &str, odd: &ConfigProblem) -> Option<Finding> {
-    let (name, checked) = match odd {
+fn check_problem(file: &str, problem: &ConfigProblem) -> Option<Finding> {
+    let (name, checked) = match problem {
         ConfigProblem::MissingProgram { .. } => return None,
         ConfigProblem::Placeholder(placeholder) => (
             "placeholders",
             fail(
                 format!("{file} still has {placeholder}"),
-                "it is no placeholder of the installer's: take it out of the template (ConfigMap calico-config)",
+                "remove the placeholder, which the installer does not replace, from the template (ConfigMap \
+                 calico-config)",
             ),
         ),
         ConfigProblem::NoPlugin => ("plugins", fail(format!("{file} names no plugin"), REINSTALL)),
         ConfigProblem::TooNew { version } => (
             "cniVersion",
             fail(
-                format!("{file} asks for {version}"),
+                format!("{file} has the unsupported cniVersion {version}"),
                 "write 1.1.0 or older into the template, or install a newer Calico",
             ),
         ),

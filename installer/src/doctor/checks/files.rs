@@ -4,17 +4,17 @@
 use super::configuration::REINSTALL;
 use crate::doctor::report::{Checked, Finding, Severity, fail, pass, warn};
 use crate::doctor::snapshot::{
-    File, NodeSnapshot, ProgramOrigin, ProgramState, RequiredProgram, TokenFile, Unobserved,
+    KubeconfigFile, NodeSnapshot, ProgramOrigin, ProgramState, RequiredProgram, TokenFile, Unobserved,
 };
 use crate::layout::{CALICO, CALICO_IPAM};
 use crate::token::Claims;
 
-const AGENT: &str = "is the agent running on this node (`kubectl -n kube-system get pods -l k8s-app=calico-cni -o \
-    wide`; beside upstream it is calico-node that renews)? Its log, and /readiness on port 9097, say what it lacks";
+const AGENT: &str = "check that the agent runs on this node (`kubectl -n kube-system get pods -l k8s-app=calico-cni -o \
+    wide`; beside upstream, calico-node renews the token), and read its log and /readiness on port 9097";
 
 /// The remedy for a rejected token. A running agent would have renewed the token by itself, so the agent is missing or
 /// its own credentials are rejected as well.
-const REFUSED: &str = "signing keys or the account were replaced: run the installer again, or delete the pod that \
+const REFUSED: &str = "the signing keys or the account were replaced: run the installer again, or delete the pod that \
     renews the token on this node (calico-cni, beside upstream calico-node)";
 
 /// Returns one finding for each program, and one if the records cannot be read.
@@ -24,10 +24,9 @@ pub(super) fn check_programs(snapshot: &NodeSnapshot) -> Vec<Finding> {
         .iter()
         .map(|program| Finding::new(format!("program {}", program.name), check_program(program, &snapshot.version)))
         .collect();
-    if let Err(reason) = &snapshot.notes {
-        let way_out =
-            "until it can be read, `calico uninstall` leaves everything; remove it and run the installer again";
-        findings.push(Finding::new("installer's notes", warn(reason.clone(), way_out)));
+    if let Err(reason) = &snapshot.records {
+        let remedy = "remove the file and run the installer again; until then `calico uninstall` removes nothing";
+        findings.push(Finding::new("installer's notes", warn(reason.clone(), remedy)));
     }
     findings
 }
@@ -36,95 +35,98 @@ fn check_program(program: &RequiredProgram, own_version: &str) -> Checked {
     let RequiredProgram { name, cni_version: wanted, state, .. } = program;
     match state {
         ProgramState::Missing if name == "loopback" => fail(
-            "not there: containerd needs it for every pod (CRI-O does not)",
+            "the program is missing: containerd needs it for every pod (CRI-O does not)",
             "install the CNI project's plugins, or the installer with CNI_INSTALL_PLUGINS=all",
         ),
-        ProgramState::Missing => fail("not there: no pod starts", REINSTALL),
+        ProgramState::Missing => fail("the program is missing: no pod starts", REINSTALL),
         ProgramState::NotExecutable(path) => {
             fail(format!("{} is not executable", path.display()), format!("chmod 755 {}", path.display()))
         }
         ProgramState::Broken(path, reason) => fail(format!("{}: {reason}", path.display()), REINSTALL),
         // Runtimes call loopback with a version of their own.
-        ProgramState::Speaks(path, versions)
+        ProgramState::Supports(path, versions)
             if name != "loopback" && !wanted.is_empty() && !versions.iter().any(|v| v == wanted) =>
         {
-            let seen = format!("{} does not speak cniVersion {wanted}, but {}", path.display(), versions.join(", "));
-            fail(seen, "install a newer one, or lower cniVersion in the template")
+            let observation =
+                format!("{} does not support cniVersion {wanted}, but {}", path.display(), versions.join(", "));
+            fail(observation, "install a newer program, or lower cniVersion in the template")
         }
-        ProgramState::Speaks(path, versions) => {
+        ProgramState::Supports(path, versions) => {
             let newest = versions.last().map_or("?", String::as_str);
-            let seen = match &program.version {
+            let observation = match &program.version {
                 Some(version) => format!("{} {version}, up to {newest}", path.display()),
                 None => format!("{}, up to {newest}", path.display()),
             };
-            check_origin(seen, program, own_version)
+            check_origin(observation, program, own_version)
         }
     }
 }
 
 /// Checks the origin of a working program. It may be upstream's, or from an installation that did not finish.
-fn check_origin(seen: String, program: &RequiredProgram, own_version: &str) -> Checked {
+fn check_origin(observation: String, program: &RequiredProgram, own_version: &str) -> Checked {
     let other = program.version.as_deref().filter(|version| *version != own_version);
     match (program.origin, other) {
         (ProgramOrigin::Other, _) => {
             // The installer replaces Calico's own programs, but keeps another program under the name of any other
             // plugin.
-            let way_out = match program.name.as_str() {
-                CALICO | CALICO_IPAM => format!("unless it was meant, as with another installer: {REINSTALL}"),
-                _ => format!("unless it was meant: remove it, and {REINSTALL}"),
+            let remedy = match program.name.as_str() {
+                CALICO | CALICO_IPAM => format!("unless another installer wrote it on purpose: {REINSTALL}"),
+                _ => format!("unless it is there on purpose: remove the file, and {REINSTALL}"),
             };
-            warn(format!("{seen}, is not the file that was installed"), way_out)
+            warn(format!("{observation}, is not the installed file"), remedy)
         }
-        (ProgramOrigin::Former, _) => {
-            warn(format!("{seen}, is that of an earlier installation: the last one did not end"), REINSTALL)
-        }
+        (ProgramOrigin::Former, _) => warn(
+            format!("{observation}, is from an earlier installation: the last installation did not finish"),
+            REINSTALL,
+        ),
         (ProgramOrigin::Installed | ProgramOrigin::Unknown, Some(_)) => {
-            warn(format!("{seen}, is not of this doctor's version, {own_version}"), REINSTALL)
+            warn(format!("{observation}, does not have the version of this doctor, {own_version}"), REINSTALL)
         }
-        (ProgramOrigin::Installed | ProgramOrigin::Unknown, None) => pass(seen),
+        (ProgramOrigin::Installed | ProgramOrigin::Unknown, None) => pass(observation),
     }
 }
 
 /// Checks the kubeconfig and the remaining lifetime of the token in it.
 pub(super) fn check_token(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let api = snapshot.cluster.as_ref().and_then(|cluster| cluster.api.as_ref());
-    let refused = api.and_then(|api| api.refused.as_ref());
+    let refused = api.and_then(|api| api.rejection.as_ref());
     let Some(TokenFile { path, file }) = &snapshot.token else {
-        let way_out = "correct what the configuration has for the API server (k8s_auth_token, certificates)";
-        let seen = |refusal| format!("the API server does not know who asks: {refusal}");
-        return refused.map(|refusal| Finding::new("token", fail(seen(refusal), way_out))).into_iter().collect();
+        let remedy = "correct the credentials for the API server in the configuration (k8s_auth_token, certificates)";
+        let observation = |refusal| format!("the API server rejects the credentials: {refusal}");
+        return refused.map(|refusal| Finding::new("token", fail(observation(refusal), remedy))).into_iter().collect();
     };
     let place = path.display().to_string();
     let file = match file {
         Ok(file) => file,
         Err(reason) => {
-            let seen = format!("{place}: {reason}");
-            return vec![Finding::new("kubeconfig", fail(seen, "run the installer again"))];
+            let observation = format!("{place}: {reason}");
+            return vec![Finding::new("kubeconfig", fail(observation, "run the installer again"))];
         }
     };
     let mut token = Finding::new(
         "token",
         match &file.claims {
             Some(claims) => check_lifetime(claims, snapshot.now),
-            None => Err(Unobserved::new(format!("{place} holds no token that says when it ends"))),
+            None => Err(Unobserved::new(format!("{place} contains no token with an expiry"))),
         },
     );
     if let Some(refusal) = refused.filter(|_| token.state != Severity::Fail) {
-        let seen = format!("{}, but the API server refuses it: {refusal}", token.seen);
-        token = Finding::new("token", fail(seen, REFUSED));
+        let observation = format!("{}, but the API server rejects it: {refusal}", token.observation);
+        token = Finding::new("token", fail(observation, REFUSED));
     }
     vec![Finding::new("kubeconfig", check_kubeconfig(&place, file)), token]
 }
 
 /// Checks the mode of the file, and that it verifies the API server's certificate.
-fn check_kubeconfig(place: &str, file: &File) -> Checked {
+fn check_kubeconfig(place: &str, file: &KubeconfigFile) -> Checked {
     if file.mode & 0o077 != 0 {
-        let seen = format!("{place} has mode {:04o}: others can read the token", file.mode);
-        return warn(seen, format!("chmod 600 {place}"));
+        let observation = format!("{place} has mode {:04o}: other users can read the token", file.mode);
+        return warn(observation, format!("chmod 600 {place}"));
     }
-    if file.trusts_anybody {
-        let seen = format!("{place} takes any certificate of the API server: whoever is in between gets the token");
-        return warn(seen, "install without SKIP_TLS_VERIFY");
+    if file.accepts_any_certificate {
+        let observation =
+            format!("{place} accepts any certificate of the API server: an attacker in between gets the token");
+        return warn(observation, "install without SKIP_TLS_VERIFY");
     }
     pass(place)
 }
@@ -137,11 +139,11 @@ fn check_lifetime(Claims { exp, iat, sub }: &Claims, now: i64) -> Checked {
     if remaining <= 0 {
         return fail(format!("the token{owner} expired {} ago", format_span(-remaining)), AGENT);
     }
-    let seen = format!("the token{owner} holds for {}", format_span(remaining));
+    let observation = format!("the token{owner} is valid for {}", format_span(remaining));
     if *iat > 0 && remaining < (exp - iat) / 4 {
-        return warn(format!("{seen}, less than a quarter of its lifetime"), AGENT);
+        return warn(format!("{observation}, less than a quarter of its lifetime"), AGENT);
     }
-    pass(seen)
+    pass(observation)
 }
 
 /// Formats a number of seconds for people.

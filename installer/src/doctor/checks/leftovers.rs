@@ -3,11 +3,11 @@
 
 use crate::doctor::report::{Checked, Finding, pass, warn};
 use crate::doctor::snapshot::{
-    BusyAddresses, Cache, Cluster, Holder, Lock, NodeSnapshot, Observed, PodInterface, Unobserved,
+    BusyAddresses, Cache, Cluster, Lock, LockHolder, NodeSnapshot, Observed, PodInterface, Unobserved,
 };
 
 /// Number of items of one kind that a finding names.
-const NAMED: usize = 5;
+const MAX_LISTED_ITEMS: usize = 5;
 
 /// Runs the checks. Those that need the datastore are left out without it; another finding reports that.
 pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
@@ -21,41 +21,44 @@ pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
         let routes = answers.interfaces.as_ref().ok().and_then(|found| check_routes(found));
         findings.extend(routes.map(|checked| Finding::new("routes to pods", checked)));
     }
-    let busy = check_busy(answers.map(|answers| &answers.busy), &snapshot.noted);
+    let busy = check_busy(answers.map(|answers| &answers.busy), &snapshot.recent_busy);
     findings.extend(busy.map(|checked| Finding::new("busy addresses", checked)));
     findings
 }
 
 fn check_lock(Lock { path, holder, .. }: &Lock) -> Checked {
     let place = path.display();
-    let Holder { process, command } = match holder {
+    let LockHolder { process, command } = match holder {
         Ok(None) => return pass("free"),
         Err(reason) => return Err(Unobserved::new(format!("{place}: {reason}"))),
         Ok(Some(holder)) => holder,
     };
     let Some(process) = process else {
-        let seen = format!("{place} stays locked, by a process that is not seen from this container");
-        return warn(seen, "run `calico doctor` on the node itself, or look into its /proc/locks");
+        let observation = format!("{place} stays locked by a process that is not visible in this container");
+        return warn(observation, "run `calico doctor` on the node itself, or read its /proc/locks");
     };
     warn(
         format!("{place} stays locked by process {process} ({command})"),
-        format!("plugins wait up to 30 s for it, then go on without; if it is stuck: kill {process}"),
+        format!(
+            "plugins wait for the lock for up to 30 s, then continue without it; if the process is stuck: kill \
+            {process}"
+        ),
     )
 }
 
 fn check_cache(Cache { directory, results, stale }: Cache) -> Checked {
     if stale.is_empty() {
-        return pass(format!("{results} results, each with its interface"));
+        return pass(format!("{results} results, each with an interface"));
     }
     warn(
         format!(
-            "{} of {results} results are of containers whose interface is gone: {}",
+            "{} of {results} results belong to containers whose interface is missing: {}",
             stale.len(),
             join_first(&stale)
         ),
         format!(
-            "the runtime's DEL removes them, after a reboot within minutes; what stays and is of no container \
-             (`crictl pods`) can be removed from {}",
+            "wait for the runtime's DEL, after a reboot some minutes; then remove the results of containers that do \
+             not exist (`crictl pods`) from {}",
             directory.display()
         ),
     )
@@ -65,12 +68,15 @@ fn check_interfaces(found: &Observed<Vec<PodInterface>>) -> Checked {
     let found = found.as_ref().map_err(Clone::clone)?;
     let without: Vec<&PodInterface> = found.iter().filter(|interface| interface.endpoint.is_none()).collect();
     let Some(first) = without.first() else {
-        return pass(format!("{}, each with its endpoint", found.len()));
+        return pass(format!("{} interfaces, each with an endpoint", found.len()));
     };
     let described: Vec<String> = without.iter().map(|interface| describe(interface)).collect();
     warn(
-        format!("{} of {} have no endpoint: {}", without.len(), found.len(), join_first(&described)),
-        format!("if their pods are gone (`crictl pods`), delete them: ip link delete {}", first.name),
+        format!("{} of {} interfaces have no endpoint: {}", without.len(), found.len(), join_first(&described)),
+        format!(
+            "if their pods do not exist any more (`crictl pods`), delete the interfaces: ip link delete {}",
+            first.name
+        ),
     )
 }
 
@@ -82,9 +88,13 @@ fn check_routes(found: &[PodInterface]) -> Option<Checked> {
     let (address, interface) = routes.first()?;
     let described: Vec<String> = routes.iter().map(|(address, name)| format!("{address} through {name}")).collect();
     Some(warn(
-        format!("{} lead to an address that their endpoint does not have: {}", routes.len(), join_first(&described)),
         format!(
-            "if `crictl inspectp` of no pod shows the address, delete the route: ip route delete {address} dev \
+            "{} routes lead to an address that the pod's endpoint does not have: {}",
+            routes.len(),
+            join_first(&described)
+        ),
+        format!(
+            "if `crictl inspectp` shows the address for no pod, delete the route: ip route delete {address} dev \
              {interface}"
         ),
     ))
@@ -92,31 +102,31 @@ fn check_routes(found: &[PodInterface]) -> Option<Checked> {
 
 /// Checks the free addresses with a host route: those that ADDs noted in the last minute, and those in the kernel's
 /// routing table. An unreachable datastore is the subject of another finding.
-fn check_busy(routed: Option<&Observed<BusyAddresses>>, noted: &BusyAddresses) -> Option<Checked> {
+fn check_busy(routed: Option<&Observed<BusyAddresses>>, recent: &BusyAddresses) -> Option<Checked> {
     let (mut busy, reason) = match routed {
         Some(Ok(routed)) => (routed.clone(), None),
         Some(Err(reason)) => (BusyAddresses::new(), Some(reason.clone())),
-        None if noted.is_empty() => return None,
+        None if recent.is_empty() => return None,
         None => (BusyAddresses::new(), None),
     };
     // A note wins over the routing table because it describes the route in more detail.
-    busy.extend(noted.clone());
+    busy.extend(recent.clone());
     let Some(first) = busy.keys().next() else {
         return Some(match reason {
             Some(reason) => Err(reason),
-            None => pass("none: no host route leads to an address that IPAM has free"),
+            None => pass("no host route leads to an address that is free in IPAM"),
         });
     };
     let described: Vec<String> = busy.iter().map(|(address, route)| format!("{address} (route {route})")).collect();
     Some(warn(
         format!(
-            "{} addresses that IPAM may give to pods have a host route, and ADDs pass over them: {}",
+            "{} addresses that are free in IPAM have a host route, so ADDs skip them: {}",
             busy.len(),
             join_first(&described)
         ),
         format!(
-            "if nobody uses the route, delete it: ip route delete {first}; else reserve the address with an \
-             IPReservation; after a restore of the datastore: `calico-ipam check`"
+            "delete the route if it is unused: ip route delete {first}; else reserve the address with an \
+             IPReservation; after a restore of the datastore run `calico-ipam check`"
         ),
     ))
 }
@@ -130,6 +140,6 @@ fn describe(interface: &PodInterface) -> String {
 }
 
 fn join_first(names: &[String]) -> String {
-    let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    if names.len() > NAMED { format!("{named} …") } else { named }
+    let named = names.iter().take(MAX_LISTED_ITEMS).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if names.len() > MAX_LISTED_ITEMS { format!("{named} …") } else { named }
 }

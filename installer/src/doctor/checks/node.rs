@@ -5,9 +5,9 @@ use crate::doctor::snapshot::{Cluster, FORWARD, FORWARD_IPV6, NodeName, NodeSnap
 use crate::host_network::Interface;
 
 /// Number of deferred DELs that are listed in full.
-const DEBTS_LISTED: usize = 5;
+const MAX_LISTED_DELS: usize = 5;
 
-const NO_CONFIGURATION: &str = "there is no configuration of Calico's that can be read";
+const NO_CONFIGURATION: &str = "no configuration of Calico can be read";
 
 /// Checks the node name that the plugins use.
 pub(super) fn check_name(snapshot: &NodeSnapshot) -> Checked {
@@ -21,12 +21,14 @@ pub(super) fn check_name(snapshot: &NodeSnapshot) -> Checked {
     };
     match written.as_deref().map(str::trim) {
         Some(written) if !configured.is_empty() && written != configured => fail(
-            format!("the configuration says {configured}, {path} says {written}"),
-            "correct the one that is not the Node's name: two names are two nodes to IPAM",
+            format!("the configuration has the node name {configured}, but {path} has {written}"),
+            "correct the name that is not the Node's: IPAM treats two names as two nodes",
         ),
         None if !optional => fail(
-            format!("{path} does not exist: every ADD fails, and each DEL notes a debt"),
-            format!("calico-node writes it, or the installer does: printf %s {name} > {path}"),
+            format!("{path} does not exist: every ADD fails, and each DEL is deferred"),
+            format!(
+                "start calico-node or run the installer, which write the file; or write it: printf %s {name} > {path}"
+            ),
         ),
         _ => pass(name),
     }
@@ -38,16 +40,19 @@ pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Checked {
     if snapshot.mtu_file_required && snapshot.mtu_file == Ok(None) {
         return fail(
             "/var/lib/calico/mtu does not exist and require_mtu_file is true: every ADD fails",
-            "run the installer again, which writes it, or let calico-node write it",
+            "run the installer again or start calico-node, which write the file",
         );
     }
     // A configured MTU overrides the file.
     let written = match &snapshot.mtu_file {
         Err(reason) if configured == 0 => {
             return warn(
-                format!("/var/lib/calico/mtu cannot be read: {reason}; where plugins cannot either, no pod starts"),
-                "run it as root; if the file is damaged, remove it and run the installer again, or let calico-node \
-                 write it",
+                format!(
+                    "/var/lib/calico/mtu cannot be read: {reason}; no pod starts if the plugins cannot read the \
+                    file either"
+                ),
+                "run `calico doctor` as root; if the file is damaged, remove it and run the installer again or start \
+                 calico-node",
             );
         }
         file => file.as_ref().ok().and_then(|text| text.as_deref()),
@@ -55,8 +60,8 @@ pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Checked {
     let written = match written.map(|text| text.trim().parse::<u32>()) {
         Some(Err(_)) if configured == 0 => {
             return fail(
-                "/var/lib/calico/mtu holds no number: no pod starts",
-                "remove it and run the installer again, or let calico-node write it",
+                "/var/lib/calico/mtu does not contain a number: no pod starts",
+                "remove the file and run the installer again or start calico-node, which write it",
             );
         }
         Some(Ok(mtu)) => mtu,
@@ -68,19 +73,20 @@ pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Checked {
         (mtu, _) => (mtu, "the configuration"),
     };
     let uplinks = snapshot.uplinks.as_ref().map_err(|reason| {
-        Unobserved::new(format!("{pods} by {place}; the kernel does not tell its routes: {reason}"))
+        Unobserved::new(format!("{pods} from {place}; the routes of the kernel cannot be read: {reason}"))
     })?;
     let Interface { name, mtu, .. } = uplinks.iter().min_by_key(|uplink| uplink.mtu).ok_or_else(|| {
-        Unobserved::new(format!("{pods} by {place}; no interface has a default route to compare with"))
+        Unobserved::new(format!("{pods} from {place}; no interface with a default route exists to compare with"))
     })?;
     let pools = snapshot.cluster.as_ref().and_then(Cluster::pools);
     let overhead = pools.and_then(|pools| pools.iter().map(|pool| pool.overhead).max()).unwrap_or(0);
     if pods + overhead > *mtu {
         let room = mtu.saturating_sub(overhead);
-        let seen = format!("pods have {pods} by {place}, {name} has {mtu}, of which encapsulation takes {overhead}");
-        return warn(seen, format!("set veth_mtu (CNI_MTU) to {room} or less: larger packets are lost"));
+        let observation =
+            format!("pods have MTU {pods} from {place}, {name} has {mtu}, of which encapsulation uses {overhead}");
+        return warn(observation, format!("set veth_mtu (CNI_MTU) to {room} or less: larger packets are lost"));
     }
-    pass(format!("pods have {pods} by {place}, {name} has {mtu}"))
+    pass(format!("pods have MTU {pods} from {place}, {name} has {mtu}"))
 }
 
 /// Checks kernel settings that affect forwarding and source addresses of pods' packets.
@@ -92,32 +98,34 @@ pub(super) fn check_settings(snapshot: &NodeSnapshot) -> Checked {
     let has_ipv6 = snapshot.cluster.as_ref().and_then(Cluster::pools);
     let has_ipv6 = has_ipv6.is_some_and(|pools| pools.iter().any(|pool| pool.is_of_node() && pool.cidr.contains(':')));
     if has_ipv6 && value(FORWARD_IPV6) != Some("1") {
-        let seen = format!("{FORWARD_IPV6} is {}, and a pool has IPv6", value(FORWARD_IPV6).unwrap_or("absent"));
-        return fail(seen, format!("sysctl -w {FORWARD_IPV6}=1"));
+        let observation =
+            format!("{FORWARD_IPV6} is {}, but a pool has IPv6 addresses", value(FORWARD_IPV6).unwrap_or("absent"));
+        return fail(observation, format!("sysctl -w {FORWARD_IPV6}=1"));
     }
     if value(REVERSE_PATH) == Some("2") {
-        let seen = format!("{REVERSE_PATH} is 2: a pod can send with the address of another");
-        return warn(seen, format!("sysctl -w {REVERSE_PATH}=1, which Felix demands as well"));
+        let observation = format!("{REVERSE_PATH} is 2: a pod can send packets with the address of another pod");
+        return warn(observation, format!("sysctl -w {REVERSE_PATH}=1, which Felix requires as well"));
     }
-    let known = snapshot.settings.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
-    pass(known.collect::<Vec<_>>().join(" "))
+    let listed_settings =
+        snapshot.settings.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
+    pass(listed_settings.collect::<Vec<_>>().join(" "))
 }
 
 /// Reports deferred DELs, whose cleanup did not reach the datastore or was rejected.
 pub(super) fn check_journal(snapshot: &NodeSnapshot) -> Checked {
-    let debts = snapshot.journal.as_ref().map_err(Clone::clone)?;
-    if debts.is_empty() {
+    let deferred_dels = snapshot.journal.as_ref().map_err(Clone::clone)?;
+    if deferred_dels.is_empty() {
         return pass("empty");
     }
-    let listed = &debts[..debts.len().min(DEBTS_LISTED)];
-    let more = match debts.len() - listed.len() {
+    let listed = &deferred_dels[..deferred_dels.len().min(MAX_LISTED_DELS)];
+    let more = match deferred_dels.len() - listed.len() {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
     warn(
-        format!("{} DELs have not given their addresses back yet: {}{more}", debts.len(), listed.join("; ")),
-        "mend what the reason names; the next call of the plugin, or the agent, then pays. For those that \
-         stay, /var/log/calico/cni/cni.log says why; `calico-ipam journal` lists all, and `calico-ipam journal \
-         adopt` gives them to another datastore",
+        format!("{} deferred DELs have not released their addresses: {}{more}", deferred_dels.len(), listed.join("; ")),
+        "remove the cause that each entry names; the next call of the plugin, or the agent, then replays the DELs. For \
+         entries that remain, read /var/log/calico/cni/cni.log; `calico-ipam journal` lists all, and `calico-ipam \
+         journal adopt` assigns them to another datastore",
     )
 }

@@ -15,7 +15,7 @@ use netconf::NetConf;
 use netconf::conf::DatastoreType;
 
 use super::configurations::tls_files;
-use super::kernel::{self, NAMELESS};
+use super::kernel::{self, UNKNOWN_NODE};
 use super::permissions;
 use crate::doctor::role::Scope;
 use crate::doctor::snapshot::{ApiServer, BlockCount, Cluster, DatastoreAnswers, Observed, Pool, Unobserved};
@@ -31,25 +31,25 @@ pub(super) async fn query(conf: &NetConf, node: &str, network: &dyn HostNetwork)
     let (config, store) = match node_conf::datastore(conf, DEADLINE) {
         Ok(opened) => opened,
         Err(reason) => {
-            let (kind, place) = (conf.datastore.kind(), "the configuration".into());
-            return Cluster { kind, place, tls, api: None, reached: Err(reason.into()) };
+            let (kind, address) = (conf.datastore.kind(), "the configuration".into());
+            return Cluster { kind, address, tls, api: None, reached: Err(reason.into()) };
         }
     };
     let api = query_api_server(conf, &config).await;
-    let (kind, mut place) = describe(&config);
+    let (kind, mut address) = describe(&config);
     let reached = match &config {
         // Opening the datastore would create the file.
-        DatastoreConfig::Local(local) if !local.path.exists() => Err("there is no such file".into()),
-        config => query_datastore(conf, config, &mut place, &store, node, network).await,
+        DatastoreConfig::Local(local) if !local.path.exists() => Err("the file does not exist".into()),
+        config => query_datastore(conf, config, &mut address, &store, node, network).await,
     };
-    Cluster { kind, place, tls, api, reached }
+    Cluster { kind, address, tls, api, reached }
 }
 
-/// Returns the answers of the datastore. An unavailable one replaces `place` by the address that did not respond.
+/// Returns the answers of the datastore. An unavailable one replaces `address` by the address that did not respond.
 async fn query_datastore(
     conf: &NetConf,
     config: &DatastoreConfig,
-    place: &mut String,
+    address: &mut String,
     store: &Datastore,
     node: &str,
     network: &dyn HostNetwork,
@@ -59,28 +59,30 @@ async fn query_datastore(
     let ready = store.get::<ClusterInformation>(&ObjectKey::global("default")).await;
     match &ready {
         Err(StoreError::Unavailable { datastore, reason, .. }) => {
-            place.clone_from(datastore);
+            address.clone_from(datastore);
             return Err(Unobserved::new(reason));
         }
         Err(error) if is_etcd && let Some(reason) = silence(error) => return Err(reason),
         // Any other error is a response.
         _ => {}
     }
-    let after = begun.elapsed();
-    let (silent, granted_by_etcd) = match config {
+    let latency = begun.elapsed();
+    let (silent_members, etcd_permissions) = match config {
         DatastoreConfig::Etcd(config) => (find_silent_members(config).await, permissions::test_etcd(store, node).await),
         DatastoreConfig::Local(_) | DatastoreConfig::Kubernetes(_) => Default::default(),
     };
     let (node_exists, labels) = match store.get::<Node>(&ObjectKey::global(node)).await {
-        _ if node.is_empty() => (None, Err(NAMELESS.into())),
+        _ if node.is_empty() => (None, Err(UNKNOWN_NODE.into())),
         Ok(entry) => (Some(Ok(true)), Ok(entry.value.metadata.labels)),
-        Err(StoreError::NotFound { .. }) => (Some(Ok(false)), Err(Unobserved::new(format!("there is no Node {node}")))),
+        Err(StoreError::NotFound { .. }) => {
+            (Some(Ok(false)), Err(Unobserved::new(format!("Node {node} does not exist"))))
+        }
         Err(error) => (Some(Err(Unobserved::new(&error))), Err(Unobserved::new(&error))),
     };
     Ok(DatastoreAnswers {
-        after,
-        silent,
-        granted_by_etcd,
+        latency,
+        silent_members,
+        etcd_permissions,
         ready: match ready {
             Ok(entry) => Ok(Some(entry.value.spec.datastore_ready)),
             Err(StoreError::NotFound { .. }) => Ok(None),
@@ -117,7 +119,7 @@ fn silence(error: &StoreError) -> Option<Unobserved> {
 /// Returns the members of etcd that do not respond. The client uses the first member that responds, so each member is
 /// queried alone.
 async fn find_silent_members(config: &EtcdConfig) -> Vec<(String, String)> {
-    let mut silent = Vec::new();
+    let mut silent_members = Vec::new();
     for endpoint in config.endpoints.iter().filter(|_| config.endpoints.len() > 1) {
         let alone = EtcdConfig { endpoints: vec![endpoint.clone()], ..config.clone() };
         let reason = match Datastore::open(&DatastoreConfig::Etcd(alone)) {
@@ -127,9 +129,9 @@ async fn find_silent_members(config: &EtcdConfig) -> Vec<(String, String)> {
             }
             Err(error) => Some(Unobserved::new(error)),
         };
-        silent.extend(reason.map(|reason| (endpoint.clone(), reason.to_string())));
+        silent_members.extend(reason.map(|reason| (endpoint.clone(), reason.to_string())));
     }
-    silent
+    silent_members
 }
 
 /// Queries the API server if the plugins use it, as the datastore or beside another one.
@@ -146,8 +148,8 @@ async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option
             match datastore_settings::kubernetes_beside(conf, Some(DEADLINE), |name| std::env::var(name).ok()) {
                 Ok(config) => (config, Scope::Pods),
                 Err(error) => {
-                    let (place, reached) = ("the configuration".into(), Err(Unobserved::new(error)));
-                    return Some(ApiServer { place, reached, refused: None, granted: Vec::new() });
+                    let (address, reached) = ("the configuration".into(), Err(Unobserved::new(error)));
+                    return Some(ApiServer { address, reached, rejection: None, permissions: Vec::new() });
                 }
             }
         }
@@ -181,7 +183,7 @@ fn is_selected(selector: &str, labels: &Observed<Labels>) -> Observed<bool> {
 
 async fn count_blocks(store: &Datastore, node: &str) -> Observed<BlockCount> {
     if node.is_empty() {
-        return Err(NAMELESS.into());
+        return Err(UNKNOWN_NODE.into());
     }
     let claims = store.list::<BlockAffinity>(&AffinitySelect::of(Owner::Host(node.to_owned()))).await;
     let mut count = BlockCount::default();

@@ -25,7 +25,7 @@ use crate::{conflist, digest, node_conf, template};
 #[derive(Default)]
 pub(super) struct Configurations {
     /// The first one.
-    pub(super) chosen: Option<SelectedConfig>,
+    pub(super) selected: Option<SelectedConfig>,
     /// Calico's configuration behind a delegating one.
     pub(super) delegate: Option<SelectedConfig>,
     /// The parsed configuration of Calico's plugin.
@@ -34,7 +34,7 @@ pub(super) struct Configurations {
 
 /// A file that was read.
 struct Read {
-    chosen: SelectedConfig,
+    selected: SelectedConfig,
     conf: Observed<NetConf>,
 }
 
@@ -44,21 +44,21 @@ pub(super) fn read(names: &Observed<Vec<String>>, layout: &Layout, net_dir: &str
     let Some(first) = names.next().map(|name| read_one(name, layout, net_dir)) else {
         return Configurations::default();
     };
-    let delegates = first.chosen.content.as_ref().is_ok_and(Content::delegates);
+    let delegates = first.selected.content.as_ref().is_ok_and(Content::delegates);
     let behind = if delegates { delegate(names.map(|name| read_one(name, layout, net_dir)).collect()) } else { None };
     match behind {
-        Some(Read { chosen, conf }) => {
-            Configurations { chosen: Some(first.chosen), delegate: Some(chosen), conf: conf.ok() }
+        Some(Read { selected, conf }) => {
+            Configurations { selected: Some(first.selected), delegate: Some(selected), conf: conf.ok() }
         }
-        None => Configurations { chosen: Some(first.chosen), delegate: None, conf: first.conf.ok() },
+        None => Configurations { selected: Some(first.selected), delegate: None, conf: first.conf.ok() },
     }
 }
 
 /// Returns the first file with Calico's plugin in it, or else the first unreadable one whose name contains "calico".
 fn delegate(mut rest: Vec<Read>) -> Option<Read> {
-    let is_calicos = |read: &Read| read.conf.is_ok() || read.chosen.content.as_ref().is_ok_and(Content::is_calicos);
-    let is_called_so = |read: &Read| read.chosen.content.is_err() && read.chosen.name.contains("calico");
-    let at = rest.iter().position(is_calicos).or_else(|| rest.iter().position(is_called_so))?;
+    let is_calicos = |read: &Read| read.conf.is_ok() || read.selected.content.as_ref().is_ok_and(Content::is_calicos);
+    let has_calico_name = |read: &Read| read.selected.content.is_err() && read.selected.name.contains("calico");
+    let at = rest.iter().position(is_calicos).or_else(|| rest.iter().position(has_calico_name))?;
     Some(rest.swap_remove(at))
 }
 
@@ -66,40 +66,40 @@ fn read_one(name: &str, layout: &Layout, net_dir: &str) -> Read {
     let text = regular_file::text(&layout.net_dir(net_dir).join(name)).map_err(Unobserved::new);
     let conf = text.clone().and_then(|text| Ok(node_conf::parse(&text, layout, net_dir)?));
     let content = text.and_then(|text| content(&text, conf.as_ref().err(), layout, net_dir));
-    Read { chosen: SelectedConfig { name: name.to_owned(), content }, conf }
+    Read { selected: SelectedConfig { name: name.to_owned(), content }, conf }
 }
 
-fn content(text: &str, refused: Option<&Unobserved>, layout: &Layout, net_dir: &str) -> Observed<Content> {
+fn content(text: &str, rejection: Option<&Unobserved>, layout: &Layout, net_dir: &str) -> Observed<Content> {
     let conf = conflist::parse(text).map_err(Unobserved::new)?;
     let directories: Vec<_> = layout.bin_dirs().into_iter().map(|(_, directory)| directory).collect();
-    let network = word(&conf, "name");
+    let network = text_value(&conf, "name");
     let appends = !conf.get("loadOnlyInlinedPlugins").is_some_and(|only| only == true);
     let appended = conflist::candidates(&layout.net_dir(net_dir).join(&network)).unwrap_or_default();
     let appended = appended.into_iter().filter(|name| appends && !network.is_empty() && name.ends_with(".conf"));
     let mut content = Content {
         plugins: template::plugins(&conf).iter().map(|plugin| template::kind(plugin).to_owned()).collect(),
-        cni_version: word(&conf, "cniVersion"),
+        cni_version: text_value(&conf, "cniVersion"),
         problems: template::find_problems(text, &conf, &directories),
         appended: appended.collect(),
-        refused: None,
-        calls: template::plugins(&conf).into_iter().flat_map(calls).collect(),
+        rejection: None,
+        delegate_names: template::plugins(&conf).into_iter().flat_map(delegate_names).collect(),
         network,
     };
-    content.refused = refused.filter(|_| content.is_calicos()).map(ToString::to_string);
+    content.rejection = rejection.filter(|_| content.is_calicos()).map(ToString::to_string);
     Ok(content)
 }
 
 /// Returns the networks that Multus delegates to. `clusterNetwork` names a network or a file; `delegates` contains
 /// whole configurations.
-fn calls(plugin: &Map<String, Value>) -> Vec<String> {
+fn delegate_names(plugin: &Map<String, Value>) -> Vec<String> {
     let delegates = plugin.get("delegates").and_then(Value::as_array).into_iter().flatten();
-    let inside = delegates.filter_map(Value::as_object).map(|delegate| word(delegate, "name"));
-    let called = word(plugin, "clusterNetwork");
+    let inside = delegates.filter_map(Value::as_object).map(|delegate| text_value(delegate, "name"));
+    let called = text_value(plugin, "clusterNetwork");
     let called = called.rsplit('/').next().unwrap_or_default().to_owned();
     std::iter::once(called).chain(inside).filter(|name| !name.is_empty()).collect()
 }
 
-fn word(conf: &Map<String, Value>, key: &str) -> String {
+fn text_value(conf: &Map<String, Value>, key: &str) -> String {
     conf.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
@@ -122,7 +122,7 @@ fn read_mode(path: &str, label: &str) -> Observed<u32> {
     if String::from_utf8_lossy(&text).lines().any(is_start) {
         return Ok(mode);
     }
-    Err(Unobserved::new(format!("there is no {} in it", label.trim_end_matches('-'))))
+    Err(Unobserved::new(format!("the file contains no {}", label.trim_end_matches('-'))))
 }
 
 /// The plugin that containerd runs for each pod beside any configuration (INST-171).
@@ -141,7 +141,7 @@ struct Versions {
 /// The directories to search, and the installer's records.
 struct VersionProbe<'a> {
     directories: Vec<(Place, PathBuf)>,
-    noted: Option<&'a State>,
+    recorded: Option<&'a State>,
     deadline: Duration,
 }
 
@@ -150,7 +150,7 @@ pub(super) fn examine_programs(
     contents: &[&Content],
     conf: Option<&NetConf>,
     layout: &Layout,
-    noted: Option<&State>,
+    recorded: Option<&State>,
 ) -> Vec<RequiredProgram> {
     let Some(last) = contents.last() else { return Vec::new() };
     let named = |content: &Content| {
@@ -160,11 +160,11 @@ pub(super) fn examine_programs(
     let mut wanted: Vec<(String, String)> = contents.iter().flat_map(|content| named(content)).collect();
     let ipam = conf.map(|conf| conf.ipam.ipam_type.clone());
     wanted.extend(ipam.into_iter().chain([LOOPBACK.to_owned()]).map(|name| (name, last.cni_version.clone())));
-    let looker = VersionProbe { directories: layout.bin_dirs(), noted, deadline: DEADLINE };
+    let probe = VersionProbe { directories: layout.bin_dirs(), recorded, deadline: DEADLINE };
     let mut programs: Vec<RequiredProgram> = Vec::new();
     for (name, cni_version) in wanted.into_iter().filter(|(name, _)| !name.is_empty()) {
         if !programs.iter().any(|known| known.name == name) {
-            programs.push(looker.examine(name, cni_version));
+            programs.push(probe.examine(name, cni_version));
         }
     }
     programs
@@ -179,7 +179,7 @@ impl VersionProbe<'_> {
             return RequiredProgram { name, cni_version, state, origin: ProgramOrigin::Unknown, version: None };
         };
         let state = self.state(path.clone(), &cni_version);
-        let is_calicos = matches!(name.as_str(), CALICO | CALICO_IPAM) && matches!(state, ProgramState::Speaks(..));
+        let is_calicos = matches!(name.as_str(), CALICO | CALICO_IPAM) && matches!(state, ProgramState::Supports(..));
         let version = is_calicos.then(|| self.version(&path)).flatten();
         RequiredProgram { origin: self.origin(place, &name, &path), name, cni_version, state, version }
     }
@@ -190,17 +190,18 @@ impl VersionProbe<'_> {
             return ProgramState::NotExecutable(path);
         }
         match self.versions(&path, cni_version) {
-            Ok(versions) => ProgramState::Speaks(path, versions),
+            Ok(versions) => ProgramState::Supports(path, versions),
             Err(reason) => ProgramState::Broken(path, reason.into()),
         }
     }
 
     /// Compares the digest of a file with the record. An unreadable file has an unknown origin.
     fn origin(&self, place: Place, name: &str, path: &Path) -> ProgramOrigin {
-        let noted = self.noted.and_then(|state| state.get(place, name)).filter(|noted| noted.digest.is_some());
-        let Some((noted, digest)) = noted.zip(digest::of_file(path).ok()) else { return ProgramOrigin::Unknown };
+        let recorded =
+            self.recorded.and_then(|state| state.get(place, name)).filter(|recorded| recorded.digest.is_some());
+        let Some((recorded, digest)) = recorded.zip(digest::of_file(path).ok()) else { return ProgramOrigin::Unknown };
         let is = |known: &Option<String>| known.as_ref() == Some(&digest);
-        match (is(&noted.digest), is(&noted.former)) {
+        match (is(&recorded.digest), is(&recorded.former)) {
             (true, _) => ProgramOrigin::Installed,
             (false, true) => ProgramOrigin::Former,
             (false, false) => ProgramOrigin::Other,
@@ -209,7 +210,7 @@ impl VersionProbe<'_> {
 
     fn versions(&self, path: &Path, cni_version: &str) -> Observed<Vec<String>> {
         let input = format!("{{\"cniVersion\":\"{cni_version}\"}}");
-        let Output { status, stdout, .. } = self.ask(Command::new(path).env("CNI_COMMAND", "VERSION"), &input)?;
+        let Output { status, stdout, .. } = self.run(Command::new(path).env("CNI_COMMAND", "VERSION"), &input)?;
         let answer: Result<Versions, _> = serde_json::from_slice(&stdout);
         answer
             .map(|versions| versions.supported_versions)
@@ -218,12 +219,12 @@ impl VersionProbe<'_> {
 
     /// Returns the output of `-v` if it is a single word.
     fn version(&self, path: &Path) -> Option<String> {
-        let answer = self.ask(Command::new(path).arg("-v"), "").ok().filter(|answer| answer.status.success())?;
-        let said = String::from_utf8(answer.stdout).ok()?;
-        Some(said.trim().to_owned()).filter(|said| !said.is_empty() && !said.contains(char::is_whitespace))
+        let answer = self.run(Command::new(path).arg("-v"), "").ok().filter(|answer| answer.status.success())?;
+        let output = String::from_utf8(answer.stdout).ok()?;
+        Some(output.trim().to_owned()).filter(|output| !output.is_empty() && !output.contains(char::is_whitespace))
     }
 
-    fn ask(&self, command: &mut Command, input: &str) -> Observed<Output> {
+    fn run(&self, command: &mut Command, input: &str) -> Observed<Output> {
         let answer = child::run(command.stderr(Stdio::null()), input.as_bytes(), self.deadline, BUSY);
         let answer = answer.map_err(|error| Unobserved::new(format!("cannot be run: {error}")))?;
         answer.ok_or_else(|| Unobserved::new(format!("does not answer within {:?}", self.deadline)))
@@ -251,8 +252,8 @@ mod tests {
         super::read(&names, &Layout::below(root.path()), "/etc/cni/net.d")
     }
 
-    fn content(chosen: Option<SelectedConfig>) -> Content {
-        chosen.unwrap().content.unwrap()
+    fn content(selected: Option<SelectedConfig>) -> Content {
+        selected.unwrap().content.unwrap()
     }
 
     #[test]
@@ -260,15 +261,15 @@ mod tests {
         let bad = OURS.replace("\"nodename\"", "\"mtu\":99999,\"nodename\"");
         let found = read(&[("10-calico.conflist", &bad)]);
         assert!(found.conf.is_none());
-        let refused = content(found.chosen).refused.unwrap();
-        assert!(refused.contains("$.mtu") && refused.contains("99999"), "{refused}");
-        let theirs = content(read(&[("05-other.conf", r#"{"name":"other","type":"ptp","mtu":99999}"#)]).chosen);
-        assert_eq!(theirs.refused, None);
+        let rejection = content(found.selected).rejection.unwrap();
+        assert!(rejection.contains("$.mtu") && rejection.contains("99999"), "{rejection}");
+        let theirs = content(read(&[("05-other.conf", r#"{"name":"other","type":"ptp","mtu":99999}"#)]).selected);
+        assert_eq!(theirs.rejection, None);
     }
 
     #[test]
     fn calico_configuration_behind_multus_is_active() {
-        for (multus, calls) in [
+        for (multus, delegate_names) in [
             (
                 r#"{"name":"m","type":"multus-shim","clusterNetwork":"/host/etc/cni/net.d/10-calico.conflist"}"#,
                 "10-calico.conflist",
@@ -283,7 +284,7 @@ mod tests {
             assert_eq!(found.conf.unwrap().node.nodename, "n1");
             assert_eq!(found.delegate.as_ref().unwrap().name, "10-calico.conflist");
             assert_eq!(content(found.delegate).network, "k8s-pod-network");
-            assert_eq!(content(found.chosen).calls, [calls]);
+            assert_eq!(content(found.selected).delegate_names, [delegate_names]);
         }
         let damaged = read(&[("00-multus.conf", r#"{"name":"m","type":"multus"}"#), ("10-calico.conflist", "{")]);
         assert!(damaged.delegate.unwrap().content.is_err());
@@ -295,7 +296,7 @@ mod tests {
         assert!(found.delegate.is_none() && found.conf.is_none());
         let alone = read(&[("00-multus.conf", r#"{"name":"m","type":"multus"}"#)]);
         assert!(alone.delegate.is_none() && alone.conf.is_none());
-        assert!(read(&[]).chosen.is_none());
+        assert!(read(&[]).selected.is_none());
     }
 
     #[test]
@@ -315,13 +316,13 @@ mod tests {
         conf.datastore.etcd_key_file = key;
         let found = tls_files(&conf);
         assert!(found[0].mode.as_ref().unwrap_err().to_string().contains("No such file"), "{found:?}");
-        assert_eq!(found[1].mode, Err("there is no CERTIFICATE in it".into()));
+        assert_eq!(found[1].mode, Err("the file contains no CERTIFICATE".into()));
         assert_eq!(found[2].mode, Ok(0o600));
         conf.datastore.etcd_cert_file = certificate.clone();
         conf.datastore.etcd_key_file = certificate;
         let found = tls_files(&conf);
         assert_eq!(found[1].mode, Ok(0o644));
-        assert_eq!(found[2].mode, Err("there is no PRIVATE KEY in it".into()));
+        assert_eq!(found[2].mode, Err("the file contains no PRIVATE KEY".into()));
         assert!(tls_files(&NetConf::default()).is_empty());
     }
 
@@ -331,10 +332,10 @@ mod tests {
     }
 
     /// Returns a `VersionProbe` for a directory, after another directory that does not exist.
-    fn looker<'a>(here: &Path, noted: Option<&'a State>) -> VersionProbe<'a> {
+    fn probe<'a>(here: &Path, recorded: Option<&'a State>) -> VersionProbe<'a> {
         let directories = vec![(Place::SecondaryBin, PathBuf::from("/no/such/place")), (Place::Bin, here.to_owned())];
         // Longer than any machine needs to start a shell.
-        VersionProbe { directories, noted, deadline: Duration::from_secs(60) }
+        VersionProbe { directories, recorded, deadline: Duration::from_secs(60) }
     }
 
     const ANSWER: &str = r#"echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}'"#;
@@ -346,8 +347,8 @@ mod tests {
         program(here, "good", ANSWER, 0o755);
         program(here, "mute", "exit 3", 0o755);
         program(here, "dead", "", 0o644);
-        let look = |name: &str| looker(here, None).examine(name.into(), "1.0.0".into()).state;
-        assert_eq!(look("good"), ProgramState::Speaks(here.join("good"), vec!["0.4.0".into(), "1.0.0".into()]));
+        let look = |name: &str| probe(here, None).examine(name.into(), "1.0.0".into()).state;
+        assert_eq!(look("good"), ProgramState::Supports(here.join("good"), vec!["0.4.0".into(), "1.0.0".into()]));
         assert_eq!(look("dead"), ProgramState::NotExecutable(here.join("dead")));
         assert_eq!(look("gone"), ProgramState::Missing);
         let ProgramState::Broken(_, reason) = look("mute") else { panic!() };
@@ -358,8 +359,8 @@ mod tests {
     fn hanging_program_is_reported_and_not_awaited() {
         let directory = tempfile::tempdir().unwrap();
         program(directory.path(), "portmap", "exec sleep 1000", 0o755);
-        let looker = VersionProbe { deadline: Duration::from_millis(50), ..looker(directory.path(), None) };
-        let ProgramState::Broken(_, reason) = looker.examine("portmap".into(), "1.0.0".into()).state else { panic!() };
+        let probe = VersionProbe { deadline: Duration::from_millis(50), ..probe(directory.path(), None) };
+        let ProgramState::Broken(_, reason) = probe.examine("portmap".into(), "1.0.0".into()).state else { panic!() };
         assert_eq!(reason, "does not answer within 50ms");
     }
 
@@ -370,7 +371,7 @@ mod tests {
         program(here, "portmap", ANSWER, 0o755);
         let digest = digest::of_file(&here.join("portmap")).unwrap();
         let mut state = State::default();
-        let origin = |state: &State| looker(here, Some(state)).examine("portmap".into(), String::new()).origin;
+        let origin = |state: &State| probe(here, Some(state)).examine("portmap".into(), String::new()).origin;
         assert_eq!(origin(&state), ProgramOrigin::Unknown);
         state.record(Place::Bin, "portmap", None, false);
         assert_eq!(origin(&state), ProgramOrigin::Unknown);
@@ -389,7 +390,7 @@ mod tests {
         for name in ["calico", "portmap"] {
             program(directory.path(), name, &version, 0o755);
         }
-        let version = |name: &str| looker(directory.path(), None).examine(name.into(), "1.0.0".into()).version;
+        let version = |name: &str| probe(directory.path(), None).examine(name.into(), "1.0.0".into()).version;
         assert_eq!((version("calico").as_deref(), version("portmap")), (Some("v1.2.3"), None));
     }
 }

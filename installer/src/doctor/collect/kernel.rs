@@ -24,10 +24,10 @@ use crate::host_network::{HostNetwork, Route, addresses_behind, pod_interface_pr
 use crate::layout::CALICO_IPAM;
 
 /// The reason for a missing observation about a node without a name.
-pub(super) const NAMELESS: &str = "nobody knows which node this is";
+pub(super) const UNKNOWN_NODE: &str = "the name of this node is unknown";
 
 /// Time for a running ADD to write the endpoint of an interface that it already created.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ENDPOINT_WRITE_TIME: Duration = Duration::from_secs(1);
 
 /// The addresses of endpoints by interface name.
 type Endpoints = BTreeMap<String, Vec<IpAddr>>;
@@ -41,11 +41,11 @@ pub(super) async fn read_pod_interfaces(
     network: &dyn HostNetwork,
 ) -> Observed<Vec<PodInterface>> {
     if node.is_empty() {
-        return Err(NAMELESS.into());
+        return Err(UNKNOWN_NODE.into());
     }
     if matches!(store, Datastore::Kubernetes(_)) && conf.ipam.ipam_type != CALICO_IPAM {
         return Err(Unobserved::new(format!(
-            "addresses are given by {}, which says nothing of pods",
+            "addresses are assigned by {}, which does not record their pods",
             conf.ipam.ipam_type
         )));
     }
@@ -53,7 +53,7 @@ pub(super) async fn read_pod_interfaces(
     if found.iter().all(|found| found.endpoint.is_some() && found.stray_addresses().next().is_none()) {
         return Ok(found);
     }
-    sleep(PATIENCE).await;
+    sleep(ENDPOINT_WRITE_TIME).await;
     compare(store, node, network).await
 }
 
@@ -115,9 +115,9 @@ async fn read_endpoints_of_pods(
         for address in &interface.addresses {
             let Some(cidr) = block_of(*address, pools.iter().map(|pool| &pool.value)) else { continue };
             let block = match blocks.entry(cidr) {
-                btree_map::Entry::Occupied(known) => known.into_mut(),
-                btree_map::Entry::Vacant(unread) => {
-                    unread.insert(or_missing(store.get::<Block>(&cidr).await)?.map(|entry| entry.value))
+                btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                btree_map::Entry::Vacant(entry) => {
+                    entry.insert(or_missing(store.get::<Block>(&cidr).await)?.map(|entry| entry.value))
                 }
             };
             let allocation = block.as_ref().and_then(|block| block.allocation(*address));
@@ -128,9 +128,9 @@ async fn read_endpoints_of_pods(
                 continue;
             }
             if let Some(endpoint) = endpoint_of(store, node, namespace, pod).await? {
-                let known = endpoints.entry(interface.name.clone()).or_default();
-                known.push(*address);
-                known.extend(addresses_of(&endpoint.spec));
+                let endpoint_addresses = endpoints.entry(interface.name.clone()).or_default();
+                endpoint_addresses.push(*address);
+                endpoint_addresses.extend(addresses_of(&endpoint.spec));
             }
         }
     }
@@ -199,9 +199,11 @@ fn or_missing<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError
 pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) -> Observed<BusyAddresses> {
     let mut interfaces = network.interfaces()?;
     interfaces.retain(|interface| interface.is_pods);
-    let is_pods = |route: &Route| route.interfaces.iter().any(|name| interfaces.iter().any(|pods| pods.name == *name));
+    let leads_to_pod =
+        |route: &Route| route.interfaces.iter().any(|name| interfaces.iter().any(|pods| pods.name == *name));
     let routes = network.routes()?;
-    let routes: Vec<&Route> = routes.iter().filter(|route| route.destination.size() == 1 && !is_pods(route)).collect();
+    let routes: Vec<&Route> =
+        routes.iter().filter(|route| route.destination.size() == 1 && !leads_to_pod(route)).collect();
     if routes.is_empty() {
         return Ok(BusyAddresses::new());
     }
@@ -211,9 +213,9 @@ pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) ->
     for route in routes {
         let address = route.destination.network();
         let Some(cidr) = block_of(address, pools.iter().map(|pool| &pool.value)) else { continue };
-        if let btree_map::Entry::Vacant(unread) = blocks.entry(cidr) {
+        if let btree_map::Entry::Vacant(entry) = blocks.entry(cidr) {
             let read = or_missing(store.get::<Block>(&cidr).await).map_err(Unobserved::new)?;
-            unread.insert(read.map(|entry| entry.value));
+            entry.insert(read.map(|entry| entry.value));
         }
         // An address without a block is not at risk: ADDs on this node fill existing blocks first.
         if blocks[&cidr].as_ref().is_some_and(|block| block.allocation(address).is_none()) {

@@ -16,7 +16,7 @@ use netconf::NetConf;
 use time::OffsetDateTime;
 
 use self::configurations::Configurations;
-use super::snapshot::{File, NodeName, NodeSnapshot, TokenFile, Unobserved};
+use super::snapshot::{KubeconfigFile, NodeName, NodeSnapshot, TokenFile, Unobserved};
 use crate::host_network::{self, HostNetwork};
 use crate::layout::Layout;
 use crate::state::State;
@@ -25,24 +25,24 @@ use crate::{conflist, kubeconfig};
 
 /// Collects the snapshot. `net_dir` is the path of the configuration directory on the node.
 pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> NodeSnapshot {
-    let seen = layout.net_dir(net_dir);
-    let candidates = conflist::candidates(&seen).map_err(Unobserved::new);
-    let Configurations { chosen, delegate, conf } = configurations::read(&candidates, layout, net_dir);
+    let directory = layout.net_dir(net_dir);
+    let candidates = conflist::candidates(&directory).map_err(Unobserved::new);
+    let Configurations { selected, delegate, conf } = configurations::read(&candidates, layout, net_dir);
     let node = conf.as_ref().map(read_node_name);
     let name = node.as_ref().and_then(|node| node.name.clone().ok()).unwrap_or_default();
     let state = State::load(layout);
-    let noted = state.as_ref().ok();
-    let contents = chosen.iter().chain(&delegate).filter_map(|chosen| chosen.content.as_ref().ok());
-    let programs = configurations::examine_programs(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, noted);
-    let notes = || busy::in_force(&layout.path(busy::FILE), OffsetDateTime::now_utc());
+    let recorded = state.as_ref().ok();
+    let contents = selected.iter().chain(&delegate).filter_map(|selected| selected.content.as_ref().ok());
+    let programs = configurations::examine_programs(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, recorded);
+    let read_busy_notes = || busy::in_force(&layout.path(busy::FILE), OffsetDateTime::now_utc());
     NodeSnapshot {
         now: OffsetDateTime::now_utc().unix_timestamp(),
-        net_dir: seen,
-        chosen,
+        net_dir: directory,
+        selected,
         delegate,
         programs,
         version: process::build_version().to_owned(),
-        notes: state.map(drop).map_err(Unobserved::new),
+        records: state.map(drop).map_err(Unobserved::new),
         token: conf.as_ref().and_then(read_token_file),
         cluster: match &conf {
             Some(conf) => Some(cluster::query(conf, &name, network).await),
@@ -56,7 +56,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
         journal: node::read_journal(layout),
         locks: node::observe_locks(conf.as_ref(), layout).await,
         cache: node::read_cache(layout, network),
-        noted: notes().into_iter().map(|note| (note.address, note.route)).collect(),
+        recent_busy: read_busy_notes().into_iter().map(|note| (note.address, note.route)).collect(),
         candidates,
         node,
     }
@@ -75,11 +75,11 @@ fn read_node_name(conf: &NetConf) -> NodeName {
 fn read_token_file(conf: &NetConf) -> Option<TokenFile> {
     // The key may list several files, of which the first wins.
     let path = conf.kubernetes.kubeconfig.split(':').find(|path| !path.is_empty())?;
-    let read = || -> std::io::Result<File> {
+    let read = || -> std::io::Result<KubeconfigFile> {
         let mode = fs::metadata(path)?.permissions().mode() & 0o7777;
         let text = os::atomic_file::regular_file::text(path.as_ref())?;
         let claims = kubeconfig::token(&text).and_then(|token| Claims::decode(token).ok());
-        Ok(File { mode, trusts_anybody: kubeconfig::trusts_anybody(&text), claims })
+        Ok(KubeconfigFile { mode, accepts_any_certificate: kubeconfig::accepts_any_certificate(&text), claims })
     };
     Some(TokenFile { path: path.into(), file: read().map_err(Unobserved::new) })
 }

@@ -16,7 +16,7 @@ use nix::sys::stat::{major, minor};
 use serde::Deserialize;
 use tokio::time::sleep;
 
-use crate::doctor::snapshot::{Cache, Holder, Lock, Observed, SETTINGS, Unobserved};
+use crate::doctor::snapshot::{Cache, Lock, LockHolder, Observed, SETTINGS, Unobserved};
 use crate::host_network::{HostNetwork, pod_interface_prefix};
 use crate::layout::Layout;
 use crate::mtu;
@@ -68,7 +68,7 @@ fn describe(pending_del: &PendingDel, touched: SystemTime) -> String {
     let age = short_age(pending_del.age(touched));
     let reason =
         if pending_del.reason.is_empty() { String::new() } else { format!(" because of: {}", pending_del.reason) };
-    format!("{} owes {} for {age}{reason}", pending_del.workload(), pending_del.datastore)
+    format!("{} in {} for {age}{reason}", pending_del.workload(), pending_del.datastore)
 }
 
 /// Reads libcni's cache and compares it with the kernel's interfaces.
@@ -78,10 +78,7 @@ pub(super) fn read_cache(layout: &Layout, network: &dyn HostNetwork) -> Observed
     let cache = read_results(&directory, &pod_interface_prefix(), &interfaces)?;
     // In a container a missing directory only shows that it is not mounted.
     if cache.is_none() && layout.is_container() {
-        return Err(Unobserved::new(format!(
-            "{} is not seen from here: it is not mounted into this container",
-            directory.display()
-        )));
+        return Err(Unobserved::new(format!("{} is not mounted in this container", directory.display())));
     }
     Ok(cache)
 }
@@ -138,8 +135,8 @@ fn host_interface(path: &Path) -> Option<String> {
 }
 
 /// Observation time. An ADD holds the IPAM lock while it waits for the datastore.
-const PATIENCE: Duration = Duration::from_secs(3);
-const LOOKS: u32 = 30;
+const OBSERVATION_TIME: Duration = Duration::from_secs(3);
+const OBSERVATIONS: u32 = 30;
 
 /// Observes a lock until it is free, or has been held by the same process for the whole time.
 async fn observe_lock(name: &'static str, path: &Path) -> Lock {
@@ -148,14 +145,14 @@ async fn observe_lock(name: &'static str, path: &Path) -> Lock {
 }
 
 /// Returns the process that held the lock all the time, or `None` once the lock is free or another process holds it.
-async fn wait(path: &Path) -> io::Result<Option<Holder>> {
+async fn wait(path: &Path) -> io::Result<Option<LockHolder>> {
     let mut holder = observe_once(path)?;
     let first = holder.clone();
-    for _ in 0..LOOKS {
+    for _ in 0..OBSERVATIONS {
         if holder.is_none() || holder != first {
             return Ok(None);
         }
-        sleep(PATIENCE / LOOKS).await;
+        sleep(OBSERVATION_TIME / OBSERVATIONS).await;
         holder = observe_once(path)?;
     }
     Ok(holder)
@@ -163,7 +160,7 @@ async fn wait(path: &Path) -> io::Result<Option<Holder>> {
 
 /// Takes the lock and releases it again. Returns the holder if the lock is held. A missing file is not created and
 /// counts as free.
-fn observe_once(path: &Path) -> io::Result<Option<Holder>> {
+fn observe_once(path: &Path) -> io::Result<Option<LockHolder>> {
     let file = match File::options().read(true).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -177,7 +174,7 @@ fn observe_once(path: &Path) -> io::Result<Option<Holder>> {
     let found = file.metadata()?;
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let process = find_process(&locks, major(found.dev()), minor(found.dev()), found.ino());
-    Ok(Some(Holder { command: process.map(command).unwrap_or_default(), process }))
+    Ok(Some(LockHolder { command: process.map(command).unwrap_or_default(), process }))
 }
 
 /// Returns the process that holds a lock, from lines such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF`. A
@@ -226,7 +223,7 @@ mod tests {
         let look = || read_cache(&Layout::below(root.path()), &FixedNetwork::default());
         assert_eq!(look(), Ok(None));
         fs::create_dir(root.path().join("host")).unwrap();
-        assert!(look().unwrap_err().to_string().contains("/var/lib/cni/results is not seen from here"));
+        assert!(look().unwrap_err().to_string().contains("/var/lib/cni/results is not mounted in this container"));
         fs::create_dir_all(root.path().join("var/lib/cni/results")).unwrap();
         assert!(look().unwrap().is_some());
     }

@@ -13,35 +13,35 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::doctor::role::{self, Permission, Scope};
-use crate::doctor::snapshot::{ApiServer, Granted, Observed, Unobserved};
+use crate::doctor::snapshot::{ApiServer, Observed, PermissionCheck, Unobserved};
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 /// Sends the requests, each with the time limit `deadline`. After a request without a response no further one is sent.
 pub(super) async fn test_api_server(config: &KubernetesConfig, scope: Scope<'_>, deadline: Duration) -> ApiServer {
-    let place = format!("the API server of {config}");
-    let mut api = ApiServer { place, reached: Ok(()), refused: None, granted: Vec::new() };
+    let address = format!("the API server of {config}");
+    let mut api = ApiServer { address, reached: Ok(()), rejection: None, permissions: Vec::new() };
     let client = match kubernetes::client(config).await {
         Ok(client) => client,
         Err(error) => return ApiServer { reached: Err(Unobserved::new(error)), ..api },
     };
     for permission in role::permissions(scope) {
-        let allowed = match has_permission(&client, &permission, deadline).await {
-            Ok(allowed) => Ok(allowed),
+        let is_allowed = match has_permission(&client, &permission, deadline).await {
+            Ok(is_allowed) => Ok(is_allowed),
             Err(kube::Error::Api(status)) => {
                 let refusal = format!("{} ({})", status.message, status.code);
                 if status.code == 401 {
-                    api.refused = Some(refusal.clone());
+                    api.rejection = Some(refusal.clone());
                 }
                 Err(Unobserved::new(refusal))
             }
             Err(error) => {
                 let reason = Unobserved::new(datastore::describe_error_chain(&error));
-                api.granted.push(Granted { permission, allowed: Err(reason.clone()) });
+                api.permissions.push(PermissionCheck { permission, is_allowed: Err(reason.clone()) });
                 return ApiServer { reached: Err(reason), ..api };
             }
         };
-        api.granted.push(Granted { permission, allowed });
+        api.permissions.push(PermissionCheck { permission, is_allowed });
     }
     api
 }
@@ -63,25 +63,25 @@ async fn has_permission(
     let request = post.body(review.to_string().into_bytes()).map_err(kube::Error::HttpError)?;
     let answer = timeout(deadline, client.request::<Value>(request))
         .await
-        .unwrap_or_else(|_| Err(kube::Error::Service(format!("nothing came within {deadline:?}").into())))?;
+        .unwrap_or_else(|_| Err(kube::Error::Service(format!("no answer within {deadline:?}").into())))?;
     Ok(answer["status"]["allowed"] == true)
 }
 
 /// A revision that no object ever has.
-const NEVER: &str = "9223372036854775807";
+const IMPOSSIBLE_REVISION: &str = "9223372036854775807";
 
 /// A block in no pool. The range is reserved for documentation (RFC 5737).
-const NO_BLOCK: &str = "192.0.2.0/26";
+const DOCUMENTATION_BLOCK: &str = "192.0.2.0/26";
 
 /// Tests the permissions that the plugins need in etcd. etcd checks the permission of each write in a transaction
 /// before it evaluates the condition. The conditions used here never hold, so nothing is written.
-pub(super) async fn test_etcd(store: &Datastore, node: &str) -> Vec<Granted> {
-    let mut granted = vec![
-        reads::<ClusterInformation>(store, &ObjectKey::global("default")).await,
-        reads::<IpPool>(store, &ObjectKey::global("calico-doctor")).await,
-        reads::<Node>(store, &ObjectKey::global(if node.is_empty() { "calico-doctor" } else { node })).await,
+pub(super) async fn test_etcd(store: &Datastore, node: &str) -> Vec<PermissionCheck> {
+    let mut checks = vec![
+        check_read::<ClusterInformation>(store, &ObjectKey::global("default")).await,
+        check_read::<IpPool>(store, &ObjectKey::global("calico-doctor")).await,
+        check_read::<Node>(store, &ObjectKey::global(if node.is_empty() { "calico-doctor" } else { node })).await,
     ];
-    let Ok(block) = NO_BLOCK.parse::<Cidr>() else { return granted };
+    let Ok(block) = DOCUMENTATION_BLOCK.parse::<Cidr>() else { return checks };
     let owner = Owner::Host(if node.is_empty() { "calico-doctor".into() } else { node.to_owned() });
     let endpoint = ObjectKey::namespaced("default", "calico--doctor-cni-none-eth0");
     for (kind, path) in [
@@ -90,21 +90,21 @@ pub(super) async fn test_etcd(store: &Datastore, node: &str) -> Vec<Granted> {
         (Handle::KIND, Handle::path(&HandleId::new("calico-doctor"))),
         (WorkloadEndpoint::KIND, WorkloadEndpoint::path(&endpoint)),
     ] {
-        let op = WriteOp::Update(b"{}".to_vec(), Revision(NEVER.into()));
+        let op = WriteOp::Update(b"{}".to_vec(), Revision(IMPOSSIBLE_REVISION.into()));
         let write = Write { kind, key: format!("{kind}(calico-doctor)"), path, op };
-        let allowed = is_permitted(store.write_one(write).await.map(drop));
-        granted.push(Granted { permission: permission("write", kind), allowed });
+        let is_allowed = is_permitted(store.write_one(write).await.map(drop));
+        checks.push(PermissionCheck { permission: permission("write", kind), is_allowed });
     }
-    granted
+    checks
 }
 
 fn permission(verb: &str, resource: &str) -> Permission {
     Permission { group: String::new(), resource: resource.to_owned(), verb: verb.to_owned() }
 }
 
-async fn reads<K: Kind>(store: &Datastore, key: &K::Key) -> Granted {
-    let allowed = is_permitted(store.get::<K>(key).await.map(drop));
-    Granted { permission: permission("read", K::KIND), allowed }
+async fn check_read<K: Kind>(store: &Datastore, key: &K::Key) -> PermissionCheck {
+    let is_allowed = is_permitted(store.get::<K>(key).await.map(drop));
+    PermissionCheck { permission: permission("read", K::KIND), is_allowed }
 }
 
 /// Converts the outcome of a request. A missing object or a conflict shows that the request was permitted.

@@ -14,7 +14,7 @@ pub struct Cluster {
     /// The kind of datastore, on which the remedies depend.
     pub kind: DatastoreType,
     /// The address of the datastore.
-    pub place: String,
+    pub address: String,
     /// The TLS files for etcd.
     pub tls: Vec<TlsFile>,
     /// The API server, as the datastore or beside another one; `None` if none is used.
@@ -39,24 +39,24 @@ impl Cluster {
 #[derive(Debug, Clone)]
 pub struct ApiServer {
     /// The address.
-    pub place: String,
+    pub address: String,
     /// The reason if it did not respond.
     pub reached: Observed<()>,
     /// Its error if it rejects the plugins' credentials.
-    pub refused: Option<String>,
+    pub rejection: Option<String>,
     /// The required permissions, and whether the account has them.
-    pub granted: Vec<Granted>,
+    pub permissions: Vec<PermissionCheck>,
 }
 
 /// The answers of a datastore.
 #[derive(Debug, Clone)]
 pub struct DatastoreAnswers {
     /// The duration of the first request.
-    pub after: Duration,
+    pub latency: Duration,
     /// The members of etcd that do not respond, with the reason. Empty if only one is configured.
-    pub silent: Vec<(String, String)>,
+    pub silent_members: Vec<(String, String)>,
     /// The required permissions in etcd, and whether the user has them.
-    pub granted_by_etcd: Vec<Granted>,
+    pub etcd_permissions: Vec<PermissionCheck>,
     /// `datastoreReady` of ClusterInformation; `Ok(None)` if the object is missing.
     pub ready: Observed<Option<Option<bool>>>,
     /// The pools.
@@ -84,11 +84,11 @@ pub struct TlsFile {
 
 /// A required permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Granted {
+pub struct PermissionCheck {
     /// The permission.
     pub permission: Permission,
     /// True if the account has the permission, or the reason for a missing answer.
-    pub allowed: Observed<bool>,
+    pub is_allowed: Observed<bool>,
 }
 
 /// A pool.

@@ -32,9 +32,9 @@ pub struct Content {
     /// Files whose plugins libcni would append to the list (INST-164).
     pub appended: Vec<String>,
     /// The error with which Calico's plugin rejects the configuration; `None` if it accepts it, or is not in it.
-    pub refused: Option<String>,
+    pub rejection: Option<String>,
     /// The networks or files that a delegating plugin calls.
-    pub calls: Vec<String>,
+    pub delegate_names: Vec<String>,
 }
 
 impl Content {
@@ -85,7 +85,7 @@ pub enum ProgramState {
     /// The file is not executable.
     NotExecutable(PathBuf),
     /// The program answers VERSION with these versions.
-    Speaks(PathBuf, Vec<String>),
+    Supports(PathBuf, Vec<String>),
     /// The program's answer to VERSION is missing or invalid, for this reason.
     Broken(PathBuf, String),
 }
@@ -96,16 +96,16 @@ pub struct TokenFile {
     /// The path of the file.
     pub path: PathBuf,
     /// The content, or the reason why it cannot be read.
-    pub file: Observed<File>,
+    pub file: Observed<KubeconfigFile>,
 }
 
 /// The relevant content of a kubeconfig.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct File {
+pub struct KubeconfigFile {
     /// The mode of the file.
     pub mode: u32,
     /// True if the kubeconfig accepts any certificate of the API server.
-    pub trusts_anybody: bool,
+    pub accepts_any_certificate: bool,
     /// The claims of the token; `None` without a token, or if its claims cannot be read.
     pub claims: Option<Claims>,
 }

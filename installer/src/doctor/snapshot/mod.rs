@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 use crate::host_network::{Interface, NetworkError};
 use crate::node_conf::NodeConfError;
-pub(super) use cluster::{ApiServer, BlockCount, Cluster, DatastoreAnswers, Granted, Pool, TlsFile};
+pub(super) use cluster::{ApiServer, BlockCount, Cluster, DatastoreAnswers, PermissionCheck, Pool, TlsFile};
 pub(super) use configuration::{
-    Content, File, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig, TokenFile,
+    Content, KubeconfigFile, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig, TokenFile,
 };
 
 /// All observations. An `Err` in a field is the reason for a missing observation.
@@ -26,7 +26,7 @@ pub struct NodeSnapshot {
     /// The names of the files there that a runtime reads, in its order. The runtime uses the first one (INST-160).
     pub candidates: Observed<Vec<String>>,
     /// The first of these files.
-    pub chosen: Option<SelectedConfig>,
+    pub selected: Option<SelectedConfig>,
     /// Calico's file among the others, if the first one delegates to another network.
     pub delegate: Option<SelectedConfig>,
     /// The programs that these files name, and `loopback`.
@@ -34,7 +34,7 @@ pub struct NodeSnapshot {
     /// The version of this program.
     pub version: String,
     /// The error if the installer's records cannot be read. Missing records are no error.
-    pub notes: Observed<()>,
+    pub records: Observed<()>,
     /// The kubeconfig of Calico's configuration; `None` if the configuration names none.
     pub token: Option<TokenFile>,
     /// The name of this node; `None` without a readable configuration.
@@ -58,13 +58,13 @@ pub struct NodeSnapshot {
     /// libcni's cached results; `None` if the cache is missing.
     pub cache: Observed<Option<Cache>>,
     /// Addresses that ADDs could not use within the last minute, with a description of the route.
-    pub noted: BusyAddresses,
+    pub recent_busy: BusyAddresses,
 }
 
 impl NodeSnapshot {
     /// Returns the contents of the relevant configurations that can be read.
     pub(super) fn contents(&self) -> impl Iterator<Item = (&str, &Content)> {
-        let counting = self.chosen.iter().chain(&self.delegate);
+        let counting = self.selected.iter().chain(&self.delegate);
         counting.filter_map(|SelectedConfig { name, content }| Some((name.as_str(), content.as_ref().ok()?)))
     }
 }
@@ -107,8 +107,8 @@ pub struct PodInterface {
 impl PodInterface {
     /// Returns the addresses with a host route that the endpoint does not have.
     pub fn stray_addresses(&self) -> impl Iterator<Item = &IpAddr> {
-        let known = self.endpoint.as_deref().unwrap_or_default();
-        self.addresses.iter().filter(|address| !known.contains(address))
+        let listed = self.endpoint.as_deref().unwrap_or_default();
+        self.addresses.iter().filter(|address| !listed.contains(address))
     }
 }
 
@@ -124,12 +124,12 @@ pub struct Lock {
     /// The lock file.
     pub path: PathBuf,
     /// The process that held the lock during the whole observation; `None` if the lock was released meanwhile.
-    pub holder: Observed<Option<Holder>>,
+    pub holder: Observed<Option<LockHolder>>,
 }
 
 /// A process that holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockHolder {
     /// The process ID; `None` if the process is not visible from this PID namespace.
     pub process: Option<u32>,
     /// The command line.

@@ -43,16 +43,16 @@ fn istio() -> Value {
 
 /// Merges today's rendering with the present configuration. `recorded` is the previous rendering.
 #[track_caller]
-fn over(today: Value, there: Value, recorded: Option<Value>) -> Value {
+fn merged_over(today: Value, present: Value, recorded: Option<Value>) -> Value {
     let recorded: Vec<Rendering> = recorded.map(|recorded| Rendering::new(&list(recorded))).into_iter().collect();
-    let merged = rendered(&list(today)).over(&list(there), &recorded);
+    let merged = rendered(&list(today)).merge_over(&list(present), &recorded);
     merged.chain.to_list()["plugins"].clone()
 }
 
 #[test]
 fn foreign_entries_retain_their_position_when_own_entries_change() {
     let recorded = || Some(json!([calico(1), portmap()]));
-    for (there, today, expected) in [
+    for (present, today, expected) in [
         (json!([calico(1), portmap(), istio()]), json!([calico(2), portmap()]), json!([calico(2), portmap(), istio()])),
         (
             json!([tuning("1"), calico(1), istio(), portmap()]),
@@ -68,7 +68,7 @@ fn foreign_entries_retain_their_position_when_own_entries_change() {
         // Its owner removed istio's entry.
         (json!([calico(1), portmap()]), json!([calico(2), portmap()]), json!([calico(2), portmap()])),
     ] {
-        assert_eq!(over(today, there.clone(), recorded()), expected, "{there}");
+        assert_eq!(merged_over(today, present.clone(), recorded()), expected, "{present}");
     }
 }
 
@@ -76,47 +76,50 @@ fn foreign_entries_retain_their_position_when_own_entries_change() {
 fn modified_or_removed_own_entry_is_restored() {
     let ours = json!([calico(1), portmap(), tuning("1")]);
     let edited = json!({ "type": "portmap", "snat": false });
-    for there in [
+    for present in [
         json!([calico(9), portmap(), istio(), tuning("1")]),
         json!([calico(1), edited, istio(), tuning("1")]),
         json!([calico(1), portmap(), istio(), tuning("2")]),
         json!([{ "TYPE": "calico" }, portmap(), istio(), tuning("1")]),
         json!([calico(9), edited, istio(), tuning("2")]),
     ] {
-        let merged = over(ours.clone(), there.clone(), Some(ours.clone()));
-        assert_eq!(merged, json!([calico(1), portmap(), istio(), tuning("1")]), "{there}");
+        let merged = merged_over(ours.clone(), present.clone(), Some(ours.clone()));
+        assert_eq!(merged, json!([calico(1), portmap(), istio(), tuning("1")]), "{present}");
     }
     let without = json!([calico(1), istio()]);
-    assert_eq!(over(ours.clone(), without, Some(ours.clone())), json!([calico(1), portmap(), tuning("1"), istio()]));
+    assert_eq!(
+        merged_over(ours.clone(), without, Some(ours.clone())),
+        json!([calico(1), portmap(), tuning("1"), istio()])
+    );
 }
 
 #[test]
 fn second_entry_of_an_own_type_is_foreign() {
     let ours = json!([calico(1), tuning("1")]);
-    let there = json!([calico(1), tuning("1"), tuning("2"), bandwidth()]);
-    assert_eq!(over(ours.clone(), there.clone(), Some(ours)), there);
+    let present = json!([calico(1), tuning("1"), tuning("2"), bandwidth()]);
+    assert_eq!(merged_over(ours.clone(), present.clone(), Some(ours)), present);
     // A second merge reads the configuration just written, while the record is still of the rendering before.
-    let there = json!([calico(2), portmap(), tuning("2")]);
-    let merged = over(json!([calico(2), portmap()]), there.clone(), Some(json!([calico(1), tuning("1")])));
-    assert_eq!(merged, there);
+    let present = json!([calico(2), portmap(), tuning("2")]);
+    let merged = merged_over(json!([calico(2), portmap()]), present.clone(), Some(json!([calico(1), tuning("1")])));
+    assert_eq!(merged, present);
 }
 
 #[test]
 fn calico_entry_is_never_duplicated() {
-    let there = json!([calico(7), istio(), calico(8)]);
+    let present = json!([calico(7), istio(), calico(8)]);
     for recorded in [None, Some(json!([calico(1)])), Some(json!([calico(7)]))] {
-        assert_eq!(over(json!([calico(1)]), there.clone(), recorded), json!([calico(1), istio()]));
+        assert_eq!(merged_over(json!([calico(1)]), present.clone(), recorded), json!([calico(1), istio()]));
     }
 }
 
 #[test]
 fn without_a_record_own_entries_are_calicos_and_template_entries() {
     let custom = json!({ "type": "portmap", "snat": true });
-    let there = json!([calico(7), portmap(), bandwidth(), istio(), custom, tuning("3"), tuning("4")]);
-    let merged = over(json!([calico(1), portmap(), tuning("3")]), there.clone(), None);
+    let present = json!([calico(7), portmap(), bandwidth(), istio(), custom, tuning("3"), tuning("4")]);
+    let merged = merged_over(json!([calico(1), portmap(), tuning("3")]), present.clone(), None);
     assert_eq!(merged, json!([calico(1), portmap(), tuning("3"), istio(), custom, tuning("4")]));
     // With a record, the entry belongs to the operator.
-    let merged = over(
+    let merged = merged_over(
         json!([calico(1), portmap()]),
         json!([calico(1), portmap(), bandwidth()]),
         Some(json!([calico(1), portmap()])),
@@ -127,7 +130,7 @@ fn without_a_record_own_entries_are_calicos_and_template_entries() {
 #[test]
 fn configuration_without_an_own_entry_is_replaced_as_another_network() {
     for recorded in [None, Some(json!([calico(1), portmap()]))] {
-        let merged = over(json!([calico(1)]), json!([{ "type": "cilium-cni" }, istio()]), recorded);
+        let merged = merged_over(json!([calico(1)]), json!([{ "type": "cilium-cni" }, istio()]), recorded);
         assert_eq!(merged, json!([calico(1)]));
     }
 }
@@ -136,9 +139,9 @@ fn configuration_without_an_own_entry_is_replaced_as_another_network() {
 fn own_entry_with_a_former_token_is_recognized() {
     let flannel = |token: &str| json!([{ "type": "flannel", "token": token }, portmap()]);
     let rendered = Rendered { chain: list(flannel("new")), pattern: list(flannel("__SERVICEACCOUNT_TOKEN__")) };
-    let mut there = flannel("old");
-    there.as_array_mut().unwrap().push(istio());
-    let merged = rendered.over(&list(there), &[]);
+    let mut present = flannel("old");
+    present.as_array_mut().unwrap().push(istio());
+    let merged = rendered.merge_over(&list(present), &[]);
     assert_eq!(kinds(&merged.chain), ["flannel", "portmap", "istio-cni"]);
     assert_eq!(merged.chain.entries[0]["token"], "new");
 }
@@ -151,13 +154,13 @@ fn foreign_keys_are_preserved_and_obsolete_own_keys_removed() {
         chain(conf)
     };
     let today = of(json!({ "name": "n", "cniVersion": "1.1.0" }));
-    let there = of(json!({ "name": "m", "cniVersion": "0.3.1", "disableCheck": true, "disableGC": true }));
+    let present = of(json!({ "name": "m", "cniVersion": "0.3.1", "disableCheck": true, "disableGC": true }));
     let before = Rendering::new(&of(json!({ "name": "n", "disableGC": true })));
-    let merged = rendered(&today).over(&there, &[before]);
+    let merged = rendered(&today).merge_over(&present, &[before]);
     assert_eq!(merged.foreign_keys, ["disableCheck"]);
     let expected = of(json!({ "name": "n", "cniVersion": "1.1.0", "disableCheck": true }));
-    assert!(merged.chain.says_the_same_as(&expected), "{merged:?}");
-    assert_eq!(rendered(&today).over(&there, &[]).foreign_keys, ["disableCheck", "disableGC"]);
+    assert!(merged.chain.is_equivalent_to(&expected), "{merged:?}");
+    assert_eq!(rendered(&today).merge_over(&present, &[]).foreign_keys, ["disableCheck", "disableGC"]);
 }
 
 /// istio-cni and linkerd-cni convert a `.conf` file in this way.
@@ -166,15 +169,15 @@ fn single_plugin_becomes_a_list_with_foreign_entries() {
     let single = json!({ "name": "canal", "cniVersion": "0.3.1", "type": "flannel", "mtu": 1 });
     let rendered = rendered(&chain(single.clone()));
     let entry = json!({ "name": "canal", "type": "flannel", "mtu": 1 });
-    let there = list(json!([entry, istio()]));
+    let present = list(json!([entry, istio()]));
     for recorded in [vec![], vec![Rendering::new(&rendered.chain)]] {
-        let merged = rendered.over(&there, &recorded);
+        let merged = rendered.merge_over(&present, &recorded);
         let expected = json!({ "name": "canal", "cniVersion": "0.3.1", "plugins": [entry, istio()] });
-        assert!(merged.chain.says_the_same_as(&chain(expected)), "{merged:?}");
-        let alone = rendered.over(&list(json!([entry])), &recorded);
+        assert!(merged.chain.is_equivalent_to(&chain(expected)), "{merged:?}");
+        let alone = rendered.merge_over(&list(json!([entry])), &recorded);
         assert!(alone.is_only_ours() && !alone.chain.is_list);
     }
-    assert!(!rendered.chain.says_the_same_as(&list(json!([entry]))));
+    assert!(!rendered.chain.is_equivalent_to(&list(json!([entry]))));
 }
 
 #[test]
@@ -188,10 +191,10 @@ fn invalid_plugin_entries_are_dropped() {
 #[test]
 fn list_with_an_invalid_entry_equals_no_list() {
     let (whole, damaged) = (list(json!([calico(1)])), list(json!([calico(1), null])));
-    assert!(whole.says_the_same_as(&whole));
-    assert!(!whole.says_the_same_as(&damaged) && !damaged.says_the_same_as(&whole));
-    let merged = rendered(&whole).over(&damaged, &[Rendering::new(&whole)]);
-    assert!(!merged.chain.says_the_same_as(&damaged) && merged.chain.says_the_same_as(&whole));
+    assert!(whole.is_equivalent_to(&whole));
+    assert!(!whole.is_equivalent_to(&damaged) && !damaged.is_equivalent_to(&whole));
+    let merged = rendered(&whole).merge_over(&damaged, &[Rendering::new(&whole)]);
+    assert!(!merged.chain.is_equivalent_to(&damaged) && merged.chain.is_equivalent_to(&whole));
 }
 
 #[test]
@@ -200,12 +203,12 @@ fn adopted_entries_with_other_parameters_are_added_once() {
     let mut chain = list(json!([calico(1), tuning("1"), bandwidth(), istio()]));
     let other = json!({ "type": "istio-cni", "name": "other" });
     let more = list(json!([tuning("1"), tuning("2"), tuning("3"), limit, other]));
-    chain.adopt(more.entries.clone());
+    chain.add_entries(more.entries.clone());
     assert_eq!(
         json!(chain.entries),
         json!([calico(1), tuning("1"), bandwidth(), istio(), tuning("2"), tuning("3"), limit])
     );
-    chain.adopt(more.entries);
+    chain.add_entries(more.entries);
     assert_eq!(chain.entries.len(), 7);
 }
 
@@ -251,25 +254,25 @@ proptest! {
     fn any_existing_list_is_merged_with_all_own_entries(
         today in a_rendering(),
         before in proptest::option::of(a_rendering()),
-        there in proptest::collection::vec(prop_oneof![an_entry(), a_neighbour()], 0..7),
+        present in proptest::collection::vec(prop_oneof![an_entry(), a_neighbour()], 0..7),
     ) {
-        let (today, there) = (list(json!(today)), list(json!(there)));
+        let (today, present) = (list(json!(today)), list(json!(present)));
         let recorded: Vec<Rendering> = before.map(|before| Rendering::new(&list(json!(before)))).into_iter().collect();
-        let merged = rendered(&today).over(&there, &recorded);
+        let merged = rendered(&today).merge_over(&present, &recorded);
         // Calico's plugin occurs once.
-        prop_assert_eq!(merged.chain.calicos(), 1);
+        prop_assert_eq!(merged.chain.calico_count(), 1);
         // All our entries are present, in order unless an equal foreign entry exists. All other entries are foreign.
         let foreign: Vec<&Entry> = merged.chain.entries.iter().filter(|entry| !today.entries.contains(entry)).collect();
         prop_assert!(today.entries.iter().all(|entry| merged.chain.entries.contains(entry)));
-        let mut ours = merged.chain.entries.iter().filter(|entry| merged.rendering.has(entry));
-        let is_ours = |entry: &&Entry| merged.rendering.has(entry);
+        let mut ours = merged.chain.entries.iter().filter(|entry| merged.rendering.contains_entry(entry));
+        let is_ours = |entry: &&Entry| merged.rendering.contains_entry(entry);
         prop_assert!(today.entries.iter().filter(is_ours).all(|entry| ours.any(|found| found == entry)));
         // The foreign entries are those of the present configuration, in the same order.
-        let mut found = there.entries.iter();
+        let mut found = present.entries.iter();
         prop_assert!(foreign.iter().all(|entry| found.any(|found| found == *entry)));
         // A second merge changes nothing, neither with the record before the write nor with the record after it.
         for recorded in [[recorded, vec![merged.rendering.clone()]].concat(), vec![merged.rendering.clone()]] {
-            prop_assert_eq!(&rendered(&today).over(&merged.chain, &recorded).chain, &merged.chain);
+            prop_assert_eq!(&rendered(&today).merge_over(&merged.chain, &recorded).chain, &merged.chain);
         }
     }
 
@@ -279,18 +282,18 @@ proptest! {
         is_recorded in any::<bool>(),
         neighbours in proptest::collection::vec((any::<prop::sample::Index>(), a_neighbour()), 0..4),
     ) {
-        let mut there = list(json!(with_neighbours(renderings[0].clone(), neighbours)));
+        let mut present = list(json!(with_neighbours(renderings[0].clone(), neighbours)));
         let is_neighbours = |entry: &&Entry| kind(entry).starts_with("mesh");
-        let expected: Vec<Entry> = there.entries.iter().filter(is_neighbours).cloned().collect();
+        let expected: Vec<Entry> = present.entries.iter().filter(is_neighbours).cloned().collect();
         for pair in renderings.windows(2) {
             let [before, today] = [&pair[0], &pair[1]].map(|plugins| list(json!(plugins)));
             let recorded = if is_recorded { vec![Rendering::new(&before)] } else { Vec::new() };
-            there = rendered(&today).over(&there, &recorded).chain;
-            let kept: Vec<Entry> = there.entries.iter().filter(is_neighbours).cloned().collect();
+            present = rendered(&today).merge_over(&present, &recorded).chain;
+            let kept: Vec<Entry> = present.entries.iter().filter(is_neighbours).cloned().collect();
             prop_assert_eq!(&kept, &expected);
             if is_recorded {
                 // No entry of an earlier rendering remains.
-                let rest = there.entries.iter().filter(|entry| !is_neighbours(entry));
+                let rest = present.entries.iter().filter(|entry| !is_neighbours(entry));
                 prop_assert_eq!(count(rest), count(&today.entries));
             }
         }

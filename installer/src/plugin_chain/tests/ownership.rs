@@ -5,19 +5,19 @@ use super::*;
 #[test]
 fn entry_of_upstreams_template_is_recognized_as_own_under_an_older_record() {
     let recorded = Some(json!([calico(1), portmap()]));
-    let there = json!([calico(7), portmap(), bandwidth(), istio()]);
-    let merged = over(json!([calico(1), portmap()]), there, recorded);
+    let present = json!([calico(7), portmap(), bandwidth(), istio()]);
+    let merged = merged_over(json!([calico(1), portmap()]), present, recorded);
     assert_eq!(merged, json!([calico(1), portmap(), istio()]));
 }
 
 #[test]
 fn own_entries_recognized_without_a_record_are_reported_on_change_only() {
     let today = rendered(&list(json!([calico(1), portmap()])));
-    let recorded = today.alone().rendering;
-    let there = json!([calico(7), portmap(), bandwidth(), istio()]);
-    assert_eq!(today.over(&list(there), std::slice::from_ref(&recorded)).taken, ["bandwidth"]);
-    for there in [json!([calico(7), portmap(), istio()]), json!([calico(1), portmap(), bandwidth()])] {
-        assert_eq!(today.over(&list(there), std::slice::from_ref(&recorded)).taken, Vec::<String>::new());
+    let recorded = today.without_foreign().rendering;
+    let present = json!([calico(7), portmap(), bandwidth(), istio()]);
+    assert_eq!(today.merge_over(&list(present), std::slice::from_ref(&recorded)).dropped, ["bandwidth"]);
+    for present in [json!([calico(7), portmap(), istio()]), json!([calico(1), portmap(), bandwidth()])] {
+        assert_eq!(today.merge_over(&list(present), std::slice::from_ref(&recorded)).dropped, Vec::<String>::new());
     }
 }
 
@@ -25,40 +25,40 @@ fn own_entries_recognized_without_a_record_are_reported_on_change_only() {
 fn foreign_entries_stay_behind_a_restored_calico_entry() {
     let recorded = || Some(json!([calico(1), portmap()]));
     let today = || json!([calico(1), portmap()]);
-    for (there, expected) in [
+    for (present, expected) in [
         (json!([istio(), tuning("2")]), json!([calico(1), portmap(), istio(), tuning("2")])),
         (json!([istio(), portmap()]), json!([calico(1), istio(), portmap()])),
         (json!([portmap(), tuning("2")]), json!([calico(1), portmap(), tuning("2")])),
     ] {
-        assert_eq!(over(today(), there.clone(), recorded()), expected, "{there}");
+        assert_eq!(merged_over(today(), present.clone(), recorded()), expected, "{present}");
     }
 }
 
 #[test]
 fn foreign_entry_equal_to_a_new_own_entry_is_not_duplicated() {
     let recorded = Some(json!([calico(1), portmap()]));
-    let there = json!([calico(1), tuning("9"), portmap()]);
-    let merged = over(json!([calico(2), portmap(), tuning("9")]), there, recorded);
+    let present = json!([calico(1), tuning("9"), portmap()]);
+    let merged = merged_over(json!([calico(2), portmap(), tuning("9")]), present, recorded);
     assert_eq!(merged, json!([calico(2), tuning("9"), portmap()]));
 }
 
 /// Merges as `over` does, with the record that the previous write left.
 #[track_caller]
-fn over_after(today: Value, there: Value, before: (Value, Value)) -> Value {
-    let recorded = rendered(&list(before.0)).over(&list(before.1), &[]).rendering;
-    rendered(&list(today)).over(&list(there), &[recorded]).chain.to_list()["plugins"].clone()
+fn over_after(today: Value, present: Value, before: (Value, Value)) -> Value {
+    let recorded = rendered(&list(before.0)).merge_over(&list(before.1), &[]).rendering;
+    rendered(&list(today)).merge_over(&list(present), &[recorded]).chain.to_list()["plugins"].clone()
 }
 
 #[test]
 fn entry_recorded_as_foreign_stays_when_own_entries_were_modified() {
     let ours = json!([calico(1), portmap()]);
     let recorded = || {
-        let mut recorded = rendered(&list(ours.clone())).over(&list(ours.clone()), &[]).rendering;
-        recorded.leave(&list(json!([bandwidth()])).entries[0]);
+        let mut recorded = rendered(&list(ours.clone())).merge_over(&list(ours.clone()), &[]).rendering;
+        recorded.record_foreign(&list(json!([bandwidth()])).entries[0]);
         recorded
     };
-    for there in [json!([calico(9), portmap(), bandwidth()]), json!([calico(1), portmap(), bandwidth()])] {
-        let merged = rendered(&list(ours.clone())).over(&list(there), &[recorded()]);
+    for present in [json!([calico(9), portmap(), bandwidth()]), json!([calico(1), portmap(), bandwidth()])] {
+        let merged = rendered(&list(ours.clone())).merge_over(&list(present), &[recorded()]);
         assert_eq!(merged.chain.to_list()["plugins"], json!([calico(1), portmap(), bandwidth()]));
         assert_eq!(merged.rendering, recorded());
     }
@@ -85,11 +85,11 @@ fn modified_own_entry_is_replaced_instead_of_an_entry_recorded_as_foreign() {
 fn adopted_entry_equal_to_an_own_entry_stays_foreign() {
     let today = rendered(&list(json!([calico(1), tuning("9"), portmap()])));
     let adopted = list(json!([tuning("9"), istio()])).entries;
-    let mut merged = today.alone();
+    let mut merged = today.without_foreign();
     for _ in 0..2 {
-        merged.adopt(adopted.clone());
+        merged.add_entries(adopted.clone());
         assert_eq!(kinds(&merged.chain), ["calico", "tuning", "portmap", "istio-cni"]);
         assert_eq!(merged.foreign, ["tuning", "istio-cni"]);
-        assert!(adopted.iter().all(|entry| merged.rendering.owns(entry) == Some(false)));
+        assert!(adopted.iter().all(|entry| merged.rendering.ownership(entry) == Some(false)));
     }
 }

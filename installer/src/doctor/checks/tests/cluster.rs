@@ -8,18 +8,18 @@ fn etcd_findings_have_their_own_remedies() {
     only("FAIL TLS files: etcd_key_file /x/etcd-key: gone", |snapshot| {
         on_etcd(snapshot).tls[1].mode = Err("gone".into())
     });
-    only("warn TLS files: etcd_key_file /x/etcd-key can be read by others", |snapshot| {
+    only("warn TLS files: etcd_key_file /x/etcd-key is readable by other users than root", |snapshot| {
         let cluster = on_etcd(snapshot);
         (cluster.tls[0].mode, cluster.tls[1].mode) = (Ok(0o644), Ok(0o640));
     });
     only(
         "warn datastore: https://10.96.0.1:443 answers after 7 ms, but https://b:2379 does not: refused",
         |snapshot| {
-            answers(on_etcd(snapshot)).silent = vec![("https://b:2379".into(), "refused".into())];
+            answers(on_etcd(snapshot)).silent_members = vec![("https://b:2379".into(), "refused".into())];
         },
     );
     only("FAIL etcd permissions: the account may not write IPAMHandle", |snapshot| {
-        answers(on_etcd(snapshot)).granted_by_etcd[1].allowed = Ok(false);
+        answers(on_etcd(snapshot)).etcd_permissions[1].is_allowed = Ok(false);
     });
     only("FAIL API server: https://10.96.0.1:443: refused", |snapshot| {
         api(on_etcd(snapshot)).reached = Err("refused".into());
@@ -29,22 +29,24 @@ fn etcd_findings_have_their_own_remedies() {
     });
     let mut snapshot = good();
     answers(on_etcd(&mut snapshot)).node_exists = Some(Ok(false));
-    let told = run_all(&snapshot).into_iter().find(|finding| finding.name == "node object").unwrap();
-    assert!(told.way_out.contains("run the installer again") && told.way_out.contains("calico-ipam init --node node1"));
+    let finding = run_all(&snapshot).into_iter().find(|finding| finding.name == "node object").unwrap();
+    assert!(
+        finding.remedy.contains("run the installer again") && finding.remedy.contains("calico-ipam init --node node1")
+    );
     for kind in [DatastoreType::Kubernetes, DatastoreType::Etcdv3, DatastoreType::Local] {
         let mut snapshot = good();
         cluster(&mut snapshot).kind = kind;
         answers(cluster(&mut snapshot)).pools = Err("refused".into());
-        let told: Vec<String> = run_all(&snapshot).into_iter().map(|finding| finding.way_out).collect();
-        assert_eq!(told.concat().contains("kubectl"), kind == DatastoreType::Kubernetes, "{told:?}");
+        let remedies: Vec<String> = run_all(&snapshot).into_iter().map(|finding| finding.remedy).collect();
+        assert_eq!(remedies.concat().contains("kubectl"), kind == DatastoreType::Kubernetes, "{remedies:?}");
         cluster(&mut snapshot).reached = Err("away".into());
-        let told: Vec<String> = run_all(&snapshot).into_iter().map(|finding| finding.way_out).collect();
+        let remedies: Vec<String> = run_all(&snapshot).into_iter().map(|finding| finding.remedy).collect();
         let word = match kind {
             DatastoreType::Kubernetes => "kube-proxy",
             DatastoreType::Etcdv3 => "etcdctl",
             DatastoreType::Local => "calico-ipam init",
         };
-        assert!(told.concat().contains(word), "{told:?}");
+        assert!(remedies.concat().contains(word), "{remedies:?}");
     }
 }
 
@@ -52,35 +54,37 @@ fn etcd_findings_have_their_own_remedies() {
 fn unreachable_datastore_fails_and_skips_the_dependent_checks() {
     let found = wrong(|snapshot| cluster(snapshot).reached = Err("connection refused".into()));
     assert_eq!(found[0], "FAIL datastore: https://10.96.0.1:443: connection refused");
-    assert!(found.len() == 5 && found[1..].iter().all(|told| told.starts_with("skipped ")), "{found:?}");
+    assert!(found.len() == 5 && found[1..].iter().all(|finding| finding.starts_with("skipped ")), "{found:?}");
     only("skipped datastore: ", |snapshot| snapshot.cluster = None);
 }
 
 #[test]
 fn missing_permissions_are_reported_by_importance() {
     only("FAIL permissions: the account may not get pods", |snapshot| {
-        api(cluster(snapshot)).granted[0].allowed = Ok(false)
+        api(cluster(snapshot)).permissions[0].is_allowed = Ok(false)
     });
     only("warn permissions: the account may not get virtualmachines.kubevirt.io", |snapshot| {
-        api(cluster(snapshot)).granted[1].allowed = Ok(false);
+        api(cluster(snapshot)).permissions[1].is_allowed = Ok(false);
     });
     only("skipped permissions: forbidden", |snapshot| {
-        api(cluster(snapshot)).granted[0].allowed = Err("forbidden".into())
+        api(cluster(snapshot)).permissions[0].is_allowed = Err("forbidden".into())
     });
-    let none = wrong(|snapshot| api(cluster(snapshot)).granted.clear());
+    let none = wrong(|snapshot| api(cluster(snapshot)).permissions.clear());
     assert!(none.is_empty(), "{none:?}");
 }
 
 #[test]
 fn missing_cluster_information_and_unusable_pools_are_reported() {
-    only("FAIL cluster information: there is no", |snapshot| answers(cluster(snapshot)).ready = Ok(None));
-    only("FAIL cluster information: ClusterInformation default says", |snapshot| {
+    only("FAIL cluster information: ClusterInformation default is missing", |snapshot| {
+        answers(cluster(snapshot)).ready = Ok(None)
+    });
+    only("FAIL cluster information: the datastore is not ready according to ClusterInformation default", |snapshot| {
         answers(cluster(snapshot)).ready = Ok(Some(Some(false)))
     });
     only("FAIL cluster information: ", |snapshot| answers(cluster(snapshot)).ready = Ok(Some(None)));
     only("FAIL cluster information: refused", |snapshot| answers(cluster(snapshot)).ready = Err("refused".into()));
-    only("FAIL pools: there is none", |snapshot| answers(cluster(snapshot)).pools = Ok(Vec::new()));
-    only("FAIL pools: none of 1 is enabled", |snapshot| {
+    only("FAIL pools: there is no IPPool", |snapshot| answers(cluster(snapshot)).pools = Ok(Vec::new()));
+    only("FAIL pools: none of 1 pools is enabled", |snapshot| {
         answers(cluster(snapshot)).pools = Ok(vec![pool("p", "10.0.0.0/8", false)])
     });
     let selects = |selects_node: Observed<bool>| {
@@ -88,15 +92,15 @@ fn missing_cluster_information_and_unusable_pools_are_reported() {
             answers(cluster(snapshot)).pools.as_mut().unwrap()[0].selects_node = selects_node
         }
     };
-    only("FAIL pools: none of 1 that are enabled selects this node", selects(Ok(false)));
-    only("warn pools: whether default selects this node is not known: why", selects(Err("why".into())));
+    only("FAIL pools: none of 1 enabled pools selects this node", selects(Ok(false)));
+    only("warn pools: it is unknown whether default selects this node: why", selects(Err("why".into())));
     let mut snapshot = good();
     let other = Pool { selects_node: Ok(false), ..pool("other", "10.66.0.0/16", true) };
     answers(cluster(&mut snapshot)).pools.as_mut().unwrap().push(other);
-    let told = run_all(&snapshot).into_iter().find(|finding| finding.name == "pools").unwrap();
-    assert_eq!((told.state, told.seen.as_str()), (Severity::Ok, "default 10.65.0.0/16"));
+    let finding = run_all(&snapshot).into_iter().find(|finding| finding.name == "pools").unwrap();
+    assert_eq!((finding.state, finding.observation.as_str()), (Severity::Ok, "default 10.65.0.0/16"));
     only("FAIL pools: refused", |snapshot| answers(cluster(snapshot)).pools = Err("refused".into()));
-    only("warn blocks: this node has 1, and 1 that", |snapshot| {
+    only("warn blocks: this node has 1 blocks, and 1 whose", |snapshot| {
         answers(cluster(snapshot)).blocks = Ok(BlockCount { confirmed: 1, pending: 1 });
     });
     only("skipped blocks: refused", |snapshot| answers(cluster(snapshot)).blocks = Err("refused".into()));

@@ -7,23 +7,23 @@ fn missing_invalid_or_foreign_active_configuration_is_reported() {
     only("FAIL configuration: /etc/cni/net.d: no such", |snapshot| {
         snapshot.candidates = Err("no such directory".into())
     });
-    only("FAIL configuration: /etc/cni/net.d holds no .conf", |snapshot| {
+    only("FAIL configuration: /etc/cni/net.d contains no .conf", |snapshot| {
         snapshot.candidates = Ok(Vec::new());
-        snapshot.chosen = None;
+        snapshot.selected = None;
     });
     only("FAIL configuration: 10-calico.conflist: not valid", |snapshot| {
-        snapshot.chosen.as_mut().unwrap().content = Err("not valid".into());
+        snapshot.selected.as_mut().unwrap().content = Err("not valid".into());
     });
     let other = |plugin: &str| {
         let plugin = plugin.to_owned();
         move |snapshot: &mut NodeSnapshot| {
             snapshot.candidates = Ok(vec!["05-other.conflist".into(), "10-calico.conflist".into()]);
             content(snapshot).plugins = vec![plugin];
-            snapshot.chosen.as_mut().unwrap().name = "05-other.conflist".into();
+            snapshot.selected.as_mut().unwrap().name = "05-other.conflist".into();
         }
     };
     let found = wrong(other("cilium-cni"));
-    assert_eq!(found[0], "FAIL configuration: 05-other.conflist is first and is not Calico's: it runs cilium-cni");
+    assert_eq!(found[0], "FAIL configuration: 05-other.conflist sorts first and is not Calico's: it runs cilium-cni");
     assert_eq!(found[1], "warn other configurations: 10-calico.conflist after 05-other.conflist, never loaded");
     let out = ways_out(other("cilium-cni"));
     assert!(out[0].starts_with("remove /etc/cni/net.d/05-other.conflist"), "{out:?}");
@@ -35,41 +35,47 @@ fn missing_invalid_or_foreign_active_configuration_is_reported() {
 
 #[test]
 fn configuration_rejected_by_the_plugin_is_a_failure() {
-    only("FAIL configuration: 10-calico.conflist: Calico's plugin refuses it ($.mtu: why): every ADD", |snapshot| {
-        content(snapshot).refused = Some("$.mtu: why".into());
-    });
+    only(
+        "FAIL configuration: 10-calico.conflist: Calico's plugin rejects the configuration ($.mtu: why): every ADD",
+        |snapshot| {
+            content(snapshot).rejection = Some("$.mtu: why".into());
+        },
+    );
 }
 
 /// Puts Calico's configuration behind that of Multus.
-fn behind_multus(snapshot: &mut NodeSnapshot, calls: &str) {
+fn behind_multus(snapshot: &mut NodeSnapshot, delegate_names: &str) {
     snapshot.candidates = Ok(["00-multus.conf", "10-calico.conflist", "20-bridge.conf"].map(str::to_owned).into());
     let plugins = vec!["multus-shim".into()];
-    let content = Content { network: "m".into(), plugins, calls: vec![calls.into()], ..Content::default() };
+    let content =
+        Content { network: "m".into(), plugins, delegate_names: vec![delegate_names.into()], ..Content::default() };
     let multus = SelectedConfig { name: "00-multus.conf".into(), content: Ok(content) };
-    snapshot.delegate = snapshot.chosen.replace(multus);
+    snapshot.delegate = snapshot.selected.replace(multus);
 }
 
 #[test]
 fn behind_multus_no_remedy_removes_calicos_configuration() {
-    for calls in ["k8s-pod-network", "10-calico", "10-calico.conflist"] {
+    for delegate_names in ["k8s-pod-network", "10-calico", "10-calico.conflist"] {
         let mut snapshot = good();
-        behind_multus(&mut snapshot, calls);
+        behind_multus(&mut snapshot, delegate_names);
         let found = run_all(&snapshot);
         assert!(found.iter().all(|finding| finding.state == Severity::Ok), "{found:?}");
         assert!(
-            found[0].seen.starts_with("00-multus.conf runs multus-shim; behind it 10-calico.conflist: network k8s")
+            found[0]
+                .observation
+                .starts_with("00-multus.conf runs multus-shim; behind it 10-calico.conflist: network k8s")
         );
-        assert_eq!(found[1].seen, "20-bridge.conf after 00-multus.conf, never loaded");
+        assert_eq!(found[1].observation, "20-bridge.conf after 00-multus.conf, never loaded");
     }
     only("warn configuration: 00-multus.conf runs multus-shim; behind it 10-calico", |snapshot| {
         behind_multus(snapshot, "other")
     });
-    only("FAIL configuration: 10-calico.conflist: Calico's plugin refuses it", |snapshot| {
-        content(snapshot).refused = Some("why".into());
+    only("FAIL configuration: 10-calico.conflist: Calico's plugin rejects the configuration", |snapshot| {
+        content(snapshot).rejection = Some("why".into());
         behind_multus(snapshot, "10-calico");
     });
     only("FAIL configuration: 10-calico.conflist, behind 00-multus.conf: not valid", |snapshot| {
-        snapshot.chosen.as_mut().unwrap().content = Err("not valid".into());
+        snapshot.selected.as_mut().unwrap().content = Err("not valid".into());
         behind_multus(snapshot, "10-calico");
     });
     only("FAIL placeholders: 10-calico.conflist still has", |snapshot| {
@@ -82,7 +88,7 @@ fn behind_multus_no_remedy_removes_calicos_configuration() {
 fn ways_out(change: impl FnOnce(&mut NodeSnapshot)) -> Vec<String> {
     let mut snapshot = good();
     change(&mut snapshot);
-    run_all(&snapshot).into_iter().map(|finding| finding.way_out).filter(|way_out| !way_out.is_empty()).collect()
+    run_all(&snapshot).into_iter().map(|finding| finding.remedy).filter(|remedy| !remedy.is_empty()).collect()
 }
 
 #[test]
@@ -92,7 +98,7 @@ fn inactive_configurations_are_reported_and_warned_about_only_if_calicos() {
     assert!(
         run_all(&snapshot)
             .iter()
-            .any(|finding| finding.seen == "99-bridge.conf after 10-calico.conflist, never loaded")
+            .any(|finding| finding.observation == "99-bridge.conf after 10-calico.conflist, never loaded")
     );
     only("warn other configurations", |snapshot| {
         snapshot.candidates = Ok(vec!["10-calico.conflist".into(), "20-calico.conflist".into()]);

@@ -26,11 +26,11 @@ impl Default for NodeSnapshot {
             now: 0,
             net_dir: PathBuf::new(),
             candidates: Ok(Vec::new()),
-            chosen: None,
+            selected: None,
             delegate: None,
             programs: Vec::new(),
             version: String::new(),
-            notes: Ok(()),
+            records: Ok(()),
             token: None,
             node: None,
             cluster: None,
@@ -42,7 +42,7 @@ impl Default for NodeSnapshot {
             journal: Ok(Vec::new()),
             locks: Vec::new(),
             cache: Ok(None),
-            noted: BusyAddresses::new(),
+            recent_busy: BusyAddresses::new(),
         }
     }
 }
@@ -52,7 +52,7 @@ fn good() -> NodeSnapshot {
     let speaks = |name: &str| RequiredProgram {
         name: name.into(),
         cni_version: "1.0.0".into(),
-        state: ProgramState::Speaks(PathBuf::from("/opt/cni/bin").join(name), vec!["0.3.1".into(), "1.0.0".into()]),
+        state: ProgramState::Supports(PathBuf::from("/opt/cni/bin").join(name), vec!["0.3.1".into(), "1.0.0".into()]),
         origin: ProgramOrigin::Installed,
         version: name.starts_with("calico").then(|| "v1".into()),
     };
@@ -63,22 +63,22 @@ fn good() -> NodeSnapshot {
         ..Content::default()
     };
     let claims = Claims { exp: NOW + 80_000, iat: NOW - 6_400, sub: "system:serviceaccount:a:b".into() };
-    let permission = |group: &str, resource: &str| Granted {
+    let permission = |group: &str, resource: &str| PermissionCheck {
         permission: Permission { group: group.into(), resource: resource.into(), verb: "get".into() },
-        allowed: Ok(true),
+        is_allowed: Ok(true),
     };
     NodeSnapshot {
         now: NOW,
         net_dir: "/etc/cni/net.d".into(),
         candidates: Ok(vec!["10-calico.conflist".into()]),
-        chosen: Some(SelectedConfig { name: "10-calico.conflist".into(), content: Ok(content) }),
+        selected: Some(SelectedConfig { name: "10-calico.conflist".into(), content: Ok(content) }),
         delegate: None,
         version: "v1".into(),
-        notes: Ok(()),
+        records: Ok(()),
         programs: ["calico", "portmap", "calico-ipam", "loopback"].map(speaks).into(),
         token: Some(TokenFile {
             path: "/etc/cni/net.d/calico-kubeconfig".into(),
-            file: Ok(File { mode: 0o600, trusts_anybody: false, claims: Some(claims) }),
+            file: Ok(KubeconfigFile { mode: 0o600, accepts_any_certificate: false, claims: Some(claims) }),
         }),
         node: Some(NodeName {
             name: Ok("node1".into()),
@@ -89,18 +89,18 @@ fn good() -> NodeSnapshot {
         }),
         cluster: Some(Cluster {
             kind: DatastoreType::Kubernetes,
-            place: "https://10.96.0.1:443".into(),
+            address: "https://10.96.0.1:443".into(),
             tls: Vec::new(),
             api: Some(ApiServer {
-                place: "https://10.96.0.1:443".into(),
+                address: "https://10.96.0.1:443".into(),
                 reached: Ok(()),
-                refused: None,
-                granted: vec![permission("", "pods"), permission("kubevirt.io", "virtualmachines")],
+                rejection: None,
+                permissions: vec![permission("", "pods"), permission("kubevirt.io", "virtualmachines")],
             }),
             reached: Ok(DatastoreAnswers {
-                after: Duration::from_millis(7),
-                silent: Vec::new(),
-                granted_by_etcd: Vec::new(),
+                latency: Duration::from_millis(7),
+                silent_members: Vec::new(),
+                etcd_permissions: Vec::new(),
                 interfaces: Ok(vec![pod_interface("cali1", &["10.65.0.1"], Some(&["10.65.0.1", "fd65::1"]))]),
                 ready: Ok(Some(Some(true))),
                 pools: Ok(vec![pool("default", "10.65.0.0/16", true)]),
@@ -117,7 +117,7 @@ fn good() -> NodeSnapshot {
         journal: Ok(Vec::new()),
         locks: vec![Lock { name: "IPAM lock", path: "/var/run/calico/ipam.lock".into(), holder: Ok(None) }],
         cache: Ok(Some(Cache { directory: "/var/lib/cni/results".into(), results: 1, stale: Vec::new() })),
-        noted: BusyAddresses::new(),
+        recent_busy: BusyAddresses::new(),
     }
 }
 
@@ -129,14 +129,14 @@ fn pod_interface(name: &str, addresses: &[&str], endpoint: Option<&[&str]>) -> P
 /// Changes the node to one with its data in etcd, beside the API server.
 fn on_etcd(snapshot: &mut NodeSnapshot) -> &mut Cluster {
     let file = |setting, path: &str| TlsFile { setting, path: path.into(), mode: Ok(0o600) };
-    let granted = |resource: &str| Granted {
+    let permission_check = |resource: &str| PermissionCheck {
         permission: Permission { group: String::new(), resource: resource.into(), verb: "write".into() },
-        allowed: Ok(true),
+        is_allowed: Ok(true),
     };
     let cluster = cluster(snapshot);
     cluster.kind = DatastoreType::Etcdv3;
     cluster.tls = vec![file("etcd_ca_cert_file", "/x/etcd-ca"), file("etcd_key_file", "/x/etcd-key")];
-    answers(cluster).granted_by_etcd = vec![granted("IPAMBlock"), granted("IPAMHandle")];
+    answers(cluster).etcd_permissions = vec![permission_check("IPAMBlock"), permission_check("IPAMHandle")];
     cluster
 }
 
@@ -148,15 +148,15 @@ fn setting(name: &'static str, value: &str) -> (&'static str, Option<String>) {
     (name, Some(value.into()))
 }
 
-/// Returns the findings after `change` that are not OK, as `state name: seen`.
+/// Returns the findings after `change` that are not OK, as `state name: observation`.
 fn wrong(change: impl FnOnce(&mut NodeSnapshot)) -> Vec<String> {
     let mut snapshot = good();
     change(&mut snapshot);
     let findings = run_all(&snapshot).into_iter().filter(|finding| finding.state != Severity::Ok);
-    let told = findings.inspect(|finding| {
-        assert_eq!(finding.way_out.is_empty(), finding.state == Severity::Skipped, "{finding:?}");
+    let problems = findings.inspect(|finding| {
+        assert_eq!(finding.remedy.is_empty(), finding.state == Severity::Skipped, "{finding:?}");
     });
-    told.map(|finding| format!("{} {}: {}", finding.state, finding.name, finding.seen)).collect()
+    problems.map(|finding| format!("{} {}: {}", finding.state, finding.name, finding.observation)).collect()
 }
 
 /// Asserts that exactly one finding is not OK, and that its text begins with `begins`.
@@ -167,7 +167,7 @@ fn only(begins: &str, change: impl FnOnce(&mut NodeSnapshot)) {
 }
 
 fn content(snapshot: &mut NodeSnapshot) -> &mut Content {
-    snapshot.chosen.as_mut().unwrap().content.as_mut().unwrap()
+    snapshot.selected.as_mut().unwrap().content.as_mut().unwrap()
 }
 
 fn cluster(snapshot: &mut NodeSnapshot) -> &mut Cluster {

@@ -8,9 +8,12 @@ fn missing_or_mismatched_node_name_is_reported() {
         node(snapshot).name = Err("nobody knows".into());
         answers(cluster(snapshot)).node_exists = None;
     });
-    only("FAIL nodename: the configuration says node1, /var/lib/calico/nodename says node2", |snapshot| {
-        node(snapshot).written = Some("node2\n".into());
-    });
+    only(
+        "FAIL nodename: the configuration has the node name node1, but /var/lib/calico/nodename has node2",
+        |snapshot| {
+            node(snapshot).written = Some("node2\n".into());
+        },
+    );
     only("FAIL nodename: /var/lib/calico/nodename does not exist", |snapshot| node(snapshot).written = None);
     let optional = wrong(|snapshot| {
         node(snapshot).written = None;
@@ -21,16 +24,19 @@ fn missing_or_mismatched_node_name_is_reported() {
 
 #[test]
 fn mismatched_mtu_is_reported() {
-    only("warn MTU: pods have 1501 by the configuration, eth0 has 1500", |snapshot| {
+    only("warn MTU: pods have MTU 1501 from the configuration, eth0 has 1500", |snapshot| {
         snapshot.configured_mtu = Some(1501)
     });
-    only("warn MTU: pods have 1450 by the configuration, eth0 has 1500, of which encapsulation takes 70", |snapshot| {
-        answers(cluster(snapshot)).pools.as_mut().unwrap()[0].overhead = 70;
-    });
-    only("warn MTU: pods have 9000 by /var/lib/calico/mtu", |snapshot| {
+    only(
+        "warn MTU: pods have MTU 1450 from the configuration, eth0 has 1500, of which encapsulation uses 70",
+        |snapshot| {
+            answers(cluster(snapshot)).pools.as_mut().unwrap()[0].overhead = 70;
+        },
+    );
+    only("warn MTU: pods have MTU 9000 from /var/lib/calico/mtu", |snapshot| {
         (snapshot.configured_mtu, snapshot.mtu_file) = (Some(0), Ok(Some("9000".into())));
     });
-    only("FAIL MTU: /var/lib/calico/mtu holds no number", |snapshot| {
+    only("FAIL MTU: /var/lib/calico/mtu does not contain a number", |snapshot| {
         (snapshot.configured_mtu, snapshot.mtu_file) = (Some(0), Ok(Some("15oo".into())));
     });
     only("warn MTU: /var/lib/calico/mtu cannot be read: denied", |snapshot| {
@@ -38,8 +44,8 @@ fn mismatched_mtu_is_reported() {
     });
     let configured = wrong(|snapshot| (snapshot.mtu_file_required, snapshot.mtu_file) = (true, Err("denied".into())));
     assert!(configured.is_empty(), "{configured:?}");
-    only("skipped MTU: 1450 by the configuration; no interface", |snapshot| snapshot.uplinks = Ok(Vec::new()));
-    only("skipped MTU: 1450 by the configuration; the kernel does not tell its routes: no", |snapshot| {
+    only("skipped MTU: 1450 from the configuration; no interface", |snapshot| snapshot.uplinks = Ok(Vec::new()));
+    only("skipped MTU: 1450 from the configuration; the routes of the kernel cannot be read: no", |snapshot| {
         snapshot.uplinks = Err("no".into());
     });
     only("FAIL MTU: /var/lib/calico/mtu does not exist and require_mtu_file is true", |snapshot| {
@@ -56,7 +62,7 @@ fn wrong_kernel_settings_are_reported() {
     only("warn kernel settings: net.ipv4.conf.all.rp_filter is 2", |snapshot| {
         snapshot.settings[2] = setting(REVERSE_PATH, "2");
     });
-    only("FAIL kernel settings: net.ipv6.conf.all.forwarding is 0, and a pool has IPv6", |snapshot| {
+    only("FAIL kernel settings: net.ipv6.conf.all.forwarding is 0, but a pool has IPv6", |snapshot| {
         answers(cluster(snapshot)).pools = Ok(vec![pool("six", "fd65::/48", true)]);
     });
     let elsewhere = wrong(|snapshot| {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Moves the names of functions from a program into a separate file, to which the program contains a link.
 #
-#   deploy/names-apart.sh PROGRAM PROGRAM.debug
+#   deploy/split-symbols.sh PROGRAM PROGRAM.debug
 #
 # Names are a fifth of a program. Only readers of a profile or a core dump need them. The separate file is the whole
 # program, because pprof does not accept a file that contains only the names.

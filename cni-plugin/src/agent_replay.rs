@@ -32,7 +32,10 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
         && !local.path.exists()
     {
         // Opening it would create an empty datastore in the file system of this container.
-        return Err(failed(format!("{} is not seen from here", local.path.display())));
+        return Err(failed(format!(
+            "the file {} of the embedded datastore is missing in this container; mount its directory",
+            local.path.display()
+        )));
     }
     let store = Datastore::open(&config).map_err(failed)?;
     let api = KubernetesApi::for_call(&plugins.conf, &config, false).map_err(failed)?;
@@ -43,10 +46,13 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
     let identity = match store.identity().await {
         Ok(identity) => identity.unwrap_or_default(),
         Err(error) if journal.is_empty() => {
-            return Err(failed(format!("the identity of the datastore cannot be read: {error}")));
+            return Err(failed(format!("cannot read the identity of the datastore: {error}")));
         }
         Err(error) => {
-            tracing::warn!(%error, "the identity of the datastore cannot be read; debts that name one stay");
+            tracing::warn!(
+                datastore = %plugins.datastore, %error,
+                "cannot read the identity of the datastore; deferred DELs recorded with an identity stay in the journal"
+            );
             String::new()
         }
     };

@@ -47,7 +47,7 @@ pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> 
         1 => "1 difference".to_owned(),
         n => format!("{n} differences"),
     };
-    Err(CniError::new(Code::CHECK_FAILED, format!("{count} from what ADD left: {}", differences[0]))
+    Err(CniError::new(Code::CHECK_FAILED, format!("{count} from the result of the ADD: {}", differences[0]))
         .with_details(differences.join("; ")))
 }
 

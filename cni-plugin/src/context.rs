@@ -130,11 +130,11 @@ fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
 /// The kernel's host name is not used then, because it may be the name of another node.
 pub fn known_node_name(conf: &NetConf) -> String {
     if let Err(error) = ensure_nodename_file(conf) {
-        tracing::warn!(%error, "the node has the name of the configuration, if any");
+        tracing::warn!(%error, "cannot use the nodename file; using nodename of the configuration, if set");
         return conf.node.nodename.clone();
     }
     node_name::from_conf(conf).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the node has no name");
+        tracing::warn!(%error, "cannot determine the name of this node; continuing without a name");
         String::new()
     })
 }

@@ -38,8 +38,8 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers {
         tracing::warn!(
             containers = leaked.containers(),
-            "GC leaves the addresses of containers that cni.dev/valid-attachments does not name: which of them run is \
-             not known where a gRPC dataplane makes the interfaces; feature_control.gc_running_containers collects them"
+            "GC keeps the addresses of containers that cni.dev/valid-attachments does not name: with a gRPC dataplane \
+             the running containers are unknown; set feature_control.gc_running_containers to release the addresses"
         );
         return Ok(());
     }
@@ -68,7 +68,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
             && let Err(error) = interface.remove()
         {
             failures.push(format!(
-                "remove interface {ifname} of container {container_id}, which keeps its addresses and its endpoint: \
+                "cannot remove interface {ifname} of container {container_id}, whose addresses and endpoint stay: \
                  {error}"
             ));
             staying.insert(container_id);
@@ -78,7 +78,8 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     // An address is not released while an endpoint lists it either.
     for entry in stale {
         if let Err(error) = endpoints_of(cx, &entry).give_up().await {
-            failures.push(format!("delete WorkloadEndpoint {}: {error}", entry.key));
+            failures
+                .push(format!("cannot delete WorkloadEndpoint {}, whose addresses stay allocated: {error}", entry.key));
             staying.insert(entry.value.spec.container_id);
         }
     }
@@ -161,7 +162,7 @@ fn running_unknown(error: DataplaneError) -> CniError {
 }
 
 fn nothing_collected(unknown: &str, error: &dyn fmt::Display) -> CniError {
-    let words = format!("nothing is collected, as {unknown} cannot be read: {error}; the next GC tries again");
+    let words = format!("garbage collection released nothing: cannot read {unknown}: {error}; the next GC retries");
     CniError::new(Code::TRY_AGAIN, words)
 }
 
@@ -213,9 +214,10 @@ fn left(cx: &Context, running: &Running) -> String {
     let Running { container_id, ifname, process } = running;
     let network = &cx.call.conf.name;
     let words = format!(
-        "container {container_id} is not in cni.dev/valid-attachments and runs: interface {ifname} has carrier, and \
-         process {process} is in its network namespace. It is left alone. If another runtime uses network {network}, \
-         name the networks differently; feature_control.gc_running_containers takes its network nevertheless"
+        "container {container_id} is not in cni.dev/valid-attachments but runs: interface {ifname} has carrier, and \
+         process {process} is in its network namespace. GC keeps the container's network. If another runtime uses \
+         network {network}, rename one of the networks; feature_control.gc_running_containers permits GC to remove \
+         the network of a running container"
     );
     tracing::warn!("{words}");
     words

@@ -73,7 +73,7 @@ impl From<FactsError> for CniError {
     fn from(error: FactsError) -> Self {
         match error {
             FactsError::Unanswered { pod, cause } => {
-                store_error(&format!("ask the Kubernetes API about pod {pod}"), &cause)
+                store_error(&format!("read from the Kubernetes API for pod {pod}"), &cause)
             }
             FactsError::Refused(told) => told,
         }
@@ -191,7 +191,7 @@ fn unanswered(call: &Call, cause: StoreError) -> FactsError {
 fn no_such_pod(call: &Call) -> CniError {
     let (namespace, name) = call.args.pod().map(|pod| (pod.namespace, pod.name)).unwrap_or_default();
     CniError::new(Code::TRY_AGAIN, format!("pods \"{name}\" not found"))
-        .with_details(format!("namespace {namespace}: the pod was deleted, or K8S_POD_NAME in CNI_ARGS names another"))
+        .with_details(format!("namespace {namespace}: the pod was deleted, or K8S_POD_NAME in CNI_ARGS is wrong"))
 }
 
 fn no_such_node(call: &Call) -> CniError {
@@ -199,14 +199,15 @@ fn no_such_node(call: &Call) -> CniError {
         "" => String::new(),
         name => format!(" \"{name}\""),
     };
-    CniError::new(Code::TRY_AGAIN, format!("nodes{named} not found: its podCIDRs replace usePodCidr")).with_details(
-        "$.kubernetes.node_name names the node as Kubernetes knows it; without it, it is the plugin's own",
-    )
+    CniError::new(Code::TRY_AGAIN, format!("nodes{named} not found: usePodCidr needs the podCIDRs of the node"))
+        .with_details(
+            "set $.kubernetes.node_name to the name of the Kubernetes node; the default is the plugin's node name",
+        )
 }
 
 fn no_pod_cidr(error: &PodCidrError) -> CniError {
     CniError::new(Code::TRY_AGAIN, error.to_string()).with_details(
-        "usePodCidr needs spec.podCIDRs of the node; kube-controller-manager gives them with --allocate-node-cidrs",
+        "usePodCidr needs spec.podCIDRs of the node; run kube-controller-manager with --allocate-node-cidrs",
     )
 }
 

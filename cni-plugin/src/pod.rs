@@ -26,13 +26,13 @@ impl Described {
         if self.pod.spec.node_name.is_empty() {
             // Upstream's text. The name of the WorkloadEndpoint contains the name of the node.
             return Err(CniError::new(Code::TRY_AGAIN, "error with field node (field should be assigned)")
-                .with_details(format!("pod {}/{} is on no node yet", meta.namespace, meta.name)));
+                .with_details(format!("pod {}/{} is not assigned to a node yet", meta.namespace, meta.name)));
         }
         match call.args.pod().and_then(|pod| pod.uid) {
             Some(uid) if uid != meta.uid && !meta.annotations.contains_key(MIRROR) => {
-                let msg = format!("pod {}/{} is not the one to network any more", meta.namespace, meta.name);
+                let msg = format!("pod {}/{} is not the pod of this call", meta.namespace, meta.name);
                 Err(CniError::new(Code::TRY_AGAIN, msg).with_details(format!(
-                    "its uid is {}, and K8S_POD_UID in CNI_ARGS is {uid}: that pod was deleted, and made anew since",
+                    "the pod has uid {}, and K8S_POD_UID in CNI_ARGS is {uid}: the pod was deleted and created again",
                     meta.uid
                 )))
             }

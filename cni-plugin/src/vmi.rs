@@ -50,7 +50,8 @@ async fn vmi_of(
     // The recorded endpoint name contains a placeholder if the name of the node was unknown to the DEL.
     let key = pending_del.attachment().key().map_err(|error| naming_error(&error))?;
     let namespace = &pending_del.endpoint.0;
-    let unreadable = |error: StoreError| store_error("read what a virtual machine's pod left", &error);
+    let unreadable =
+        |error: StoreError| store_error(&format!("read pod {namespace}/{pod} of a virtual machine"), &error);
     match store.get::<WorkloadEndpoint>(&key).await {
         Ok(entry)
             if !endpoint::is_of_container(&entry.value, &pending_del.container_id, Some(&pending_del.pod_uid)) =>

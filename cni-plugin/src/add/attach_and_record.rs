@@ -139,7 +139,7 @@ async fn after_failed_write(
 /// Returns the error of an ADD whose interface or endpoint (`what`) may still exist. The addresses stay allocated,
 /// because another pod must not get them while the endpoint lists them or the interface uses them.
 fn keep_for_del(step: &str, what: &str, error: CniError) -> CniError {
-    with_detail(error, &format!("failed while {step}; the {what} may be there, DEL will release its addresses"))
+    with_detail(error, &format!("failed while {step}; the {what} may exist; DEL will release its addresses"))
 }
 
 /// Returns the error of an ADD after the removal of its interface.

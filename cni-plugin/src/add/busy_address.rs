@@ -28,7 +28,7 @@ use crate::timings::Timings;
 const TRIES: usize = 3;
 
 const WAY_OUT: &str =
-    "`calico doctor` names the routes; remove those that nobody uses, or reserve the addresses with an IPReservation";
+    "list the routes with `calico doctor`; remove unused routes, or reserve the addresses with an IPReservation";
 
 /// Creates the interface and writes the endpoint with the addresses of `assigned`. If the host has a route to an
 /// address that `calico-ipam` chose, another address replaces the busy one. Busy addresses are released after the
@@ -87,7 +87,7 @@ async fn replace(
     let cause = if tried < TRIES {
         tracing::warn!(
             address = %route.address, route = route.route,
-            "the host has a route to the address that IPAM chose; asking for another"
+            "the host has a route to the address that IPAM chose; assigning another address"
         );
         match choose_another(&attachment.cx.store, assigned, route.address).await {
             Ok(()) => return Ok(()),
@@ -107,7 +107,7 @@ fn none_left(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
         let details = format!("{} addresses were tried; {WAY_OUT}", busy.len());
         return CniError::internal(msg).with_details(details);
     };
-    let mut details = format!("IPAM gave no other address: {}", cause.msg);
+    let mut details = format!("IPAM assigned no other address: {}", cause.msg);
     if !cause.details.is_empty() {
         _ = write!(details, " ({})", cause.details);
     }
@@ -128,7 +128,7 @@ async fn choose_another(store: &Datastore, assigned: &mut AssignedAddresses, ip:
         ..(**request).clone()
     };
     let inputs = AllocationInputs::read(store, &request.inputs_query()).await;
-    let inputs = inputs.map_err(|error| store_error("read what is needed to assign an address", &error))?;
+    let inputs = inputs.map_err(|error| store_error("read the objects needed to assign an address", &error))?;
     let other = with_addresses(cni::add(store, &clock, &request, inputs, None).await?.result)?;
     assigned.replace(ip, &other);
     Ok(())

@@ -66,14 +66,14 @@ fn wait_for_one(gate: &str, patience: Patience) -> Result<(), CniError> {
     loop {
         let refusal = match agent.get(gate).call() {
             Ok(answer) if (200..400).contains(&answer.status().as_u16()) => return Ok(()),
-            Ok(answer) => format!("it answered {}", answer.status()),
+            Ok(answer) => format!("the gate answered {}", answer.status()),
             Err(reason @ (ureq::Error::BadUri(_) | ureq::Error::Http(_))) => {
                 return Err(CniError::new(Code::INVALID_CONFIG, format!("invalid URL for ReadinessGates: {gate}"))
-                    .with_details(format!("$.readiness_gates: {reason}; an http or https URL is needed")));
+                    .with_details(format!("$.readiness_gates: {reason}; use an http or https URL")));
             }
             Err(error) => error.to_string(),
         };
-        tracing::warn!(gate, %refusal, "readiness gate is not ready");
+        tracing::warn!(gate, %refusal, "readiness gate is not ready; probing again until the timeout");
         if Instant::now() + patience.interval > deadline {
             return Err(CniError::new(Code::TRY_AGAIN, format!("readiness gate {gate} is not ready: {refusal}"))
                 .with_details(format!("gave up after {} s", patience.total.as_secs())));
@@ -95,7 +95,7 @@ pub(super) fn wait_for_policy(cx: &Context, workload: &EndpointFacts, endpoint: 
     if !wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
         tracing::warn!(
             file, directory = %conf.endpoint_status_dir,
-            "policy is not set up yet; the pod starts without waiting longer"
+            "Felix has not set up the policy of the pod in time; the pod starts without the policy"
         );
     }
 }
@@ -106,7 +106,9 @@ fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
     loop {
         match watch(directory, file, deadline) {
             Ok(found) => return found,
-            Err(error) => tracing::debug!(directory = %directory.display(), %error, "cannot watch; looking again"),
+            Err(error) => {
+                tracing::debug!(directory = %directory.display(), %error, "cannot watch the directory; polling instead")
+            }
         }
         if directory.join(file).exists() {
             return true;

@@ -27,7 +27,10 @@ pub(super) async fn rejoin(
 ) -> Result<CniResult, CniError> {
     let Attachment { cx, request, .. } = attachment;
     validate::ensure_same_interface(&cx.call, &existing.value)?;
-    tracing::info!(endpoint = %existing.key, "the container has an endpoint already");
+    tracing::info!(
+        endpoint = %existing.key,
+        "the container already has an endpoint; keeping its interface and addresses"
+    );
     let config = attachment.interface();
     let updated = request.workload.update(existing.value.clone(), &[]);
     let restored = match &attachment.netns {
@@ -64,9 +67,11 @@ async fn restore_interface(
     }
     let name = &endpoint.metadata.name;
     let lost = lost.join("; ");
-    let msg = format!("the interface of WorkloadEndpoint {name} is gone, and so are its addresses: {lost}");
+    let msg = format!(
+        "the interface of WorkloadEndpoint {name} is missing, and its addresses are no longer allocated: {lost}"
+    );
     Err(CniError::new(Code::TRY_AGAIN, msg)
-        .with_details("DEL removes the endpoint; an ADD after that gets new addresses"))
+        .with_details("call DEL to remove the endpoint, and then ADD to assign new addresses"))
 }
 
 /// Returns the addresses of an endpoint that are no longer allocated to the container, as one text for each. Does not

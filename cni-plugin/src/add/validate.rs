@@ -18,7 +18,7 @@ use crate::interface::InterfaceConfig;
 pub(super) fn request(call: &Call, workload: &EndpointFacts) -> Result<(), CniError> {
     let conf = &call.conf;
     for key in conf.windows.ignored() {
-        tracing::warn!(key, "this key of the configuration is for Windows and does nothing here");
+        tracing::warn!(key, "ignoring a configuration key that has an effect on Windows only");
     }
     let is_container = matches!(workload.orchestrator, Orchestrator::Cni(_));
     if is_container && conf.feature_control.ip_addrs_no_ipam {
@@ -46,8 +46,12 @@ pub(super) fn ensure_same_interface(call: &Call, existing: &WorkloadEndpoint) ->
     if wanted == has {
         return Ok(());
     }
-    let msg = format!("container {} already has interface {has}; it cannot get {wanted} too", call.container_id);
+    let msg = format!(
+        "container {} already has interface {has} and cannot get a second interface {wanted}",
+        call.container_id
+    );
     Err(CniError::new(Code::INVALID_ENVIRONMENT, msg).with_details(
-        "CNI_IFNAME: Calico makes one interface per container; DEL the first, or use another plugin for more",
+        "CNI_IFNAME: Calico creates one interface per container; call DEL for the first, or use another plugin for \
+         the second",
     ))
 }

@@ -59,7 +59,7 @@ fn ensure_calico_ipam(conf: &NetConf, annotation: &str) -> Result<(), CniError> 
     }
     let ipam = &conf.ipam.ipam_type;
     Err(invalid(format!("{annotation} is not compatible with configured IPAM: {ipam}"))
-        .with_details("$.ipam.type: only calico-ipam gives pods the addresses that they ask for"))
+        .with_details("$.ipam.type: only calico-ipam assigns the addresses that a pod requests"))
 }
 
 fn parsed(pod: &Pod, key: &'static str, text: &str) -> Result<Vec<IpAddr>, CniError> {
@@ -74,7 +74,7 @@ fn parsed(pod: &Pod, key: &'static str, text: &str) -> Result<Vec<IpAddr>, CniEr
     for text in texts {
         let address: IpAddr = text.parse().map_err(|_| {
             invalid(format!("invalid IP format: {text}"))
-                .with_details(format!("annotation {key}: an address without a prefix length is wanted"))
+                .with_details(format!("annotation {key}: use an address without a prefix length"))
         })?;
         let address = address.to_canonical();
         let version = IpVersion::of(address);

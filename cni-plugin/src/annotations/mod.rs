@@ -107,7 +107,9 @@ impl Annotations {
             let version = if external.contains(':') { IpVersion::V6 } else { IpVersion::V4 };
             let internal = addresses.iter().find(|address| IpVersion::of(**address) == version).ok_or_else(|| {
                 invalid(format!("floating IP {external} needs an IPv{version} address of the pod, which has none"))
-                    .with_details(format!("annotation {FLOATING_IPS}: remove the address, or let the pod have both"))
+                    .with_details(format!(
+                        "annotation {FLOATING_IPS}: remove the floating IP, or assign the pod an address of its family"
+                    ))
             })?;
             Ok(IpNat { internal_ip: internal.to_string(), external_ip: external.clone() })
         };
@@ -123,7 +125,10 @@ fn source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
         if problem.is_fatal() {
             return Err(unreadable(&problem));
         }
-        tracing::warn!(annotation = problem.annotation(), %problem, "a limit of the pod's traffic is not as asked for");
+        tracing::warn!(
+            annotation = problem.annotation(), %problem,
+            "ignoring an invalid traffic limit in an annotation of the pod"
+        );
     }
     Ok(converted.endpoint.spec.allow_spoofed_source_prefixes)
 }
@@ -138,13 +143,13 @@ fn mac(pod: &Pod, conf: &NetConf) -> Result<Option<MacAddr>, CniError> {
     let mac: MacAddr = text.parse().map_err(|_| {
         let msg =
             format!("failed to parse MAC address {text} provided via {HW_ADDR}: address {text}: invalid MAC address");
-        invalid(msg).with_details("six bytes are wanted, such as 0a:58:0a:41:00:02")
+        invalid(msg).with_details("use six bytes, such as 0a:58:0a:41:00:02")
     })?;
     if mac.is_assignable() {
         return Ok(Some(mac));
     }
     Err(invalid(format!("failed to set MAC address {text} provided via {HW_ADDR}"))
-        .with_details("an interface cannot have a multicast address, nor all zeros"))
+        .with_details("use an address that is neither multicast nor all zeros"))
 }
 
 fn floating(pod: &Pod, conf: &NetConf) -> Result<Vec<String>, CniError> {
@@ -191,8 +196,8 @@ fn families(holders: Holders<'_>) -> Result<Option<Vec<IpVersion>>, CniError> {
 fn unreadable(problem: &PodProblem) -> CniError {
     let code = if matches!(problem, PodProblem::Json { .. }) { Code::DECODE } else { Code::INVALID_CONFIG };
     let details = problem.annotation().map_or_else(
-        || "the pod's status, or its annotations".into(),
-        |annotation| format!("annotation {annotation}; a list is written [\"a\", \"b\"]"),
+        || "correct the status or the annotations of the pod".into(),
+        |annotation| format!("annotation {annotation}; write a list as [\"a\", \"b\"]"),
     );
     CniError::new(code, problem.to_string()).with_details(details)
 }

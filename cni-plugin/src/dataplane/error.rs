@@ -26,7 +26,10 @@ pub enum DataplaneError {
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
     /// The pod already has an interface of that name, which the ADD may not replace. It was left unchanged.
-    #[error("interface {ifname} already exists in {}; delete it, or call with another CNI_IFNAME", .netns.display())]
+    #[error(
+        "interface {ifname} already exists in {}; delete the interface, or use another CNI_IFNAME",
+        .netns.display()
+    )]
     ContainerInterfaceExists {
         /// CNI_IFNAME.
         ifname: String,
@@ -37,7 +40,7 @@ pub enum DataplaneError {
     #[error("{0}")]
     HostInterfaceTaken(Box<Holder>),
     /// Other ADDs held the lock of the interfaces for too long.
-    #[error("cannot replace host interface {ifname} while other ADDs make theirs: {source}")]
+    #[error("cannot replace host interface {ifname} while other ADDs create interfaces: {source}")]
     LockBusy {
         /// The interface.
         ifname: String,
@@ -61,7 +64,7 @@ pub enum DataplaneError {
         left: NetlinkError,
     },
     /// The kernel, or a program that configures new interfaces, replaced the MAC address of the host end.
-    #[error("host interface {ifname} does not keep MAC address {expected}: it has {found}")]
+    #[error("host interface {ifname} does not keep MAC address {expected}: found {found}")]
     HostMac {
         /// The host interface.
         ifname: String,
@@ -95,7 +98,7 @@ pub enum DataplaneError {
     #[error("the thread deleting interface {0} ended without a result")]
     DeletionPanicked(String),
     /// The thread for a deletion cannot be started.
-    #[error("start a thread to delete interface {ifname}: {source}")]
+    #[error("cannot start a thread to delete interface {ifname}: {source}")]
     Thread {
         /// The interface.
         ifname: String,
@@ -106,7 +109,7 @@ pub enum DataplaneError {
 
 /// A host route that prevents a pod from using an address. The route is left unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("host route to {address} for {ifname} conflicts with the one {route}: another endpoint uses this address")]
+#[error("host route to {address} for {ifname} conflicts with the route {route}: another endpoint uses this address")]
 pub struct BusyRoute {
     /// The pod's address.
     pub address: IpAddr,

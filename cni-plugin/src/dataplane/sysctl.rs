@@ -39,7 +39,7 @@ pub(super) fn apply(setting: &Sysctl) -> Result<(), SysctlError> {
     if setting.required {
         return Err(error);
     }
-    tracing::warn!(%error, "optional kernel setting left as it is");
+    tracing::warn!(%error, "cannot set an optional kernel setting; keeping the present value");
     Ok(())
 }
 

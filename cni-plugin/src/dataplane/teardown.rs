@@ -57,7 +57,7 @@ pub enum HostLinkProof {
 /// A deletion in progress. The endpoint's traffic is already cut. The kernel needs 12 to 50 ms more to delete the
 /// interface, and the caller can work during that time.
 #[derive(Debug)]
-#[must_use = "finish() tells whether the interface is gone"]
+#[must_use = "finish() reports whether the interface is deleted"]
 pub struct Teardown {
     /// A host interface that was left unchanged, and that IPAM may prove to be the endpoint's.
     pub unproven: Option<Holder>,
@@ -169,10 +169,13 @@ fn find(endpoint: &Endpoint) -> Result<Found, DataplaneError> {
         match link::find(&mut socket, &endpoint.container_ifname)? {
             // KubeVirt renames the pod's end of the pair and creates another interface with the original name.
             Some(link) if !link.paired => {
-                tracing::warn!(interface = link.name, "interface left alone: it is no end of a pair");
+                tracing::warn!(interface = link.name, "keeping the interface: the interface is not one end of a pair");
             }
             Some(link) if is_of_another_container(&mut host, &link, pod, endpoint)? => {
-                tracing::warn!(interface = link.name, "interface left alone: CNI_NETNS is of another container by now");
+                tracing::warn!(
+                    interface = link.name,
+                    "keeping the interface: CNI_NETNS belongs to another container now"
+                );
             }
             Some(link) => return Ok(Found::Ours(Target { socket, link, _lock: None })),
             None => {}
@@ -230,7 +233,10 @@ fn find_host_end(
         },
     };
     if !ours {
-        tracing::info!(interface = link.name, "host interface left alone: nothing proves that it is this endpoint's");
+        tracing::info!(
+            interface = link.name,
+            "keeping the host interface: no proof shows that the interface is this endpoint's"
+        );
         return Ok(Found::Nothing);
     }
     Ok(Found::Ours(Target { socket, link, _lock: lock }))

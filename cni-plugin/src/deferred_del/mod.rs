@@ -137,11 +137,14 @@ impl<'a> Replayer<'a> {
             let _of_the_debt = span.entered();
             tracing::warn!(
                 entry = %entry.display(), %error,
-                "the endpoint and the addresses that an earlier DEL left cannot be taken back; the journal entry stays"
+                "cannot replay a deferred DEL; the journal entry stays"
             );
             // An entry whose replay always fails must not block the others.
             if let Err(error) = locked.postpone(&entry) {
-                tracing::warn!(%error, "the journal entry stays in front of the others");
+                tracing::warn!(
+                    entry = %entry.display(), %error,
+                    "cannot postpone the journal entry; the next replay starts with this entry"
+                );
             }
             // The datastore is unreachable for the others, too.
             if error.code == Code::TRY_AGAIN && !must {
@@ -155,7 +158,10 @@ impl<'a> Replayer<'a> {
     /// the node.
     fn pending(&self, locked: &LockedJournal<'_>) -> Vec<(PathBuf, PendingDel)> {
         if let Err(error) = locked.record_identity(&self.target) {
-            tracing::warn!(datastore = %self.target.name, %error, "the identity of the datastore is not noted");
+            tracing::warn!(
+                datastore = %self.target.name, %error,
+                "cannot record the identity of the datastore; the journal keeps the former identity, if any"
+            );
         }
         let mut entries = locked.pending(&self.target);
         entries.retain(|(_, pending_del)| !pending_del.node.is_empty() || !self.node.is_empty());
@@ -172,7 +178,7 @@ impl<'a> Replayer<'a> {
         // On Kubernetes a pod has one endpoint, independent of the name of its interface.
         let is_shared = !matches!(store, Datastore::Kubernetes(_)) && has_other_interface(store, &workload).await?;
         if is_shared {
-            tracing::info!("the container still has another interface, which keeps the addresses");
+            tracing::info!("the container has another interface; keeping the addresses");
         } else {
             ipam::release::release_deferred(store, pending_del, &endpoints).await?;
             Box::pin(self.release_vmi(pending_del, &endpoints)).await?;
@@ -180,7 +186,7 @@ impl<'a> Replayer<'a> {
         locked.remove(entry).map_err(journal_error)?;
         tracing::info!(
             network = %pending_del.network, ifname = %pending_del.ifname,
-            "took back the endpoint and the addresses that an earlier DEL had left"
+            "replayed a deferred DEL and removed its journal entry"
         );
         Ok(())
     }
@@ -219,8 +225,10 @@ impl<'a> Replayer<'a> {
 /// datastore is identified by its name alone.
 async fn identity_of(store: &Datastore, name: String) -> DatastoreIdentity {
     let identity = store.identity().await.unwrap_or_else(|error| {
-        tracing::warn!(datastore = %name, %error, "the identity of the datastore cannot be read; debts that name one \
-        stay");
+        tracing::warn!(
+            datastore = %name, %error,
+            "cannot read the identity of the datastore; deferred DELs recorded with an identity stay in the journal"
+        );
         None
     });
     DatastoreIdentity { name, identity: identity.unwrap_or_default() }
@@ -267,7 +275,10 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
         Ok(None) => return Ok(()),
         Err(error) if is_own_pending => return Err(journal_error(error)),
         Err(error) => {
-            tracing::warn!(%error, "the journal of DELs cannot be locked; what they owe is left to a later call");
+            tracing::warn!(
+                %error,
+                "cannot lock the journal of deferred DELs; leaving the deferred DELs to a later call"
+            );
             return Ok(());
         }
     };
@@ -291,13 +302,13 @@ async fn replay_own(cx: &Context, replayer: &Replayer<'_>, locked: &LockedJourna
     let unclear = remaining.into_iter().find(|(_, pending_del)| !pending_del.belongs_elsewhere(&replayer.target));
     let Some((_, pending_del)) = unclear else { return Ok(()) };
     let msg = format!(
-        "an earlier DEL of this container owes the datastore {}, and nothing tells whether that is {}, which this ADD \
-        uses",
+        "an earlier DEL of this container is deferred on datastore {}, and it is unknown whether that is {}, the \
+        datastore of this ADD",
         pending_del.datastore, replayer.target.name
     );
     Err(CniError::new(Code::TRY_AGAIN, msg).with_details(format!(
-        "`calico-ipam journal` lists the debt; `calico-ipam journal adopt {}` gives it to the datastore that the \
-        command reaches",
+        "list the deferred DEL with `calico-ipam journal`; assign the deferred DEL to the datastore that the command \
+        reaches with `calico-ipam journal adopt {}`",
         pending_del.container_id
     )))
 }
@@ -328,8 +339,10 @@ async fn replay_unlocked(cx: &Context, busy_until: Instant, removes_own: bool) {
         Ok(Some(locked)) => locked,
         Ok(None) => return,
         Err(error) => {
-            return tracing::warn!(%error, "the journal of DELs cannot be locked; what they owe is left to a later \
-            call");
+            return tracing::warn!(
+                %error,
+                "cannot lock the journal of deferred DELs; leaving the deferred DELs to a later call"
+            );
         }
     };
     locked.remove_abandoned();
@@ -342,7 +355,10 @@ async fn replay_unlocked(cx: &Context, busy_until: Instant, removes_own: bool) {
     if removes_own {
         for (entry, _) in replayer.pending(&locked).into_iter().filter(|(_, pending_del)| is_own(cx, pending_del)) {
             if let Err(error) = locked.remove(&entry) {
-                tracing::warn!(%error, "the journal entry of this container stays; it is paid once more");
+                tracing::warn!(
+                    entry = %entry.display(), %error,
+                    "cannot remove the journal entry of this DEL; a later call replays the entry"
+                );
             }
         }
     }
@@ -354,7 +370,10 @@ pub async fn record_identity(cx: &Context) {
     let target = identity_of(&cx.store, cx.datastore_name()).await;
     let locked = cx.journal.try_lock();
     if let Err(error) = locked.and_then(|locked| locked.map_or(Ok(()), |locked| locked.record_identity(&target))) {
-        tracing::warn!(datastore = %target.name, %error, "the identity of the datastore is not noted");
+        tracing::warn!(
+            datastore = %target.name, %error,
+            "cannot record the identity of the datastore; the journal keeps the former identity, if any"
+        );
     }
 }
 

@@ -56,7 +56,7 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     match timeout_at(until, remove_all(cx, timings, until, until)).await {
         // The journal contains the remaining work, so the runtime does not have to repeat the DEL.
         Ok(Err(error)) if first.is_ok() => {
-            tracing::warn!(%error, "the rest of this DEL is left to the debt that is noted");
+            tracing::warn!(%error, "cannot complete this DEL; the journal contains the remaining cleanup");
             first
         }
         second => second.unwrap_or(first),
@@ -68,7 +68,9 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
 async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_until: Instant) -> Result<(), CniError> {
     if cx.workload.node.is_empty() {
         let file = &cx.call.conf.node.nodename_file;
-        let cause = format!("nothing tells which node this is: neither nodename nor {file}");
+        let cause = format!(
+            "the name of this node is unknown: neither nodename in the configuration nor {file} contains a name"
+        );
         return without_datastore(cx, &CniError::new(Code::TRY_AGAIN, cause), Journal::record).await;
     }
     let request = ipam::request(&cx.call, &cx.workload.node, None);
@@ -140,7 +142,7 @@ fn is_of_container(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
     let ours = endpoint::is_of_container(&entry.value, &cx.call.container_id, Some(cx.pod_uid()));
     if !ours {
         let holder = &entry.value.spec.container_id;
-        tracing::warn!(endpoint = %entry.key, %holder, "the endpoint belongs to another container; leaving it");
+        tracing::warn!(endpoint = %entry.key, %holder, "keeping the endpoint, which belongs to another container");
     }
     ours
 }
@@ -167,7 +169,7 @@ fn is_of_another_interface(
     };
     if shared {
         let endpoint = others.first().map(|entry| entry.key.to_string());
-        tracing::warn!(endpoint, "the container's interface is another one; leaving it and its addresses");
+        tracing::warn!(endpoint, "keeping the container's interface and addresses: the interface has another name");
     }
     Ok(shared)
 }
@@ -178,7 +180,7 @@ async fn in_time<T>(until: Instant, work: impl Future<Output = Result<T, Release
 }
 
 fn late() -> CniError {
-    CniError::new(Code::TRY_AGAIN, "the datastore was not done within the time of this call")
+    CniError::new(Code::TRY_AGAIN, "the requests to the datastore did not finish within the time limit of this call")
 }
 
 /// Returns the VMI in the pod. After an error the caller still releases everything else.
@@ -206,7 +208,7 @@ async fn release(
 /// Removes the interface, and records the remaining work with `record`.
 async fn without_datastore(cx: &Context, cause: &CniError, record: Record) -> Result<(), CniError> {
     tracing::warn!(
-        error = %cause, "the datastore does not take the endpoint and the addresses back; taking the network down"
+        error = %cause, "cannot release the endpoint and the addresses in the datastore; removing the interface"
     );
     let is_pod = matches!(cx.workload.orchestrator, Orchestrator::Kubernetes(_));
     let made = made_by_add(cx);
@@ -214,7 +216,7 @@ async fn without_datastore(cx: &Context, cause: &CniError, record: Record) -> Re
         if made.is_none() {
             return Err(undecided(cx, cause));
         }
-        tracing::warn!("the pod's interface is another one; leaving it and its addresses");
+        tracing::warn!("keeping the pod's interface and addresses: the interface has another name");
         return ipam::release_by_plugin(&cx.call);
     }
     let removal = interface::remove(cx.interface(), &cx.store, Recorded::Unknown).await?;
@@ -240,8 +242,8 @@ fn made_by_add(cx: &Context) -> Option<bool> {
 fn undecided(cx: &Context, cause: &CniError) -> CniError {
     let (ifname, host) = (&cx.call.ifname, cx.interface().host_ifname());
     let words = format!(
-        "the pod's end of {host} is not called {ifname}: without prevResult only the datastore tells whether ADD made \
-         {ifname}; call DEL again when the datastore answers"
+        "the pod's end of {host} is not named {ifname}, and without prevResult only the datastore shows whether an ADD \
+         created {ifname}; repeat the DEL when the datastore is reachable"
     );
     CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(words)
 }
@@ -249,14 +251,14 @@ fn undecided(cx: &Context, cause: &CniError) -> CniError {
 /// Records the remaining work of the DEL in the journal. If this fails as well, the runtime has to repeat the DEL.
 fn record_rest(cx: &Context, cause: &CniError, record: Record) -> Result<(), CniError> {
     let failed = |error: JournalError| {
-        CniError::new(Code::TRY_AGAIN, cause.msg.clone())
-            .with_details(format!("the interface is gone, but what is left to release cannot be noted: {error}"))
+        CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(format!(
+            "the interface is removed, but the journal cannot record the remaining cleanup: {error}"
+        ))
     };
     record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
     tracing::warn!(
         error = %cause,
-        "the network is down; the endpoint and the addresses are noted in the journal, and a later call or the agent \
-         takes them back"
+        "removed the interface and deferred the DEL; a later call or the agent releases the endpoint and the addresses"
     );
     Ok(())
 }

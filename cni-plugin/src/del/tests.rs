@@ -86,7 +86,7 @@ async fn del_on_a_slow_api_server_ends_after_30_seconds_and_is_deferred() {
     let (took, reason) = Deletion::new(&server).run().await;
     let (requests, is_patch) = (server.requests(), |request: &&String| request.starts_with("PATCH "));
     assert_eq!((took, requests.iter().filter(is_patch).count()), (30, 3), "{requests:?}");
-    assert!(reason.contains("not done within the time of this call"), "{reason}");
+    assert!(reason.contains("did not finish within the time limit of this call"), "{reason}");
 }
 
 fn never(_: &str) -> Option<Reply> {

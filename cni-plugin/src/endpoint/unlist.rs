@@ -103,7 +103,10 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
                     match self.is_own(&listing) {
                         true => tracing::info!(endpoint = %listing.key, "deleted the endpoint"),
                         false => {
-                            tracing::warn!(endpoint = %listing.key, ?addresses, "took addresses off another's endpoint")
+                            tracing::warn!(
+                                endpoint = %listing.key, ?addresses,
+                                "removed addresses from the endpoint of another container"
+                            );
                         }
                     }
                     return Ok(None);
@@ -227,7 +230,7 @@ fn refused(listing: &Listing, cause: StoreError) -> Result<Option<Listing>, Ipam
     if listing.is_finished {
         tracing::warn!(
             %endpoint, error = %cause,
-            "the pod has ended; its addresses are released although its endpoint lists them"
+            "cannot remove the addresses of a terminated pod from its endpoint; releasing the addresses nevertheless"
         );
         return Ok(None);
     }

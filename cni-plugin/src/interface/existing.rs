@@ -11,7 +11,7 @@ use super::config::InterfaceConfig;
 use crate::cni_error::dataplane_error;
 use crate::dataplane::{Before, DataplaneError, Holder, NetnsFd, Occupant, Reason, Wanted, occupant};
 
-const WAY_OUT: &str = "delete the pod that has it; an interface that no pod has any more goes with: ip link delete";
+const WAY_OUT: &str = "delete the pod of the interface; if no pod uses the interface, run `ip link delete`";
 
 /// Returns the interface that has the name of the host's end; unknown for a gRPC dataplane or without a namespace. Call
 /// this before the first write, and again before the write of the endpoint, because another ADD of this pod may have
@@ -61,7 +61,7 @@ async fn prove(config: InterfaceConfig<'_>, store: &Datastore, holder: Holder) -
     let (attributes, doubt) = if config.call.conf.ipam.is_calico() && !holder.addresses.is_empty() {
         match cni::attributes_of(store, &holder.addresses).await {
             Ok(attributes) => (attributes, None),
-            Err(error) => (Vec::new(), Some(format!("IPAM cannot tell whose it is: {error}"))),
+            Err(error) => (Vec::new(), Some(format!("cannot read the owner of the interface from IPAM: {error}"))),
         }
     } else {
         (Vec::new(), None)
@@ -81,14 +81,14 @@ pub async fn is_proven(config: InterfaceConfig<'_>, store: &Datastore, holder: &
         return false;
     }
     let attributes = cni::attributes_of(store, &holder.addresses).await.unwrap_or_else(|error| {
-        tracing::warn!(%error, interface = holder.ifname, "cannot find out whose the interface is");
+        tracing::warn!(%error, interface = holder.ifname, "cannot read the owner of the host interface from IPAM");
         Vec::new()
     });
     let is_ours = attributes.iter().any(|attribute| is_of_same_pod(config, attribute));
     if !is_ours {
         tracing::warn!(
             interface = holder.ifname,
-            "host interface left alone: IPAM does not prove that it is this pod's"
+            "keeping the host interface: IPAM has no proof that the interface is this pod's"
         );
     }
     is_ours

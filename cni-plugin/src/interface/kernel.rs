@@ -72,7 +72,10 @@ pub fn restore(
     let recorded_mac = endpoint.spec.mac.parse().ok().filter(MacAddr::is_assignable);
     let desired = config.plan(&addresses, before)?;
     let created = set_up(&EndpointPlan { host_ifname, container_mac: recorded_mac, ..desired }, netns)?;
-    tracing::info!(host = %created.host_ifname, mac = %created.mac, "the interface was gone; it is up again");
+    tracing::info!(
+        host = %created.host_ifname, mac = %created.mac,
+        "created the missing interface of an endpoint again"
+    );
     Ok(created)
 }
 
@@ -83,7 +86,7 @@ fn set_up(plan: &EndpointPlan, netns: &NetnsFd) -> Result<CreatedInterface, Crea
         other => CreateError::Other(dataplane_error(other)),
     })?;
     for stage in &attached.stages {
-        tracing::debug!(stage = stage.name, took_us = stage.took.as_micros() as u64, "dataplane");
+        tracing::debug!(stage = stage.name, took_us = stage.took.as_micros() as u64, "dataplane stage ended");
     }
     Ok(CreatedInterface {
         host_ifname: attached.host_ifname,

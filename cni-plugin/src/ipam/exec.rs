@@ -45,7 +45,10 @@ pub(super) fn add(call: &Call, subnets: Option<&Subnets>, is_new: bool) -> Resul
         && is_new
         && let Err(error) = release_by_plugin(call)
     {
-        tracing::warn!(%error, "cannot release what the IPAM plugin may have allocated; DEL will");
+        tracing::warn!(
+            %error,
+            "cannot release the addresses that the IPAM plugin may have allocated; DEL releases them"
+        );
     }
     outcome
 }
@@ -140,7 +143,7 @@ impl IpamExec {
         let output = output.ok_or_else(|| {
             let (binary, limit) = (self.binary.display(), self.limit);
             CniError::new(Code::TRY_AGAIN, format!("IPAM plugin {binary} did not finish {command} within {limit:?}"))
-                .with_details("it was killed; find out what it waits for: a lock, a daemon or a server of its own")
+                .with_details("the plugin was killed; find the lock, daemon or server that the plugin waits for")
         })?;
         if !output.status.success() {
             return Err(self.failure(&output));
@@ -217,7 +220,9 @@ fn closed(content: &Content, until: Instant) -> io::Result<Option<Vec<u8>>> {
     match content.recv_timeout(until.saturating_duration_since(Instant::now())) {
         Ok(bytes) => bytes.map(Some),
         Err(RecvTimeoutError::Timeout) => Ok(None),
-        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that reads its output ended")),
+        Err(RecvTimeoutError::Disconnected) => {
+            Err(io::Error::other("the thread that reads the output of the plugin ended"))
+        }
     }
 }
 

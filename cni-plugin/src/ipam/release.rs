@@ -123,7 +123,9 @@ pub async fn release_leaked(
         if !staying.is_empty() {
             let (plugin, containers) = (&call.conf.ipam.ipam_type, Vec::from_iter(staying.iter().cloned()));
             let containers = containers.join(", ");
-            return vec![format!("GC of IPAM plugin {plugin} is left out, as these containers stay: {containers}")];
+            return vec![format!(
+                "GC of IPAM plugin {plugin} is skipped, because these containers keep their addresses: {containers}"
+            )];
         }
         return exec::gc(call).err().map(|error| error.to_string()).into_iter().collect();
     }
@@ -142,7 +144,7 @@ pub async fn release_leaked(
     keeping.extend(staying.iter().cloned());
     let collected = leaked.release(store, &SystemClock::start(), &keeping, endpoints_of_container).await;
     for handle in &collected.released {
-        tracing::info!(%handle, "released addresses of a container that is gone");
+        tracing::info!(%handle, "released the addresses of a container that no longer exists");
     }
-    collected.failed.iter().map(|(handle, error)| format!("release handle {handle}: {error}")).collect()
+    collected.failed.iter().map(|(handle, error)| format!("cannot release handle {handle}: {error}")).collect()
 }

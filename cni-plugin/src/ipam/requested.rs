@@ -51,7 +51,7 @@ pub(super) async fn assign(
             // The inputs of the first address lack the writes since then.
             None => match AllocationInputs::read(store, &request.inputs_query()).await {
                 Ok(inputs) => cni::add(store, &clock, &request, inputs, None).await,
-                Err(error) => Err(store_error("read what is needed to assign an address", &error)),
+                Err(error) => Err(store_error("read the objects needed to assign an address", &error)),
             },
         };
         match assigned {
@@ -111,7 +111,7 @@ impl EarlierAddresses {
                 for ip in addresses.iter().filter(|ip| !released.contains(ip)) {
                     tracing::warn!(
                         %ip, handle = %sandbox.handle,
-                        "the annotated address is not allocated to this pod's earlier sandbox; leaving it"
+                        "keeping the annotated address, which is not allocated to this pod's earlier sandbox"
                     );
                 }
             }

@@ -83,7 +83,10 @@ pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<ReadO
 /// Returns true if the call has switched to v3, where all objects have to be read again.
 async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut ReadObjects) -> Result<bool, StoreError> {
     let has_moved = cx.store.has_moved().await.unwrap_or_else(|error| {
-        tracing::debug!(%error, "cannot look whether Calico's objects moved to projectcalico.org/v3");
+        tracing::debug!(
+            %error,
+            "cannot check whether Calico's objects moved to projectcalico.org/v3; assuming that they did not"
+        );
         false
     });
     if !has_moved || cx.store.has_configured_group() {
@@ -95,7 +98,7 @@ async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut ReadObject
         discard_prefetch(cx, Some(request), found.inputs.as_mut()).await;
     }
     cx.store.switch_to_v3().await?;
-    tracing::info!("Calico's objects moved to projectcalico.org/v3: this call goes on there");
+    tracing::info!("Calico's objects moved to projectcalico.org/v3; continuing the call with that API group");
     Ok(true)
 }
 

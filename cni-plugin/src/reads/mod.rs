@@ -137,7 +137,7 @@ async fn prepare(
     found.ensure_ready()?;
     if let Some(inputs) = &mut found.inputs {
         let made = own_node::ensure(&cx.store, &cx.workload.node, inputs).await;
-        made.map_err(|error| store_error("make the Node", &error))?;
+        made.map_err(|error| store_error("create the Node", &error))?;
     }
     let facts = std::mem::replace(&mut found.kubernetes, Ok(Facts::default()))?;
     let conf = &cx.call.conf;
@@ -166,8 +166,8 @@ async fn prepare(
     Ok((WorkloadRequest { workload, annotations, pod_annotations, vmi }, facts.subnets))
 }
 
-/// Reads the objects that a DEL needs; the caller checks the readiness of the datastore. `handles` are the handles whose
-/// addresses it may release.
+/// Reads the objects that a DEL needs; the caller checks the readiness of the datastore. `handles` are the handles
+/// whose addresses the DEL may release.
 ///
 /// # Errors
 /// The datastore is unreachable or rejects the read. [`StoreError::is_postponable`] distinguishes errors for which the

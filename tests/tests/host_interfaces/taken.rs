@@ -194,7 +194,7 @@ fn add_with_a_bridge_of_the_host_interface_name_fails(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
     ip(&format!("link add {SHARED} type bridge")).unwrap();
-    assert_says(&refused(cluster, &pod, &conf), &[SHARED, "no interface pair"]);
+    assert_says(&refused(cluster, &pod, &conf), &[SHARED, "not one end of an interface pair"]);
     pod.call(cluster, "DEL", &conf).run().unwrap().success();
     ip(&format!("link delete {SHARED}")).unwrap();
     add(cluster, &pod, &conf);

@@ -148,7 +148,7 @@ fn log_lines_of_a_replay_name_the_container_of_the_deferred_del() {
         let debt = of(&owed.container_id, &format!(" PaidBy=\"{}\"", newcomer.container_id));
         let call = of(&newcomer.container_id, "");
         let (paying, others): (Vec<_>, Vec<_>) = outcome.stderr.lines().partition(|line| line.ends_with(&debt));
-        for words in ["deleted the endpoint", "took back the endpoint and the addresses"] {
+        for words in ["deleted the endpoint", "replayed a deferred DEL"] {
             assert!(paying.iter().any(|line| line.contains(words)), "{words:?}: {}", outcome.stderr);
         }
         others.iter().for_each(|line| assert!(line.ends_with(&call), "{line}"));

@@ -81,20 +81,20 @@ impl fmt::Display for Holder {
         let ifname = &self.ifname;
         match &self.reason {
             Reason::OtherPod => write!(f, "host interface {ifname} belongs to another pod"),
-            Reason::NoPair => write!(f, "host interface {ifname} is no interface pair of Calico's"),
+            Reason::NoPair => write!(f, "host interface {ifname} is not one end of an interface pair"),
             Reason::OtherInterface(name) => {
                 write!(
                     f,
-                    "host interface {ifname} is the other end of {name} in CNI_NETNS: a pod has one interface of \
-                     Calico's"
+                    "host interface {ifname} is the other end of {name} in CNI_NETNS: a pod has only one Calico \
+                     interface"
                 )
             }
             Reason::OtherAdd => {
                 let container = self.container.as_deref().unwrap_or("another");
-                write!(f, "host interface {ifname} was made by a later ADD of this pod, for container {container}")
+                write!(f, "host interface {ifname} was created by a later ADD of this pod, for container {container}")
             }
             Reason::Unproven => {
-                write!(f, "host interface {ifname} can carry packets, and nothing proves that it is this pod's")
+                write!(f, "host interface {ifname} has carrier, and no proof shows that the interface is this pod's")
             }
         }
     }

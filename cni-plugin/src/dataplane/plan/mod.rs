@@ -104,13 +104,13 @@ pub fn default_routes() -> Vec<Cidr> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// An interface name that the kernel would reject.
-    #[error("{0:?} is not an interface name: 1 to 15 bytes without '/', ':' or white space")]
+    #[error("invalid interface name {0:?}: use 1 to 15 bytes without '/', ':' or white space")]
     InterfaceName(String),
     /// An endpoint without addresses.
-    #[error("no address to give to interface {0}")]
+    #[error("no address to assign to interface {0}")]
     NoAddress(String),
     /// A MAC address that no interface can have.
-    #[error("MAC address {0} cannot be given to an interface: it is zero or a multicast address")]
+    #[error("invalid MAC address {0} for an interface: the address is zero or multicast")]
     Mac(MacAddr),
     /// No queues.
     #[error("interface {0} needs at least one queue")]

@@ -42,7 +42,7 @@ pub(super) fn create(
         Err(DataplaneError::Netlink(error))
             if plan.device == DeviceType::Netkit && error.errno() == Some(Errno::EOPNOTSUPP) =>
         {
-            tracing::info!(%error, "the kernel has no netkit, using a veth pair");
+            tracing::info!(%error, "the kernel does not support netkit; creating a veth pair");
             create_as(host, plan, DeviceType::Veth, netns, lock)
         }
         outcome => outcome,
@@ -121,7 +121,10 @@ pub(super) fn ensure_host_mac(host: &mut NetlinkSocket, link: &Link) -> Result<M
     match (set, found) {
         (Ok(_), Some(mac)) if mac == expected => Ok(mac),
         (Err(error), Some(mac)) => {
-            tracing::warn!(%error, %mac, "the host interface keeps the kernel's MAC address");
+            tracing::warn!(
+                interface = link.name, %error, %mac,
+                "cannot set the MAC address of the host interface; keeping the kernel's MAC address"
+            );
             Ok(mac)
         }
         (_, found) => Err(DataplaneError::HostMac {

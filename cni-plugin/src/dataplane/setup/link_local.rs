@@ -30,7 +30,7 @@ impl AwaitedLinkLocal {
             return Ok(None);
         }
         if link.addr_gen_mode == Some(In6AddrGenMode::None) {
-            let hint = "net.ipv6.conf.default.addr_gen_mode is 1, which makes none; set it to 0";
+            let hint = "net.ipv6.conf.default.addr_gen_mode is 1, which disables these addresses; set the sysctl to 0";
             return Err(DataplaneError::NoLinkLocal { ifname: link.name.clone(), waited: Duration::ZERO, hint });
         }
         let events = NetlinkSocket::open_for_events(IPV6_ADDRESS_EVENTS)?;
@@ -53,7 +53,7 @@ impl AwaitedLinkLocal {
         found.ok_or_else(|| DataplaneError::NoLinkLocal {
             ifname: link.name.clone(),
             waited: PATIENCE,
-            hint: "is net.ipv6.conf.default.addr_gen_mode or stable_secret set?",
+            hint: "check the sysctls net.ipv6.conf.default.addr_gen_mode and stable_secret",
         })
     }
 }

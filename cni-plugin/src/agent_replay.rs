@@ -11,7 +11,7 @@ use ipam_plugin::kubernetes_api::KubernetesApi;
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::Store;
 
-use crate::context::known_node_name;
+use crate::context::node_name_or_empty;
 use crate::deferred_del::{ReplayOutcome, Replayer};
 
 /// The time limit of one request to the datastore.
@@ -60,7 +60,7 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
     // The process that has the lock replays the same entries.
     let Some(locked) = journal.try_lock().map_err(failed)? else { return Ok(Pass::default()) };
     locked.remove_abandoned();
-    let node = known_node_name(&plugins.conf);
+    let node = node_name_or_empty(&plugins.conf);
     let replayer = Replayer {
         conf: &plugins.conf,
         environment: |_| None,
@@ -68,7 +68,7 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
         store: &store,
         api: &api,
         node: &node,
-        within: "",
+        replaying_container: "",
         target,
     };
     let ReplayOutcome { replayed, remaining } = replayer.replay_some(&locked).await;

@@ -9,14 +9,14 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// A pod and its namespace.
 #[derive(Debug, Clone)]
-pub struct Described {
+pub struct PodWithNamespace {
     /// The pod.
     pub pod: Pod,
     /// Its namespace; the name is empty if the namespace no longer exists.
     pub namespace: Namespace,
 }
 
-impl Described {
+impl PodWithNamespace {
     /// Fails unless the pod is the one that the runtime requests, is assigned to a node, and has an existing namespace.
     pub fn ensure_is_pod_of(&self, call: &Call) -> Result<(), CniError> {
         let meta = &self.pod.metadata;
@@ -59,7 +59,7 @@ mod tests {
         for (part, fields) in pod.as_object().unwrap() {
             whole[part].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         }
-        let described = Described {
+        let described = PodWithNamespace {
             pod: serde_json::from_value(whole).unwrap(),
             namespace: serde_json::from_value(json!({"metadata": namespace})).unwrap(),
         };

@@ -34,14 +34,14 @@ pub async fn release_deferred<L: Listings>(
 ) -> Result<(), CniError> {
     let (namespace, endpoint) = &pending_del.endpoint;
     let ids = EndpointIdentifiers::parse(endpoint).unwrap_or_default();
-    let Some(vmi) = vmi_of(store, api, &ids.pod, pending_del).await? else { return Ok(()) };
+    let Some(vmi) = detect_vmi(store, api, &ids.pod, pending_del).await? else { return Ok(()) };
     let handle = HandleId::for_machine(&pending_del.network, namespace, &vmi.instance);
     let _releasing = Releasing::here();
-    let left = release_ownership(store, &SystemClock::start(), &handle, &vmi, &pending_del.node, listings).await;
-    left.map_err(|error| cni_error(&error))
+    let released = release_ownership(store, &SystemClock::start(), &handle, &vmi, &pending_del.node, listings).await;
+    released.map_err(|error| cni_error(&error))
 }
 
-async fn vmi_of(
+async fn detect_vmi(
     store: &Datastore,
     api: &Datastore,
     pod: &str,

@@ -42,12 +42,12 @@ pub(super) fn request(call: &Call, workload: &EndpointFacts) -> Result<(), CniEr
 /// Rejects a second interface of a container: an endpoint describes one interface, so the result would name an
 /// interface that does not exist (CNI-90).
 pub(super) fn ensure_same_interface(call: &Call, existing: &WorkloadEndpoint) -> Result<(), CniError> {
-    let (wanted, has) = (&call.ifname, &existing.spec.endpoint);
-    if wanted == has {
+    let (requested, existing_name) = (&call.ifname, &existing.spec.endpoint);
+    if requested == existing_name {
         return Ok(());
     }
     let msg = format!(
-        "container {} already has interface {has} and cannot get a second interface {wanted}",
+        "container {} already has interface {existing_name} and cannot get a second interface {requested}",
         call.container_id
     );
     Err(CniError::new(Code::INVALID_ENVIRONMENT, msg).with_details(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipam_plugin::lock::LockError;
 
 use super::plan::PlanError;
-use super::{Holder, MacAddr, NetlinkError, NetnsError, SysctlError};
+use super::{ConflictingInterface, MacAddr, NetlinkError, NetnsError, SysctlError};
 
 /// A failure to create, remove or inspect the network of an endpoint.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum DataplaneError {
     },
     /// The host has an interface of that name that the ADD may not replace.
     #[error("{0}")]
-    HostInterfaceTaken(Box<Holder>),
+    HostInterfaceConflict(Box<ConflictingInterface>),
     /// Other ADDs held the lock of the interfaces for too long.
     #[error("cannot replace host interface {ifname} while other ADDs create interfaces: {source}")]
     LockBusy {
@@ -54,14 +54,14 @@ pub enum DataplaneError {
     #[error(transparent)]
     BusyRoute(#[from] BusyRoute),
     /// The setup failed, and the kernel did not delete the pair created for it.
-    #[error("{failure}; interface {ifname} could not be removed: {left}")]
-    LeftBehind {
+    #[error("{failure}; interface {ifname} could not be removed: {deletion}")]
+    PairNotDeleted {
         /// The host interface.
         ifname: String,
         /// The cause of the failed setup.
         failure: Box<DataplaneError>,
         /// The cause of the failed deletion.
-        left: NetlinkError,
+        deletion: NetlinkError,
     },
     /// The kernel, or a program that configures new interfaces, replaced the MAC address of the host end.
     #[error("host interface {ifname} does not keep MAC address {expected}: found {found}")]

@@ -17,7 +17,7 @@ use crate::cni_error::{dataplane_error, netns_error};
 use crate::dataplane::{self, NetnsError, NetnsFd, Removed, Teardown};
 
 pub use config::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
-pub use kernel::{Recorded, is_gone, is_of_another_interface, restore};
+pub use kernel::{RecordedEndpoint, is_missing, is_of_another_interface, restore};
 
 /// The removal of an interface that has been started: a deletion by the kernel; `None` if a gRPC dataplane has removed
 /// the interface.
@@ -55,7 +55,7 @@ pub async fn create(
 pub async fn remove(
     config: InterfaceConfig<'_>,
     store: &Datastore,
-    recorded: Recorded<'_>,
+    recorded: RecordedEndpoint<'_>,
 ) -> Result<PendingRemoval, CniError> {
     match config.grpc_socket() {
         Some(socket) => grpc::remove(config.call, socket).await.map(|()| PendingRemoval(None)),

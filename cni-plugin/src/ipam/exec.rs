@@ -12,35 +12,35 @@ use std::time::{Duration, Instant};
 use netconf::args::for_delegate;
 use netconf::{Call, CniError, CniResult, Code, Version};
 
-use super::pod_cidr::Subnets;
-use super::with_addresses;
+use super::ensure_has_addresses;
+use super::pod_cidr::PodCidrSubnets;
 
-/// The default time limit of a plugin; [`IpamExec::within`] sets another one. Kubelet's limit for the creation of a
+/// The default time limit of a plugin; [`IpamExec::with_limit`] sets another one. Kubelet's limit for the creation of a
 /// sandbox is two minutes, which have to suffice for a failed ADD and the DEL after it.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The number of repeated attempts to run a binary that an installer is writing at the same time ("text file busy").
-const BUSY_TRIES: u32 = 50;
+const BUSY_ATTEMPTS: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Maximum interval between two checks whether a process that closed its streams has exited.
-const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+const MAX_PAUSE: Duration = Duration::from_millis(10);
 
 /// Receives the content of one stream of the process when the stream is closed.
-type Content = Receiver<io::Result<Vec<u8>>>;
+type PendingOutput = Receiver<io::Result<Vec<u8>>>;
 
 /// Runs ADD of the plugin, with `subnets` in place of `usePodCidr`. After a failure the plugin may have allocated
 /// addresses, so a DEL follows if `is_new` is true: the container had no addresses before. A DEL would release the
 /// earlier addresses of the container as well.
-pub(super) fn add(call: &Call, subnets: Option<&Subnets>, is_new: bool) -> Result<CniResult, CniError> {
+pub(super) fn add(call: &Call, subnets: Option<&PodCidrSubnets>, is_new: bool) -> Result<CniResult, CniError> {
     let conf = match subnets {
-        Some(subnets) => subnets.fill_in(call)?,
+        Some(subnets) => subnets.substitute(call)?,
         None => Cow::Borrowed(call.raw.as_slice()),
     };
-    let outcome = IpamExec::of(call)?
+    let outcome = IpamExec::for_call(call)?
         .call("ADD", &for_delegate(&call.raw_args), &conf)
-        .and_then(|printed| CniResult::parse(&printed, call.version))
-        .and_then(with_addresses);
+        .and_then(|stdout| CniResult::parse(&stdout, call.version))
+        .and_then(ensure_has_addresses);
     if outcome.is_err()
         && is_new
         && let Err(error) = release_by_plugin(call)
@@ -65,30 +65,30 @@ pub fn release_by_plugin(call: &Call) -> Result<(), CniError> {
 
 /// Runs STATUS of the plugin within `limit`, if the version of the configuration has STATUS.
 pub fn status_of_plugin(call: &Call, limit: Duration) -> Result<(), CniError> {
-    let plugin = IpamExec::of(call)?.within(limit);
+    let plugin = IpamExec::for_call(call)?.with_limit(limit);
     if call.version < Version::V1_1_0 {
         return Ok(());
     }
-    unless_too_old(plugin.call("STATUS", &for_delegate(&call.raw_args), &Subnets::any().fill_in(call)?))
+    ignore_unsupported(plugin.call("STATUS", &for_delegate(&call.raw_args), &PodCidrSubnets::any().substitute(call)?))
 }
 
 /// Runs GC of the plugin.
 pub(super) fn gc(call: &Call) -> Result<(), CniError> {
-    unless_too_old(call_plugin(call, "GC"))
+    ignore_unsupported(call_plugin(call, "GC"))
 }
 
 /// Runs a verb other than ADD. These verbs need a valid subnet but do not use it.
 pub fn call_plugin(call: &Call, command: &str) -> Result<Vec<u8>, CniError> {
-    let conf = Subnets::any().fill_in(call)?;
-    IpamExec::of(call)?.call(command, &for_delegate(&call.raw_args), &conf)
+    let conf = PodCidrSubnets::any().substitute(call)?;
+    IpamExec::for_call(call)?.call(command, &for_delegate(&call.raw_args), &conf)
 }
 
 /// Ignores the error of a plugin that does not implement CNI 1.1.0. Such a plugin rejects the version, the command, or,
 /// as Debian's host-local does, the missing container ID.
-fn unless_too_old(outcome: Result<Vec<u8>, CniError>) -> Result<(), CniError> {
-    const TOO_OLD: [Code; 3] = [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT, Code::UNKNOWN_CONTAINER];
+fn ignore_unsupported(outcome: Result<Vec<u8>, CniError>) -> Result<(), CniError> {
+    const UNSUPPORTED: [Code; 3] = [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT, Code::UNKNOWN_CONTAINER];
     match outcome {
-        Err(error) if !TOO_OLD.contains(&error.code) => Err(error),
+        Err(error) if !UNSUPPORTED.contains(&error.code) => Err(error),
         _ => Ok(()),
     }
 }
@@ -102,7 +102,7 @@ struct IpamExec {
 
 impl IpamExec {
     /// Finds the plugin that a call's configuration names.
-    fn of(call: &Call) -> Result<Self, CniError> {
+    fn for_call(call: &Call) -> Result<Self, CniError> {
         let path: Vec<_> = call.path.iter().map(Into::into).collect();
         IpamExec::find(&call.conf.ipam.ipam_type, &path)
     }
@@ -129,14 +129,14 @@ impl IpamExec {
     }
 
     /// Sets the time limit of one call.
-    fn within(self, limit: Duration) -> Self {
+    fn with_limit(self, limit: Duration) -> Self {
         IpamExec { limit, ..self }
     }
 
     /// Runs the plugin and returns its stdout. `args` is the plugin's CNI_ARGS; it inherits the rest of the
     /// environment. A plugin that exceeds its time limit is killed.
     fn call(&self, command: &str, args: &str, stdin: &[u8]) -> Result<Vec<u8>, CniError> {
-        let run = self.spawn(command, args).and_then(|child| finish(child, stdin, self.limit));
+        let run = self.spawn(command, args).and_then(|child| run_to_exit(child, stdin, self.limit));
         let output = run.map_err(|error| {
             CniError::internal(format!("cannot run IPAM plugin {}: {error}", self.binary.display()))
         })?;
@@ -158,7 +158,7 @@ impl IpamExec {
         let mut plugin = Command::new(&self.binary);
         plugin.env("CNI_COMMAND", command).env("CNI_ARGS", args);
         plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        for _ in 0..BUSY_TRIES {
+        for _ in 0..BUSY_ATTEMPTS {
             match plugin.spawn() {
                 Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => thread::sleep(BUSY_PAUSE),
                 started => return started,
@@ -181,8 +181,8 @@ impl IpamExec {
 
 /// Writes `stdin` to the process and waits until it exits. Returns `None` if it does not exit within `limit`, and kills
 /// it. All three pipes are served at the same time: a full pipe would block the process, and with it the other pipes.
-fn finish(mut child: Child, stdin: &[u8], limit: Duration) -> io::Result<Option<Output>> {
-    let outcome = converse(&mut child, stdin, Instant::now() + limit);
+fn run_to_exit(mut child: Child, stdin: &[u8], limit: Duration) -> io::Result<Option<Output>> {
+    let outcome = exchange(&mut child, stdin, Instant::now() + limit);
     if !matches!(outcome, Ok(Some(_))) {
         // The process may be dead already. No further wait is necessary: when this process exits, init reaps the child.
         let _ = child.kill();
@@ -193,31 +193,31 @@ fn finish(mut child: Child, stdin: &[u8], limit: Duration) -> io::Result<Option<
 
 /// Writes stdin and collects the output and the exit status until the time limit. The threads continue after the limit:
 /// a grandchild may keep the pipes open indefinitely.
-fn converse(child: &mut Child, stdin: &[u8], until: Instant) -> io::Result<Option<Output>> {
+fn exchange(child: &mut Child, stdin: &[u8], deadline: Instant) -> io::Result<Option<Output>> {
     let (pipe, stdin) = (child.stdin.take(), stdin.to_vec());
     // Ignores a broken pipe: a plugin that fails early may close its stdin, and its output states the reason.
-    let feeder = move || pipe.map(|mut pipe| pipe.write_all(&stdin));
-    thread::Builder::new().name("ipam-stdin".into()).spawn(feeder)?;
-    let (stdout, stderr) = (listen(child.stdout.take())?, listen(child.stderr.take())?);
-    let Some(stdout) = closed(&stdout, until)? else { return Ok(None) };
-    let Some(stderr) = closed(&stderr, until)? else { return Ok(None) };
-    Ok(ended(child, until)?.map(|status| Output { status, stdout, stderr }))
+    let writer = move || pipe.map(|mut pipe| pipe.write_all(&stdin));
+    thread::Builder::new().name("ipam-stdin".into()).spawn(writer)?;
+    let (stdout, stderr) = (read_in_thread(child.stdout.take())?, read_in_thread(child.stderr.take())?);
+    let Some(stdout) = receive_output(&stdout, deadline)? else { return Ok(None) };
+    let Some(stderr) = receive_output(&stderr, deadline)? else { return Ok(None) };
+    Ok(wait_for_exit(child, deadline)?.map(|status| Output { status, stdout, stderr }))
 }
 
-fn listen(pipe: Option<impl Read + Send + 'static>) -> io::Result<Content> {
+fn read_in_thread(pipe: Option<impl Read + Send + 'static>) -> io::Result<PendingOutput> {
     let (sender, content) = channel();
-    let listener = move || {
+    let reader = move || {
         let mut bytes = Vec::new();
         let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
         // The receiver no longer exists if the time limit has passed.
         let _ = sender.send(read.map(|_| bytes));
     };
-    thread::Builder::new().name("ipam-output".into()).spawn(listener)?;
+    thread::Builder::new().name("ipam-output".into()).spawn(reader)?;
     Ok(content)
 }
 
-fn closed(content: &Content, until: Instant) -> io::Result<Option<Vec<u8>>> {
-    match content.recv_timeout(until.saturating_duration_since(Instant::now())) {
+fn receive_output(output: &PendingOutput, deadline: Instant) -> io::Result<Option<Vec<u8>>> {
+    match output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         Ok(bytes) => bytes.map(Some),
         Err(RecvTimeoutError::Timeout) => Ok(None),
         Err(RecvTimeoutError::Disconnected) => {
@@ -228,17 +228,17 @@ fn closed(content: &Content, until: Instant) -> io::Result<Option<Vec<u8>>> {
 
 /// Waits for the process to exit. The exit usually closes the streams, so this takes microseconds unless the process
 /// closed them itself.
-fn ended(child: &mut Child, until: Instant) -> io::Result<Option<ExitStatus>> {
+fn wait_for_exit(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     let mut pause = Duration::from_micros(50);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if Instant::now() >= until {
+        if Instant::now() >= deadline {
             return Ok(None);
         }
         thread::sleep(pause);
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = (pause * 2).min(MAX_PAUSE);
     }
 }
 
@@ -249,13 +249,13 @@ mod tests {
 
     use super::*;
 
-    fn plugin(script: &str) -> (tempfile::TempDir, IpamExec) {
+    fn test_plugin(script: &str) -> (tempfile::TempDir, IpamExec) {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("test-ipam");
         fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-        let delegate = IpamExec::find("test-ipam", &["/no/such/dir".into(), directory.path().into()]).unwrap();
-        (directory, delegate)
+        let plugin = IpamExec::find("test-ipam", &["/no/such/dir".into(), directory.path().into()]).unwrap();
+        (directory, plugin)
     }
 
     #[test]
@@ -268,49 +268,50 @@ mod tests {
 
     #[test]
     fn ipam_plugin_receives_command_arguments_and_configuration() {
-        let (_kept, delegate) = plugin("cat; echo \"$CNI_COMMAND $CNI_ARGS\"");
-        let printed = delegate.call("ADD", "IP=10.0.0.1", b"conf ").unwrap();
-        assert_eq!(printed, b"conf ADD IP=10.0.0.1\n");
+        let (_directory, plugin) = test_plugin("cat; echo \"$CNI_COMMAND $CNI_ARGS\"");
+        let stdout = plugin.call("ADD", "IP=10.0.0.1", b"conf ").unwrap();
+        assert_eq!(stdout, b"conf ADD IP=10.0.0.1\n");
     }
 
     #[test]
     fn error_object_of_the_ipam_plugin_is_returned_with_its_code() {
-        let (_kept, delegate) = plugin("echo '{\"code\": 11, \"msg\": \"full\", \"details\": \"d\"}'; exit 1");
-        let error = delegate.call("ADD", "", b"").unwrap_err();
+        let (_directory, plugin) = test_plugin("echo '{\"code\": 11, \"msg\": \"full\", \"details\": \"d\"}'; exit 1");
+        let error = plugin.call("ADD", "", b"").unwrap_err();
         assert_eq!((error.code, error.msg.as_str(), error.details.as_str()), (Code(11), "full", "d"));
     }
 
     #[test]
     fn stderr_of_the_ipam_plugin_is_returned_without_an_error_object() {
-        let (_kept, delegate) = plugin("echo 'lost my mind' >&2; exit 3");
-        let error = delegate.call("ADD", "", &vec![b' '; 1 << 20]).unwrap_err();
+        let (_directory, plugin) = test_plugin("echo 'lost my mind' >&2; exit 3");
+        let error = plugin.call("ADD", "", &vec![b' '; 1 << 20]).unwrap_err();
         assert!(error.msg.contains("test-ipam") && error.msg.contains("lost my mind"), "{error}");
-        let (_kept, delegate) = plugin("exit 3");
-        assert!(delegate.call("ADD", "", b"").unwrap_err().msg.contains("no error message"));
+        let (_directory, plugin) = test_plugin("exit 3");
+        assert!(plugin.call("ADD", "", b"").unwrap_err().msg.contains("no error message"));
     }
 
     /// Sends more bytes than the capacity of a pipe in every direction, in the order that blocks most easily.
     #[test]
     fn full_pipes_in_all_directions_do_not_block() {
-        let (_kept, delegate) = plugin("yes | head -c 1000000 >&2; yes | head -c 1000000; cat >/dev/null; exit 3");
-        let error = delegate.call("ADD", "", &vec![b' '; 1 << 20]).unwrap_err();
+        let (_directory, plugin) =
+            test_plugin("yes | head -c 1000000 >&2; yes | head -c 1000000; cat >/dev/null; exit 3");
+        let error = plugin.call("ADD", "", &vec![b' '; 1 << 20]).unwrap_err();
         assert!(error.msg.len() > 900_000, "{} bytes", error.msg.len());
     }
 
     #[test]
     fn hanging_ipam_plugin_is_killed_and_named() {
-        let (kept, delegate) = plugin("echo $$ >\"$CNI_ARGS\"; exec sleep 600");
-        let pid_file = kept.path().join("pid");
-        let delegate = delegate.within(Duration::from_secs(1));
-        let error = delegate.call("ADD", pid_file.to_str().unwrap(), b"").unwrap_err();
+        let (directory, plugin) = test_plugin("echo $$ >\"$CNI_ARGS\"; exec sleep 600");
+        let pid_file = directory.path().join("pid");
+        let plugin = plugin.with_limit(Duration::from_secs(1));
+        let error = plugin.call("ADD", pid_file.to_str().unwrap(), b"").unwrap_err();
         assert_eq!(error.code, Code::TRY_AGAIN);
         assert!(error.msg.contains("test-ipam did not finish ADD within 1s"), "{error}");
         let status = format!("/proc/{}/status", fs::read_to_string(pid_file).unwrap().trim());
         // The process is a zombie until the test ends, or has been reaped.
         let is_dead = || fs::read_to_string(&status).map_or(true, |text| text.contains("State:\tZ"));
-        let given_up = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(20);
         while !is_dead() {
-            assert!(Instant::now() < given_up, "it still runs");
+            assert!(Instant::now() < deadline, "it still runs");
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -318,9 +319,9 @@ mod tests {
     /// The background process has the pipes open for 30 s.
     #[test]
     fn grandchild_holding_the_pipes_does_not_block() {
-        let (_kept, delegate) = plugin("sleep 30 & echo done");
+        let (_directory, plugin) = test_plugin("sleep 30 & echo done");
         let started = Instant::now();
-        let error = delegate.within(Duration::from_millis(200)).call("DEL", "", b"").unwrap_err();
+        let error = plugin.with_limit(Duration::from_millis(200)).call("DEL", "", b"").unwrap_err();
         assert!(error.msg.contains("did not finish DEL within 200ms"), "{error}");
         assert!(started.elapsed() < Duration::from_secs(20));
     }

@@ -62,12 +62,12 @@ fn doctor_reports_each_defect_of_programs_and_files() {
             || fs::write(&nodename, NODE).unwrap(),
         );
         let journal = container.path("var/lib/calico/cni-journal");
-        let write_entry = || {
+        let owe = || {
             fs::create_dir_all(&journal).unwrap();
             fs::write(journal.join("00000000-0000-5000-8000-000000000000.json"), "{}").unwrap();
         };
         Break { found: &["warn journal"], words: ("journal", "1 DELs") }
-            .and_mend(scene, write_entry, || fs::remove_dir_all(&journal).unwrap());
+            .and_mend(scene, owe, || fs::remove_dir_all(&journal).unwrap());
     });
 }
 

@@ -73,7 +73,7 @@ impl RecordedAttachment {
         let addresses: Vec<_> = result.ips.iter().filter(is_own).map(|ip| ip.address.addr()).collect();
         if addresses.is_empty() {
             return Err(CniError::new(Code::INVALID_CONFIG, format!("prevResult has no addresses of {ifname}"))
-                .with_details("$.prevResult.ips: an ADD of this plugin always returns at least one"));
+                .with_details("$.prevResult.ips: an ADD of this plugin always returns at least one address"));
         }
         Ok(RecordedAttachment {
             host_end: host.cloned(),

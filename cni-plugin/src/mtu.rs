@@ -20,7 +20,7 @@ const REREAD_PAUSE: Duration = Duration::from_millis(10);
 pub enum MtuError {
     /// `require_mtu_file` is set and Felix has not written the file.
     #[error(
-        "failed to read MTU file {0}: it does not exist; calico-node writes it, or set \"require_mtu_file\": false"
+        "failed to read MTU file {0}: the file does not exist; start calico-node, or set \"require_mtu_file\": false"
     )]
     Missing(PathBuf),
     /// The file exists but cannot be read.

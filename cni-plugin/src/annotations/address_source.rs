@@ -65,7 +65,7 @@ fn ensure_calico_ipam(conf: &NetConf, annotation: &str) -> Result<(), CniError> 
 fn parse_addresses(pod: &Pod, key: &'static str, text: &str) -> Result<Vec<IpAddr>, CniError> {
     let texts = texts_of(&pod.metadata.annotations, key).map_err(|problem| {
         CniError::new(Code::DECODE, format!("failed to parse IPs {text} for annotation \"{key}\": {problem}"))
-            .with_details("a JSON list of at most one address of each family, such as [\"10.65.3.3\"]")
+            .with_details("use a JSON list of at most one address of each family, such as [\"10.65.3.3\"]")
     })?;
     if texts.is_empty() {
         return Err(invalid(format!("annotation \"{key}\" specified but empty")));

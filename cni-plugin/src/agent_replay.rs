@@ -11,7 +11,7 @@ use ipam_plugin::kubernetes_api::KubernetesApi;
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::Store;
 
-use crate::context::known_node_name;
+use crate::context::node_name_or_empty;
 use crate::deferred_del::{ReplayOutcome, Replayer};
 
 /// The time limit of one request to the datastore.
@@ -32,7 +32,10 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
         && !local.path.exists()
     {
         // Opening it would create an empty datastore in the file system of this container.
-        return Err(failed(format!("{} is not seen from here", local.path.display())));
+        return Err(failed(format!(
+            "the file {} of the embedded datastore is missing in this container; mount its directory",
+            local.path.display()
+        )));
     }
     let store = Datastore::open(&config).map_err(failed)?;
     let api = KubernetesApi::for_call(&plugins.conf, &config, false).map_err(failed)?;
@@ -43,10 +46,13 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
     let identity = match store.identity().await {
         Ok(identity) => identity.unwrap_or_default(),
         Err(error) if journal.is_empty() => {
-            return Err(failed(format!("the identity of the datastore cannot be read: {error}")));
+            return Err(failed(format!("cannot read the identity of the datastore: {error}")));
         }
         Err(error) => {
-            tracing::warn!(%error, "the identity of the datastore cannot be read; debts that name one stay");
+            tracing::warn!(
+                datastore = %plugins.datastore, %error,
+                "cannot read the identity of the datastore; deferred DELs recorded with an identity stay in the journal"
+            );
             String::new()
         }
     };
@@ -54,7 +60,7 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
     // The process that has the lock replays the same entries.
     let Some(locked) = journal.try_lock().map_err(failed)? else { return Ok(Pass::default()) };
     locked.remove_abandoned();
-    let node = known_node_name(&plugins.conf);
+    let node = node_name_or_empty(&plugins.conf);
     let replayer = Replayer {
         conf: &plugins.conf,
         environment: |_| None,
@@ -62,7 +68,7 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
         store: &store,
         api: &api,
         node: &node,
-        within: "",
+        replaying_container: "",
         target,
     };
     let ReplayOutcome { replayed, remaining } = replayer.replay_some(&locked).await;

@@ -13,7 +13,7 @@ use netconf::{CniError, CniResult, Code};
 use crate::annotations;
 use crate::cni_error::{dataplane_error, netns_error, store_error};
 use crate::context::Context;
-use crate::dataplane::{self, Before, EndpointPlan, MacAddr, NetnsFd};
+use crate::dataplane::{self, EndpointPlan, MacAddr, NetnsFd, PriorInterface};
 use crate::interface::InterfaceConfig;
 use crate::ipam;
 use crate::reads::{self, CheckReads};
@@ -29,14 +29,14 @@ pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> 
             .with_details("$.prevResult: missing; the runtime adds it to the configuration")
     })?;
     let host_routes = cx.interface().has_host_routes(&previous);
-    let recorded = Recorded::of(previous, &cx.call.ifname)?;
-    let found = reads::for_check(cx).await?;
+    let recorded = RecordedAttachment::from_result(previous, &cx.call.ifname)?;
+    let objects = reads::for_check(cx).await?;
 
     let mut differences = compare_kernel(cx.interface(), &recorded, host_routes)?;
     timings.stage("dataplane");
-    differences.extend(compare_endpoint(cx, &found, &recorded));
-    if !found.described.is_some_and(|described| annotations::are_fixed(&described.pod, &cx.call.conf)) {
-        let request = ipam::request(&cx.call, &cx.workload.node, found.vmi);
+    differences.extend(compare_endpoint(cx, &objects, &recorded));
+    if !objects.pod.is_some_and(|pod| annotations::has_fixed_addresses(&pod.pod, &cx.call.conf)) {
+        let request = ipam::request(&cx.call, &cx.workload.node, objects.vmi);
         differences.extend(compare_allocations(cx, request.as_ref(), &recorded.addresses).await?);
     }
     timings.stage("ipam");
@@ -47,34 +47,39 @@ pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> 
         1 => "1 difference".to_owned(),
         n => format!("{n} differences"),
     };
-    Err(CniError::new(Code::CHECK_FAILED, format!("{count} from what ADD left: {}", differences[0]))
+    Err(CniError::new(Code::CHECK_FAILED, format!("{count} from the result of the ADD: {}", differences[0]))
         .with_details(differences.join("; ")))
 }
 
 /// The part of prevResult that belongs to this attachment. The runtime passes the result of the whole configuration
 /// list, which may contain interfaces and addresses of other plugins.
 #[derive(Debug, PartialEq, Eq)]
-struct Recorded {
+struct RecordedAttachment {
     /// The container's end of the interface.
-    inside: Option<Interface>,
+    container_end: Option<Interface>,
     /// The host's end of the interface.
-    host: Option<Interface>,
+    host_end: Option<Interface>,
     addresses: Vec<IpAddr>,
 }
 
-impl Recorded {
-    fn of(result: CniResult, ifname: &str) -> Result<Self, CniError> {
+impl RecordedAttachment {
+    fn from_result(result: CniResult, ifname: &str) -> Result<Self, CniError> {
         let interfaces = &result.interfaces;
-        let inside = interfaces.iter().position(|i| i.name == ifname && !i.sandbox.is_empty());
+        let container_end = interfaces.iter().position(|i| i.name == ifname && !i.sandbox.is_empty());
         // The result of an ADD has the host's end directly before the container's end (CNI-38).
-        let host = inside.and_then(|index| interfaces.get(index.checked_sub(1)?)).filter(|i| i.sandbox.is_empty());
-        let ours = |ip: &&IpConfig| ip.interface.is_none() || ip.interface == inside;
-        let addresses: Vec<_> = result.ips.iter().filter(ours).map(|ip| ip.address.addr()).collect();
+        let host =
+            container_end.and_then(|index| interfaces.get(index.checked_sub(1)?)).filter(|i| i.sandbox.is_empty());
+        let is_own = |ip: &&IpConfig| ip.interface.is_none() || ip.interface == container_end;
+        let addresses: Vec<_> = result.ips.iter().filter(is_own).map(|ip| ip.address.addr()).collect();
         if addresses.is_empty() {
             return Err(CniError::new(Code::INVALID_CONFIG, format!("prevResult has no addresses of {ifname}"))
-                .with_details("$.prevResult.ips: an ADD of this plugin always returns at least one"));
+                .with_details("$.prevResult.ips: an ADD of this plugin always returns at least one address"));
         }
-        Ok(Recorded { host: host.cloned(), inside: inside.map(|index| interfaces[index].clone()), addresses })
+        Ok(RecordedAttachment {
+            host_end: host.cloned(),
+            container_end: container_end.map(|index| interfaces[index].clone()),
+            addresses,
+        })
     }
 }
 
@@ -82,18 +87,18 @@ impl Recorded {
 /// no differences for a gRPC dataplane, whose interfaces are unknown to this program.
 fn compare_kernel(
     config: InterfaceConfig<'_>,
-    recorded: &Recorded,
+    recorded: &RecordedAttachment,
     host_routes: bool,
 ) -> Result<Vec<String>, CniError> {
     if config.grpc_socket().is_some() {
         return Ok(Vec::new());
     }
-    let inside = recorded.inside.as_ref();
-    let desired = config.plan(&recorded.addresses, Before::Unknown)?;
+    let container_end = recorded.container_end.as_ref();
+    let desired = config.plan(&recorded.addresses, PriorInterface::Unknown)?;
     let plan = EndpointPlan {
-        host_ifname: recorded.host.as_ref().map_or(desired.host_ifname.clone(), |interface| interface.name.clone()),
-        container_mac: inside.and_then(|interface| interface.mac.parse::<MacAddr>().ok()),
-        mtu: inside.map(|interface| interface.mtu).filter(|mtu| *mtu != 0).unwrap_or(desired.mtu),
+        host_ifname: recorded.host_end.as_ref().map_or(desired.host_ifname.clone(), |interface| interface.name.clone()),
+        container_mac: container_end.and_then(|interface| interface.mac.parse::<MacAddr>().ok()),
+        mtu: container_end.map(|interface| interface.mtu).filter(|mtu| *mtu != 0).unwrap_or(desired.mtu),
         host_routes,
         ..desired
     };
@@ -102,8 +107,8 @@ fn compare_kernel(
     Ok(differences.iter().map(ToString::to_string).collect())
 }
 
-fn compare_endpoint(cx: &Context, found: &CheckReads, recorded: &Recorded) -> Vec<String> {
-    let Some(entry) = found.endpoints.iter().find(|entry| entry.value.spec.endpoint == cx.call.ifname) else {
+fn compare_endpoint(cx: &Context, objects: &CheckReads, recorded: &RecordedAttachment) -> Vec<String> {
+    let Some(entry) = objects.endpoints.iter().find(|entry| entry.value.spec.endpoint == cx.call.ifname) else {
         let name = cx.workload.key().map(|key| key.to_string()).unwrap_or_default();
         return vec![format!("WorkloadEndpoint {name}: expected to exist, found none")];
     };
@@ -119,13 +124,14 @@ fn compare_endpoint(cx: &Context, found: &CheckReads, recorded: &Recorded) -> Ve
     compare("containerID", &cx.call.container_id, &spec.container_id);
     compare("node", &cx.workload.node, &spec.node);
     compare("ipNetworks", &networks.join(", "), &spec.ip_networks.join(", "));
-    if let Some(host) = &recorded.host {
+    if let Some(host) = &recorded.host_end {
         compare("interfaceName", &host.name, &spec.interface_name);
     }
     // The annotations of a pod do not contain the MAC address (DS-80).
-    let inside = recorded.inside.as_ref().filter(|inside| !inside.mac.is_empty() && !cx.is_on_kubernetes());
-    if let Some(inside) = inside {
-        compare("mac", &inside.mac.to_lowercase(), &spec.mac);
+    let container_end =
+        recorded.container_end.as_ref().filter(|container_end| !container_end.mac.is_empty() && !cx.is_on_kubernetes());
+    if let Some(container_end) = container_end {
+        compare("mac", &container_end.mac.to_lowercase(), &spec.mac);
     }
     differences
 }
@@ -151,22 +157,22 @@ mod tests {
 
     use super::*;
 
-    fn recorded(ips: &str) -> Result<Recorded, CniError> {
+    fn recorded(ips: &str) -> Result<RecordedAttachment, CniError> {
         let text = format!(
             r#"{{"cniVersion": "1.0.0", "ips": [{ips}], "interfaces": [
                 {{"name": "br0"}}, {{"name": "net1", "sandbox": "/n", "mac": "02:00:00:00:00:01"}},
                 {{"name": "calic1"}}, {{"name": "eth0", "sandbox": "/n", "mac": "02:00:00:00:00:02"}},
                 {{"name": "bwp0"}}]}}"#
         );
-        Recorded::of(CniResult::parse(text.as_bytes(), Version::V1_0_0).unwrap(), "eth0")
+        RecordedAttachment::from_result(CniResult::parse(text.as_bytes(), Version::V1_0_0).unwrap(), "eth0")
     }
 
     #[test]
     fn results_of_other_plugins_are_ignored_by_check() {
         let ips = r#"{"address": "10.1.0.1/24", "interface": 1}, {"address": "10.65.0.1/32", "interface": 3}"#;
         let found = recorded(ips).unwrap();
-        assert_eq!(found.host.unwrap().name, "calic1");
-        assert_eq!(found.inside.unwrap().mac, "02:00:00:00:00:02");
+        assert_eq!(found.host_end.unwrap().name, "calic1");
+        assert_eq!(found.container_end.unwrap().mac, "02:00:00:00:00:02");
         assert_eq!(found.addresses, ["10.65.0.1".parse::<IpAddr>().unwrap()]);
     }
 

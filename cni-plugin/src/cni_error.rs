@@ -22,7 +22,7 @@ pub fn store_error(doing: &str, error: &StoreError) -> CniError {
 pub fn first_read_error(error: &StoreError) -> CniError {
     let (code, advice) = match error {
         StoreError::NotFound { .. } => {
-            (Code::TRY_AGAIN, "calico-node creates it at its first start; by hand: calico-ipam init")
+            (Code::TRY_AGAIN, "start calico-node or run `calico-ipam init`, which create the ClusterInformation")
         }
         StoreError::Unavailable { .. } => (Code::TRY_AGAIN, ""),
         StoreError::DiskFull { .. } => (Code::IO, ""),

@@ -16,10 +16,10 @@ use netconf::{Call, CniError, Code, Command, NetConf};
 use tokio::time::Instant;
 
 use crate::interface::InterfaceConfig;
-use crate::kubernetes;
+use crate::pod_lookup;
 
 /// The time in which a datastore must answer the first request of a DEL.
-const FIRST_ANSWER_TO_DEL: Duration = Duration::from_secs(3);
+const FIRST_RESPONSE_LIMIT_OF_DEL: Duration = Duration::from_secs(3);
 
 /// A CNI call and the connections that serve it.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Context {
     /// The configuration is invalid, the node's name is unknown, or calico-node has not started on this node.
     pub fn open(call: Box<Call>, request_timeout: Option<Duration>) -> Result<Self, CniError> {
         let node = match call.command {
-            Command::Del => known_node_name(&call.conf),
+            Command::Del => node_name_or_empty(&call.conf),
             Command::Add | Command::Status => {
                 ensure_nodename_file(&call.conf)?;
                 node_name::from_conf(&call.conf)?
@@ -59,13 +59,13 @@ impl Context {
         let datastore_config = datastore_settings::from_conf(&call.conf, request_timeout)?;
         let store = Datastore::open(&datastore_config)
             .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
-        let api = kubernetes::api_of(&call, &datastore_config)?;
+        let api = pod_lookup::open_api(&call, &datastore_config)?;
         let busy_until = match call.command {
             Command::Del => {
                 // A server that answers none of the requests ends all of them early.
-                store.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
+                store.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
                 if let KubernetesApi::Beside(api) = &api {
-                    api.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
+                    api.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
                 }
                 // A DEL cuts the traffic and records its remaining work before it waits for a busy server.
                 Instant::now()
@@ -129,13 +129,13 @@ fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
 
 /// Returns the name of the node, or an empty name if neither calico-node has written it nor the configuration has it.
 /// The kernel's host name is not used then, because it may be the name of another node.
-pub fn known_node_name(conf: &NetConf) -> String {
+pub fn node_name_or_empty(conf: &NetConf) -> String {
     if let Err(error) = ensure_nodename_file(conf) {
-        tracing::warn!(%error, "the node has the name of the configuration, if any");
+        tracing::warn!(%error, "cannot use the nodename file; using nodename of the configuration, if set");
         return conf.node.nodename.clone();
     }
     node_name::from_conf(conf).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the node has no name");
+        tracing::warn!(%error, "cannot determine the name of this node; continuing without a name");
         String::new()
     })
 }

@@ -17,15 +17,15 @@ use netconf::{CniError, Code};
 
 use crate::cni_error::store_error;
 use crate::context::Context;
-use crate::dataplane::{self, DataplaneError, Interface, Running, Suspect};
-use crate::endpoint::EndpointsOf;
+use crate::dataplane::{self, DataplaneError, RunningContainer, SuspectContainer, SuspectInterface};
+use crate::endpoint::ContainerEndpoints;
 use crate::ipam::release::{leaked, release_leaked};
 use crate::{deferred_del, reads};
 
 /// Removes interfaces, endpoints and addresses of containers that the runtime does not name. A container with a running
 /// process stays, unless the configuration permits its removal.
 pub async fn gc(cx: &Context) -> Result<(), CniError> {
-    reads::cluster(cx).await?;
+    reads::ensure_cluster_is_ready(cx).await?;
     deferred_del::replay_some(cx).await;
     deferred_del::record_identity(cx).await;
     let valid_attachments = cx.call.conf.valid_attachments.iter().flatten();
@@ -33,13 +33,13 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
 
     let node = &cx.workload.node;
     let leaked = leaked(&cx.store, &cx.call, node, &valid).await;
-    let leaked = leaked.map_err(|error| nothing_collected("the blocks", &error))?;
+    let leaked = leaked.map_err(|error| read_error("the blocks", &error))?;
     let conf = &cx.call.conf;
     if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers {
         tracing::warn!(
             containers = leaked.containers(),
-            "GC leaves the addresses of containers that cni.dev/valid-attachments does not name: which of them run is \
-             not known where a gRPC dataplane makes the interfaces; feature_control.gc_running_containers collects them"
+            "GC keeps the addresses of containers that cni.dev/valid-attachments does not name: with a gRPC dataplane \
+             the running containers are unknown; set feature_control.gc_running_containers to release the addresses"
         );
         return Ok(());
     }
@@ -48,42 +48,44 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     stale.retain(|entry| {
         is_stale(cx, entry)
             && !lists_addresses_of_another_network(&leaked, entry)
-            && (!cx.is_on_kubernetes() || leaked_of_pod(&leaked, entry))
+            && (!cx.is_on_kubernetes() || has_leaked_address(&leaked, entry))
     });
     if !stale.is_empty() {
-        let aliases = dataplane::aliases().map_err(running_unknown)?;
+        let aliases = dataplane::interface_aliases().map_err(interfaces_unreadable)?;
         stale.retain(|entry| !is_of_another_network(cx, &aliases, entry));
     }
-    let interfaces = dataplane::interfaces(&suspects(cx, &valid, &leaked, &stale)).map_err(running_unknown)?;
+    let interfaces =
+        dataplane::suspect_interfaces(&suspects(cx, &valid, &leaked, &stale)).map_err(interfaces_unreadable)?;
     let running = match conf.feature_control.gc_running_containers {
         true => Vec::new(),
-        false => dataplane::running(&interfaces).map_err(running_unknown)?,
+        false => dataplane::running_containers(&interfaces).map_err(interfaces_unreadable)?,
     };
     let mut failures = Vec::new();
-    let mut staying: BTreeSet<String> = running.iter().map(|running| running.container_id.clone()).collect();
+    let mut kept: BTreeSet<String> = running.iter().map(|running| running.container_id.clone()).collect();
     // As in DEL, an address is not released while an interface uses it.
     for interface in interfaces {
-        let Interface { container_id, ifname, .. } = interface.clone();
-        if !staying.contains(&container_id)
+        let SuspectInterface { container_id, ifname, .. } = interface.clone();
+        if !kept.contains(&container_id)
             && let Err(error) = interface.remove()
         {
             failures.push(format!(
-                "remove interface {ifname} of container {container_id}, which keeps its addresses and its endpoint: \
+                "cannot remove interface {ifname} of container {container_id}, whose addresses and endpoint stay: \
                  {error}"
             ));
-            staying.insert(container_id);
+            kept.insert(container_id);
         }
     }
-    stale.retain(|entry| !staying.contains(&entry.value.spec.container_id));
+    stale.retain(|entry| !kept.contains(&entry.value.spec.container_id));
     // An address is not released while an endpoint lists it either.
     for entry in stale {
-        if let Err(error) = endpoints_of(cx, &entry).give_up().await {
-            failures.push(format!("delete WorkloadEndpoint {}: {error}", entry.key));
-            staying.insert(entry.value.spec.container_id);
+        if let Err(error) = endpoints_of(cx, &entry).delete_own().await {
+            failures
+                .push(format!("cannot delete WorkloadEndpoint {}, whose addresses stay allocated: {error}", entry.key));
+            kept.insert(entry.value.spec.container_id);
         }
     }
-    failures.extend(release_leaked(&cx.store, &cx.call, node, leaked, valid, &staying).await);
-    failures.extend(running.iter().map(|running| left(cx, running)));
+    failures.extend(release_leaked(&cx.store, &cx.call, node, leaked, valid, &kept).await);
+    failures.extend(running.iter().map(|running| report_running(cx, running)));
     match failures.first() {
         None => Ok(()),
         Some(first) => Err(CniError::new(Code::TRY_AGAIN, format!("garbage collection is incomplete: {first}"))
@@ -148,7 +150,7 @@ fn lists_addresses_of_another_network(leaked: &LeakedAddresses, entry: &Entry<Wo
 
 /// Returns true if the container in a pod's annotation has a leaked address that is allocated to this pod. The
 /// annotation alone proves nothing, because a tenant can write it.
-fn leaked_of_pod(leaked: &LeakedAddresses, entry: &Entry<WorkloadEndpoint>) -> bool {
+fn has_leaked_address(leaked: &LeakedAddresses, entry: &Entry<WorkloadEndpoint>) -> bool {
     let names = (entry.key.namespace.as_deref().unwrap_or_default(), entry.value.spec.pod.as_str());
     leaked.held().any(|(container, address)| {
         let pod = address.pod.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
@@ -156,13 +158,13 @@ fn leaked_of_pod(leaked: &LeakedAddresses, entry: &Entry<WorkloadEndpoint>) -> b
     })
 }
 
-fn running_unknown(error: DataplaneError) -> CniError {
-    nothing_collected("the interfaces of this node", &error)
+fn interfaces_unreadable(error: DataplaneError) -> CniError {
+    read_error("the interfaces of this node", &error)
 }
 
-fn nothing_collected(unknown: &str, error: &dyn fmt::Display) -> CniError {
-    let words = format!("nothing is collected, as {unknown} cannot be read: {error}; the next GC tries again");
-    CniError::new(Code::TRY_AGAIN, words)
+fn read_error(object: &str, error: &dyn fmt::Display) -> CniError {
+    let text = format!("garbage collection released nothing: cannot read {object}: {error}; the next GC retries");
+    CniError::new(Code::TRY_AGAIN, text)
 }
 
 /// Returns the containers whose network is to be removed, with their addresses.
@@ -171,12 +173,12 @@ fn suspects(
     valid: &BTreeSet<String>,
     leaked: &LeakedAddresses,
     stale: &[Entry<WorkloadEndpoint>],
-) -> Vec<Suspect> {
+) -> Vec<SuspectContainer> {
     let network = &cx.call.conf.name;
-    let mut suspects = BTreeMap::<String, Suspect>::new();
+    let mut suspects = BTreeMap::<String, SuspectContainer>::new();
     for (container, address) in leaked.held() {
         let suspect = suspects.entry(container.to_owned()).or_default();
-        suspect.held.push(address.ip);
+        suspect.allocated.push(address.ip);
         suspect.aliases.push(match &address.pod {
             Some((namespace, name)) => InterfaceAlias::for_pod(network, namespace, name, container),
             None => InterfaceAlias::for_container(container),
@@ -190,12 +192,12 @@ fn suspects(
             suspect.listed.extend(entry.value.spec.host_link().1);
         }
     }
-    let named = |(container_id, suspect): (String, Suspect)| {
-        let is_named = valid.contains(&container_id);
-        let is_elsewhere = leaked.may_hold_elsewhere(&container_id);
-        Suspect { container_id, is_named, is_elsewhere, ..suspect }
+    let with_conditions = |(container_id, suspect): (String, SuspectContainer)| {
+        let has_valid_attachment = valid.contains(&container_id);
+        let may_have_other_network = leaked.may_hold_elsewhere(&container_id);
+        SuspectContainer { container_id, has_valid_attachment, may_have_other_network, ..suspect }
     };
-    suspects.into_iter().map(named).collect()
+    suspects.into_iter().map(with_conditions).collect()
 }
 
 /// Returns the alias that the interface of an endpoint has if it belongs to this network.
@@ -209,30 +211,31 @@ fn own_alias(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> InterfaceAlias {
 }
 
 /// Logs that a container stays, and returns the text for the error.
-fn left(cx: &Context, running: &Running) -> String {
-    let Running { container_id, ifname, process } = running;
+fn report_running(cx: &Context, running: &RunningContainer) -> String {
+    let RunningContainer { container_id, ifname, process } = running;
     let network = &cx.call.conf.name;
-    let words = format!(
-        "container {container_id} is not in cni.dev/valid-attachments and runs: interface {ifname} has carrier, and \
-         process {process} is in its network namespace. It is left alone. If another runtime uses network {network}, \
-         name the networks differently; feature_control.gc_running_containers takes its network nevertheless"
+    let text = format!(
+        "container {container_id} is not in cni.dev/valid-attachments but runs: interface {ifname} has carrier, and \
+         process {process} is in its network namespace. GC keeps the container's network. If another runtime uses \
+         network {network}, rename one of the networks; feature_control.gc_running_containers permits GC to remove \
+         the network of a running container"
     );
-    tracing::warn!("{words}");
-    words
+    tracing::warn!("{text}");
+    text
 }
 
 /// Returns the endpoint for the removal of its addresses, which only happens while it belongs to the stale container.
-fn endpoints_of<'s>(cx: &'s Context, entry: &Entry<WorkloadEndpoint>) -> EndpointsOf<'s, Datastore> {
+fn endpoints_of<'s>(cx: &'s Context, entry: &Entry<WorkloadEndpoint>) -> ContainerEndpoints<'s, Datastore> {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.clone().unwrap_or_default();
     let pod = PodFacts { namespace, name: spec.pod.clone(), ..PodFacts::default() };
-    let facts = EndpointFacts {
+    let workload = EndpointFacts {
         node: spec.node.clone(),
         container_id: spec.container_id.clone(),
         endpoint: String::new(),
         orchestrator: Orchestrator::Kubernetes(pod),
     };
     // The pod has to be read: the endpoint lacks some of its properties.
-    let known = (!cx.is_on_kubernetes()).then(|| vec![entry.clone().into()]);
-    EndpointsOf::new(&cx.store, facts).known(known)
+    let listings = (!cx.is_on_kubernetes()).then(|| vec![entry.clone().into()]);
+    ContainerEndpoints::new(&cx.store, workload).with_listings(listings)
 }

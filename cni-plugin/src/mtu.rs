@@ -20,7 +20,7 @@ const REREAD_PAUSE: Duration = Duration::from_millis(10);
 pub enum MtuError {
     /// `require_mtu_file` is set and Felix has not written the file.
     #[error(
-        "failed to read MTU file {0}: it does not exist; calico-node writes it, or set \"require_mtu_file\": false"
+        "failed to read MTU file {0}: the file does not exist; start calico-node, or set \"require_mtu_file\": false"
     )]
     Missing(PathBuf),
     /// The file exists but cannot be read.
@@ -55,7 +55,7 @@ fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuErr
         Ok(Some(mtu)) => Ok(mtu),
         Ok(None) => Ok(configured),
         Err(error) if configured != 0 => {
-            tracing::warn!(%error, "using the configured MTU");
+            tracing::warn!(%error, "cannot read the MTU file; using the configured MTU");
             Ok(configured)
         }
         Err(error) => Err(error),

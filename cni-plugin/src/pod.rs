@@ -9,14 +9,14 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// A pod and its namespace.
 #[derive(Debug, Clone)]
-pub struct Described {
+pub struct PodWithNamespace {
     /// The pod.
     pub pod: Pod,
     /// Its namespace; the name is empty if the namespace no longer exists.
     pub namespace: Namespace,
 }
 
-impl Described {
+impl PodWithNamespace {
     /// Fails unless the pod is the one that the runtime requests, is assigned to a node, and has an existing namespace.
     pub fn ensure_is_pod_of(&self, call: &Call) -> Result<(), CniError> {
         let meta = &self.pod.metadata;
@@ -26,13 +26,13 @@ impl Described {
         if self.pod.spec.node_name.is_empty() {
             // Upstream's text. The name of the WorkloadEndpoint contains the name of the node.
             return Err(CniError::new(Code::TRY_AGAIN, "error with field node (field should be assigned)")
-                .with_details(format!("pod {}/{} is on no node yet", meta.namespace, meta.name)));
+                .with_details(format!("pod {}/{} is not assigned to a node yet", meta.namespace, meta.name)));
         }
         match call.args.pod().and_then(|pod| pod.uid) {
             Some(uid) if uid != meta.uid && !meta.annotations.contains_key(MIRROR) => {
-                let msg = format!("pod {}/{} is not the one to network any more", meta.namespace, meta.name);
+                let msg = format!("pod {}/{} is not the pod of this call", meta.namespace, meta.name);
                 Err(CniError::new(Code::TRY_AGAIN, msg).with_details(format!(
-                    "its uid is {}, and K8S_POD_UID in CNI_ARGS is {uid}: that pod was deleted, and made anew since",
+                    "the pod has uid {}, and K8S_POD_UID in CNI_ARGS is {uid}: the pod was deleted and created again",
                     meta.uid
                 )))
             }
@@ -59,7 +59,7 @@ mod tests {
         for (part, fields) in pod.as_object().unwrap() {
             whole[part].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         }
-        let described = Described {
+        let described = PodWithNamespace {
             pod: serde_json::from_value(whole).unwrap(),
             namespace: serde_json::from_value(json!({"metadata": namespace})).unwrap(),
         };

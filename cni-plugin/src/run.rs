@@ -41,7 +41,7 @@ fn serve(call: Box<Call>, mut timings: Timings) -> ! {
     timings.stage("parse");
     let (version, command) = (call.version, call.command);
     process::run(async move {
-        operate(call, timings).await.map_err(|error| {
+        run_verb(call, timings).await.map_err(|error| {
             tracing::error!(%error, "{} failed", command.as_str());
             CallError { version: Some(version), ..error.into() }
         })
@@ -49,7 +49,7 @@ fn serve(call: Box<Call>, mut timings: Timings) -> ! {
 }
 
 /// Runs one verb, and returns the text for stdout.
-async fn operate(call: Box<Call>, timings: Timings) -> Result<String, CniError> {
+async fn run_verb(call: Box<Call>, timings: Timings) -> Result<String, CniError> {
     let (result_version, command) = (call.result_version(), call.command);
     let request_timeout = (command == Command::Status).then_some(status::DEADLINE);
     let cx = match (Context::open(call, request_timeout), command) {
@@ -58,7 +58,7 @@ async fn operate(call: Box<Call>, timings: Timings) -> Result<String, CniError> 
     };
     // Dropping it would only cost time: the process ends with the verb.
     let (cx, mut timings) = (ManuallyDrop::new(cx), timings);
-    let printed = match command {
+    let output = match command {
         Command::Add => add::add(&cx, &mut timings).await.and_then(|result| result.to_json(result_version)),
         Command::Del => del::del(&cx, &mut timings).await.map(|()| String::new()),
         Command::Check => check::check(&cx, &mut timings).await.map(|()| String::new()),
@@ -67,7 +67,7 @@ async fn operate(call: Box<Call>, timings: Timings) -> Result<String, CniError> 
         Command::Version => Ok(String::new()),
     };
     timings.report(command.as_str(), cx.store.requests() + cx.api.requests());
-    printed
+    output
 }
 
 /// Tests that the datastore of the configuration on stdin is reachable and ready (`-t`). Every failure has code 100, as

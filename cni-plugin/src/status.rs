@@ -15,22 +15,23 @@ pub const DEADLINE: Duration = Duration::from_secs(2);
 /// Succeeds only if an ADD could be served. A busy API server is no failure, because an ADD waits for it. Every failure
 /// has code 50.
 pub async fn status(cx: &Context) -> Result<(), CniError> {
-    let until = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + DEADLINE;
     mtu::of_interface(&cx.call.conf.interface)
         .map_err(|error| not_available(&CniError::internal(error.to_string())))?;
     let request = ipam::request(&cx.call, &cx.workload.node, None);
-    let inputs = timeout_at(until, reads::for_status(cx, request.as_ref())).await.unwrap_or_else(|_| Err(too_slow(cx)));
+    let inputs =
+        timeout_at(deadline, reads::for_status(cx, request.as_ref())).await.unwrap_or_else(|_| Err(timeout_error(cx)));
     let ready = inputs.and_then(|inputs| match request.as_ref().zip(inputs.as_ref()) {
         Some((request, inputs)) => cni::status_of(request, inputs),
         None => ipam::status_of_plugin(&cx.call, DEADLINE),
     });
     busy_server::status(ready, &cx.store, &cx.api).map_err(|error| not_available(&error))?;
     // Deferred DELs that are not replayed in the remaining time are left to the next call.
-    let _ = timeout_at(until, deferred_del::replay_some(cx)).await;
+    let _ = timeout_at(deadline, deferred_del::replay_some(cx)).await;
     Ok(())
 }
 
-fn too_slow(cx: &Context) -> CniError {
+fn timeout_error(cx: &Context) -> CniError {
     CniError::internal(format!("datastore {} took more than {} s", cx.datastore_name(), DEADLINE.as_secs()))
 }
 

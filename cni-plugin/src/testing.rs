@@ -19,7 +19,7 @@ use crate::context::Context;
 /// The environment variable of the copy of a test that runs with an empty /run.
 const WITH_EMPTY_RUN: &str = "CNI_PLUGIN_TESTS_WITH_EMPTY_RUN";
 /// The number of times that all tasks run before the clock advances. Every task waits for the clock after fewer turns.
-const TURNS_OF_A_SECOND: usize = 2000;
+const YIELDS_PER_SECOND: usize = 2000;
 
 /// A clock that only `advance` moves. tokio advances a paused clock when all tasks wait, even for the network, unless a
 /// thread of the blocking pool is running.
@@ -36,7 +36,7 @@ impl Clock {
     pub(crate) async fn run_until<T>(&self, work: impl Future<Output = T>) -> T {
         let running = async {
             loop {
-                for _ in 0..TURNS_OF_A_SECOND {
+                for _ in 0..YIELDS_PER_SECOND {
                     yield_now().await;
                 }
                 advance(Duration::from_secs(1)).await;
@@ -44,7 +44,7 @@ impl Clock {
         };
         tokio::select! {
             biased;
-            done = work => done,
+            output = work => output,
             () = running => unreachable!("the clock runs for ever"),
         }
     }
@@ -93,8 +93,8 @@ pub(crate) fn has_empty_run() -> bool {
     let mut unshare = Process::new("unshare");
     unshare.args(["--map-root-user", "--mount", "sh", "-c", script]).arg(std::env::current_exe().unwrap());
     let outcome = unshare.args(["--exact", test, "--nocapture"]).env(WITH_EMPTY_RUN, "1").output().unwrap();
-    let told = [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(outcome.status.success() && told[0].contains("1 passed"), "{told:#?}");
+    let output = [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(outcome.status.success() && output[0].contains("1 passed"), "{output:#?}");
     false
 }
 

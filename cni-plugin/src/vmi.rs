@@ -33,14 +33,14 @@ pub async fn release_deferred<L: Listings>(
 ) -> Result<(), CniError> {
     let (namespace, endpoint) = &pending_del.endpoint;
     let ids = EndpointIdentifiers::parse(endpoint).unwrap_or_default();
-    let Some(vmi) = vmi_of(store, api, &ids.pod, pending_del).await? else { return Ok(()) };
+    let Some(vmi) = detect_vmi(store, api, &ids.pod, pending_del).await? else { return Ok(()) };
     let handle = HandleId::for_machine(&pending_del.network, namespace, &vmi.instance);
     let _releasing = Releasing::here();
-    let left = release_ownership(store, &SystemClock::start(), &handle, &vmi, &pending_del.node, listings).await;
-    left.map_err(|error| cni_error(&error))
+    let released = release_ownership(store, &SystemClock::start(), &handle, &vmi, &pending_del.node, listings).await;
+    released.map_err(|error| cni_error(&error))
 }
 
-async fn vmi_of(
+async fn detect_vmi(
     store: &Datastore,
     api: &Datastore,
     pod: &str,
@@ -49,7 +49,8 @@ async fn vmi_of(
     // The recorded endpoint name contains a placeholder if the name of the node was unknown to the DEL.
     let key = pending_del.attachment().key().map_err(|error| naming_error(&error))?;
     let namespace = &pending_del.endpoint.0;
-    let unreadable = |error: StoreError| store_error("read what a virtual machine's pod left", &error);
+    let unreadable =
+        |error: StoreError| store_error(&format!("read pod {namespace}/{pod} of a virtual machine"), &error);
     match store.get::<WorkloadEndpoint>(&key).await {
         Ok(entry)
             if !endpoint::is_of_container(&entry.value, &pending_del.container_id, Some(&pending_del.pod_uid)) =>

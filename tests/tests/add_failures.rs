@@ -220,7 +220,12 @@ fn each_log_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_
         let told: [(&str, &Value, i32, &[&str]); 4] = [
             ("ADD", &refused, 1, &["ADD failed error="]),
             ("ADD", &conf, 0, &["assigned addresses addresses=\"10.65.", "interface is up", "endpoint is stored"]),
-            ("DEL", &conf, 0, &["interface is gone", "deleted the endpoint", "released addresses addresses=\"10.65."]),
+            (
+                "DEL",
+                &conf,
+                0,
+                &["deleted the interface", "deleted the endpoint", "released addresses addresses=\"10.65."],
+            ),
             ("ADD", &unreadable, 1, &["ADD is refused error="]),
         ];
         for (verb, conf, exit, words) in told {

@@ -98,16 +98,16 @@ faults! {
 fn replay_killed_at_each_request_leaves_no_free_address_in_an_endpoint() {
     on_etcd(|faulty| {
         faulty.conf["cniVersion"] = json!("1.1.0");
-        let owed = |faulty: &mut Faulty<'_>| {
+        let pod_with_deferred_del = |faulty: &mut Faulty<'_>| {
             let pod = faulty.pod();
             faulty.run("ADD", &pod);
             faulty.proxy.go_away();
             faulty.call("DEL", &pod).run().unwrap().success();
             pod
         };
-        let pod = owed(faulty);
+        let pod = pod_with_deferred_del(faulty);
         for point in points(faulty.requests("STATUS", &pod)) {
-            let pod = owed(faulty);
+            let pod = pod_with_deferred_del(faulty);
             faulty.faulted("STATUS", &pod, point, Fault::Kill);
             assert!(faulty.proxy.fired(), "{point:?} was not reached");
             faulty.run("STATUS", &pod);

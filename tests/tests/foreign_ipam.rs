@@ -185,7 +185,7 @@ fn gc_skips_the_ipam_plugin_while_a_container_is_kept() {
         conf["cni.dev/valid-attachments"] = json!([]);
         let gc = fake.cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(conf.to_string());
         let error = gc.env("CNI_PATH", fake.dir.as_os_str()).run().unwrap().error();
-        let left_out = format!("is left out, as these containers stay: {}", fake.pod.container_id);
+        let left_out = format!("is skipped, because these containers keep their addresses: {}", fake.pod.container_id);
         assert!(error.details.contains(ifname) && error.details.contains(&left_out), "{error:?}");
         assert_eq!((fake.calls().len(), fake.cluster.endpoints().len()), (1, 1));
     });

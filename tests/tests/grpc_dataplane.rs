@@ -256,7 +256,7 @@ fn add_without_a_grpc_response_keeps_the_addresses_until_del(cluster: &Cluster<'
     let conf = fake.conf(cluster);
     let pod = cluster.pod(1);
     let refused = || cluster.verb("ADD", &pod, &conf).run().unwrap().error();
-    let kept = "failed while setting up the interface; the interface may be there, DEL will release its addresses";
+    let kept = "failed while setting up the interface; the interface may exist; DEL will release its addresses";
     // The server may still create the interface after the plugin stopped waiting.
     fake.script(|script| script.loses_answer = true);
     let error = refused();

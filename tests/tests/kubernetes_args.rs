@@ -154,7 +154,7 @@ fn kubernetes_policy_without_a_kubeconfig_is_refused(cluster: &Cluster<'_>) {
     let pod = cluster.pod(1);
     let before = cluster.state();
     let error = verb(cluster, "ADD", &pod, &conf, ARGS).run().unwrap().error();
-    assert!(error.msg.contains("Kubernetes API about pod default/nginx"), "{error:?}");
+    assert!(error.msg.contains("Kubernetes API for pod default/nginx"), "{error:?}");
     assert!(error.msg.contains("set kubernetes.kubeconfig"), "{error:?}");
     assert_eq!(cluster.state(), before);
 }

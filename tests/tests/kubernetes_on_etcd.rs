@@ -219,7 +219,7 @@ fn add_without_pod_data_from_the_api_fails_without_a_leak(lab: &mut Lab<'_>) {
     // An account without permissions.
     let stranger = lab.api.service_account(NAMESPACE, "stranger").unwrap();
     let error = lab.refused(&pod, &lab.conf(json!({ "type": "k8s" }), json!({ "kubeconfig": stranger.kubeconfig })));
-    assert!(error.msg.contains("Kubernetes API about pod suite/web-1"), "{error:?}");
+    assert!(error.msg.contains("Kubernetes API for pod suite/web-1"), "{error:?}");
     assert!(error.msg.contains("stranger"), "{error:?}");
 
     // A configuration without access to an API server.

@@ -15,12 +15,12 @@ use crate::timings::Timings;
 
 /// The number of times that other tasks run before the creation of the interface blocks this thread, so that the
 /// request of the write is sent first.
-const TURNS_TO_SEND: usize = 8;
+const YIELDS_BEFORE_CREATE: usize = 8;
 
-pub(super) const ATTACHING: &str = "setting up the interface";
+pub(super) const ATTACH_STEP: &str = "setting up the interface";
 
 /// A failure to create the interface or to write the endpoint.
-pub(super) enum Failure {
+pub(super) enum AttachFailure {
     /// The host has a route to an address that IPAM chose. The addresses are still allocated to the container.
     Busy {
         /// The route.
@@ -39,15 +39,15 @@ pub(super) async fn attach_and_record(
     timings: &mut Timings,
     assigned: &AssignedAddresses,
     write: EndpointWrite,
-) -> Result<(CreatedInterface, WorkloadEndpoint), Failure> {
-    let Attachment { cx, request, netns, before } = attachment;
+) -> Result<(CreatedInterface, WorkloadEndpoint), AttachFailure> {
+    let Attachment { cx, request, netns, prior } = attachment;
     let endpoint = write.endpoint.clone();
     let new = NewInterface {
         assigned,
         endpoint: &endpoint,
         pod_annotations: &request.pod_annotations,
         mac: request.annotations.mac,
-        before: *before,
+        prior: *prior,
         has_vmi: request.vmi.is_some(),
     };
     let create = || interface::create(attachment.interface(), netns.as_ref(), new);
@@ -56,7 +56,7 @@ pub(super) async fn attach_and_record(
     // must not be written either.
     let (created, written) = if cx.is_on_kubernetes() && netns.is_some() {
         let create_meanwhile = async {
-            for _ in 0..TURNS_TO_SEND {
+            for _ in 0..YIELDS_BEFORE_CREATE {
                 yield_now().await;
             }
             create().await
@@ -86,7 +86,7 @@ pub(super) async fn attach_and_record(
     match written {
         Ok(endpoint) => Ok((created, endpoint)),
         Err(failure) => {
-            Err(Failure::Other(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await))
+            Err(AttachFailure::Other(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await))
         }
     }
 }
@@ -97,16 +97,16 @@ async fn after_failed_create(
     assigned: &AssignedAddresses,
     error: CreateError,
     written: Result<Option<WorkloadEndpoint>, WriteFailure>,
-) -> Failure {
-    Failure::Other(match (error, written) {
+) -> AttachFailure {
+    AttachFailure::Other(match (error, written) {
         (CreateError::BusyRoute(route), Ok(written)) if assigned.is_replaceable => {
-            return Failure::Busy { route, written: written.map(Box::new) };
+            return AttachFailure::Busy { route, written: written.map(Box::new) };
         }
-        (CreateError::Unknown(error), _) => keep_for_del(ATTACHING, "interface", error),
-        (error, Err(WriteFailure { perhaps_written: true, .. })) => {
-            keep_for_del(ATTACHING, "WorkloadEndpoint", error.into())
+        (CreateError::Unknown(error), _) => keep_for_del(ATTACH_STEP, "interface", error),
+        (error, Err(WriteFailure { may_be_written: true, .. })) => {
+            keep_for_del(ATTACH_STEP, "WorkloadEndpoint", error.into())
         }
-        (error, _) => give_back(attachment, assigned, ATTACHING, error.into()).await,
+        (error, _) => unassign_after_failure(attachment, assigned, ATTACH_STEP, error.into()).await,
     })
 }
 
@@ -126,42 +126,42 @@ async fn after_failed_write(
 ) -> CniError {
     const STEP: &str = "writing the WorkloadEndpoint";
     let removed = created.remove(attachment.interface()).await;
-    let error = with_removal(failure.error, &removed);
-    if failure.perhaps_written {
+    let error = with_removal_outcome(failure.error, &removed);
+    if failure.may_be_written {
         return keep_for_del(STEP, "WorkloadEndpoint", error);
     }
     if removed.is_err() {
         return keep_for_del(STEP, "interface", error);
     }
-    give_back(attachment, assigned, STEP, error).await
+    unassign_after_failure(attachment, assigned, STEP, error).await
 }
 
-/// Returns the error of an ADD whose interface or endpoint (`what`) may still exist. The addresses stay allocated,
+/// Returns the error of an ADD whose interface or endpoint (`object`) may still exist. The addresses stay allocated,
 /// because another pod must not get them while the endpoint lists them or the interface uses them.
-fn keep_for_del(step: &str, what: &str, error: CniError) -> CniError {
-    with_detail(error, &format!("failed while {step}; the {what} may be there, DEL will release its addresses"))
+fn keep_for_del(step: &str, object: &str, error: CniError) -> CniError {
+    with_detail(error, &format!("failed while {step}; the {object} may exist; DEL will release its addresses"))
 }
 
 /// Returns the error of an ADD after the removal of its interface.
-pub(super) fn with_removal(error: CniError, removed: &Result<(), CniError>) -> CniError {
+pub(super) fn with_removal_outcome(error: CniError, removed: &Result<(), CniError>) -> CniError {
     match removed {
         Ok(()) => error,
-        Err(left) => with_detail(error, &format!("the interface could not be removed: {left}")),
+        Err(removal) => with_detail(error, &format!("the interface could not be removed: {removal}")),
     }
 }
 
 /// Deletes the endpoint, if it was written, then releases the addresses, and returns the error of the ADD.
-pub(super) async fn give_back(
+pub(super) async fn unassign_after_failure(
     attachment: &Attachment<'_>,
     assigned: &AssignedAddresses,
     step: &str,
     error: CniError,
 ) -> CniError {
     let Attachment { cx, request, .. } = attachment;
-    let outcome = match ipam::give_back(&cx.store, &cx.call, &request.workload, assigned).await {
+    let outcome = match ipam::unassign(&cx.store, &cx.call, &request.workload, assigned).await {
         Ok(()) => format!("failed while {step}; the addresses were released"),
-        Err(left) => {
-            format!("failed while {step}; the addresses could not be released ({left}); DEL will release them")
+        Err(error) => {
+            format!("failed while {step}; the addresses could not be released ({error}); DEL will release them")
         }
     };
     with_detail(error, &outcome)

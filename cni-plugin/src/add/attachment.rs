@@ -8,8 +8,8 @@ use netconf::CniError;
 
 use crate::cni_error::naming_error;
 use crate::context::Context;
-use crate::dataplane::{Before, NetnsFd};
-use crate::endpoint::{self, Existing};
+use crate::dataplane::{NetnsFd, PriorInterface};
+use crate::endpoint::{self, ExistingEndpoint};
 use crate::interface::InterfaceConfig;
 use crate::reads::WorkloadRequest;
 
@@ -22,7 +22,7 @@ pub(super) struct Attachment<'c> {
     /// then fails.
     pub(super) netns: Option<NetnsFd>,
     /// The interface that had the name of the host interface before this ADD.
-    pub(super) before: Before,
+    pub(super) prior: PriorInterface,
 }
 
 impl<'c> Attachment<'c> {
@@ -35,7 +35,7 @@ impl<'c> Attachment<'c> {
     /// cannot be written, before the interface is created.
     pub(super) fn desired_endpoint(
         &self,
-        existing: Option<&Existing>,
+        existing: Option<&ExistingEndpoint>,
         addresses: &[IpAddr],
     ) -> Result<WorkloadEndpoint, CniError> {
         let WorkloadRequest { workload, annotations, .. } = self.request;

@@ -14,21 +14,21 @@ use libcalico::ipam::ReleaseRequest;
 use libcalico::net::IpVersion;
 use netconf::{CniError, CniResult};
 
-use super::attach_and_record::{ATTACHING, Failure, attach_and_record, give_back};
+use super::attach_and_record::{ATTACH_STEP, AttachFailure, attach_and_record, unassign_after_failure};
 use super::attachment::Attachment;
 use crate::cni_error::store_error;
 use crate::dataplane::BusyRoute;
-use crate::endpoint::{EndpointWrite, Existing};
+use crate::endpoint::{EndpointWrite, ExistingEndpoint};
 use crate::interface::CreatedInterface;
 use crate::interface::existing::ensure_not_overtaken;
-use crate::ipam::{AssignedAddresses, with_addresses};
+use crate::ipam::{AssignedAddresses, ensure_has_addresses};
 use crate::timings::Timings;
 
 /// The maximum number of addresses of one family that an ADD tries.
-const TRIES: usize = 3;
+const MAX_ADDRESSES: usize = 3;
 
-const WAY_OUT: &str =
-    "`calico doctor` names the routes; remove those that nobody uses, or reserve the addresses with an IPReservation";
+const ADVICE: &str =
+    "list the routes with `calico doctor`; remove unused routes, or reserve the addresses with an IPReservation";
 
 /// Creates the interface and writes the endpoint with the addresses of `assigned`. If the host has a route to an
 /// address that `calico-ipam` chose, another address replaces the busy one. Busy addresses are released after the
@@ -39,17 +39,19 @@ pub(super) async fn attach(
     attachment: &Attachment<'_>,
     timings: &mut Timings,
     mut assigned: AssignedAddresses,
-    mut existing: Option<Existing>,
+    mut existing: Option<ExistingEndpoint>,
     profile: Option<Profile>,
 ) -> Result<(CreatedInterface, WorkloadEndpoint, CniResult), CniError> {
     loop {
-        if let Err(error) = ensure_not_overtaken(attachment.interface(), attachment.before, attachment.netns.as_ref()) {
-            return Err(Box::pin(give_back(attachment, &assigned, ATTACHING, error)).await);
+        if let Err(error) = ensure_not_overtaken(attachment.interface(), attachment.prior, attachment.netns.as_ref()) {
+            return Err(Box::pin(unassign_after_failure(attachment, &assigned, ATTACH_STEP, error)).await);
         }
         let endpoint = match attachment.desired_endpoint(existing.as_ref(), &assigned.addresses) {
             Ok(endpoint) => endpoint,
             Err(error) => {
-                return Err(Box::pin(give_back(attachment, &assigned, "describing the endpoint", error)).await);
+                return Err(
+                    Box::pin(unassign_after_failure(attachment, &assigned, "describing the endpoint", error)).await
+                );
             }
         };
         let write = EndpointWrite { endpoint, existing: existing.clone(), profile: profile.clone() };
@@ -58,14 +60,14 @@ pub(super) async fn attach(
                 Box::pin(release_unused(&attachment.cx.store, &assigned)).await;
                 return Ok((created, endpoint, assigned.result));
             }
-            Err(Failure::Busy { route, written }) => {
+            Err(AttachFailure::Busy { route, written }) => {
                 // The next write replaces this endpoint.
                 if let (Some(existing), Some(written)) = (&mut existing, written) {
                     existing.value = *written;
                 }
                 Box::pin(replace(attachment, &mut assigned, route)).await?;
             }
-            Err(Failure::Other(error)) => return Err(error),
+            Err(AttachFailure::Other(error)) => return Err(error),
         }
     }
 }
@@ -84,39 +86,39 @@ async fn replace(
         busy::note(file, route.address, &route.route, SystemClock::start().now());
     }
     assigned.busy.push(route.clone());
-    let cause = if tried < TRIES {
+    let cause = if tried < MAX_ADDRESSES {
         tracing::warn!(
             address = %route.address, route = route.route,
-            "the host has a route to the address that IPAM chose; asking for another"
+            "the host has a route to the address that IPAM chose; assigning another address"
         );
-        match choose_another(&attachment.cx.store, assigned, route.address).await {
+        match assign_replacement(&attachment.cx.store, assigned, route.address).await {
             Ok(()) => return Ok(()),
             Err(error) => Some(error),
         }
     } else {
         None
     };
-    let error = none_left(&assigned.busy, cause);
-    Err(give_back(attachment, assigned, ATTACHING, error).await)
+    let error = no_address_error(&assigned.busy, cause);
+    Err(unassign_after_failure(attachment, assigned, ATTACH_STEP, error).await)
 }
 
 /// Returns the error that names all routes. `cause` is the error of IPAM for the request for another address.
-fn none_left(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
+fn no_address_error(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
     let msg = busy.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     let Some(cause) = cause else {
-        let details = format!("{} addresses were tried; {WAY_OUT}", busy.len());
+        let details = format!("{} addresses were tried; {ADVICE}", busy.len());
         return CniError::internal(msg).with_details(details);
     };
-    let mut details = format!("IPAM gave no other address: {}", cause.msg);
+    let mut details = format!("IPAM assigned no other address: {}", cause.msg);
     if !cause.details.is_empty() {
         _ = write!(details, " ({})", cause.details);
     }
-    CniError::new(cause.code, msg).with_details(format!("{details}; {WAY_OUT}"))
+    CniError::new(cause.code, msg).with_details(format!("{details}; {ADVICE}"))
 }
 
 /// Replaces the busy address by another address of the same family. The busy address stays allocated to the container
 /// until [`release_unused`], and the next ADDs on the node skip it. After an error `assigned` still contains it.
-async fn choose_another(store: &Datastore, assigned: &mut AssignedAddresses, ip: IpAddr) -> Result<(), CniError> {
+async fn assign_replacement(store: &Datastore, assigned: &mut AssignedAddresses, ip: IpAddr) -> Result<(), CniError> {
     let clock = SystemClock::start();
     let Some(request) = &assigned.request else { return Err(CniError::internal("the address was not chosen by IPAM")) };
     let version = IpVersion::of(ip);
@@ -128,8 +130,8 @@ async fn choose_another(store: &Datastore, assigned: &mut AssignedAddresses, ip:
         ..(**request).clone()
     };
     let inputs = AllocationInputs::read(store, &request.inputs_query()).await;
-    let inputs = inputs.map_err(|error| store_error("read what is needed to assign an address", &error))?;
-    let other = with_addresses(cni::add(store, &clock, &request, inputs, None).await?.result)?;
+    let inputs = inputs.map_err(|error| store_error("read the objects needed to assign an address", &error))?;
+    let other = ensure_has_addresses(cni::add(store, &clock, &request, inputs, None).await?.result)?;
     assigned.replace(ip, &other);
     Ok(())
 }

@@ -23,7 +23,7 @@ use netconf::{CniError, CniResult};
 
 use self::attachment::Attachment;
 use crate::context::Context;
-use crate::dataplane::{Before, Occupant};
+use crate::dataplane::{ExistingInterface, PriorInterface};
 use crate::interface::{self, InterfaceConfig, existing};
 use crate::reads::{self, AddReads};
 use crate::timings::Timings;
@@ -37,24 +37,24 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     Box::pin(readiness::wait_for_gates(cx)).await?;
 
     let request = ipam::request(&cx.call, &cx.workload.node, None);
-    let occupant = existing::find(cx.interface(), Before::Unknown, netns.as_ref())?;
+    let existing_interface = existing::find(cx.interface(), PriorInterface::Unknown, netns.as_ref())?;
     // The prefetch writes, so an ADD that may still be refused must not prefetch.
-    let may_be_refused = matches!(occupant, Occupant::Holder(_));
+    let may_be_refused = matches!(existing_interface, ExistingInterface::Conflicting(_));
     let prefetch = request.as_ref().filter(|_| !may_be_refused).and_then(|request| request.prefetch(&cx.store));
     let AddReads { existing, has_profile, request, addresses } = reads::for_add(cx, request, prefetch).await?;
     timings.stage("read");
 
-    let profile = if has_profile { None } else { wanted_profile(cx) };
+    let profile = if has_profile { None } else { profile_to_create(cx) };
     let is_rejoining = existing.is_some() && matches!(request.workload.orchestrator, Orchestrator::Cni(_));
     // An interface of this name may be the rejoining container's own, which stays. Another ADD of the container may
     // also create it meanwhile, so no state before this ADD is recorded.
-    let before = if is_rejoining && may_be_refused {
-        Before::Unknown
+    let prior = if is_rejoining && may_be_refused {
+        PriorInterface::Unknown
     } else {
         let config = InterfaceConfig { call: &cx.call, workload: &request.workload };
-        Box::pin(existing::replaceable(config, &cx.store, occupant)).await?
+        Box::pin(existing::replaceable(config, &cx.store, existing_interface)).await?
     };
-    let attachment = Attachment { cx, request: &request, netns, before };
+    let attachment = Attachment { cx, request: &request, netns, prior };
     let result = match existing {
         Some(existing) if is_rejoining => {
             // Releases the node's lock before the interface is created.
@@ -63,20 +63,20 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
         }
         // A container without an endpoint, or a pod whose new sandbox replaces an earlier one.
         existing => {
-            let before = existing.as_ref().map(|entry| &entry.value);
-            let assigned = ipam::assign(&cx.store, &cx.call, &request.workload, addresses, before).await?;
+            let replaced = existing.as_ref().map(|entry| &entry.value);
+            let assigned = ipam::assign(&cx.store, &cx.call, &request.workload, addresses, replaced).await?;
             timings.stage("ipam");
             let (created, endpoint, ipam) =
                 busy_address::attach(&attachment, timings, assigned, existing, profile).await?;
             readiness::wait_for_policy(cx, &request.workload, &endpoint);
-            result::of_created(&created, ipam, &cx.call)
+            result::from_created(&created, ipam, &cx.call)
         }
     };
     Ok(result::merge(cx.call.prev_result.clone(), result))
 }
 
 /// Returns the profile named after the network; `None` if the configuration does not need one (CNI-140).
-fn wanted_profile(cx: &Context) -> Option<Profile> {
+fn profile_to_create(cx: &Context) -> Option<Profile> {
     let conf = &cx.call.conf;
     // On an API server, profiles are derived from namespaces and service accounts.
     if !conf.policy.policy_type.is_empty() || cx.is_on_kubernetes() {

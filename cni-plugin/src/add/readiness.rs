@@ -19,11 +19,11 @@ use crate::context::Context;
 use crate::reads;
 
 /// The polling interval while the directory cannot be watched, for example because it does not exist yet.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The timeouts of a readiness gate.
 #[derive(Debug, Clone, Copy)]
-struct Patience {
+struct GateTimeouts {
     /// Pause between two probes.
     interval: Duration,
     /// Maximum time until a gate is ready. After that time the ADD fails.
@@ -33,8 +33,8 @@ struct Patience {
 }
 
 /// The timeouts of every ADD.
-const PATIENCE: Patience =
-    Patience { interval: Duration::from_secs(5), total: Duration::from_secs(30), probe: Duration::from_secs(5) };
+const GATE_TIMEOUTS: GateTimeouts =
+    GateTimeouts { interval: Duration::from_secs(5), total: Duration::from_secs(30), probe: Duration::from_secs(5) };
 
 /// Waits for the readiness gates. The ADD reads its objects afterwards: the wait may take minutes, in which a pool may
 /// be disabled (CNI-77, IPAM-100).
@@ -43,42 +43,42 @@ pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
     if gates.is_empty() {
         return Ok(());
     }
-    reads::cluster(cx).await?;
-    wait_for(gates, PATIENCE)
+    reads::ensure_cluster_is_ready(cx).await?;
+    wait_for_all(gates, GATE_TIMEOUTS)
 }
 
 /// Polls each gate in order until it answers with a status from 200 to 399. Sends the first probe at once; upstream
 /// waits for one interval first (CNI-257).
-fn wait_for(gates: &[String], patience: Patience) -> Result<(), CniError> {
+fn wait_for_all(gates: &[String], timeouts: GateTimeouts) -> Result<(), CniError> {
     for gate in gates {
-        wait_for_one(gate, patience)?;
+        wait_for_gate(gate, timeouts)?;
     }
     Ok(())
 }
 
-fn wait_for_one(gate: &str, patience: Patience) -> Result<(), CniError> {
+fn wait_for_gate(gate: &str, timeouts: GateTimeouts) -> Result<(), CniError> {
     let agent = ureq::Agent::config_builder()
-        .timeout_global(Some(patience.probe))
+        .timeout_global(Some(timeouts.probe))
         .http_status_as_error(false)
         .build()
         .new_agent();
-    let deadline = Instant::now() + patience.total;
+    let deadline = Instant::now() + timeouts.total;
     loop {
         let refusal = match agent.get(gate).call() {
             Ok(answer) if (200..400).contains(&answer.status().as_u16()) => return Ok(()),
-            Ok(answer) => format!("it answered {}", answer.status()),
+            Ok(answer) => format!("the gate answered {}", answer.status()),
             Err(reason @ (ureq::Error::BadUri(_) | ureq::Error::Http(_))) => {
                 return Err(CniError::new(Code::INVALID_CONFIG, format!("invalid URL for ReadinessGates: {gate}"))
-                    .with_details(format!("$.readiness_gates: {reason}; an http or https URL is needed")));
+                    .with_details(format!("$.readiness_gates: {reason}; use an http or https URL")));
             }
             Err(error) => error.to_string(),
         };
-        tracing::warn!(gate, %refusal, "readiness gate is not ready");
-        if Instant::now() + patience.interval > deadline {
+        tracing::warn!(gate, %refusal, "readiness gate is not ready; probing again until the timeout");
+        if Instant::now() + timeouts.interval > deadline {
             return Err(CniError::new(Code::TRY_AGAIN, format!("readiness gate {gate} is not ready: {refusal}"))
-                .with_details(format!("gave up after {} s", patience.total.as_secs())));
+                .with_details(format!("gave up after {} s", timeouts.total.as_secs())));
         }
-        thread::sleep(patience.interval);
+        thread::sleep(timeouts.interval);
     }
 }
 
@@ -95,7 +95,7 @@ pub(super) fn wait_for_policy(cx: &Context, workload: &EndpointFacts, endpoint: 
     if !wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
         tracing::warn!(
             file, directory = %conf.endpoint_status_dir,
-            "policy is not set up yet; the pod starts without waiting longer"
+            "Felix has not set up the policy of the pod in time; the pod starts without the policy"
         );
     }
 }
@@ -105,17 +105,19 @@ fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     loop {
         match watch(directory, file, deadline) {
-            Ok(found) => return found,
-            Err(error) => tracing::debug!(directory = %directory.display(), %error, "cannot watch; looking again"),
+            Ok(exists) => return exists,
+            Err(error) => {
+                tracing::debug!(directory = %directory.display(), %error, "cannot watch the directory; polling instead")
+            }
         }
         if directory.join(file).exists() {
             return true;
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
             return false;
         }
-        thread::sleep(left.min(LOOK_AGAIN));
+        thread::sleep(remaining.min(POLL_INTERVAL));
     }
 }
 
@@ -129,11 +131,11 @@ fn watch(directory: &Path, file: &str, deadline: Instant) -> io::Result<bool> {
         return Ok(true);
     }
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
             return Ok(false);
         }
-        let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let wait = PollTimeout::try_from(remaining).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(inotify.as_fd(), PollFlags::POLLIN)], wait) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
@@ -155,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    const HASTY: Patience = Patience {
+    const SHORT_TIMEOUTS: GateTimeouts = GateTimeouts {
         interval: Duration::from_millis(20),
         total: Duration::from_millis(200),
         probe: Duration::from_secs(2),
@@ -180,20 +182,20 @@ mod tests {
 
     #[test]
     fn unready_gate_is_probed_again() {
-        wait_for(&[gate(&["200 OK"]), gate(&["503 No", "500 No", "204 Yes"])], HASTY).unwrap();
+        wait_for_all(&[gate(&["200 OK"]), gate(&["503 No", "500 No", "204 Yes"])], SHORT_TIMEOUTS).unwrap();
     }
 
     #[test]
     fn closed_readiness_gate_is_reported_with_its_url() {
         let url = gate(&["503 No"; 100]);
-        let error = wait_for(std::slice::from_ref(&url), HASTY).unwrap_err();
+        let error = wait_for_all(std::slice::from_ref(&url), SHORT_TIMEOUTS).unwrap_err();
         assert_eq!(error.code, Code::TRY_AGAIN);
         assert!(error.msg.contains(&url) && error.msg.contains("503"), "{error}");
     }
 
     #[test]
     fn readiness_gate_without_a_valid_url_is_a_configuration_error() {
-        let error = wait_for(&["not a url".into()], HASTY).unwrap_err();
+        let error = wait_for_all(&["not a url".into()], SHORT_TIMEOUTS).unwrap_err();
         assert_eq!(error.code, Code::INVALID_CONFIG);
         assert!(error.msg.contains("not a url"), "{error}");
     }

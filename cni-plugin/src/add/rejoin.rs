@@ -5,7 +5,7 @@ use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::store::Entry;
 use netconf::{CniError, CniResult, Code};
 
-use super::attach_and_record::{with_interface, with_removal};
+use super::attach_and_record::{with_interface, with_removal_outcome};
 use super::attachment::Attachment;
 use super::{result, validate};
 use crate::cni_error::store_error;
@@ -27,11 +27,14 @@ pub(super) async fn rejoin(
 ) -> Result<CniResult, CniError> {
     let Attachment { cx, request, .. } = attachment;
     validate::ensure_same_interface(&cx.call, &existing.value)?;
-    tracing::info!(endpoint = %existing.key, "the container has an endpoint already");
+    tracing::info!(
+        endpoint = %existing.key,
+        "the container already has an endpoint; keeping its interface and addresses"
+    );
     let config = attachment.interface();
     let updated = request.workload.update(existing.value.clone(), &[]);
     let restored = match &attachment.netns {
-        Some(netns) if interface::is_gone(config, netns, &updated)? => {
+        Some(netns) if interface::is_missing(config, netns, &updated)? => {
             Some(restore_interface(attachment, netns, &updated).await?)
         }
         _ => None,
@@ -45,10 +48,12 @@ pub(super) async fn rejoin(
     let endpoint = match (write.apply(&cx.store).await, &restored) {
         (Ok(endpoint), _) => endpoint,
         (Err(failure), None) => return Err(failure.error),
-        (Err(failure), Some(created)) => return Err(with_removal(failure.error, &created.remove(config).await)),
+        (Err(failure), Some(created)) => {
+            return Err(with_removal_outcome(failure.error, &created.remove(config).await));
+        }
     };
     timings.stage("write");
-    result::of_endpoint(&endpoint, &cx.call)
+    result::from_endpoint(&endpoint, &cx.call)
 }
 
 /// Creates the interface of an endpoint again. Fails if an address of the endpoint is no longer allocated to the
@@ -58,20 +63,22 @@ async fn restore_interface(
     netns: &NetnsFd,
     endpoint: &WorkloadEndpoint,
 ) -> Result<CreatedInterface, CniError> {
-    let lost = lost_addresses(attachment.cx, endpoint).await?;
-    if lost.is_empty() {
-        return Ok(interface::restore(attachment.interface(), netns, endpoint, attachment.before)?);
+    let missing = missing_addresses(attachment.cx, endpoint).await?;
+    if missing.is_empty() {
+        return Ok(interface::restore(attachment.interface(), netns, endpoint, attachment.prior)?);
     }
     let name = &endpoint.metadata.name;
-    let lost = lost.join("; ");
-    let msg = format!("the interface of WorkloadEndpoint {name} is gone, and so are its addresses: {lost}");
+    let missing = missing.join("; ");
+    let msg = format!(
+        "the interface of WorkloadEndpoint {name} is missing, and its addresses are no longer allocated: {missing}"
+    );
     Err(CniError::new(Code::TRY_AGAIN, msg)
-        .with_details("DEL removes the endpoint; an ADD after that gets new addresses"))
+        .with_details("call DEL to remove the endpoint, and then ADD to assign new addresses"))
 }
 
 /// Returns the addresses of an endpoint that are no longer allocated to the container, as one text for each. Does not
 /// run other IPAM plugins, because many of them do not implement CHECK.
-async fn lost_addresses(cx: &Context, endpoint: &WorkloadEndpoint) -> Result<Vec<String>, CniError> {
+async fn missing_addresses(cx: &Context, endpoint: &WorkloadEndpoint) -> Result<Vec<String>, CniError> {
     let Some(mut request) = ipam::request(&cx.call, &cx.workload.node, None) else { return Ok(Vec::new()) };
     // The endpoint's first network assigned the addresses, under its handle.
     if let Some(first) = endpoint.spec.profiles.first() {

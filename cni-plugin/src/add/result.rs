@@ -7,10 +7,10 @@ use netconf::{Call, CniError, CniResult};
 use crate::interface::CreatedInterface;
 
 /// Adds both ends of a created interface to `result`, the result of IPAM.
-pub(super) fn of_created(created: &CreatedInterface, mut result: CniResult, call: &Call) -> CniResult {
-    result.interfaces = ends(&created.host_ifname, &created.mac, created.mtu, call);
+pub(super) fn from_created(created: &CreatedInterface, mut result: CniResult, call: &Call) -> CniResult {
+    result.interfaces = interface_ends(&created.host_ifname, &created.mac, created.mtu, call);
     for ip in &mut result.ips {
-        if created.as_hosts {
+        if created.has_host_prefixes {
             ip.address = IpNet::host(ip.address.addr());
         }
         ip.gateway = None;
@@ -20,7 +20,7 @@ pub(super) fn of_created(created: &CreatedInterface, mut result: CniResult, call
 }
 
 /// Returns the result of an ADD whose endpoint already exists (CNI-149).
-pub(super) fn of_endpoint(endpoint: &WorkloadEndpoint, call: &Call) -> Result<CniResult, CniError> {
+pub(super) fn from_endpoint(endpoint: &WorkloadEndpoint, call: &Call) -> Result<CniResult, CniError> {
     let spec = &endpoint.spec;
     let config = |network: &String| {
         let address = network.parse::<IpNet>().map_err(|_| {
@@ -30,11 +30,11 @@ pub(super) fn of_endpoint(endpoint: &WorkloadEndpoint, call: &Call) -> Result<Cn
         Ok(IpConfig { address, gateway: None, interface: Some(1) })
     };
     let ips = spec.ip_networks.iter().map(config).collect::<Result<_, CniError>>()?;
-    Ok(CniResult { ips, interfaces: ends(&spec.interface_name, &spec.mac, 0, call), ..CniResult::default() })
+    Ok(CniResult { ips, interfaces: interface_ends(&spec.interface_name, &spec.mac, 0, call), ..CniResult::default() })
 }
 
 /// Returns both ends of the interface, the host's end first (CNI-38).
-fn ends(host_ifname: &str, mac: &str, mtu: u32, call: &Call) -> Vec<Interface> {
+fn interface_ends(host_ifname: &str, mac: &str, mtu: u32, call: &Call) -> Vec<Interface> {
     let (name, mac, sandbox) = (call.ifname.clone(), mac.to_owned(), call.netns.clone());
     vec![
         Interface { name: host_ifname.to_owned(), ..Interface::default() },
@@ -43,19 +43,19 @@ fn ends(host_ifname: &str, mac: &str, mtu: u32, call: &Call) -> Vec<Interface> {
 }
 
 /// Returns the interfaces, addresses and routes of `previous`, the result of the preceding plugin in the configuration
-/// list, followed by those of `ours`. Upstream drops `previous`. The DNS settings are those of `ours`, or of `previous`
-/// if `ours` has none.
-pub(super) fn merge(previous: Option<CniResult>, ours: CniResult) -> CniResult {
-    let Some(mut merged) = previous else { return ours };
+/// list, followed by those of `own`. Upstream drops `previous`. The DNS settings are those of `own`, or of `previous`
+/// if `own` has none.
+pub(super) fn merge(previous: Option<CniResult>, own: CniResult) -> CniResult {
+    let Some(mut merged) = previous else { return own };
     let offset = merged.interfaces.len();
-    merged.interfaces.extend(ours.interfaces);
-    merged.ips.extend(ours.ips.into_iter().map(|mut ip| {
+    merged.interfaces.extend(own.interfaces);
+    merged.ips.extend(own.ips.into_iter().map(|mut ip| {
         ip.interface = ip.interface.map(|index| index + offset);
         ip
     }));
-    merged.routes.extend(ours.routes);
-    if !ours.dns.is_empty() {
-        merged.dns = ours.dns;
+    merged.routes.extend(own.routes);
+    if !own.dns.is_empty() {
+        merged.dns = own.dns;
     }
     merged
 }
@@ -76,16 +76,16 @@ mod tests {
             r#"{"cniVersion": "1.0.0", "interfaces": [{"name": "a"}], "dns": {"nameservers": ["1.1.1.1"]},
                 "ips": [{"address": "10.0.0.1/24", "interface": 0}]}"#,
         );
-        let ours = result(
+        let own = result(
             r#"{"cniVersion": "1.0.0", "interfaces": [{"name": "b"}, {"name": "c", "sandbox": "/n"}],
                 "ips": [{"address": "10.65.0.1/32", "interface": 1}]}"#,
         );
-        let both = merge(Some(previous), ours.clone());
+        let both = merge(Some(previous), own.clone());
         let names: Vec<_> = both.interfaces.iter().map(|interface| interface.name.as_str()).collect();
         assert_eq!(names, ["a", "b", "c"]);
         assert_eq!(both.ips[0].interface, Some(0));
         assert_eq!(both.ips[1].interface, Some(2));
         assert_eq!(both.dns.nameservers, ["1.1.1.1"]);
-        assert_eq!(merge(None, ours.clone()), ours);
+        assert_eq!(merge(None, own.clone()), own);
     }
 }

@@ -18,7 +18,7 @@ use crate::interface::InterfaceConfig;
 pub(super) fn request(call: &Call, workload: &EndpointFacts) -> Result<(), CniError> {
     let conf = &call.conf;
     for key in conf.windows.ignored() {
-        tracing::warn!(key, "this key of the configuration is for Windows and does nothing here");
+        tracing::warn!(key, "ignoring a configuration key that has an effect on Windows only");
     }
     let is_container = matches!(workload.orchestrator, Orchestrator::Cni(_));
     if is_container && conf.feature_control.ip_addrs_no_ipam {
@@ -42,12 +42,16 @@ pub(super) fn request(call: &Call, workload: &EndpointFacts) -> Result<(), CniEr
 /// Rejects a second interface of a container: an endpoint describes one interface, so the result would name an
 /// interface that does not exist (CNI-90).
 pub(super) fn ensure_same_interface(call: &Call, existing: &WorkloadEndpoint) -> Result<(), CniError> {
-    let (wanted, has) = (&call.ifname, &existing.spec.endpoint);
-    if wanted == has {
+    let (requested, existing_name) = (&call.ifname, &existing.spec.endpoint);
+    if requested == existing_name {
         return Ok(());
     }
-    let msg = format!("container {} already has interface {has}; it cannot get {wanted} too", call.container_id);
+    let msg = format!(
+        "container {} already has interface {existing_name} and cannot get a second interface {requested}",
+        call.container_id
+    );
     Err(CniError::new(Code::INVALID_ENVIRONMENT, msg).with_details(
-        "CNI_IFNAME: Calico makes one interface per container; DEL the first, or use another plugin for more",
+        "CNI_IFNAME: Calico creates one interface per container; call DEL for the first, or use another plugin for \
+         the second",
     ))
 }

@@ -1,7 +1,7 @@
 //! [`Annotations`]: the settings that a pod and its namespace request for the pod's network. The plugin validates them
 //! before it changes anything. Upstream detects some of the errors later, with the same texts.
 
-mod addresses;
+mod address_source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,11 +15,11 @@ use netconf::{CniError, Code, NetConf};
 
 use crate::dataplane::MacAddr;
 
-pub use addresses::{Addresses, are_fixed};
+pub use address_source::{AddressSource, has_fixed_addresses};
 
 /// The `policy.type` with which annotations take effect. With any other value upstream does not even read the pod
 /// (CNI-115).
-const KUBERNETES: &str = "k8s";
+const KUBERNETES_POLICY: &str = "k8s";
 
 const IPV4_POOLS: &str = "cni.projectcalico.org/ipv4pools";
 const IPV6_POOLS: &str = "cni.projectcalico.org/ipv6pools";
@@ -30,7 +30,7 @@ const HW_ADDR: &str = "cni.projectcalico.org/hwAddr";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Annotations {
     /// The source of the pod's addresses.
-    pub addresses: Addresses,
+    pub addresses: AddressSource,
     /// Names or CIDRs of the IPv4 pools to assign from, instead of the configured ones.
     pub ipv4_pools: Option<Vec<String>>,
     /// The same for IPv6.
@@ -50,23 +50,23 @@ pub struct Annotations {
 
 impl Annotations {
     /// Reads and validates the annotations of a pod and its namespace, as far as `conf` permits them.
-    pub fn of(pod: &Pod, namespace: &Namespace, conf: &NetConf) -> Result<Self, CniError> {
-        if conf.policy.policy_type != KUBERNETES {
+    pub fn read(pod: &Pod, namespace: &Namespace, conf: &NetConf) -> Result<Self, CniError> {
+        if conf.policy.policy_type != KUBERNETES_POLICY {
             return Ok(Annotations::default());
         }
-        let source_prefixes = source_prefixes(pod)?;
-        let holders = [&pod.metadata.annotations, &namespace.metadata.annotations];
+        let source_prefixes = read_source_prefixes(pod)?;
+        let sources = [&pod.metadata.annotations, &namespace.metadata.annotations];
         // Pools and families are parameters of calico-ipam only. Upstream ignores them for other IPAM plugins, too.
         let is_calico = conf.ipam.is_calico();
         let mut annotations = Annotations {
             source_prefixes,
-            ipv4_pools: if is_calico { texts(holders, IPV4_POOLS)? } else { None },
-            ipv6_pools: if is_calico { texts(holders, IPV6_POOLS)? } else { None },
+            ipv4_pools: if is_calico { read_list(sources, IPV4_POOLS)? } else { None },
+            ipv6_pools: if is_calico { read_list(sources, IPV6_POOLS)? } else { None },
             restricted: BTreeSet::new(),
-            families: if is_calico { families(holders)? } else { None },
-            addresses: Addresses::of(pod, conf)?,
-            mac: mac(pod, conf)?,
-            floating_ips: floating(pod, conf)?,
+            families: if is_calico { read_families(sources)? } else { None },
+            addresses: AddressSource::of_pod(pod, conf)?,
+            mac: read_mac(pod, conf)?,
+            floating_ips: read_floating_ips(pod, conf)?,
         };
         if conf.feature_control.restrict_annotations {
             annotations.restricted = annotations.requested_families();
@@ -79,8 +79,8 @@ impl Annotations {
         let pools = [(IpVersion::V4, &self.ipv4_pools), (IpVersion::V6, &self.ipv6_pools)];
         let pooled = pools.into_iter().filter(|(_, pools)| pools.is_some()).map(|(version, _)| version);
         let addresses: &[IpAddr] = match &self.addresses {
-            Addresses::Requested(addresses) => addresses,
-            Addresses::Allocated | Addresses::Fixed(_) => &[],
+            AddressSource::Requested(addresses) => addresses,
+            AddressSource::Allocated | AddressSource::Fixed(_) => &[],
         };
         pooled.chain(addresses.iter().map(|ip| IpVersion::of(*ip))).collect()
     }
@@ -107,7 +107,9 @@ impl Annotations {
             let version = if external.contains(':') { IpVersion::V6 } else { IpVersion::V4 };
             let internal = addresses.iter().find(|address| IpVersion::of(**address) == version).ok_or_else(|| {
                 invalid(format!("floating IP {external} needs an IPv{version} address of the pod, which has none"))
-                    .with_details(format!("annotation {FLOATING_IPS}: remove the address, or let the pod have both"))
+                    .with_details(format!(
+                        "annotation {FLOATING_IPS}: remove the floating IP, or assign the pod an address of its family"
+                    ))
             })?;
             Ok(IpNat { internal_ip: internal.to_string(), external_ip: external.clone() })
         };
@@ -117,20 +119,23 @@ impl Annotations {
 
 /// Converts the pod to a WorkloadEndpoint and returns the endpoint's allowed source prefixes. Fails for annotations
 /// that upstream's conversion rejects, and logs a warning for annotations that upstream ignores (CNI-104).
-fn source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
+fn read_source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
     let Some(converted) = endpoint_of_pod(pod, DEFAULT_INTERFACE_PREFIX) else { return Ok(Vec::new()) };
     for problem in converted.problems {
         if problem.is_fatal() {
-            return Err(unreadable(&problem));
+            return Err(invalid_annotation(&problem));
         }
-        tracing::warn!(annotation = problem.annotation(), %problem, "a limit of the pod's traffic is not as asked for");
+        tracing::warn!(
+            annotation = problem.annotation(), %problem,
+            "ignoring an invalid traffic limit in an annotation of the pod"
+        );
     }
     Ok(converted.endpoint.spec.allow_spoofed_source_prefixes)
 }
 
 /// Returns the MAC address that the pod requests. An annotation that exists but is empty is an error, as in upstream
 /// (CNI-170). A gRPC dataplane chooses the address itself, so the annotation has no effect there.
-fn mac(pod: &Pod, conf: &NetConf) -> Result<Option<MacAddr>, CniError> {
+fn read_mac(pod: &Pod, conf: &NetConf) -> Result<Option<MacAddr>, CniError> {
     let Some(text) = pod.metadata.annotations.get(HW_ADDR) else { return Ok(None) };
     if conf.dataplane_options.grpc_socket().is_some() {
         return Ok(None);
@@ -138,49 +143,49 @@ fn mac(pod: &Pod, conf: &NetConf) -> Result<Option<MacAddr>, CniError> {
     let mac: MacAddr = text.parse().map_err(|_| {
         let msg =
             format!("failed to parse MAC address {text} provided via {HW_ADDR}: address {text}: invalid MAC address");
-        invalid(msg).with_details("six bytes are wanted, such as 0a:58:0a:41:00:02")
+        invalid(msg).with_details("use six bytes, such as 0a:58:0a:41:00:02")
     })?;
     if mac.is_assignable() {
         return Ok(Some(mac));
     }
     Err(invalid(format!("failed to set MAC address {text} provided via {HW_ADDR}"))
-        .with_details("an interface cannot have a multicast address, nor all zeros"))
+        .with_details("use an address that is neither multicast nor all zeros"))
 }
 
-fn floating(pod: &Pod, conf: &NetConf) -> Result<Vec<String>, CniError> {
+fn read_floating_ips(pod: &Pod, conf: &NetConf) -> Result<Vec<String>, CniError> {
     if pod.metadata.annotations.get(FLOATING_IPS).is_none_or(String::is_empty) {
         return Ok(Vec::new());
     }
     ensure_enabled(conf.feature_control.floating_ips, "floating_ips", FLOATING_IPS)?;
-    let found = floating_ips(pod).map_err(|problem| unreadable(&problem))?;
-    if let Some(text) = found.iter().find(|text| text.parse::<IpAddr>().is_err()) {
+    let addresses = floating_ips(pod).map_err(|problem| invalid_annotation(&problem))?;
+    if let Some(text) = addresses.iter().find(|text| text.parse::<IpAddr>().is_err()) {
         return Err(invalid(format!("error with field ExternalIP = '{text}' (invalid IP address)"))
             .with_details(format!("annotation {FLOATING_IPS}")));
     }
-    Ok(found)
+    Ok(addresses)
 }
 
 /// The annotations of a pod and of its namespace. An annotation of the pod takes precedence over the same annotation of
 /// the namespace.
-type Holders<'a> = [&'a BTreeMap<String, String>; 2];
+type AnnotationSources<'a> = [&'a BTreeMap<String, String>; 2];
 
 /// Returns the first annotations with a non-empty value for `key`; `None` if neither have one.
-fn holder_of<'a>(holders: Holders<'a>, key: &str) -> Option<&'a BTreeMap<String, String>> {
-    holders.into_iter().find(|holder| holder.get(key).is_some_and(|text| !text.is_empty()))
+fn source_with<'a>(sources: AnnotationSources<'a>, key: &str) -> Option<&'a BTreeMap<String, String>> {
+    sources.into_iter().find(|source| source.get(key).is_some_and(|text| !text.is_empty()))
 }
 
-fn texts(holders: Holders<'_>, key: &'static str) -> Result<Option<Vec<String>>, CniError> {
-    let Some(holder) = holder_of(holders, key) else { return Ok(None) };
-    texts_of(holder, key).map(Some).map_err(|problem| unreadable(&problem))
+fn read_list(sources: AnnotationSources<'_>, key: &'static str) -> Result<Option<Vec<String>>, CniError> {
+    let Some(source) = source_with(sources, key) else { return Ok(None) };
+    texts_of(source, key).map(Some).map_err(|problem| invalid_annotation(&problem))
 }
 
-fn families(holders: Holders<'_>) -> Result<Option<Vec<IpVersion>>, CniError> {
-    let Some(names) = texts(holders, FAMILIES)? else { return Ok(None) };
+fn read_families(sources: AnnotationSources<'_>) -> Result<Option<Vec<IpVersion>>, CniError> {
+    let Some(names) = read_list(sources, FAMILIES)? else { return Ok(None) };
     let version = |name: &String| match name.as_str() {
         "IPv4" => Ok(IpVersion::V4),
         "IPv6" => Ok(IpVersion::V6),
         _ => {
-            let text = holder_of(holders, FAMILIES).map_or("", |holder| &holder[FAMILIES]);
+            let text = source_with(sources, FAMILIES).map_or("", |source| &source[FAMILIES]);
             Err(invalid(format!("error parsing ipFamilies: {text}"))
                 .with_details(format!("annotation {FAMILIES}: a JSON list of \"IPv4\" and \"IPv6\"")))
         }
@@ -188,11 +193,11 @@ fn families(holders: Holders<'_>) -> Result<Option<Vec<IpVersion>>, CniError> {
     names.iter().map(version).collect::<Result<_, _>>().map(Some)
 }
 
-fn unreadable(problem: &PodProblem) -> CniError {
+fn invalid_annotation(problem: &PodProblem) -> CniError {
     let code = if matches!(problem, PodProblem::Json { .. }) { Code::DECODE } else { Code::INVALID_CONFIG };
     let details = problem.annotation().map_or_else(
-        || "the pod's status, or its annotations".into(),
-        |annotation| format!("annotation {annotation}; a list is written [\"a\", \"b\"]"),
+        || "correct the status or the annotations of the pod".into(),
+        |annotation| format!("annotation {annotation}; write a list as [\"a\", \"b\"]"),
     );
     CniError::new(code, problem.to_string()).with_details(details)
 }

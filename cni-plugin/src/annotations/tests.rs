@@ -16,7 +16,7 @@ fn read_both(pod: Value, namespace: Value, conf: Value) -> Result<Annotations, C
         "policy": {"type": "k8s"}, "feature_control": {"ip_addrs_no_ipam": true, "floating_ips": true},
     });
     whole.as_object_mut().unwrap().extend(conf.as_object().unwrap().clone());
-    Annotations::of(&pod, &namespace, &NetConf::parse(whole.to_string().as_bytes()).unwrap())
+    Annotations::read(&pod, &namespace, &NetConf::parse(whole.to_string().as_bytes()).unwrap())
 }
 
 fn read(name: &str, value: &str) -> Result<Annotations, CniError> {
@@ -54,7 +54,7 @@ fn pod_annotations_override_namespace_annotations() {
     assert_eq!(inherited.ipv4_pools.unwrap(), ["a", "10.0.0.0/8"]);
     assert_eq!(inherited.families.unwrap(), [IpVersion::V6]);
     let foreign = read_both(json!({}), namespace, json!({"ipam": {"type": "host-local"}})).unwrap();
-    assert_eq!(foreign, Annotations::default(), "other IPAM plugins are not told");
+    assert_eq!(foreign, Annotations::default(), "other IPAM plugins get no annotations");
 }
 
 #[test]
@@ -70,12 +70,12 @@ fn invalid_pool_and_family_annotations_are_rejected() {
 fn addresses_are_taken_from_pod_annotations() {
     let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
     let both = "[\"10.0.0.9\", \"fd00::9\"]";
-    assert_eq!(read("ipAddrs", both).unwrap().addresses, Addresses::Requested(ips(&["10.0.0.9", "fd00::9"])));
-    assert_eq!(read("ipAddrsNoIpam", both).unwrap().addresses, Addresses::Fixed(ips(&["10.0.0.9", "fd00::9"])));
+    assert_eq!(read("ipAddrs", both).unwrap().addresses, AddressSource::Requested(ips(&["10.0.0.9", "fd00::9"])));
+    assert_eq!(read("ipAddrsNoIpam", both).unwrap().addresses, AddressSource::Fixed(ips(&["10.0.0.9", "fd00::9"])));
     let mapped = read("ipAddrs", "[\"::ffff:10.0.0.9\"]").unwrap();
-    assert_eq!(mapped.addresses, Addresses::Requested(ips(&["10.0.0.9"])));
+    assert_eq!(mapped.addresses, AddressSource::Requested(ips(&["10.0.0.9"])));
     for empty in ["ipAddrs", "ipAddrsNoIpam"] {
-        assert_eq!(read(empty, "").unwrap().addresses, Addresses::Allocated);
+        assert_eq!(read(empty, "").unwrap().addresses, AddressSource::Allocated);
     }
 }
 
@@ -192,10 +192,10 @@ fn check_skips_ipam_for_fixed_addresses() {
         NetConf::parse(conf.to_string().as_bytes()).unwrap()
     };
     let mut pod = Pod::default();
-    assert!(!are_fixed(&pod, &conf("k8s", true)));
+    assert!(!has_fixed_addresses(&pod, &conf("k8s", true)));
     pod.metadata.annotations.insert("cni.projectcalico.org/ipAddrsNoIpam".into(), "[]".into());
-    assert!(are_fixed(&pod, &conf("k8s", true)));
-    assert!(!are_fixed(&pod, &conf("", true)) && !are_fixed(&pod, &conf("k8s", false)));
+    assert!(has_fixed_addresses(&pod, &conf("k8s", true)));
+    assert!(!has_fixed_addresses(&pod, &conf("", true)) && !has_fixed_addresses(&pod, &conf("k8s", false)));
 }
 
 #[test]

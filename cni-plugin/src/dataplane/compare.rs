@@ -7,14 +7,14 @@ use libcalico::net::IpVersion;
 use netlink_packet_route::route::{RouteScope, RouteType};
 
 use super::netlink::{KernelAddress, KernelRoute, Link, NetlinkSocket, PermanentNeighbour, address, link, route};
-use super::plan::{End, Gateway, HOST_LINK_LOCAL, Route};
+use super::plan::{Gateway, HOST_LINK_LOCAL, InterfaceEnd, Route};
 use super::{DataplaneError, EndpointPlan, MacAddr, NetnsFd, SysctlError, sysctl};
 
 /// A difference between the kernel and the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// The item that was compared.
-    pub what: Aspect,
+    pub item: CheckedItem,
     /// The value in the plan.
     pub expected: String,
     /// The value in the kernel; `none` if the item is missing.
@@ -24,7 +24,7 @@ pub struct Difference {
 /// The item that a [`Difference`] is about, with the name of the interface, address, route, setting or neighbor. It is
 /// displayed as a noun phrase.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Aspect {
+pub enum CheckedItem {
     /// An interface.
     Link(String),
     /// The interface at the other end of a pair.
@@ -52,22 +52,22 @@ pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, D
     plan.validate()?;
     let (host_end, container_end) = (plan.host_end(), plan.container_end());
     let mut socket = NetlinkSocket::open()?;
-    let host = observe(&mut socket, &host_end)?;
-    let container = netns.run_in(|| observe(&mut NetlinkSocket::open()?, &container_end))?;
-    let netns_id = link::nsid_of(&mut socket, netns)?;
+    let host = read_state(&mut socket, &host_end)?;
+    let container = netns.run_in(|| read_state(&mut NetlinkSocket::open()?, &container_end))?;
+    let netns_id = link::netns_id_of(&mut socket, netns)?;
 
-    let link_locals = host.as_ref().map(Observed::link_locals).filter(|addresses| !addresses.is_empty());
+    let link_locals = host.as_ref().map(KernelState::link_locals).filter(|addresses| !addresses.is_empty());
     let link_locals = link_locals.unwrap_or_else(|| vec![IpAddr::V6(HOST_LINK_LOCAL)]);
     let mut differences = Vec::new();
-    for (end, found) in [(&host_end, &host), (&container_end, &container)] {
-        match found {
-            Some(found) => {
-                compare_link(end, found, &mut differences);
-                compare_addresses(end, found, &mut differences);
-                compare_routes(end, found, &link_locals, &mut differences);
-                compare_sysctls(end, found, &mut differences);
+    for (end, state) in [(&host_end, &host), (&container_end, &container)] {
+        match state {
+            Some(state) => {
+                compare_link(end, state, &mut differences);
+                compare_addresses(end, state, &mut differences);
+                compare_routes(end, state, &link_locals, &mut differences);
+                compare_sysctls(end, state, &mut differences);
             }
-            None => differences.push(difference(Aspect::Link(end.ifname.clone()), "present", "none")),
+            None => differences.push(difference(CheckedItem::Link(end.ifname.clone()), "present", "none")),
         }
     }
     let (Some(host), Some(container)) = (host, container) else { return Ok(differences) };
@@ -77,7 +77,7 @@ pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, D
             None => "none".to_owned(),
         };
         let expected = format!("{} in the pod", container_end.ifname);
-        differences.push(difference(Aspect::Peer(host_end.ifname), expected, found));
+        differences.push(difference(CheckedItem::Peer(host_end.ifname), expected, found));
     }
     // A static neighbor entry with another MAC address than that of the other end misdirects packets.
     compare_neighbours(&container, &gateways(&container_end, &link_locals), host.link.mac, &mut differences);
@@ -88,29 +88,29 @@ pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, D
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: expected {}, found {}", self.what, self.expected, self.found)
+        write!(f, "{}: expected {}, found {}", self.item, self.expected, self.found)
     }
 }
 
-impl fmt::Display for Aspect {
+impl fmt::Display for CheckedItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (noun, name) = match self {
-            Aspect::Link(name) => ("interface", name),
-            Aspect::Peer(name) => ("peer of interface", name),
-            Aspect::State(name) => ("state of interface", name),
-            Aspect::Mac(name) => ("MAC address of interface", name),
-            Aspect::Mtu(name) => ("MTU of interface", name),
-            Aspect::Address(name) => ("address", name),
-            Aspect::Route(name) => ("route", name),
-            Aspect::Sysctl(name) => ("sysctl", name),
-            Aspect::Neighbour(name) => ("neighbour", name),
+            CheckedItem::Link(name) => ("interface", name),
+            CheckedItem::Peer(name) => ("peer of interface", name),
+            CheckedItem::State(name) => ("state of interface", name),
+            CheckedItem::Mac(name) => ("MAC address of interface", name),
+            CheckedItem::Mtu(name) => ("MTU of interface", name),
+            CheckedItem::Address(name) => ("address", name),
+            CheckedItem::Route(name) => ("route", name),
+            CheckedItem::Sysctl(name) => ("sysctl", name),
+            CheckedItem::Neighbour(name) => ("neighbour", name),
         };
         write!(f, "{noun} {name}")
     }
 }
 
 /// The state of one end of a pair.
-struct Observed {
+struct KernelState {
     link: Link,
     /// The addresses of the interface, link-local ones included.
     addresses: Vec<KernelAddress>,
@@ -123,9 +123,9 @@ struct Observed {
 }
 
 /// Reads the state of `end` in the namespace of the calling thread. Returns `None` if the interface does not exist.
-fn observe(socket: &mut NetlinkSocket, end: &End) -> Result<Option<Observed>, DataplaneError> {
+fn read_state(socket: &mut NetlinkSocket, end: &InterfaceEnd) -> Result<Option<KernelState>, DataplaneError> {
     let Some(link) = link::find(socket, &end.ifname)? else { return Ok(None) };
-    Ok(Some(Observed {
+    Ok(Some(KernelState {
         routes: route::list_both(socket, Some(link.index))?,
         addresses: address::list(socket, &link)?,
         neighbours: address::list_permanent(socket, &link)?,
@@ -134,7 +134,7 @@ fn observe(socket: &mut NetlinkSocket, end: &End) -> Result<Option<Observed>, Da
     }))
 }
 
-impl Observed {
+impl KernelState {
     /// Returns the IPv6 link-local addresses of the interface.
     fn link_locals(&self) -> Vec<IpAddr> {
         let addresses = self.addresses.iter().map(|address| address.ip);
@@ -142,57 +142,57 @@ impl Observed {
     }
 }
 
-fn compare_link(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
+fn compare_link(end: &InterfaceEnd, state: &KernelState, differences: &mut Vec<Difference>) {
     let name = || end.ifname.clone();
-    if !found.link.up {
-        differences.push(difference(Aspect::State(name()), "up", "down"));
-    } else if !found.link.running {
-        differences.push(difference(Aspect::State(name()), "up", "up without carrier: its peer is down"));
+    if !state.link.is_up {
+        differences.push(difference(CheckedItem::State(name()), "up", "down"));
+    } else if !state.link.has_carrier {
+        differences.push(difference(CheckedItem::State(name()), "up", "up without carrier: its peer is down"));
     }
     if let Some(mac) = end.mac
-        && found.link.mac != Some(mac)
+        && state.link.mac != Some(mac)
     {
-        let found = found.link.mac.map_or_else(none, |mac| mac.to_string());
-        differences.push(difference(Aspect::Mac(name()), mac, found));
+        let found = state.link.mac.map_or_else(none, |mac| mac.to_string());
+        differences.push(difference(CheckedItem::Mac(name()), mac, found));
     }
-    if found.link.mtu != end.mtu {
-        differences.push(difference(Aspect::Mtu(name()), end.mtu, found.link.mtu));
+    if state.link.mtu != end.mtu {
+        differences.push(difference(CheckedItem::Mtu(name()), end.mtu, state.link.mtu));
     }
 }
 
-fn compare_addresses(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
+fn compare_addresses(end: &InterfaceEnd, state: &KernelState, differences: &mut Vec<Difference>) {
     for host in &end.addresses {
-        let same_ip: Vec<_> = found.addresses.iter().filter(|address| address.ip == host.network()).collect();
+        let same_ip: Vec<_> = state.addresses.iter().filter(|address| address.ip == host.network()).collect();
         if !same_ip.iter().any(|address| address.prefix == host.prefix()) {
             let found = same_ip.first().map_or_else(none, |address| format!("{}/{}", address.ip, address.prefix));
-            let what = Aspect::Address(format!("{} of interface {}", host.network(), end.ifname));
-            differences.push(difference(what, host, found));
+            let item = CheckedItem::Address(format!("{} of interface {}", host.network(), end.ifname));
+            differences.push(difference(item, host, found));
         }
     }
 }
 
-fn compare_routes(end: &End, found: &Observed, link_locals: &[IpAddr], differences: &mut Vec<Difference>) {
+fn compare_routes(end: &InterfaceEnd, state: &KernelState, link_locals: &[IpAddr], differences: &mut Vec<Difference>) {
     for route in &end.routes {
         let same_destination: Vec<_> =
-            found.routes.iter().filter(|present| present.destination == route.destination).collect();
-        if !same_destination.iter().any(|present| is_route(route, present, link_locals)) {
-            let what = Aspect::Route(format!("{} through interface {}", route.destination, end.ifname));
+            state.routes.iter().filter(|present| present.destination == route.destination).collect();
+        if !same_destination.iter().any(|present| matches_route(route, present, link_locals)) {
+            let item = CheckedItem::Route(format!("{} through interface {}", route.destination, end.ifname));
             let found = same_destination.first().map_or_else(none, |present| describe(present));
-            differences.push(difference(what, route, found));
+            differences.push(difference(item, route, found));
         }
     }
 }
 
-fn is_route(route: &Route, present: &KernelRoute, link_locals: &[IpAddr]) -> bool {
-    let next_hop = match route.gateway {
+fn matches_route(route: &Route, present: &KernelRoute, link_locals: &[IpAddr]) -> bool {
+    let has_next_hop = match route.gateway {
         None => present.gateway.is_none(),
         Some(Gateway::Address(gateway)) => present.gateway == Some(IpAddr::V4(gateway)),
         Some(Gateway::HostLinkLocal) => present.gateway.is_some_and(|gateway| link_locals.contains(&gateway)),
     };
     let scope = if route.gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
     // The kernel reports scope universe for every IPv6 route (CNI-181).
-    let scope_fits = present.scope == scope || route.destination.version() == IpVersion::V6;
-    next_hop && scope_fits && present.kind == RouteType::Unicast
+    let has_scope = present.scope == scope || route.destination.version() == IpVersion::V6;
+    has_next_hop && has_scope && present.kind == RouteType::Unicast
 }
 
 fn describe(route: &KernelRoute) -> String {
@@ -201,20 +201,20 @@ fn describe(route: &KernelRoute) -> String {
 }
 
 /// Compares the kernel settings. A setting that ADD may leave unwritten is skipped if it cannot be read.
-fn compare_sysctls(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
-    for (setting, value) in end.sysctls.iter().zip(&found.sysctls) {
+fn compare_sysctls(end: &InterfaceEnd, state: &KernelState, differences: &mut Vec<Difference>) {
+    for (setting, value) in end.sysctls.iter().zip(&state.sysctls) {
         let expected = setting.value.to_string();
         let value = match value {
             Ok(value) if *value == expected => continue,
-            Err(_) if !setting.required => continue,
+            Err(_) if !setting.is_required => continue,
             Ok(value) => value.clone(),
             Err(error) => error.to_string(),
         };
-        differences.push(difference(Aspect::Sysctl(setting.key.to_string()), expected, value));
+        differences.push(difference(CheckedItem::Sysctl(setting.key.to_string()), expected, value));
     }
 }
 
-fn gateways(container: &End, link_locals: &[IpAddr]) -> Vec<IpAddr> {
+fn gateways(container: &InterfaceEnd, link_locals: &[IpAddr]) -> Vec<IpAddr> {
     let of_route = |route: &Route| match route.gateway {
         Some(Gateway::Address(gateway)) => vec![IpAddr::V4(gateway)],
         Some(Gateway::HostLinkLocal) => link_locals.to_vec(),
@@ -223,13 +223,18 @@ fn gateways(container: &End, link_locals: &[IpAddr]) -> Vec<IpAddr> {
     container.routes.iter().flat_map(of_route).collect()
 }
 
-fn compare_neighbours(found: &Observed, reached: &[IpAddr], mac: Option<MacAddr>, differences: &mut Vec<Difference>) {
-    for entry in &found.neighbours {
-        if reached.contains(&entry.ip) && entry.mac != mac {
-            let what = Aspect::Neighbour(format!("{} on interface {}", entry.ip, found.link.name));
+fn compare_neighbours(
+    state: &KernelState,
+    addresses: &[IpAddr],
+    mac: Option<MacAddr>,
+    differences: &mut Vec<Difference>,
+) {
+    for entry in &state.neighbours {
+        if addresses.contains(&entry.ip) && entry.mac != mac {
+            let item = CheckedItem::Neighbour(format!("{} on interface {}", entry.ip, state.link.name));
             let expected = format!("{} or no static entry", mac.map_or_else(none, |mac| mac.to_string()));
             let found = entry.mac.map_or_else(none, |mac| format!("static entry {mac}"));
-            differences.push(difference(what, expected, found));
+            differences.push(difference(item, expected, found));
         }
     }
 }
@@ -238,6 +243,6 @@ fn none() -> String {
     "none".to_owned()
 }
 
-fn difference(what: Aspect, expected: impl Display, found: impl Display) -> Difference {
-    Difference { what, expected: expected.to_string(), found: found.to_string() }
+fn difference(item: CheckedItem, expected: impl Display, found: impl Display) -> Difference {
+    Difference { item, expected: expected.to_string(), found: found.to_string() }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipam_plugin::lock::LockError;
 
 use super::plan::PlanError;
-use super::{Holder, MacAddr, NetlinkError, NetnsError, SysctlError};
+use super::{ConflictingInterface, MacAddr, NetlinkError, NetnsError, SysctlError};
 
 /// A failure to create, remove or inspect the network of an endpoint.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,10 @@ pub enum DataplaneError {
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
     /// The pod already has an interface of that name, which the ADD may not replace. It was left unchanged.
-    #[error("interface {ifname} already exists in {}; delete it, or call with another CNI_IFNAME", .netns.display())]
+    #[error(
+        "interface {ifname} already exists in {}; delete the interface, or use another CNI_IFNAME",
+        .netns.display()
+    )]
     ContainerInterfaceExists {
         /// CNI_IFNAME.
         ifname: String,
@@ -35,9 +38,9 @@ pub enum DataplaneError {
     },
     /// The host has an interface of that name that the ADD may not replace.
     #[error("{0}")]
-    HostInterfaceTaken(Box<Holder>),
+    HostInterfaceConflict(Box<ConflictingInterface>),
     /// Other ADDs held the lock of the interfaces for too long.
-    #[error("cannot replace host interface {ifname} while other ADDs make theirs: {source}")]
+    #[error("cannot replace host interface {ifname} while other ADDs create interfaces: {source}")]
     LockBusy {
         /// The interface.
         ifname: String,
@@ -51,17 +54,17 @@ pub enum DataplaneError {
     #[error(transparent)]
     BusyRoute(#[from] BusyRoute),
     /// The setup failed, and the kernel did not delete the pair created for it.
-    #[error("{failure}; interface {ifname} could not be removed: {left}")]
-    LeftBehind {
+    #[error("{failure}; interface {ifname} could not be removed: {deletion}")]
+    PairNotDeleted {
         /// The host interface.
         ifname: String,
         /// The cause of the failed setup.
         failure: Box<DataplaneError>,
         /// The cause of the failed deletion.
-        left: NetlinkError,
+        deletion: NetlinkError,
     },
     /// The kernel, or a program that configures new interfaces, replaced the MAC address of the host end.
-    #[error("host interface {ifname} does not keep MAC address {expected}: it has {found}")]
+    #[error("host interface {ifname} does not keep MAC address {expected}: found {found}")]
     HostMac {
         /// The host interface.
         ifname: String,
@@ -95,7 +98,7 @@ pub enum DataplaneError {
     #[error("the thread deleting interface {0} ended without a result")]
     DeletionPanicked(String),
     /// The thread for a deletion cannot be started.
-    #[error("start a thread to delete interface {ifname}: {source}")]
+    #[error("cannot start a thread to delete interface {ifname}: {source}")]
     Thread {
         /// The interface.
         ifname: String,
@@ -106,7 +109,7 @@ pub enum DataplaneError {
 
 /// A host route that prevents a pod from using an address. The route is left unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("host route to {address} for {ifname} conflicts with the one {route}: another endpoint uses this address")]
+#[error("host route to {address} for {ifname} conflicts with the route {route}: another endpoint uses this address")]
 pub struct BusyRoute {
     /// The pod's address.
     pub address: IpAddr,

@@ -6,7 +6,7 @@ use installer::host_network::{HostNetwork, Interface, NetworkError, Route};
 use ipam_plugin::host_link::{HostLink, HostLinkError, HostLinks};
 
 use super::netlink::{KernelRoute, NetlinkSocket, link, route};
-use super::{Endpoint, HostLinkProof, NetlinkError, Teardown};
+use super::{HostLinkProof, NetlinkError, Teardown, TeardownTarget};
 
 /// The network of the kernel in the network namespace of this process.
 #[derive(Debug, Clone, Copy, Default)]
@@ -16,7 +16,7 @@ impl HostNetwork for KernelNetwork {
     fn interfaces(&self) -> Result<Vec<Interface>, NetworkError> {
         let links = NetlinkSocket::open().and_then(|mut socket| link::list(&mut socket));
         let links = links.map_err(network_error)?;
-        let interface = |link: link::Link| Interface { is_pods: link.is_pods(), name: link.name, mtu: link.mtu };
+        let interface = |link: link::Link| Interface { is_pods: link.is_of_pod(), name: link.name, mtu: link.mtu };
         Ok(links.into_iter().map(interface).collect())
     }
 
@@ -27,8 +27,8 @@ impl HostNetwork for KernelNetwork {
     fn remove_pod_interface(&self, name: &str) -> Result<bool, NetworkError> {
         // Deletes the host end of a pair with an alias of this plugin, or with the MAC address of all host ends of
         // Calico. The kernel deletes the other end and the routes with it.
-        let endpoint = Endpoint::of_host_interface(name.to_owned(), None, HostLinkProof::Name);
-        let removed = Teardown::start(endpoint).and_then(Teardown::finish).map_err(network_error)?;
+        let target = TeardownTarget::of_host_interface(name.to_owned(), None, HostLinkProof::Name);
+        let removed = Teardown::start(target).and_then(Teardown::finish).map_err(network_error)?;
         Ok(removed.interface.is_some())
     }
 }
@@ -52,8 +52,8 @@ fn find(name: &str) -> Result<Option<HostLink>, NetlinkError> {
         index: link.index,
         mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         mtu: link.mtu,
-        up: link.up,
-        carrier: link.running,
+        up: link.is_up,
+        carrier: link.has_carrier,
         container_id: link.alias.map(|alias| alias.container().to_owned()),
         routes: routes.iter().map(|route| route.destination.to_string()).collect(),
     }))

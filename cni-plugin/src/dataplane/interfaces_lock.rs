@@ -20,7 +20,10 @@ const LOCK: &str = "/var/run/calico/interfaces.lock";
 /// the ADD only risks that another call removes the new interface.
 pub(super) fn share() -> Option<HostLock> {
     let lock = HostLock::share_within(Path::new(LOCK), LONGEST_WAIT);
-    lock.inspect_err(|error| tracing::warn!(%error, "making the interface without the lock")).ok()
+    lock.inspect_err(|error| {
+        tracing::warn!(%error, "cannot lock the interfaces of this node; creating the interface without the lock");
+    })
+    .ok()
 }
 
 /// Takes the exclusive lock, for a call that removes `ifname`. Waits until no ADD is between creation and alias. An ADD
@@ -33,7 +36,10 @@ pub(super) fn acquire(ifname: &str) -> Result<Option<HostLock>, DataplaneError> 
         Ok(lock) => Ok(Some(lock)),
         Err(source @ LockError::Busy { .. }) => Err(DataplaneError::LockBusy { ifname: ifname.to_owned(), source }),
         Err(error) => {
-            tracing::warn!(%error, interface = ifname, "taking the interface away without the lock");
+            tracing::warn!(
+                %error, interface = ifname,
+                "cannot lock the interfaces of this node; deleting the interface without the lock"
+            );
             Ok(None)
         }
     }

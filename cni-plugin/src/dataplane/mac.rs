@@ -37,19 +37,19 @@ impl FromStr for MacAddr {
     type Err = MacParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = || MacParseError(text.to_owned());
+        let invalid = || MacParseError(text.to_owned());
         let (separator, group) = match text.as_bytes().get(2) {
             Some(b':') => (':', 2),
             Some(b'-') => ('-', 2),
             _ => ('.', 4),
         };
         let groups: Vec<&str> = text.split(separator).collect();
-        let well_formed = groups.iter().all(|g| g.len() == group && g.bytes().all(|b| b.is_ascii_hexdigit()));
+        let is_well_formed = groups.iter().all(|g| g.len() == group && g.bytes().all(|b| b.is_ascii_hexdigit()));
         let digits = groups.concat();
-        if !well_formed || digits.len() != 12 {
-            return Err(bad());
+        if !is_well_formed || digits.len() != 12 {
+            return Err(invalid());
         }
-        let value = u64::from_str_radix(&digits, 16).map_err(|_| bad())?;
+        let value = u64::from_str_radix(&digits, 16).map_err(|_| invalid())?;
         let [_, _, bytes @ ..] = value.to_be_bytes();
         Ok(MacAddr(bytes))
     }

@@ -6,13 +6,13 @@
 
 mod compare;
 mod error;
+mod existing;
 pub mod grpc;
 mod host;
 mod interfaces_lock;
 mod mac;
 mod netlink;
 pub mod netns;
-mod occupied;
 mod ownership;
 pub mod plan;
 mod setup;
@@ -20,18 +20,20 @@ mod suspects;
 mod sysctl;
 mod teardown;
 
-pub use compare::{Aspect, Difference, verify};
+pub use compare::{CheckedItem, Difference, verify};
 pub use error::{BusyRoute, DataplaneError};
+pub use existing::{ExistingInterface, existing_interface, is_absent};
 pub use grpc::{GrpcDataplane, GrpcError};
 pub use host::KernelNetwork;
 pub use mac::{MacAddr, MacParseError};
 pub use netconf::conf::DeviceType;
 pub use netlink::NetlinkError;
 pub use netns::{NetnsError, NetnsFd};
-pub use occupied::{Occupant, is_absent, occupant};
-pub use ownership::{Holder, Reason};
-pub use plan::{Before, EndpointPlan, Wanted};
-pub use setup::{Attached, Stage, remove, setup};
-pub use suspects::{Interface, Running, Suspect, aliases, interfaces, running};
+pub use ownership::{ConflictReason, ConflictingInterface};
+pub use plan::{DesiredInterface, EndpointPlan, PriorInterface};
+pub use setup::{InterfacePair, Stage, remove, setup};
+pub use suspects::{
+    RunningContainer, SuspectContainer, SuspectInterface, interface_aliases, running_containers, suspect_interfaces,
+};
 pub use sysctl::SysctlError;
-pub use teardown::{Endpoint, HostLinkProof, Removed, Teardown};
+pub use teardown::{HostLinkProof, Removed, Teardown, TeardownTarget};

@@ -25,7 +25,7 @@ pub enum NetnsError {
     NotANamespace(PathBuf),
     /// The path is the plugin's own network namespace (CNI error code 8).
     #[error(
-        "the pod's network namespace {} is the one the plugin runs in; the runtime must pass the pod's own",
+        "CNI_NETNS {} is the plugin's own network namespace; the runtime must pass the pod's",
         .0.display()
     )]
     SameNamespace(PathBuf),

@@ -11,32 +11,32 @@ use libcalico::names::InterfaceAlias;
 use libcalico::net::Cidr;
 
 use super::netlink::{KernelRoute, Link, NetlinkSocket, link, route};
-use super::{DataplaneError, Endpoint, HostLinkProof, NetnsError, NetnsFd, Teardown};
+use super::{DataplaneError, HostLinkProof, NetnsError, NetnsFd, Teardown, TeardownTarget};
 
 /// A container whose network a garbage collection is about to remove.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Suspect {
+pub struct SuspectContainer {
     /// The ID of the container.
     pub container_id: String,
     /// True if the runtime names another attachment of the container. An interface is then removed only if a route
     /// proves that it belongs to the attachment to be removed.
-    pub is_named: bool,
+    pub has_valid_attachment: bool,
     /// True if the container may have an address in another network. All networks of a container that is not a pod
     /// share one interface, so its removal needs the same proof by a route.
-    pub is_elsewhere: bool,
+    pub may_have_other_network: bool,
     /// The aliases that its interfaces in this network may have. An interface with another alias of the container needs
     /// a route to one of the addresses.
     pub aliases: Vec<InterfaceAlias>,
     /// The addresses that IPAM has allocated to the container. A host route to one of them identifies an interface
     /// without an alias, such as one of upstream's.
-    pub held: Vec<IpAddr>,
+    pub allocated: Vec<IpAddr>,
     /// The addresses that endpoints of the container list. IPAM may have allocated them to another container.
     pub listed: Vec<IpAddr>,
 }
 
 /// The host end of a suspect's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Interface {
+pub struct SuspectInterface {
     /// The ID of the container.
     pub container_id: String,
     /// Name of the interface.
@@ -44,12 +44,12 @@ pub struct Interface {
     proof: HostLinkProof,
     /// The ID of the other end's namespace in the host's namespace. `None` without carrier, or if the runtime names the
     /// container.
-    peer: Option<i32>,
+    peer_netns_id: Option<i32>,
 }
 
 /// A running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Running {
+pub struct RunningContainer {
     /// The ID of the container.
     pub container_id: String,
     /// The host end of its interface.
@@ -63,22 +63,23 @@ pub struct Running {
 ///
 /// # Errors
 /// Returns an error if the kernel cannot be queried.
-pub fn interfaces(suspects: &[Suspect]) -> Result<Vec<Interface>, DataplaneError> {
+pub fn suspect_interfaces(suspects: &[SuspectContainer]) -> Result<Vec<SuspectInterface>, DataplaneError> {
     if suspects.is_empty() {
         return Ok(Vec::new());
     }
     let mut host = NetlinkSocket::open()?;
     let links = link::list(&mut host)?;
     let routes = route::list_both(&mut host, None)?;
-    let of_link = |link| suspects.iter().filter_map(|suspect| interface(link, suspect, &routes)).collect::<Vec<_>>();
-    Ok(links.iter().filter(|link| link.paired).flat_map(of_link).collect())
+    let of_link =
+        |link| suspects.iter().filter_map(|suspect| suspect_interface(link, suspect, &routes)).collect::<Vec<_>>();
+    Ok(links.iter().filter(|link| link.is_paired).flat_map(of_link).collect())
 }
 
 /// Returns the aliases of all interfaces, by interface name.
 ///
 /// # Errors
 /// Returns an error if the kernel cannot be queried.
-pub fn aliases() -> Result<BTreeMap<String, InterfaceAlias>, DataplaneError> {
+pub fn interface_aliases() -> Result<BTreeMap<String, InterfaceAlias>, DataplaneError> {
     let links = link::list(&mut NetlinkSocket::open()?)?;
     Ok(links.into_iter().filter_map(|link| Some((link.name, link.alias?))).collect())
 }
@@ -88,61 +89,67 @@ pub fn aliases() -> Result<BTreeMap<String, InterfaceAlias>, DataplaneError> {
 ///
 /// # Errors
 /// Returns an error if the kernel or `/proc` cannot be queried.
-pub fn running(interfaces: &[Interface]) -> Result<Vec<Running>, DataplaneError> {
-    if interfaces.iter().all(|interface| interface.peer.is_none()) {
+pub fn running_containers(interfaces: &[SuspectInterface]) -> Result<Vec<RunningContainer>, DataplaneError> {
+    if interfaces.iter().all(|interface| interface.peer_netns_id.is_none()) {
         return Ok(Vec::new());
     }
     let mut host = NetlinkSocket::open()?;
     let mut by_id = BTreeMap::new();
     each_netns(Path::new("/proc"), |process, netns| {
-        by_id.extend(link::nsid_of(&mut host, netns)?.map(|id| (id, process)));
+        by_id.extend(link::netns_id_of(&mut host, netns)?.map(|id| (id, process)));
         Ok(())
     })?;
     let found = interfaces.iter().filter_map(|interface| {
-        let Interface { container_id, ifname, peer, .. } = interface;
-        let process = *by_id.get(peer.as_ref()?)?;
-        Some(Running { container_id: container_id.clone(), ifname: ifname.clone(), process })
+        let SuspectInterface { container_id, ifname, peer_netns_id, .. } = interface;
+        let process = *by_id.get(peer_netns_id.as_ref()?)?;
+        Some(RunningContainer { container_id: container_id.clone(), ifname: ifname.clone(), process })
     });
     Ok(found.collect())
 }
 
-impl Interface {
+impl SuspectInterface {
     /// Removes the interface if it still belongs to the container.
     ///
     /// # Errors
     /// Returns an error if the kernel rejects the deletion or exceeds the time limit, or if the interface has carrier
     /// and nothing proves that it belongs to the container.
     pub fn remove(self) -> Result<(), DataplaneError> {
-        let endpoint = Endpoint::of_host_interface(self.ifname, Some(self.container_id), self.proof);
-        let teardown = Teardown::start(endpoint)?;
+        let target = TeardownTarget::of_host_interface(self.ifname, Some(self.container_id), self.proof);
+        let teardown = Teardown::start(target)?;
         match teardown.unproven {
-            Some(holder) => Err(DataplaneError::HostInterfaceTaken(Box::new(holder))),
+            Some(conflicting) => Err(DataplaneError::HostInterfaceConflict(Box::new(conflicting))),
             None => teardown.finish().map(drop),
         }
     }
 }
 
-fn interface(link: &Link, suspect: &Suspect, routes: &[KernelRoute]) -> Option<Interface> {
-    let leads_to = |addresses: &[IpAddr]| {
+fn suspect_interface(link: &Link, suspect: &SuspectContainer, routes: &[KernelRoute]) -> Option<SuspectInterface> {
+    let has_route_to = |addresses: &[IpAddr]| {
         let mut through = routes.iter().filter(|route| route.interface == Some(link.index));
         through.any(|route| addresses.iter().any(|ip| Cidr::host(ip.to_canonical()) == route.destination))
     };
     let proof = match &link.alias {
         Some(alias) if !alias.is_of_container(&suspect.container_id) => return None,
         Some(alias) => {
-            let is_shared = suspect.is_elsewhere && *alias == InterfaceAlias::for_container(&suspect.container_id);
-            let is_sure = suspect.aliases.contains(alias) && !suspect.is_named && !is_shared;
-            if !is_sure && !leads_to(&suspect.held) && !leads_to(&suspect.listed) {
+            let is_shared =
+                suspect.may_have_other_network && *alias == InterfaceAlias::for_container(&suspect.container_id);
+            let is_proven_by_alias = suspect.aliases.contains(alias) && !suspect.has_valid_attachment && !is_shared;
+            if !is_proven_by_alias && !has_route_to(&suspect.allocated) && !has_route_to(&suspect.listed) {
                 return None;
             }
             HostLinkProof::Absent
         }
-        None if leads_to(&suspect.held) => HostLinkProof::Index(link.index),
-        None if leads_to(&suspect.listed) => HostLinkProof::RouteTo(suspect.listed.clone()),
+        None if has_route_to(&suspect.allocated) => HostLinkProof::Index(link.index),
+        None if has_route_to(&suspect.listed) => HostLinkProof::RouteTo(suspect.listed.clone()),
         None => return None,
     };
-    let peer = link.peer_netns_id.filter(|_| link.running && !suspect.is_named);
-    Some(Interface { container_id: suspect.container_id.clone(), ifname: link.name.clone(), proof, peer })
+    let peer_netns_id = link.peer_netns_id.filter(|_| link.has_carrier && !suspect.has_valid_attachment);
+    Some(SuspectInterface {
+        container_id: suspect.container_id.clone(),
+        ifname: link.name.clone(),
+        proof,
+        peer_netns_id,
+    })
 }
 
 /// Calls `visit` with one process in `proc` of each network namespace except that of this process, and with the
@@ -158,21 +165,21 @@ fn each_netns(
     proc: &Path,
     mut visit: impl FnMut(u32, &NetnsFd) -> Result<(), DataplaneError>,
 ) -> Result<(), DataplaneError> {
-    let mut seen = BTreeSet::new();
+    let mut visited_namespaces = BTreeSet::new();
     for entry in fs::read_dir(proc).map_err(DataplaneError::Processes)? {
         let entry = entry.map_err(DataplaneError::Processes)?;
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let path = entry.path().join("ns/net");
-        let Ok(found) = fs::metadata(&path) else { continue };
-        if !seen.insert((found.dev(), found.ino())) {
+        let Ok(metadata) = fs::metadata(&path) else { continue };
+        if !visited_namespaces.insert((metadata.dev(), metadata.ino())) {
             continue;
         }
         match NetnsFd::open(&path) {
             Ok(netns) => visit(process, &netns)?,
             // The process exited meanwhile, or has more rights. Another process may be in the same namespace.
-            Err(NetnsError::NotFound { .. }) => _ = seen.remove(&(found.dev(), found.ino())),
+            Err(NetnsError::NotFound { .. }) => _ = visited_namespaces.remove(&(metadata.dev(), metadata.ino())),
             Err(NetnsError::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
-                seen.remove(&(found.dev(), found.ino()));
+                visited_namespaces.remove(&(metadata.dev(), metadata.ino()));
             }
             Err(NetnsError::SameNamespace { .. } | NetnsError::NotANamespace { .. }) => {}
             Err(error) => return Err(error.into()),

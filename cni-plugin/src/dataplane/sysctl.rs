@@ -36,10 +36,10 @@ pub(super) fn apply(setting: &Sysctl) -> Result<(), SysctlError> {
     };
     let Err(source) = written else { return Ok(()) };
     let error = SysctlError { action: format!("set to {value}"), key: key.clone(), source };
-    if setting.required {
+    if setting.is_required {
         return Err(error);
     }
-    tracing::warn!(%error, "optional kernel setting left as it is");
+    tracing::warn!(%error, "cannot set an optional kernel setting; keeping the present value");
     Ok(())
 }
 

@@ -10,14 +10,16 @@ use ipam_plugin::lock::HostLock;
 use libcalico::net::Cidr;
 
 use super::netlink::{Link, NetlinkSocket, link, route};
-use super::{DataplaneError, Holder, MacAddr, NetlinkError, NetnsError, NetnsFd, Reason, interfaces_lock};
+use super::{
+    ConflictReason, ConflictingInterface, DataplaneError, MacAddr, NetlinkError, NetnsError, NetnsFd, interfaces_lock,
+};
 
 /// Maximum duration of a deletion, the same as upstream's.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The endpoint to delete, as DEL identifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct TeardownTarget {
     /// CNI_NETNS; `None` if it is empty. A path that does not exist is equivalent to `None`.
     pub netns: Option<PathBuf>,
     /// CNI_IFNAME.
@@ -57,10 +59,10 @@ pub enum HostLinkProof {
 /// A deletion in progress. The endpoint's traffic is already cut. The kernel needs 12 to 50 ms more to delete the
 /// interface, and the caller can work during that time.
 #[derive(Debug)]
-#[must_use = "finish() tells whether the interface is gone"]
+#[must_use = "finish() reports whether the interface is deleted"]
 pub struct Teardown {
     /// A host interface that was left unchanged, and that IPAM may prove to be the endpoint's.
-    pub unproven: Option<Holder>,
+    pub unproven: Option<ConflictingInterface>,
     interface: Option<String>,
     outcome: Receiver<Result<(), DataplaneError>>,
     deadline: Instant,
@@ -74,7 +76,7 @@ pub struct Removed {
 }
 
 /// The end of a pair on which the deletion is requested, and a socket in its namespace.
-struct Target {
+struct InterfaceToDelete {
     socket: NetlinkSocket,
     link: Link,
     /// The lock for an interface without an alias, so that no ADD is about to set one.
@@ -82,22 +84,22 @@ struct Target {
 }
 
 /// The result of the search for an interface to delete.
-enum Found {
+enum SearchResult {
     /// The endpoint's interface.
-    Ours(Target),
+    Own(InterfaceToDelete),
     /// An interface that may be the endpoint's.
-    Unproven(Holder),
+    Unproven(ConflictingInterface),
     /// No interface.
-    Nothing,
+    Missing,
 }
 
 /// The message sent when the traffic is cut: the interface to be deleted, or an interface that stays for lack of proof.
-type Cut = (Option<String>, Option<Holder>);
+type CutReport = (Option<String>, Option<ConflictingInterface>);
 
-impl Endpoint {
+impl TeardownTarget {
     /// Returns an endpoint of which only the host interface is known.
     pub(super) fn of_host_interface(host_ifname: String, container_id: Option<String>, proof: HostLinkProof) -> Self {
-        Endpoint { netns: None, container_ifname: String::new(), host_ifname, container_id, proof }
+        TeardownTarget { netns: None, container_ifname: String::new(), host_ifname, container_id, proof }
     }
 }
 
@@ -105,7 +107,7 @@ impl Teardown {
     /// Cuts the endpoint's traffic and starts the deletion. Succeeds if there is nothing to delete.
     ///
     /// A single thread does all the work. It is abandoned if the kernel takes longer than 20 s.
-    pub fn start(endpoint: Endpoint) -> Result<Self, DataplaneError> {
+    pub fn start(endpoint: TeardownTarget) -> Result<Self, DataplaneError> {
         let deadline = Instant::now() + DEADLINE;
         let ifname = endpoint.container_ifname.clone();
         let (report_cut, cut) = channel();
@@ -130,20 +132,20 @@ impl Teardown {
 /// Finds and deletes the interface. Runs on a thread of its own, which it moves into the pod's namespace. A receiver
 /// that no longer waits is no error.
 fn tear_down(
-    endpoint: &Endpoint,
-    report_cut: &Sender<Result<Cut, DataplaneError>>,
+    endpoint: &TeardownTarget,
+    report_cut: &Sender<Result<CutReport, DataplaneError>>,
     report_outcome: &Sender<Result<(), DataplaneError>>,
 ) {
-    let found = find(endpoint).and_then(|mut found| {
-        if let Found::Ours(target) = &mut found {
-            link::gone_is_fine(target.socket.ask(link::set_down(&target.link)).map(drop))?;
+    let result = find(endpoint).and_then(|mut result| {
+        if let SearchResult::Own(target) = &mut result {
+            link::ignore_missing(target.socket.exchange_one(link::set_down(&target.link)).map(drop))?;
         }
-        Ok(found)
+        Ok(result)
     });
-    let (cut, target) = match found {
-        Ok(Found::Ours(target)) => (Ok((Some(target.link.name.clone()), None)), Some(target)),
-        Ok(Found::Unproven(holder)) => (Ok((None, Some(holder))), None),
-        Ok(Found::Nothing) => (Ok((None, None)), None),
+    let (cut, target) = match result {
+        Ok(SearchResult::Own(target)) => (Ok((Some(target.link.name.clone()), None)), Some(target)),
+        Ok(SearchResult::Unproven(conflicting)) => (Ok((None, Some(conflicting))), None),
+        Ok(SearchResult::Missing) => (Ok((None, None)), None),
         Err(error) => (Err(error), None),
     };
     let _ = report_cut.send(cut);
@@ -154,11 +156,11 @@ fn tear_down(
 }
 
 /// Returns the pod's end, or if it is missing the host end, provided that the pair belongs to this endpoint.
-fn find(endpoint: &Endpoint) -> Result<Found, DataplaneError> {
+fn find(endpoint: &TeardownTarget) -> Result<SearchResult, DataplaneError> {
     // The container has an interface of Calico with another name, so the one named CNI_IFNAME belongs to another
     // plugin.
     if endpoint.proof == HostLinkProof::OtherInterface {
-        return Ok(Found::Nothing);
+        return Ok(SearchResult::Missing);
     }
     // Open the socket before the thread leaves the host's namespace.
     let mut host = NetlinkSocket::open()?;
@@ -168,13 +170,16 @@ fn find(endpoint: &Endpoint) -> Result<Found, DataplaneError> {
         let mut socket = NetlinkSocket::open()?;
         match link::find(&mut socket, &endpoint.container_ifname)? {
             // KubeVirt renames the pod's end of the pair and creates another interface with the original name.
-            Some(link) if !link.paired => {
-                tracing::warn!(interface = link.name, "interface left alone: it is no end of a pair");
+            Some(link) if !link.is_paired => {
+                tracing::warn!(interface = link.name, "keeping the interface: the interface is not one end of a pair");
             }
             Some(link) if is_of_another_container(&mut host, &link, pod, endpoint)? => {
-                tracing::warn!(interface = link.name, "interface left alone: CNI_NETNS is of another container by now");
+                tracing::warn!(
+                    interface = link.name,
+                    "keeping the interface: CNI_NETNS belongs to another container now"
+                );
             }
-            Some(link) => return Ok(Found::Ours(Target { socket, link, _lock: None })),
+            Some(link) => return Ok(SearchResult::Own(InterfaceToDelete { socket, link, _lock: None })),
             None => {}
         }
     }
@@ -194,19 +199,19 @@ fn is_of_another_container(
     host: &mut NetlinkSocket,
     inside: &Link,
     pod: &NetnsFd,
-    endpoint: &Endpoint,
+    endpoint: &TeardownTarget,
 ) -> Result<bool, NetlinkError> {
     let (Some(id), Some(index)) = (&endpoint.container_id, inside.peer_index) else { return Ok(false) };
     let Some(host_end) = link::find_by_index(host, index)? else { return Ok(false) };
-    let is_others = host_end.alias.as_ref().is_some_and(|alias| !alias.is_of_container(id));
-    Ok(is_others && host_end.is_peer_of(inside, link::nsid_of(host, pod)?))
+    let is_of_other_container = host_end.alias.as_ref().is_some_and(|alias| !alias.is_of_container(id));
+    Ok(is_of_other_container && host_end.is_peer_of(inside, link::netns_id_of(host, pod)?))
 }
 
 fn find_host_end(
     mut socket: NetlinkSocket,
-    endpoint: &Endpoint,
+    endpoint: &TeardownTarget,
     pod: Option<&NetnsFd>,
-) -> Result<Found, DataplaneError> {
+) -> Result<SearchResult, DataplaneError> {
     let mut lock = None;
     let mut found = link::find(&mut socket, &endpoint.host_ifname)?;
     if found.as_ref().is_some_and(|link| link.alias.is_none()) {
@@ -214,63 +219,73 @@ fn find_host_end(
         lock = interfaces_lock::acquire(&endpoint.host_ifname)?;
         found = link::find(&mut socket, &endpoint.host_ifname)?;
     }
-    let Some(link) = found.filter(|link| link.paired) else { return Ok(Found::Nothing) };
-    let ours = match (&endpoint.container_id, &link.alias) {
+    let Some(link) = found.filter(|link| link.is_paired) else { return Ok(SearchResult::Missing) };
+    let is_own = match (&endpoint.container_id, &link.alias) {
         (Some(id), Some(alias)) => {
             // The interface of another attachment of the container, as far as the caller can determine that.
-            let may_be_others = matches!(endpoint.proof, HostLinkProof::NameUnlessPeerInPod | HostLinkProof::Absent);
-            alias.is_of_container(id) && !(may_be_others && is_peer_in(&mut socket, &link, pod)?)
+            let may_be_of_other_attachment =
+                matches!(endpoint.proof, HostLinkProof::NameUnlessPeerInPod | HostLinkProof::Absent);
+            alias.is_of_container(id) && !(may_be_of_other_attachment && is_peer_in(&mut socket, &link, pod)?)
         }
         (None, Some(_)) => true,
         (_, None) if link.mac != Some(MacAddr::HOST_SIDE) => false,
-        (_, None) => match proven(&mut socket, &link, &endpoint.proof, pod)? {
-            Proven::Yes => true,
-            Proven::No => false,
-            Proven::Perhaps => return Ok(Found::Unproven(Holder::of(&mut socket, link, Reason::Unproven)?)),
+        (_, None) => match find_proof(&mut socket, &link, &endpoint.proof, pod)? {
+            ProofResult::Proven => true,
+            ProofResult::Unproven => false,
+            ProofResult::Insufficient => {
+                return Ok(SearchResult::Unproven(ConflictingInterface::new(
+                    &mut socket,
+                    link,
+                    ConflictReason::Unproven,
+                )?));
+            }
         },
     };
-    if !ours {
-        tracing::info!(interface = link.name, "host interface left alone: nothing proves that it is this endpoint's");
-        return Ok(Found::Nothing);
+    if !is_own {
+        tracing::info!(
+            interface = link.name,
+            "keeping the host interface: no proof shows that the interface is this endpoint's"
+        );
+        return Ok(SearchResult::Missing);
     }
-    Ok(Found::Ours(Target { socket, link, _lock: lock }))
+    Ok(SearchResult::Own(InterfaceToDelete { socket, link, _lock: lock }))
 }
 
 fn is_peer_in(socket: &mut NetlinkSocket, link: &Link, pod: Option<&NetnsFd>) -> Result<bool, NetlinkError> {
     let Some(pod) = pod else { return Ok(false) };
-    let pod_id = link::nsid_of(socket, pod)?;
+    let pod_id = link::netns_id_of(socket, pod)?;
     Ok(pod_id.is_some() && link.peer_netns_id == pod_id)
 }
 
 /// The result of the search for a proof that an interface without an alias is the endpoint's.
-enum Proven {
-    Yes,
-    No,
+enum ProofResult {
+    Proven,
+    Unproven,
     /// A route is evidence, but the interface can carry packets.
-    Perhaps,
+    Insufficient,
 }
 
-fn proven(
+fn find_proof(
     socket: &mut NetlinkSocket,
     link: &Link,
     proof: &HostLinkProof,
     pod: Option<&NetnsFd>,
-) -> Result<Proven, NetlinkError> {
+) -> Result<ProofResult, NetlinkError> {
     let addresses = match proof {
         HostLinkProof::RouteTo(addresses) => addresses,
-        HostLinkProof::Name => return Ok(Proven::Yes),
-        HostLinkProof::NameUnlessPeerInPod if !is_peer_in(socket, link, pod)? => return Ok(Proven::Yes),
-        HostLinkProof::Index(index) if link.index == *index => return Ok(Proven::Yes),
-        _ => return Ok(Proven::No),
+        HostLinkProof::Name => return Ok(ProofResult::Proven),
+        HostLinkProof::NameUnlessPeerInPod if !is_peer_in(socket, link, pod)? => return Ok(ProofResult::Proven),
+        HostLinkProof::Index(index) if link.index == *index => return Ok(ProofResult::Proven),
+        _ => return Ok(ProofResult::Unproven),
     };
     for address in addresses {
         let destination = Cidr::host(address.to_canonical());
         let routes = route::list(socket, destination.version(), Some(link.index))?;
         if routes.iter().any(|route| route.destination == destination) {
-            return Ok(if link.running { Proven::Perhaps } else { Proven::Yes });
+            return Ok(if link.has_carrier { ProofResult::Insufficient } else { ProofResult::Proven });
         }
     }
-    Ok(Proven::No)
+    Ok(ProofResult::Unproven)
 }
 
 fn receive<T>(from: &Receiver<T>, deadline: Instant, ifname: &str) -> Result<T, DataplaneError> {

@@ -22,20 +22,20 @@ use tracing::{Instrument as _, Span};
 use self::urgency::{AddTarget, Urgency};
 use crate::cni_error::{journal_error, store_error};
 use crate::context::Context;
-use crate::endpoint::EndpointsOf;
+use crate::endpoint::ContainerEndpoints;
 use crate::{ipam, reads, vmi};
 
 /// The node in the recorded endpoint name if the name of the node was unknown to the DEL.
 const UNKNOWN_NODE: &str = "unknown";
 
 /// The limit of a call other than ADD and of a pass of the agent. Other calls wait for the journal's lock meanwhile.
-const LIMIT: Limit = Limit { entries: 16, time: Duration::from_secs(20) };
+const DEFAULT_LIMIT: ReplayLimit = ReplayLimit { entries: 16, time: Duration::from_secs(20) };
 /// The limit of an ADD, which delays the start of its pod.
-const LIMIT_OF_ADD: Limit = Limit { entries: 2, time: Duration::from_secs(1) };
+const ADD_LIMIT: ReplayLimit = ReplayLimit { entries: 2, time: Duration::from_secs(1) };
 
 /// The number of deferred DELs, and the time, after which no further replay starts. A replay in progress is completed.
 #[derive(Debug, Clone, Copy)]
-struct Limit {
+struct ReplayLimit {
     entries: usize,
     time: Duration,
 }
@@ -64,7 +64,7 @@ pub struct Replayer<'a> {
     /// The node of deferred DELs that do not name one; empty if the node's name is unknown.
     pub node: &'a str,
     /// The ID of the container whose call replays; empty for the agent.
-    pub within: &'a str,
+    pub replaying_container: &'a str,
     /// Name and identity of the datastore, as in the entries of the journal.
     pub target: DatastoreIdentity,
 }
@@ -101,61 +101,67 @@ impl<'a> Replayer<'a> {
     /// the configuration may name another datastore now than at the time of the DEL.
     async fn for_call(cx: &'a Context) -> Replayer<'a> {
         let Context { call, datastore_config, store, api, .. } = cx;
-        let target = identity_of(store, cx.datastore_name()).await;
-        let (node, within) = (&cx.workload.node, &call.container_id);
+        let target = read_identity(store, cx.datastore_name()).await;
+        let (node, replaying_container) = (&cx.workload.node, &call.container_id);
         let environment = |name: &str| std::env::var(name).ok();
-        Replayer { conf: &call.conf, environment, datastore_config, store, api, node, within, target }
+        Replayer { conf: &call.conf, environment, datastore_config, store, api, node, replaying_container, target }
     }
 
     /// Replays a bounded number of deferred DELs. After a failure, which is logged, the entry stays for a later replay.
     pub async fn replay_some(&self, locked: &LockedJournal<'_>) -> ReplayOutcome {
-        self.replay_by_urgency(locked, LIMIT, |_| Urgency::Other).await
+        self.replay_by_urgency(locked, DEFAULT_LIMIT, |_| Urgency::NotRequired).await
     }
 
-    /// Replays the deferred DELs with [`Urgency::Must`] without a limit, and then the others until `limit`.
+    /// Replays the deferred DELs with [`Urgency::Required`] without a limit, and then the others until `limit`.
     async fn replay_by_urgency(
         &self,
         locked: &LockedJournal<'_>,
-        limit: Limit,
+        limit: ReplayLimit,
         urgency: impl Fn(&PendingDel) -> Urgency,
     ) -> ReplayOutcome {
         let begun = Instant::now();
-        let mut entries = self.pending(locked);
+        let mut entries = self.pending_entries(locked);
         entries.sort_by_key(|(_, pending_del)| urgency(pending_del));
-        let (mut tried, mut replayed, all) = (0, 0, entries.len());
+        let (mut attempts, mut replayed, total) = (0, 0, entries.len());
         for (entry, pending_del) in entries {
-            let must = urgency(&pending_del) == Urgency::Must;
-            if !must && (tried >= limit.entries || begun.elapsed() >= limit.time) {
+            let is_required = urgency(&pending_del) == Urgency::Required;
+            if !is_required && (attempts >= limit.entries || begun.elapsed() >= limit.time) {
                 break;
             }
-            tried += 1;
+            attempts += 1;
             let span = self.span_of(&pending_del);
             let Err(error) = self.replay(locked, &entry, &pending_del).instrument(span.clone()).await else {
                 replayed += 1;
                 continue;
             };
-            let _of_the_debt = span.entered();
+            let _entered = span.entered();
             tracing::warn!(
                 entry = %entry.display(), %error,
-                "the endpoint and the addresses that an earlier DEL left cannot be taken back; the journal entry stays"
+                "cannot replay a deferred DEL; the journal entry stays"
             );
             // An entry whose replay always fails must not block the others.
             if let Err(error) = locked.postpone(&entry) {
-                tracing::warn!(%error, "the journal entry stays in front of the others");
+                tracing::warn!(
+                    entry = %entry.display(), %error,
+                    "cannot postpone the journal entry; the next replay starts with this entry"
+                );
             }
             // The datastore is unreachable for the others, too.
-            if error.code == Code::TRY_AGAIN && !must {
+            if error.code == Code::TRY_AGAIN && !is_required {
                 break;
             }
         }
-        ReplayOutcome { replayed, remaining: all - replayed }
+        ReplayOutcome { replayed, remaining: total - replayed }
     }
 
     /// Returns the deferred DELs of this datastore. An entry without a node is left to a process that knows the name of
     /// the node.
-    fn pending(&self, locked: &LockedJournal<'_>) -> Vec<(PathBuf, PendingDel)> {
+    fn pending_entries(&self, locked: &LockedJournal<'_>) -> Vec<(PathBuf, PendingDel)> {
         if let Err(error) = locked.record_identity(&self.target) {
-            tracing::warn!(datastore = %self.target.name, %error, "the identity of the datastore is not noted");
+            tracing::warn!(
+                datastore = %self.target.name, %error,
+                "cannot record the identity of the datastore; the journal keeps the former identity, if any"
+            );
         }
         let mut entries = locked.pending(&self.target);
         entries.retain(|(_, pending_del)| !pending_del.node.is_empty() || !self.node.is_empty());
@@ -167,12 +173,12 @@ impl<'a> Replayer<'a> {
         let pending_del = &pending_del.clone().with_default_node(self.node);
         let workload = pending_del.attachment();
         let store = self.store;
-        let endpoints = EndpointsOf::new(store, workload.clone()).or_unnamed(&pending_del.pod_uid);
-        endpoints.give_up().await.map_err(|error| cni_error(&error))?;
+        let endpoints = ContainerEndpoints::new(store, workload.clone()).including_unnamed(&pending_del.pod_uid);
+        endpoints.delete_own().await.map_err(|error| cni_error(&error))?;
         // On Kubernetes a pod has one endpoint, independent of the name of its interface.
         let is_shared = !matches!(store, Datastore::Kubernetes(_)) && has_other_interface(store, &workload).await?;
         if is_shared {
-            tracing::info!("the container still has another interface, which keeps the addresses");
+            tracing::info!("the container has another interface; keeping the addresses");
         } else {
             ipam::release::release_deferred(store, pending_del, &endpoints).await?;
             Box::pin(self.release_vmi(pending_del, &endpoints)).await?;
@@ -180,7 +186,7 @@ impl<'a> Replayer<'a> {
         locked.remove(entry).map_err(journal_error)?;
         tracing::info!(
             network = %pending_del.network, ifname = %pending_del.ifname,
-            "took back the endpoint and the addresses that an earlier DEL had left"
+            "replayed a deferred DEL and removed its journal entry"
         );
         Ok(())
     }
@@ -189,7 +195,7 @@ impl<'a> Replayer<'a> {
     async fn release_vmi(
         &self,
         pending_del: &PendingDel,
-        endpoints: &EndpointsOf<'_, Datastore>,
+        endpoints: &ContainerEndpoints<'_, Datastore>,
     ) -> Result<(), CniError> {
         if !vmi::may_have_had_vmi(pending_del) || !kubernetes_api::is_configured(self.conf, self.datastore_config) {
             return Ok(());
@@ -211,16 +217,18 @@ impl<'a> Replayer<'a> {
 
     /// Returns the span of the log lines of a replay, which name the attachment of the deferred DEL.
     fn span_of(&self, pending_del: &PendingDel) -> Span {
-        Subject::of_attachment(&pending_del.attachment()).span(self.within)
+        Subject::of_attachment(&pending_del.attachment()).span(self.replaying_container)
     }
 }
 
 /// Returns name and identity of the datastore, as in the entries of the journal. If the identity cannot be read, the
 /// datastore is identified by its name alone.
-async fn identity_of(store: &Datastore, name: String) -> DatastoreIdentity {
+async fn read_identity(store: &Datastore, name: String) -> DatastoreIdentity {
     let identity = store.identity().await.unwrap_or_else(|error| {
-        tracing::warn!(datastore = %name, %error, "the identity of the datastore cannot be read; debts that name one \
-        stay");
+        tracing::warn!(
+            datastore = %name, %error,
+            "cannot read the identity of the datastore; deferred DELs recorded with an identity stay in the journal"
+        );
         None
     });
     DatastoreIdentity { name, identity: identity.unwrap_or_default() }
@@ -252,12 +260,12 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     if !is_own_pending && !cx.journal.may_contain(&cx.datastore_name()) {
         return Ok(());
     }
-    let described = reads::described_pod(cx).await?;
+    let pod = reads::pod_with_namespace(cx).await?;
     let requested = ipam::request(&cx.call, &cx.workload.node, None).and_then(|request| request.ip);
-    let target = AddTarget::new(&cx.call, requested, described.as_ref());
+    let target = AddTarget::new(&cx.call, requested, pod.as_ref());
     let entries = cx.journal.entries().unwrap_or_default();
     let mut pending_dels = entries.iter().flat_map(|entry| &entry.pending_del);
-    let is_urgent = pending_dels.any(|pending_del| target.urgency(pending_del) == Urgency::Must);
+    let is_urgent = pending_dels.any(|pending_del| target.urgency(pending_del) == Urgency::Required);
     // Before the lock: the request may wait for a busy server, and other calls wait for the lock.
     let replayer = Replayer::for_call(cx).await;
     let must_wait = is_own_pending || is_urgent;
@@ -267,7 +275,10 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
         Ok(None) => return Ok(()),
         Err(error) if is_own_pending => return Err(journal_error(error)),
         Err(error) => {
-            tracing::warn!(%error, "the journal of DELs cannot be locked; what they owe is left to a later call");
+            tracing::warn!(
+                %error,
+                "cannot lock the journal of deferred DELs; leaving the deferred DELs to a later call"
+            );
             return Ok(());
         }
     };
@@ -275,29 +286,29 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     if is_own_pending {
         replay_own(cx, &replayer, &locked).await?;
     }
-    let replay = replayer.replay_by_urgency(&locked, LIMIT_OF_ADD, |pending_del| target.urgency(pending_del));
+    let replay = replayer.replay_by_urgency(&locked, ADD_LIMIT, |pending_del| target.urgency(pending_del));
     without_waiting_for_busy_server(cx, cx.busy_until, replay).await;
     Ok(())
 }
 
 /// Replays the deferred DELs of the call's attachment. An entry that certainly belongs to another datastore stays.
 async fn replay_own(cx: &Context, replayer: &Replayer<'_>, locked: &LockedJournal<'_>) -> Result<(), CniError> {
-    let pending_here = replayer.pending(locked);
+    let pending_here = replayer.pending_entries(locked);
     for (entry, pending_del) in pending_here.iter().filter(|(_, pending_del)| is_own(cx, pending_del)) {
         replayer.replay(locked, entry, pending_del).instrument(replayer.span_of(pending_del)).await?;
     }
     let call = &cx.call;
     let remaining = cx.journal.entries_of(&call.conf.name, &call.container_id, &call.ifname).map_err(journal_error)?;
-    let unclear = remaining.into_iter().find(|(_, pending_del)| !pending_del.belongs_elsewhere(&replayer.target));
-    let Some((_, pending_del)) = unclear else { return Ok(()) };
+    let ambiguous = remaining.into_iter().find(|(_, pending_del)| !pending_del.belongs_elsewhere(&replayer.target));
+    let Some((_, pending_del)) = ambiguous else { return Ok(()) };
     let msg = format!(
-        "an earlier DEL of this container owes the datastore {}, and nothing tells whether that is {}, which this ADD \
-        uses",
+        "an earlier DEL of this container is deferred on datastore {}, and it is unknown whether that is {}, the \
+        datastore of this ADD",
         pending_del.datastore, replayer.target.name
     );
     Err(CniError::new(Code::TRY_AGAIN, msg).with_details(format!(
-        "`calico-ipam journal` lists the debt; `calico-ipam journal adopt {}` gives it to the datastore that the \
-        command reaches",
+        "list the deferred DEL with `calico-ipam journal`; assign the deferred DEL to the datastore that the command \
+        reaches with `calico-ipam journal adopt {}`",
         pending_del.container_id
     )))
 }
@@ -309,17 +320,17 @@ fn is_own(cx: &Context, pending_del: &PendingDel) -> bool {
 
 /// Replays a bounded number of deferred DELs. After a failure, which is logged, the entry stays for a later replay.
 pub async fn replay_some(cx: &Context) {
-    replay_unlocked(cx, cx.busy_until, false).await;
+    lock_and_replay(cx, cx.busy_until, false).await;
 }
 
 /// Removes the entries of the call's attachment from the journal, because its DEL has released everything, and then
 /// replays deferred DELs of others. An entry that cannot be removed does no harm: its replay finds nothing to release,
 /// and an ADD of the same attachment replays it first. Later requests wait for a busy server until `busy_until`.
 pub async fn remove_own_and_replay(cx: &Context, busy_until: Instant) {
-    replay_unlocked(cx, busy_until, true).await;
+    lock_and_replay(cx, busy_until, true).await;
 }
 
-async fn replay_unlocked(cx: &Context, busy_until: Instant, removes_own: bool) {
+async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
     // The usual case, with one system call.
     if cx.journal.is_empty() {
         return;
@@ -328,8 +339,10 @@ async fn replay_unlocked(cx: &Context, busy_until: Instant, removes_own: bool) {
         Ok(Some(locked)) => locked,
         Ok(None) => return,
         Err(error) => {
-            return tracing::warn!(%error, "the journal of DELs cannot be locked; what they owe is left to a later \
-            call");
+            return tracing::warn!(
+                %error,
+                "cannot lock the journal of deferred DELs; leaving the deferred DELs to a later call"
+            );
         }
     };
     locked.remove_abandoned();
@@ -340,9 +353,14 @@ async fn replay_unlocked(cx: &Context, busy_until: Instant, removes_own: bool) {
     }
     let replayer = Replayer::for_call(cx).await;
     if removes_own {
-        for (entry, _) in replayer.pending(&locked).into_iter().filter(|(_, pending_del)| is_own(cx, pending_del)) {
+        for (entry, _) in
+            replayer.pending_entries(&locked).into_iter().filter(|(_, pending_del)| is_own(cx, pending_del))
+        {
             if let Err(error) = locked.remove(&entry) {
-                tracing::warn!(%error, "the journal entry of this container stays; it is paid once more");
+                tracing::warn!(
+                    entry = %entry.display(), %error,
+                    "cannot remove the journal entry of this DEL; a later call replays the entry"
+                );
             }
         }
     }
@@ -351,10 +369,13 @@ async fn replay_unlocked(cx: &Context, busy_until: Instant, removes_own: bool) {
 
 /// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore.
 pub async fn record_identity(cx: &Context) {
-    let target = identity_of(&cx.store, cx.datastore_name()).await;
+    let target = read_identity(&cx.store, cx.datastore_name()).await;
     let locked = cx.journal.try_lock();
     if let Err(error) = locked.and_then(|locked| locked.map_or(Ok(()), |locked| locked.record_identity(&target))) {
-        tracing::warn!(datastore = %target.name, %error, "the identity of the datastore is not noted");
+        tracing::warn!(
+            datastore = %target.name, %error,
+            "cannot record the identity of the datastore; the journal keeps the former identity, if any"
+        );
     }
 }
 
@@ -370,12 +391,12 @@ async fn without_waiting_for_busy_server<T>(cx: &Context, busy_until: Instant, w
 /// Returns true if the container has an endpoint with another interface name. The names of the handle and of the host's
 /// end do not contain the interface name, so both belong to that endpoint then. A DEL that reaches the datastore
 /// applies the same rule.
-async fn has_other_interface<S: Store>(store: &S, facts: &EndpointFacts) -> Result<bool, CniError> {
-    let (Ok(key), Ok(select)) = (facts.key(), facts.select()) else { return Ok(false) };
+async fn has_other_interface<S: Store>(store: &S, workload: &EndpointFacts) -> Result<bool, CniError> {
+    let (Ok(key), Ok(select)) = (workload.key(), workload.select()) else { return Ok(false) };
     let endpoints = store.list::<WorkloadEndpoint>(&select).await;
     let endpoints = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
     Ok(endpoints.iter().any(|entry| {
-        facts.owns(&entry.key.name) && entry.key != key && entry.value.spec.container_id == facts.container_id
+        workload.owns(&entry.key.name) && entry.key != key && entry.value.spec.container_id == workload.container_id
     }))
 }
 

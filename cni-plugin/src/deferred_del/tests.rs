@@ -7,18 +7,18 @@ use libcalico::workload::{ContainerFacts, Orchestrator, PodFacts};
 use super::*;
 use crate::testing::open;
 
-fn facts(container_id: &str, ifname: &str, orchestrator: Orchestrator) -> EndpointFacts {
+fn workload(container_id: &str, ifname: &str, orchestrator: Orchestrator) -> EndpointFacts {
     let (node, container_id, endpoint) = ("node1".into(), container_id.into(), ifname.into());
     EndpointFacts { node, container_id, endpoint, orchestrator }
 }
 
-fn debt_of(facts: &EndpointFacts) -> PendingDel {
-    let key = facts.key().unwrap();
+fn pending_del_of(workload: &EndpointFacts) -> PendingDel {
+    let key = workload.key().unwrap();
     PendingDel {
         network: "net1".into(),
-        container_id: facts.container_id.clone(),
-        ifname: facts.endpoint.clone(),
-        node: facts.node.clone(),
+        container_id: workload.container_id.clone(),
+        ifname: workload.endpoint.clone(),
+        node: workload.node.clone(),
         datastore: "local".into(),
         endpoint: (key.namespace.unwrap(), key.name),
         ..PendingDel::default()
@@ -35,22 +35,22 @@ async fn other_interface_of_the_container_is_found_in_the_endpoints() {
         let names = PodFacts { namespace: "default".into(), name: "web".into(), ..PodFacts::default() };
         Orchestrator::Kubernetes(names)
     };
-    for there in [facts("c1", "eth0", plain()), facts("c1", "eth0", pod())] {
-        let endpoint = there.create(&["10.0.0.1".parse().unwrap()]).unwrap();
+    for existing in [workload("c1", "eth0", plain()), workload("c1", "eth0", pod())] {
+        let endpoint = existing.create(&["10.0.0.1".parse().unwrap()]).unwrap();
         store.create(&endpoint.key(), &endpoint).await.unwrap();
     }
-    for (owes, expected) in [
-        (facts("c1", "eth1", plain()), true),
-        (facts("c1", "eth0", plain()), false),
-        (facts("c", "eth1", plain()), false),
-        (facts("c2", "eth1", plain()), false),
-        (facts("c1", "eth1", pod()), true),
-        (facts("c1", "eth0", pod()), false),
-        (facts("c2", "eth1", pod()), false),
+    for (deferred, expected) in [
+        (workload("c1", "eth1", plain()), true),
+        (workload("c1", "eth0", plain()), false),
+        (workload("c", "eth1", plain()), false),
+        (workload("c2", "eth1", plain()), false),
+        (workload("c1", "eth1", pod()), true),
+        (workload("c1", "eth0", pod()), false),
+        (workload("c2", "eth1", pod()), false),
     ] {
-        let pending_del = debt_of(&owes).attachment();
-        assert_eq!(pending_del.key(), owes.key());
-        assert_eq!(has_other_interface(&store, &pending_del).await.unwrap(), expected, "{owes:?}");
+        let pending_del = pending_del_of(&deferred).attachment();
+        assert_eq!(pending_del.key(), deferred.key());
+        assert_eq!(has_other_interface(&store, &pending_del).await.unwrap(), expected, "{deferred:?}");
     }
 }
 
@@ -60,15 +60,15 @@ async fn endpoint_of_a_successor_without_a_container_id_is_retained() {
     let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
     let store = Local::new(&config);
     let names = PodFacts { namespace: "default".into(), name: "web".into(), ..PodFacts::default() };
-    let old = facts("c1", "eth0", Orchestrator::Kubernetes(names));
+    let old = workload("c1", "eth0", Orchestrator::Kubernetes(names));
     let mut endpoint = old.create(&[]).unwrap();
     (endpoint.spec.container_id, endpoint.metadata.uid) = (String::new(), "u2".into());
     store.create(&endpoint.key(), &endpoint).await.unwrap();
     for (pod_uid, remaining) in [("u1", 1), ("u2", 0)] {
-        let pending_del = PendingDel { pod_uid: pod_uid.into(), ..debt_of(&old) };
-        EndpointsOf::in_store(&store, false, pending_del.attachment())
-            .or_unnamed(&pending_del.pod_uid)
-            .give_up()
+        let pending_del = PendingDel { pod_uid: pod_uid.into(), ..pending_del_of(&old) };
+        ContainerEndpoints::in_store(&store, false, pending_del.attachment())
+            .including_unnamed(&pending_del.pod_uid)
+            .delete_own()
             .await
             .unwrap();
         let endpoints = store.list::<WorkloadEndpoint>(&old.select().unwrap()).await.unwrap();

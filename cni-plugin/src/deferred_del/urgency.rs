@@ -5,19 +5,19 @@ use std::net::IpAddr;
 use ipam_plugin::journal::PendingDel;
 use netconf::Call;
 
-use crate::annotations::{Addresses, Annotations};
-use crate::pod::Described;
+use crate::annotations::{AddressSource, Annotations};
+use crate::pod::PodWithNamespace;
 
 /// The urgency of a deferred DEL for an ADD, the most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
     /// The deferred DEL is of the same pod, or of an address that the ADD requests.
-    Must,
+    Required,
     /// The deferred DEL may be of an address that the ADD requests: entries of earlier versions, and of runtimes
     /// without prevResult, do not contain addresses.
-    Perhaps,
+    PossiblyRequired,
     /// Any other deferred DEL.
-    Other,
+    NotRequired,
 }
 
 /// The attachment of an ADD, its pod, and the addresses that the ADD requests.
@@ -29,16 +29,15 @@ pub(super) struct AddTarget {
 
 impl AddTarget {
     /// Returns the attachment of `call`. `requested` is the address in CNI_ARGS.
-    pub(super) fn new(call: &Call, requested: Option<IpAddr>, described: Option<&Described>) -> AddTarget {
+    pub(super) fn new(call: &Call, requested: Option<IpAddr>, described: Option<&PodWithNamespace>) -> AddTarget {
         let pod = call.args.pod().map(|pod| (pod.namespace.to_owned(), pod.name.to_owned()));
         let attachment = (call.conf.name.clone(), call.container_id.clone(), call.ifname.clone());
         let mut addresses = Vec::from_iter(requested);
         // Invalid annotations fail the ADD itself, at a later step.
-        let annotations =
-            described.and_then(|described| Annotations::of(&described.pod, &described.namespace, &call.conf).ok());
+        let annotations = described.and_then(|pod| Annotations::read(&pod.pod, &pod.namespace, &call.conf).ok());
         match annotations.map(|annotations| annotations.addresses) {
-            Some(Addresses::Requested(chosen) | Addresses::Fixed(chosen)) => addresses.extend(chosen),
-            Some(Addresses::Allocated) | None => {}
+            Some(AddressSource::Requested(requested) | AddressSource::Fixed(requested)) => addresses.extend(requested),
+            Some(AddressSource::Allocated) | None => {}
         }
         AddTarget { pod, attachment, addresses }
     }
@@ -49,11 +48,11 @@ impl AddTarget {
         let is_of_pod = pending_del.pod().is_some_and(|(namespace, name)| {
             self.pod.as_ref().is_some_and(|(own, pod)| own == namespace && *pod == name)
         });
-        let holds_wanted = pending_del.addresses.iter().any(|ip| self.addresses.contains(ip));
-        if is_of_pod || holds_wanted || pending_del.is_of_attachment(network, container_id, ifname) {
-            return Urgency::Must;
+        let has_requested_address = pending_del.addresses.iter().any(|ip| self.addresses.contains(ip));
+        if is_of_pod || has_requested_address || pending_del.is_of_attachment(network, container_id, ifname) {
+            return Urgency::Required;
         }
-        let may_hold_wanted = pending_del.addresses.is_empty() && !self.addresses.is_empty();
-        if may_hold_wanted { Urgency::Perhaps } else { Urgency::Other }
+        let may_have_requested_address = pending_del.addresses.is_empty() && !self.addresses.is_empty();
+        if may_have_requested_address { Urgency::PossiblyRequired } else { Urgency::NotRequired }
     }
 }

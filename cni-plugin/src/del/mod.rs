@@ -25,19 +25,19 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::cni_error::{first_read_error, naming_error};
 use crate::context::Context;
-use crate::endpoint::{EndpointsOf, Listing};
-use crate::interface::{self, Recorded};
+use crate::endpoint::{ContainerEndpoints, Listing};
+use crate::interface::{self, RecordedEndpoint};
 use crate::ipam::release::ReleaseError;
-use crate::kubernetes::FactsError;
+use crate::pod_lookup::PodLookupError;
 use crate::reads::{self, NotReady, ReadObjects};
 use crate::timings::Timings;
 use crate::{deferred_del, endpoint, ipam};
 
 /// The time limit of all requests of a DEL to the datastore. Runtimes kill a DEL after a minute.
-const WHOLE_CALL: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// A function that records a deferred DEL.
-type Record = fn(&Journal, &PendingDel) -> Result<(), JournalError>;
+type RecordFn = fn(&Journal, &PendingDel) -> Result<(), JournalError>;
 
 /// Removes the interface, the endpoint and the addresses of a container. Missing objects are no failure.
 ///
@@ -45,104 +45,111 @@ type Record = fn(&Journal, &PendingDel) -> Result<(), JournalError>;
 /// waiting for a busy API server. A second pass then waits for the server.
 pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let begun = Instant::now();
-    let first = remove_all(cx, timings, begun + WHOLE_CALL, cx.busy_until).await;
+    let first = remove_all(cx, timings, begun + TIME_LIMIT, cx.busy_until).await;
     if !busy_server::server_was_busy(&cx.store, &cx.api)
         || (first.is_ok() && !deferred_del::is_pending(cx).unwrap_or(true))
     {
         return first;
     }
-    let until = begun + busy_server::longest_wait(Command::Del);
-    busy_server::wait_until(until, &cx.store, &cx.api);
-    match timeout_at(until, remove_all(cx, timings, until, until)).await {
+    let deadline = begun + busy_server::longest_wait(Command::Del);
+    busy_server::wait_until(deadline, &cx.store, &cx.api);
+    match timeout_at(deadline, remove_all(cx, timings, deadline, deadline)).await {
         // The journal contains the remaining work, so the runtime does not have to repeat the DEL.
         Ok(Err(error)) if first.is_ok() => {
-            tracing::warn!(%error, "the rest of this DEL is left to the debt that is noted");
+            tracing::warn!(%error, "cannot complete this DEL; the journal contains the remaining cleanup");
             first
         }
         second => second.unwrap_or(first),
     }
 }
 
-/// Removes all objects until `until`, and records the remaining work. Requests of replayed DELs wait for a busy server
-/// until `busy_until`.
-async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_until: Instant) -> Result<(), CniError> {
+/// Removes all objects until `deadline`, and records the remaining work. Requests of replayed DELs wait for a busy
+/// server until `busy_until`.
+async fn remove_all(
+    cx: &Context,
+    timings: &mut Timings,
+    deadline: Instant,
+    busy_until: Instant,
+) -> Result<(), CniError> {
     if cx.workload.node.is_empty() {
         let file = &cx.call.conf.node.nodename_file;
-        let cause = format!("nothing tells which node this is: neither nodename nor {file}");
-        return without_datastore(cx, &CniError::new(Code::TRY_AGAIN, cause), Journal::record).await;
+        let cause = format!(
+            "the name of this node is unknown: neither nodename in the configuration nor {file} contains a name"
+        );
+        return remove_interface_and_defer(cx, &CniError::new(Code::TRY_AGAIN, cause), Journal::record).await;
     }
     let request = ipam::request(&cx.call, &cx.workload.node, None);
     let handles = request.as_ref().map(|request| request.handles_to_read(&cx.store)).unwrap_or_default();
-    let found = match timeout_at(until, reads::for_del(cx, &handles)).await {
-        Err(_) => return without_datastore(cx, &late(), Journal::record).await,
-        Ok(Ok(found)) => found,
+    let objects = match timeout_at(deadline, reads::for_del(cx, &handles)).await {
+        Err(_) => return remove_interface_and_defer(cx, &timeout_error(), Journal::record).await,
+        Ok(Ok(objects)) => objects,
         Ok(Err(error)) if error.is_postponable() => {
-            return without_datastore(cx, &first_read_error(&error), Journal::record).await;
+            return remove_interface_and_defer(cx, &first_read_error(&error), Journal::record).await;
         }
         Ok(Err(error)) => return Err(first_read_error(&error)),
     };
     timings.stage("read");
-    match found.readiness() {
+    match objects.readiness() {
         Ok(()) => {}
         // A datastore that is set up again gets a new identity, so the entry must not contain the old one.
         Err(NotReady { error, has_cluster_information: false }) => {
-            return without_datastore(cx, &error, Journal::record_without_identity).await;
+            return remove_interface_and_defer(cx, &error, Journal::record_without_identity).await;
         }
         Err(NotReady { error, .. }) => return Err(error),
     }
 
-    let ReadObjects { endpoints, mut listings, release: held, kubernetes, .. } = *found;
-    let pod = kubernetes.map(|facts| facts.machine_pod);
+    let ReadObjects { endpoints, mut listings, release: release_inputs, pod_lookup, .. } = *objects;
+    let pod = pod_lookup.map(|lookup| lookup.vmi_pod);
     let name = cx.workload.key().map_err(|error| naming_error(&error))?.name;
-    let (of_name, others): (Vec<_>, Vec<_>) = endpoints.into_iter().partition(|entry| entry.key.name == name);
-    let is_named = !of_name.is_empty();
-    let is_shared = is_of_another_interface(cx, is_named, &others, listings.is_none())?;
+    let (named, others): (Vec<_>, Vec<_>) = endpoints.into_iter().partition(|entry| entry.key.name == name);
+    let is_named = !named.is_empty();
+    let is_shared = has_other_interface(cx, is_named, &others, listings.is_none())?;
     if is_shared {
         // The endpoint that cannot be read belongs to the other interface.
         listings.get_or_insert_default();
     }
-    let endpoint = of_name.into_iter().find(|entry| is_of_container(cx, entry));
+    let endpoint = named.into_iter().find(|entry| belongs_to_container(cx, entry));
     let recorded = match &endpoint {
-        Some(entry) => Recorded::Endpoint(&entry.value),
-        None if is_shared => Recorded::OtherInterface,
-        None if listings.is_none() => Recorded::Unknown,
-        None => Recorded::Nothing,
+        Some(entry) => RecordedEndpoint::Found(&entry.value),
+        None if is_shared => RecordedEndpoint::OtherInterface,
+        None if listings.is_none() => RecordedEndpoint::Unknown,
+        None => RecordedEndpoint::Missing,
     };
     let removal = interface::remove(cx.interface(), &cx.store, recorded).await?;
     timings.stage("cut");
 
     // A newer sandbox of the same pod owns the addresses of its VMI.
     let is_superseded = is_named && endpoint.is_none();
-    let vmi = if is_superseded { Ok(None) } else { in_time(until, vmi_of(cx, pod)).await };
-    let (vmi, undetected) = vmi.map_or_else(|error| (None, Some(error)), |vmi| (vmi, None));
+    let vmi = if is_superseded { Ok(None) } else { before_deadline(deadline, vmi_of(cx, pod)).await };
+    let (vmi, vmi_error) = vmi.map_or_else(|error| (None, Some(error)), |vmi| (vmi, None));
     let request = request.map(|request| IpamRequest { vmi, ..request });
-    let held = request.zip(held.filter(|_| !is_shared));
-    let released = in_time(until, release(cx, held, listings)).await;
-    let released = released.and(undetected.map_or(Ok(()), Err));
+    let release_inputs = request.zip(release_inputs.filter(|_| !is_shared));
+    let released = before_deadline(deadline, release(cx, release_inputs, listings)).await;
+    let released = released.and(vmi_error.map_or(Ok(()), Err));
     timings.stage("release");
     removal.finish()?;
     timings.stage("dataplane");
     match released {
         Ok(()) => {
             // Deferred DELs that are not replayed in time are left to the next call.
-            _ = timeout_at(until, deferred_del::remove_own_and_replay(cx, busy_until)).await;
+            _ = timeout_at(deadline, deferred_del::remove_own_and_replay(cx, busy_until)).await;
             Ok(())
         }
-        Err(ReleaseError::Postponed(error)) => record_rest(cx, &error, Journal::record),
-        Err(ReleaseError::Refused(error)) => Err(error),
+        Err(ReleaseError::Deferrable(error)) => defer(cx, &error, Journal::record),
+        Err(ReleaseError::Permanent(error)) => Err(error),
     }
 }
 
 /// Returns true if the endpoint is this container's. The endpoint of another container of the same pod stays, because
 /// this is then a late DEL of an earlier sandbox (CNI-200). The endpoint of a later pod of the same name whose ADD has
 /// not finished stays as well (CNI-262).
-fn is_of_container(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
-    let ours = endpoint::is_of_container(&entry.value, &cx.call.container_id, Some(cx.pod_uid()));
-    if !ours {
+fn belongs_to_container(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
+    let is_own = endpoint::is_of_container(&entry.value, &cx.call.container_id, Some(cx.pod_uid()));
+    if !is_own {
         let holder = &entry.value.spec.container_id;
-        tracing::warn!(endpoint = %entry.key, %holder, "the endpoint belongs to another container; leaving it");
+        tracing::warn!(endpoint = %entry.key, %holder, "keeping the endpoint, which belongs to another container");
     }
-    ours
+    is_own
 }
 
 /// Returns true if the container has an endpoint with another interface name. That endpoint uses the handle, and for a
@@ -150,39 +157,42 @@ fn is_of_container(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
 /// addresses of that endpoint.
 ///
 /// `is_named`: the interface to delete has an endpoint. `is_unread`: an endpoint of the container cannot be read.
-fn is_of_another_interface(
+fn has_other_interface(
     cx: &Context,
     is_named: bool,
     others: &[Entry<WorkloadEndpoint>],
     is_unread: bool,
 ) -> Result<bool, CniError> {
-    let is_same = |entry: &Entry<_>| endpoint::is_of_container(&entry.value, &cx.call.container_id, None);
-    let shared = match cx.workload.orchestrator {
+    let is_of_this_container = |entry: &Entry<_>| endpoint::is_of_container(&entry.value, &cx.call.container_id, None);
+    let is_shared = match cx.workload.orchestrator {
         Orchestrator::Cni(_) if !others.is_empty() => true,
         Orchestrator::Cni(_) => is_unread && interface::is_of_another_interface(cx.interface())?,
-        Orchestrator::Kubernetes(_) if !cx.is_on_kubernetes() && others.iter().any(is_same) => true,
-        Orchestrator::Kubernetes(_) if others.is_empty() && (is_named || made_by_add(cx) == Some(true)) => false,
+        Orchestrator::Kubernetes(_) if !cx.is_on_kubernetes() && others.iter().any(is_of_this_container) => true,
+        Orchestrator::Kubernetes(_) if others.is_empty() && (is_named || was_created_by_add(cx) == Some(true)) => false,
         // On Kubernetes the name of every endpoint contains eth0, for any interface, and a deleted pod has no endpoint.
         Orchestrator::Kubernetes(_) => interface::is_of_another_interface(cx.interface())?,
     };
-    if shared {
+    if is_shared {
         let endpoint = others.first().map(|entry| entry.key.to_string());
-        tracing::warn!(endpoint, "the container's interface is another one; leaving it and its addresses");
+        tracing::warn!(endpoint, "keeping the container's interface and addresses: the interface has another name");
     }
-    Ok(shared)
+    Ok(is_shared)
 }
 
 /// Waits for `work` until the time limit of the call, and defers the remaining work then.
-async fn in_time<T>(until: Instant, work: impl Future<Output = Result<T, ReleaseError>>) -> Result<T, ReleaseError> {
-    timeout_at(until, work).await.unwrap_or_else(|_| Err(ReleaseError::Postponed(late())))
+async fn before_deadline<T>(
+    deadline: Instant,
+    work: impl Future<Output = Result<T, ReleaseError>>,
+) -> Result<T, ReleaseError> {
+    timeout_at(deadline, work).await.unwrap_or_else(|_| Err(ReleaseError::Deferrable(timeout_error())))
 }
 
-fn late() -> CniError {
-    CniError::new(Code::TRY_AGAIN, "the datastore was not done within the time of this call")
+fn timeout_error() -> CniError {
+    CniError::new(Code::TRY_AGAIN, "the requests to the datastore did not finish within the time limit of this call")
 }
 
 /// Returns the VMI in the pod. After an error the caller still releases everything else.
-async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
+async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, PodLookupError>) -> Result<Option<MachinePod>, ReleaseError> {
     let pod = pod.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;
     let detected = reads::detect_vmi(cx, pod.as_ref()).await;
     let detected = detected.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;
@@ -193,41 +203,42 @@ async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Op
 /// time.
 async fn release(
     cx: &Context,
-    held: Option<(IpamRequest, ReleaseInputs)>,
-    known: Option<Vec<Listing>>,
+    release_inputs: Option<(IpamRequest, ReleaseInputs)>,
+    listings: Option<Vec<Listing>>,
 ) -> Result<(), ReleaseError> {
-    let endpoints = EndpointsOf::new(&cx.store, cx.workload.clone()).or_unnamed(cx.pod_uid()).known(known);
-    let given_up = async { endpoints.give_up().await.map_err(ReleaseError::from) };
-    let (given_up, released) =
-        Box::pin(join(given_up, ipam::release::release(&cx.store, &cx.call, held, &endpoints))).await;
-    released.and(given_up)
+    let endpoints =
+        ContainerEndpoints::new(&cx.store, cx.workload.clone()).including_unnamed(cx.pod_uid()).with_listings(listings);
+    let deleted = async { endpoints.delete_own().await.map_err(ReleaseError::from) };
+    let (deleted, released) =
+        Box::pin(join(deleted, ipam::release::release(&cx.store, &cx.call, release_inputs, &endpoints))).await;
+    released.and(deleted)
 }
 
 /// Removes the interface, and records the remaining work with `record`.
-async fn without_datastore(cx: &Context, cause: &CniError, record: Record) -> Result<(), CniError> {
+async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniError> {
     tracing::warn!(
-        error = %cause, "the datastore does not take the endpoint and the addresses back; taking the network down"
+        error = %cause, "cannot release the endpoint and the addresses in the datastore; removing the interface"
     );
     let is_pod = matches!(cx.workload.orchestrator, Orchestrator::Kubernetes(_));
-    let made = made_by_add(cx);
-    if is_pod && made != Some(true) && interface::is_of_another_interface(cx.interface())? {
-        if made.is_none() {
-            return Err(undecided(cx, cause));
+    let was_created = was_created_by_add(cx);
+    if is_pod && was_created != Some(true) && interface::is_of_another_interface(cx.interface())? {
+        if was_created.is_none() {
+            return Err(ambiguous_interface_error(cx, cause));
         }
-        tracing::warn!("the pod's interface is another one; leaving it and its addresses");
+        tracing::warn!("keeping the pod's interface and addresses: the interface has another name");
         return ipam::release_by_plugin(&cx.call);
     }
-    let removal = interface::remove(cx.interface(), &cx.store, Recorded::Unknown).await?;
+    let removal = interface::remove(cx.interface(), &cx.store, RecordedEndpoint::Unknown).await?;
     let by_plugin = ipam::release_by_plugin(&cx.call);
     removal.finish()?;
     by_plugin?;
-    record_rest(cx, cause, record)
+    defer(cx, cause, record)
 }
 
 /// Returns true if `prevResult` contains this interface as the ADD created it; `None` without a valid `prevResult`,
 /// which runtimes do not pass before CNI 0.4.0. KubeVirt renames the pod's end of the interface, so the name in the pod
 /// proves nothing.
-fn made_by_add(cx: &Context) -> Option<bool> {
+fn was_created_by_add(cx: &Context) -> Option<bool> {
     let call = &cx.call;
     let result = call.conf.read_prev_result(call.version).ok()??;
     let names = |name: &str| result.interfaces.iter().any(|interface| interface.name == name);
@@ -237,26 +248,26 @@ fn made_by_add(cx: &Context) -> Option<bool> {
 /// Returns the error for a pod's end of the interface that has another name. Either the interface was renamed since the
 /// ADD, or the runtime deletes an interface that no ADD created. Only the endpoint or a `prevResult` distinguishes the
 /// two cases.
-fn undecided(cx: &Context, cause: &CniError) -> CniError {
+fn ambiguous_interface_error(cx: &Context, cause: &CniError) -> CniError {
     let (ifname, host) = (&cx.call.ifname, cx.interface().host_ifname());
-    let words = format!(
-        "the pod's end of {host} is not called {ifname}: without prevResult only the datastore tells whether ADD made \
-         {ifname}; call DEL again when the datastore answers"
+    let details = format!(
+        "the pod's end of {host} is not named {ifname}, and without prevResult only the datastore shows whether an ADD \
+         created {ifname}; repeat the DEL when the datastore is reachable"
     );
-    CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(words)
+    CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(details)
 }
 
 /// Records the remaining work of the DEL in the journal. If this fails as well, the runtime has to repeat the DEL.
-fn record_rest(cx: &Context, cause: &CniError, record: Record) -> Result<(), CniError> {
+fn defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniError> {
     let failed = |error: JournalError| {
-        CniError::new(Code::TRY_AGAIN, cause.msg.clone())
-            .with_details(format!("the interface is gone, but what is left to release cannot be noted: {error}"))
+        CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(format!(
+            "the interface is removed, but the journal cannot record the remaining cleanup: {error}"
+        ))
     };
     record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
     tracing::warn!(
         error = %cause,
-        "the network is down; the endpoint and the addresses are noted in the journal, and a later call or the agent \
-         takes them back"
+        "removed the interface and deferred the DEL; a later call or the agent releases the endpoint and the addresses"
     );
     Ok(())
 }

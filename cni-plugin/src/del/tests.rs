@@ -13,15 +13,15 @@ const CLUSTER: &str = "/apis/crd.projectcalico.org/v1/clusterinformations/defaul
 const POD: &str = "/api/v1/namespaces/shop/pods/web";
 
 /// A DEL of a pod whose interface does not exist, with a journal of its own.
-struct Deletion {
+struct DelCall {
     cx: Context,
     _files: TempDir,
 }
 
-impl Deletion {
-    fn new(server: &ApiServer) -> Deletion {
+impl DelCall {
+    fn new(server: &ApiServer) -> DelCall {
         let files = tempfile::tempdir().unwrap();
-        Deletion { cx: context("DEL", server, files.path()), _files: files }
+        DelCall { cx: context("DEL", server, files.path()), _files: files }
     }
 
     /// Runs the DEL, which succeeds and records a deferred DEL. Returns the seconds by the clock, and the recorded
@@ -31,7 +31,7 @@ impl Deletion {
         del(&self.cx, &mut Timings::start()).await.unwrap();
         let took = begun.elapsed().as_secs();
         let [(_, pending_del)] = &self.cx.journal.entries_of("net1", "c1", "eth0").unwrap()[..] else {
-            panic!("one debt")
+            panic!("one deferred DEL")
         };
         assert_eq!(pending_del.endpoint, ("shop".into(), "node1-k8s-web-eth0".into()));
         (took, pending_del.reason.clone())
@@ -83,10 +83,10 @@ fn slowly(request: &str) -> Option<Reply> {
 async fn del_on_a_slow_api_server_ends_after_30_seconds_and_is_deferred() {
     let _clock = Clock::stop();
     let server = ApiServer::start(slowly).await;
-    let (took, reason) = Deletion::new(&server).run().await;
+    let (took, reason) = DelCall::new(&server).run().await;
     let (requests, is_patch) = (server.requests(), |request: &&String| request.starts_with("PATCH "));
     assert_eq!((took, requests.iter().filter(is_patch).count()), (30, 3), "{requests:?}");
-    assert!(reason.contains("not done within the time of this call"), "{reason}");
+    assert!(reason.contains("did not finish within the time limit of this call"), "{reason}");
 }
 
 fn never(_: &str) -> Option<Reply> {
@@ -96,7 +96,7 @@ fn never(_: &str) -> Option<Reply> {
 #[tokio::test(start_paused = true)]
 async fn del_on_a_silent_api_server_ends_after_3_seconds_and_is_deferred() {
     let server = ApiServer::start(never).await;
-    let (took, reason) = Deletion::new(&server).run().await;
+    let (took, reason) = DelCall::new(&server).run().await;
     assert_eq!(took, 3);
     assert!(reason.contains("within 3s"), "{reason}");
 }
@@ -105,7 +105,7 @@ async fn del_on_a_silent_api_server_ends_after_3_seconds_and_is_deferred() {
 #[tokio::test(start_paused = true)]
 async fn sequential_requests_to_a_silent_api_server_share_a_3_second_limit() {
     let server = ApiServer::start(never).await;
-    let Deletion { cx, .. } = &Deletion::new(&server);
+    let DelCall { cx, .. } = &DelCall::new(&server);
     let begun = Instant::now();
     let ended = async |after: u64| {
         sleep(Duration::from_secs(after)).await;

@@ -38,13 +38,13 @@ impl Listing {
         let Entry { key: pod, value: Pod { metadata, spec, status }, revision } = entry;
         let container_id = metadata.annotations.get(CONTAINER_ID).cloned().unwrap_or_default();
         let names = PodFacts { namespace: metadata.namespace, name: metadata.name, ..PodFacts::default() };
-        let facts = EndpointFacts {
+        let workload = EndpointFacts {
             node: node.to_owned(),
             container_id: container_id.clone(),
             endpoint: POD_INTERFACE.into(),
             orchestrator: Orchestrator::Kubernetes(names),
         };
-        let key = facts.key()?;
+        let key = workload.key()?;
         let ip_networks = listed_addresses(&metadata.annotations);
         let listed = WorkloadEndpointSpec { container_id, ip_networks, ..WorkloadEndpointSpec::default() };
         let mut endpoint = WorkloadEndpoint::new(key.name.as_str(), listed);

@@ -13,14 +13,14 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 pub use self::listing::Listing;
-pub use self::unlist::EndpointsOf;
+pub use self::unlist::ContainerEndpoints;
 use crate::cni_error::store_error;
 
 /// Maximum number of attempts for a write with an unknown outcome.
-const TRIES: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 
 /// An endpoint that the datastore already contains.
-pub type Existing = Entry<WorkloadEndpoint>;
+pub type ExistingEndpoint = Entry<WorkloadEndpoint>;
 
 /// The writes for the endpoint of one container. They form one list: one transaction if the store supports
 /// transactions.
@@ -29,7 +29,7 @@ pub struct EndpointWrite {
     /// The endpoint to store.
     pub endpoint: WorkloadEndpoint,
     /// The endpoint to replace; `None` to create one.
-    pub existing: Option<Existing>,
+    pub existing: Option<ExistingEndpoint>,
     /// The profile to create with the endpoint. It is no error if another process creates it first.
     pub profile: Option<Profile>,
 }
@@ -41,7 +41,7 @@ pub struct WriteFailure {
     pub error: CniError,
     /// True if the outcome of a write is unknown and could not be determined: the endpoint may exist, or may appear
     /// soon.
-    pub perhaps_written: bool,
+    pub may_be_written: bool,
 }
 
 impl EndpointWrite {
@@ -63,7 +63,7 @@ impl EndpointWrite {
         if let Some(profile) = &mut self.profile {
             profile.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
         }
-        let mut broke_off = 0;
+        let mut unknown_outcomes = 0;
         loop {
             let writes = self.writes().map_err(|error| store_error("encode the endpoint", &error))?;
             if writes.is_empty() {
@@ -79,17 +79,17 @@ impl EndpointWrite {
                 continue;
             }
             let error = store_error("write the WorkloadEndpoint", &cause);
-            let unknown = cause.has_unknown_outcome();
-            broke_off += u32::from(unknown);
-            if broke_off == 0 {
+            let is_unknown = cause.has_unknown_outcome();
+            unknown_outcomes += u32::from(is_unknown);
+            if unknown_outcomes == 0 {
                 return Err(error.into());
             }
             match self.is_stored(store).await {
                 Ok(true) => return Ok(self.endpoint),
-                Ok(false) if unknown && broke_off < TRIES => {}
+                Ok(false) if is_unknown && unknown_outcomes < MAX_ATTEMPTS => {}
                 // A change by another writer caused the failure, so no earlier attempt has taken effect, and none will.
                 Ok(false) if cause.is_race() => return Err(error.into()),
-                _ => return Err(WriteFailure { error, perhaps_written: true }),
+                _ => return Err(WriteFailure { error, may_be_written: true }),
             }
         }
     }
@@ -121,18 +121,18 @@ impl EndpointWrite {
 
 impl From<CniError> for WriteFailure {
     fn from(error: CniError) -> Self {
-        WriteFailure { error, perhaps_written: false }
+        WriteFailure { error, may_be_written: false }
     }
 }
 
 /// Returns true if an endpoint is this container's. An endpoint without a container ID counts as this container's if
-/// `unnamed` is the uid of its pod, or is empty because the uid is unknown (CNI-262). If `unnamed` is `None`, it never
+/// `pod_uid` is the uid of its pod, or is empty because the uid is unknown (CNI-262). If `pod_uid` is `None`, it never
 /// does.
-pub fn is_of_container(endpoint: &WorkloadEndpoint, container_id: &str, unnamed: Option<&str>) -> bool {
-    let (holder, uid) = (&endpoint.spec.container_id, &endpoint.metadata.uid);
-    match holder.is_empty() {
-        true => unnamed.is_some_and(|wanted| wanted.is_empty() || wanted == uid),
-        false => holder == container_id,
+pub fn is_of_container(endpoint: &WorkloadEndpoint, container_id: &str, pod_uid: Option<&str>) -> bool {
+    let (owner, uid) = (&endpoint.spec.container_id, &endpoint.metadata.uid);
+    match owner.is_empty() {
+        true => pod_uid.is_some_and(|pod_uid| pod_uid.is_empty() || pod_uid == uid),
+        false => owner == container_id,
     }
 }
 

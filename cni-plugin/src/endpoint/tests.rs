@@ -20,13 +20,13 @@ struct Breaking {
     /// True if that write takes effect nevertheless.
     applies: bool,
     /// True if reads fail after that write.
-    goes_away: bool,
+    fails_reads: bool,
 }
 
 impl Breaking {
-    fn new(directory: &tempfile::TempDir, applies: bool, goes_away: bool) -> Self {
+    fn new(directory: &tempfile::TempDir, applies: bool, fails_reads: bool) -> Self {
         let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
-        Breaking { inner: Local::new(&config), breaks: AtomicBool::new(true), applies, goes_away }
+        Breaking { inner: Local::new(&config), breaks: AtomicBool::new(true), applies, fails_reads }
     }
 
     fn unavailable(outcome_unknown: bool) -> StoreError {
@@ -36,7 +36,7 @@ impl Breaking {
 
 impl Store for Breaking {
     async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
-        if self.goes_away && !self.breaks.load(Ordering::Relaxed) {
+        if self.fails_reads && !self.breaks.load(Ordering::Relaxed) {
             return Err(Breaking::unavailable(false));
         }
         self.inner.read(batch).await
@@ -57,7 +57,7 @@ impl Store for Breaking {
     }
 }
 
-fn facts(container_id: &str) -> EndpointFacts {
+fn workload(container_id: &str) -> EndpointFacts {
     EndpointFacts {
         node: "node1".into(),
         container_id: container_id.into(),
@@ -67,7 +67,7 @@ fn facts(container_id: &str) -> EndpointFacts {
 }
 
 fn endpoint(container_id: &str, address: &str) -> WorkloadEndpoint {
-    let mut endpoint = facts(container_id).create(&[address.parse().unwrap()]).unwrap();
+    let mut endpoint = workload(container_id).create(&[address.parse().unwrap()]).unwrap();
     endpoint.spec.interface_name = "calic1".into();
     endpoint
 }
@@ -92,7 +92,7 @@ async fn endpoint_write_with_a_lost_response_is_applied_once() {
 async fn unverifiable_endpoint_write_is_reported_as_perhaps_written() {
     let directory = tempfile::tempdir().unwrap();
     let failure = write("10.0.0.1").apply(&Breaking::new(&directory, true, true)).await.unwrap_err();
-    assert!(failure.perhaps_written, "{failure:?}");
+    assert!(failure.may_be_written, "{failure:?}");
     assert_eq!(failure.error.code, Code::TRY_AGAIN);
 }
 
@@ -103,7 +103,7 @@ async fn foreign_endpoint_is_not_mistaken_for_the_own_write() {
     let other = endpoint("c1", "10.0.0.2");
     store.inner.create(&other.key(), &other).await.unwrap();
     let failure = write("10.0.0.1").apply(&store).await.unwrap_err();
-    assert!(!failure.perhaps_written, "{failure:?}");
+    assert!(!failure.may_be_written, "{failure:?}");
     assert!(failure.error.msg.contains("already exists"), "{failure:?}");
 }
 
@@ -113,7 +113,7 @@ fn unchanged_endpoint_is_rewritten_only_on_a_detached_pod() {
     let detached =
         r#"4711@u{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"","cni.projectcalico.org/podIPs":""}}}"#;
     for (revision, writes) in [("4711", 0), ("4711@u", 0), (detached, 1)] {
-        let existing = Existing { key: value.key(), value: value.clone(), revision: Revision(revision.into()) };
+        let existing = ExistingEndpoint { key: value.key(), value: value.clone(), revision: Revision(revision.into()) };
         let write = EndpointWrite { endpoint: value.clone(), existing: Some(existing), profile: None };
         assert_eq!(write.writes().unwrap().len(), writes, "{revision}");
     }
@@ -121,10 +121,10 @@ fn unchanged_endpoint_is_rewritten_only_on_a_detached_pod() {
 
 /// Stores an endpoint, replaces it with one that has another address and belongs to `container_id`, and returns the
 /// first one.
-async fn written_twice(store: &Local, container_id: &str) -> Existing {
+async fn written_twice(store: &Local, container_id: &str) -> ExistingEndpoint {
     let first = endpoint("c1", "10.0.0.1");
     let revision = store.create(&first.key(), &first).await.unwrap();
-    let stale = Existing { key: first.key(), revision, value: first };
+    let stale = ExistingEndpoint { key: first.key(), revision, value: first };
     let mut second = endpoint("c1", "10.0.0.2");
     second.spec.container_id = container_id.into();
     store.update(&second.key(), &second, &stale.revision).await.unwrap();
@@ -133,19 +133,23 @@ async fn written_twice(store: &Local, container_id: &str) -> Existing {
 
 #[tokio::test]
 async fn endpoint_rewritten_meanwhile_is_deleted_unless_owned_by_another_container() {
-    for (holder, left) in [("c1", 0), ("c2", 1)] {
+    for (owner, remaining) in [("c1", 0), ("c2", 1)] {
         let directory = tempfile::tempdir().unwrap();
         let store = Breaking::new(&directory, false, false).inner;
-        let stale = written_twice(&store, holder).await;
-        let given_up = async || {
-            let known = Some(vec![stale.clone().into()]);
-            EndpointsOf::in_store(&store, false, facts("c1")).known(known).give_up().await.unwrap();
+        let stale = written_twice(&store, owner).await;
+        let delete_own = async || {
+            let listings = Some(vec![stale.clone().into()]);
+            ContainerEndpoints::in_store(&store, false, workload("c1"))
+                .with_listings(listings)
+                .delete_own()
+                .await
+                .unwrap();
         };
-        given_up().await;
+        delete_own().await;
         let list = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
-        assert_eq!(list.len(), left, "held by {holder}");
+        assert_eq!(list.len(), remaining, "held by {owner}");
         // A missing endpoint is no error.
-        given_up().await;
+        delete_own().await;
     }
 }
 
@@ -156,7 +160,7 @@ async fn endpoint_of_another_container_loses_only_the_released_addresses() {
     let names = PodFacts { namespace: "ns".into(), name: "web".into(), ..PodFacts::default() };
     let pod = |container_id: &str| EndpointFacts {
         orchestrator: Orchestrator::Kubernetes(names.clone()),
-        ..facts(container_id)
+        ..workload(container_id)
     };
     let addresses = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
     let mut endpoint = pod("c2").create(&addresses).unwrap();
@@ -171,24 +175,24 @@ async fn endpoint_of_another_container_loses_only_the_released_addresses() {
     let leaving = |ip: &str| [Leaving { ip: ip.parse().unwrap(), pod: pod_of(), handle: None, block: None }];
 
     // The pod in the allocation selects the endpoint, whatever the workload of the call is.
-    for of_call in [pod("c1"), facts("c1")] {
-        EndpointsOf::in_store(&store, false, of_call).unlist(&leaving("10.0.0.9")).await.unwrap();
+    for of_call in [pod("c1"), workload("c1")] {
+        ContainerEndpoints::in_store(&store, false, of_call).unlist(&leaving("10.0.0.9")).await.unwrap();
         assert_eq!(listed().await.unwrap().0, "10.0.0.1/32,10.0.0.2/32");
     }
-    EndpointsOf::in_store(&store, false, facts("c1")).unlist(&leaving("10.0.0.1")).await.unwrap();
+    ContainerEndpoints::in_store(&store, false, workload("c1")).unlist(&leaving("10.0.0.1")).await.unwrap();
     assert_eq!(listed().await, Some(("10.0.0.2/32".into(), 1, "c2".into())));
 
     // Another process writes the endpoint after it was read.
-    let known = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
-    let endpoints =
-        EndpointsOf::in_store(&store, false, pod("c1")).known(Some(known.into_iter().map(Listing::from).collect()));
+    let listed_before = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
+    let endpoints = ContainerEndpoints::in_store(&store, false, pod("c1"))
+        .with_listings(Some(listed_before.into_iter().map(Listing::from).collect()));
     let found = store.get::<WorkloadEndpoint>(&endpoint.key()).await.unwrap();
     store.update(&found.key, &found.value, &found.revision).await.unwrap();
     endpoints.unlist(&leaving("10.0.0.2")).await.unwrap();
     assert_eq!(listed().await, Some((String::new(), 0, "c2".into())));
 
     // The container's own endpoint is deleted.
-    EndpointsOf::in_store(&store, false, pod("c2")).unlist(&[]).await.unwrap();
+    ContainerEndpoints::in_store(&store, false, pod("c2")).unlist(&[]).await.unwrap();
     assert_eq!(listed().await, None);
 }
 
@@ -211,20 +215,20 @@ async fn address_moved_to_the_next_sandbox_is_not_removed_from_its_endpoint() {
     let names = PodFacts { namespace: "ns".into(), name: "web".into(), ..PodFacts::default() };
     let pod = |container_id: &str| EndpointFacts {
         orchestrator: Orchestrator::Kubernetes(names.clone()),
-        ..facts(container_id)
+        ..workload(container_id)
     };
     let endpoint = pod("c2").create(&[ip]).unwrap();
     store.create(&endpoint.key(), &endpoint).await.unwrap();
     let listed = async || store.get::<WorkloadEndpoint>(&endpoint.key()).await.unwrap().value.spec.ip_networks.len();
     // The block contains the address under handle `net.c2`. Only a release by that handle removes the address from the
     // endpoint.
-    for (handle, block, left) in
+    for (handle, block, remaining) in
         [("net.c1", Some(cidr), 1), ("net.c1", None, 1), ("net.c2", Some(cidr), 0), ("net.c2", None, 0)]
     {
         let leaving =
             Leaving { ip, pod: Some(("ns".into(), "web".into())), handle: Some(HandleId::new(handle)), block };
-        EndpointsOf::in_store(&store, false, pod("c1")).unlist(&[leaving]).await.unwrap();
-        assert_eq!(listed().await, left, "{handle} {block:?}");
+        ContainerEndpoints::in_store(&store, false, pod("c1")).unlist(&[leaving]).await.unwrap();
+        assert_eq!(listed().await, remaining, "{handle} {block:?}");
         let found = store.get::<WorkloadEndpoint>(&endpoint.key()).await.unwrap();
         store.update(&found.key, &endpoint, &found.revision).await.unwrap();
     }

@@ -1,5 +1,5 @@
-//! [`EndpointsOf`]: removes the addresses of one container from the endpoints that list them, before IPAM releases the
-//! addresses.
+//! [`ContainerEndpoints`]: removes the addresses of one container from the endpoints that list them, before IPAM
+//! releases the addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,82 +17,89 @@ use tokio::sync::OnceCell;
 use super::{Listing, is_of_container};
 
 /// Maximum number of attempts to write an endpoint that other processes write at the same time.
-const TRIES: u32 = 6;
+const MAX_ATTEMPTS: u32 = 6;
 
 /// The endpoints of one container: its own, and those of the pods that its allocations name.
 ///
 /// The own endpoint loses all its addresses. An endpoint that belongs to another container by now loses only the
 /// addresses that are about to be released.
-pub struct EndpointsOf<'a, S> {
+pub struct ContainerEndpoints<'a, S> {
     store: &'a S,
     /// True if the store represents endpoints as annotations of pods.
-    in_pods: bool,
+    are_in_pods: bool,
     /// The attachment. If its interface name is empty, every endpoint of the container is its own.
-    facts: EndpointFacts,
+    workload: EndpointFacts,
     /// The uid by which an endpoint without a container ID belongs to the container; see [`is_of_container`].
-    unnamed: Option<String>,
+    unnamed_of_pod: Option<String>,
     /// The own endpoints, if the caller has read them.
-    known: Option<Vec<Listing>>,
+    listings: Option<Vec<Listing>>,
     /// The endpoints among them that no longer belong to the container. Set when the own endpoint has lost its
     /// addresses.
     others: OnceCell<Result<Vec<Listing>, IpamError>>,
 }
 
-impl<'a> EndpointsOf<'a, Datastore> {
-    /// Returns the endpoints of the attachment in `facts`.
-    pub fn new(store: &'a Datastore, facts: EndpointFacts) -> Self {
-        EndpointsOf::in_store(store, matches!(store, Datastore::Kubernetes(_)), facts)
+impl<'a> ContainerEndpoints<'a, Datastore> {
+    /// Returns the endpoints of the attachment in `workload`.
+    pub fn new(store: &'a Datastore, workload: EndpointFacts) -> Self {
+        ContainerEndpoints::in_store(store, matches!(store, Datastore::Kubernetes(_)), workload)
     }
 }
 
-impl<'a, S: Store> EndpointsOf<'a, S> {
-    pub(crate) fn in_store(store: &'a S, in_pods: bool, facts: EndpointFacts) -> Self {
-        EndpointsOf { store, in_pods, facts, unnamed: None, known: None, others: OnceCell::new() }
+impl<'a, S: Store> ContainerEndpoints<'a, S> {
+    pub(crate) fn in_store(store: &'a S, are_in_pods: bool, workload: EndpointFacts) -> Self {
+        ContainerEndpoints {
+            store,
+            are_in_pods,
+            workload,
+            unnamed_of_pod: None,
+            listings: None,
+            others: OnceCell::new(),
+        }
     }
 
     /// Includes endpoints without a container ID, unless they belong to a pod with another uid. An empty uid means
     /// unknown.
     #[must_use]
-    pub fn or_unnamed(mut self, pod_uid: &str) -> Self {
-        self.unnamed = Some(pod_uid.to_owned());
+    pub fn including_unnamed(mut self, pod_uid: &str) -> Self {
+        self.unnamed_of_pod = Some(pod_uid.to_owned());
         self
     }
 
     /// Uses own endpoints that the caller has read.
     #[must_use]
-    pub fn known(mut self, listings: Option<Vec<Listing>>) -> Self {
-        self.known = listings;
+    pub fn with_listings(mut self, listings: Option<Vec<Listing>>) -> Self {
+        self.listings = listings;
         self
     }
 
     /// Removes all addresses from the own endpoint: by a patch on Kubernetes, elsewhere by deleting the endpoint.
     /// Repeated calls have no further effect.
-    pub async fn give_up(&self) -> Result<(), IpamError> {
+    pub async fn delete_own(&self) -> Result<(), IpamError> {
         self.others().await.map(drop)
     }
 
     async fn others(&self) -> Result<&[Listing], IpamError> {
-        let others = self.others.get_or_init(|| Box::pin(self.give_up_own())).await;
+        let others = self.others.get_or_init(|| Box::pin(self.read_and_delete_own())).await;
         others.as_deref().map_err(Clone::clone)
     }
 
-    async fn give_up_own(&self) -> Result<Vec<Listing>, IpamError> {
-        let known = match &self.known {
-            Some(known) => known.clone(),
-            None => self.read(&self.facts).await?,
+    async fn read_and_delete_own(&self) -> Result<Vec<Listing>, IpamError> {
+        let listings = match &self.listings {
+            Some(listings) => listings.clone(),
+            None => self.read(&self.workload).await?,
         };
         let mut others = Vec::new();
-        for listing in known {
-            others.extend(self.take_off(listing, &[]).await?);
+        for listing in listings {
+            others.extend(self.remove_addresses(listing, &[]).await?);
         }
         Ok(others)
     }
 
     /// Removes addresses from an endpoint, or all of its addresses if it is the own one. Returns the endpoint if there
     /// was nothing to remove.
-    async fn take_off(&self, mut listing: Listing, leaving: &[Leaving]) -> Result<Option<Listing>, IpamError> {
-        for _ in 0..TRIES {
-            let addresses = &self.leaving_off(&listing, leaving).await?;
+    async fn remove_addresses(&self, mut listing: Listing, leaving: &[Leaving]) -> Result<Option<Listing>, IpamError> {
+        for _ in 0..MAX_ATTEMPTS {
+            let addresses = &self.removable_addresses(&listing, leaving).await?;
             let written = match self.write(&listing, addresses) {
                 None => return Ok(Some(listing)),
                 Some(Ok(write)) => self.store.write_one(write).await,
@@ -103,7 +110,10 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
                     match self.is_own(&listing) {
                         true => tracing::info!(endpoint = %listing.key, "deleted the endpoint"),
                         false => {
-                            tracing::warn!(endpoint = %listing.key, ?addresses, "took addresses off another's endpoint")
+                            tracing::warn!(
+                                endpoint = %listing.key, ?addresses,
+                                "removed addresses from the endpoint of another container"
+                            );
                         }
                     }
                     return Ok(None);
@@ -114,17 +124,17 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
             listing = match read_again {
                 Ok(listing) => listing,
                 Err(StoreError::NotFound { .. }) => return Ok(None),
-                Err(error) => return refused(&listing, error),
+                Err(error) => return write_failed(&listing, error),
             };
         }
         let key = listing.key.to_string();
-        refused(&listing, StoreError::Conflict { key })
+        write_failed(&listing, StoreError::Conflict { key })
     }
 
     /// Returns the addresses to remove from the endpoint. The ADD of a later sandbox first takes an address over in the
     /// block and then writes the endpoint. Therefore another container's endpoint is read before the blocks, and is
     /// written only if it is still at the revision read.
-    async fn leaving_off(&self, listing: &Listing, leaving: &[Leaving]) -> Result<Vec<IpAddr>, IpamError> {
+    async fn removable_addresses(&self, listing: &Listing, leaving: &[Leaving]) -> Result<Vec<IpAddr>, IpamError> {
         let addresses = |leaving: &[Leaving]| leaving.iter().map(|address| address.ip).collect::<Vec<_>>();
         let all = addresses(leaving);
         if self.is_own(listing) || listing.without(&all).is_none() {
@@ -141,50 +151,51 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
         if self.is_own(listing) {
             return (!listing.is_detached).then(|| Ok(Write::delete::<WorkloadEndpoint>(key, Some(revision))));
         }
-        let left = listing.without(addresses)?;
-        Some(Write::update_status::<WorkloadEndpoint>(key, &left, revision))
+        let remaining = listing.without(addresses)?;
+        Some(Write::update_status::<WorkloadEndpoint>(key, &remaining, revision))
     }
 
     fn is_own(&self, listing: &Listing) -> bool {
-        let names_it = self.facts.endpoint.is_empty() || self.facts.key().is_ok_and(|key| key == listing.key);
-        let is_ours = is_of_container(&listing.endpoint, &self.facts.container_id, self.unnamed.as_deref());
-        names_it && is_ours && !listing.is_elsewhere
+        let is_named = self.workload.endpoint.is_empty() || self.workload.key().is_ok_and(|key| key == listing.key);
+        let is_of_this_container =
+            is_of_container(&listing.endpoint, &self.workload.container_id, self.unnamed_of_pod.as_deref());
+        is_named && is_of_this_container && !listing.is_elsewhere
     }
 
     /// Reads the endpoints of a pod or container, with any interface name.
-    async fn read(&self, facts: &EndpointFacts) -> Result<Vec<Listing>, IpamError> {
-        let unread = |cause| IpamError::StillListed { endpoint: described(facts), cause };
-        match (self.in_pods, &facts.orchestrator) {
+    async fn read(&self, workload: &EndpointFacts) -> Result<Vec<Listing>, IpamError> {
+        let unreadable = |cause| IpamError::StillListed { endpoint: describe(workload), cause };
+        match (self.are_in_pods, &workload.orchestrator) {
             (true, Orchestrator::Cni(_)) => Ok(Vec::new()),
             (true, Orchestrator::Kubernetes(pod)) => {
                 let key = ObjectKey::namespaced(pod.namespace.clone(), pod.name.clone());
                 match self.pod(&key).await {
                     Ok(listing) => Ok(vec![listing]),
                     Err(StoreError::NotFound { .. }) => Ok(Vec::new()),
-                    Err(cause) => Err(unread(cause)),
+                    Err(cause) => Err(unreadable(cause)),
                 }
             }
             (false, _) => {
-                let select = facts.select().map_err(|error| unread(unnamed(&error)))?;
+                let select = workload.select().map_err(|error| unreadable(invalid_name(&error)))?;
                 let mut batch = ReadBatch::new();
                 let ticket = batch.list::<WorkloadEndpoint>(&select);
-                let answers = self.store.read(&batch).await.map_err(unread)?;
-                let found = answers.each(&ticket).filter(|(key, _)| facts.owns(&key.name));
+                let answers = self.store.read(&batch).await.map_err(unreadable)?;
+                let endpoints = answers.each(&ticket).filter(|(key, _)| workload.owns(&key.name));
                 // An endpoint that cannot be decoded may list the addresses, so it is an error.
-                found.map(|(_, endpoint)| endpoint.map(Listing::from).map_err(unread)).collect()
+                endpoints.map(|(_, endpoint)| endpoint.map(Listing::from).map_err(unreadable)).collect()
             }
         }
     }
 
     /// Returns the identity of another pod's endpoint; `None` for the own pod.
-    fn facts_of_other(&self, namespace: &str, name: &str) -> Option<EndpointFacts> {
-        if let Orchestrator::Kubernetes(own) = &self.facts.orchestrator
+    fn workload_of_other_pod(&self, namespace: &str, name: &str) -> Option<EndpointFacts> {
+        if let Orchestrator::Kubernetes(own) = &self.workload.orchestrator
             && (own.namespace.as_str(), own.name.as_str()) == (namespace, name)
         {
             return None;
         }
         let pod = PodFacts { namespace: namespace.into(), name: name.into(), ..PodFacts::default() };
-        Some(EndpointFacts { orchestrator: Orchestrator::Kubernetes(pod), ..self.facts.clone() })
+        Some(EndpointFacts { orchestrator: Orchestrator::Kubernetes(pod), ..self.workload.clone() })
     }
 
     async fn read_again(&self, listing: &Listing) -> Result<Listing, StoreError> {
@@ -196,11 +207,11 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
 
     async fn pod(&self, key: &ObjectKey) -> Result<Listing, StoreError> {
         let entry: Entry<Pod> = self.store.get(key).await?;
-        Listing::of_pod(entry, &self.facts.node).map_err(|error| unnamed(&error))
+        Listing::of_pod(entry, &self.workload.node).map_err(|error| invalid_name(&error))
     }
 }
 
-impl<S: Store> Listings for EndpointsOf<'_, S> {
+impl<S: Store> Listings for ContainerEndpoints<'_, S> {
     async fn unlist(&self, leaving: &[Leaving]) -> Result<(), IpamError> {
         let others = self.others().await?;
         let mut by_pod = BTreeMap::<_, Vec<Leaving>>::new();
@@ -208,12 +219,13 @@ impl<S: Store> Listings for EndpointsOf<'_, S> {
             by_pod.entry(&address.pod).or_default().push(address.clone());
         }
         for (pod, addresses) in by_pod {
-            let listings = match pod.as_ref().and_then(|(namespace, name)| self.facts_of_other(namespace, name)) {
+            let listings = match pod.as_ref().and_then(|(namespace, name)| self.workload_of_other_pod(namespace, name))
+            {
                 None => others.to_vec(),
-                Some(facts) => self.read(&facts).await?,
+                Some(workload) => self.read(&workload).await?,
             };
             for listing in listings {
-                self.take_off(listing, &addresses).await?;
+                self.remove_addresses(listing, &addresses).await?;
             }
         }
         Ok(())
@@ -222,25 +234,25 @@ impl<S: Store> Listings for EndpointsOf<'_, S> {
 
 /// Returns the error of a failed write. A pod that has terminated no longer uses its addresses, so the failure is only
 /// logged then, although the annotations still list them.
-fn refused(listing: &Listing, cause: StoreError) -> Result<Option<Listing>, IpamError> {
+fn write_failed(listing: &Listing, cause: StoreError) -> Result<Option<Listing>, IpamError> {
     let endpoint = identifier::<WorkloadEndpoint>(&listing.key);
     if listing.is_finished {
         tracing::warn!(
             %endpoint, error = %cause,
-            "the pod has ended; its addresses are released although its endpoint lists them"
+            "cannot remove the addresses of a terminated pod from its endpoint; releasing the addresses nevertheless"
         );
         return Ok(None);
     }
     Err(IpamError::StillListed { endpoint, cause })
 }
 
-fn described(facts: &EndpointFacts) -> String {
-    match &facts.orchestrator {
-        Orchestrator::Cni(_) => format!("the endpoint of container {}", facts.container_id),
+fn describe(workload: &EndpointFacts) -> String {
+    match &workload.orchestrator {
+        Orchestrator::Cni(_) => format!("the endpoint of container {}", workload.container_id),
         Orchestrator::Kubernetes(pod) => format!("pod {}/{}", pod.namespace, pod.name),
     }
 }
 
-fn unnamed(error: &ValidationError) -> StoreError {
+fn invalid_name(error: &ValidationError) -> StoreError {
     StoreError::Other(error.to_string())
 }

@@ -12,7 +12,7 @@ use netconf::{Call, CniError, CniResult, Code};
 
 use crate::cni_error::dataplane_error;
 use crate::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
-use crate::dataplane::{Before, BusyRoute, EndpointPlan, MacAddr};
+use crate::dataplane::{BusyRoute, EndpointPlan, MacAddr, PriorInterface};
 use crate::ipam::AssignedAddresses;
 use crate::mtu;
 
@@ -48,18 +48,18 @@ impl<'c> InterfaceConfig<'c> {
         self.call.conf.dataplane_options.grpc_socket()
     }
 
-    /// Returns the plan of the interface with these addresses. `before` is the existing interface that has the name of
+    /// Returns the plan of the interface with these addresses. `prior` is the existing interface that has the name of
     /// the host's end.
     ///
     /// # Errors
     /// The MTU cannot be determined.
-    pub fn plan(&self, addresses: &[IpAddr], before: Before) -> Result<EndpointPlan, CniError> {
+    pub fn plan(&self, addresses: &[IpAddr], prior: PriorInterface) -> Result<EndpointPlan, CniError> {
         let conf = &self.call.conf;
         Ok(EndpointPlan {
             host_ifname: self.host_ifname(),
             container_ifname: self.call.ifname.clone(),
             alias: self.alias(),
-            before,
+            prior,
             addresses: addresses.to_vec(),
             mtu: self.mtu()?,
             num_queues: conf.interface.num_queues.max(1),
@@ -122,7 +122,7 @@ pub struct NewInterface<'a> {
     /// The MAC address of the container's end, if the pod requests one. For the kernel's dataplane only.
     pub mac: Option<MacAddr>,
     /// The interface that had the name of the host's end before this ADD.
-    pub before: Before,
+    pub prior: PriorInterface,
     /// Whether to accept addresses that are routed to another pod: the addresses of a VMI may still be routed to the
     /// pod from which the VMI migrates.
     pub has_vmi: bool,
@@ -141,7 +141,7 @@ pub struct CreatedInterface {
     pub mtu: u32,
     /// Whether to report addresses as /32 and /128. With a gRPC dataplane, upstream reports the prefixes of IPAM
     /// (CNI-43).
-    pub as_hosts: bool,
+    pub has_host_prefixes: bool,
 }
 
 /// A failure to create the interface.

@@ -9,20 +9,28 @@ use netconf::CniError;
 
 use super::config::InterfaceConfig;
 use crate::cni_error::dataplane_error;
-use crate::dataplane::{Before, DataplaneError, Holder, NetnsFd, Occupant, Reason, Wanted, occupant};
+use crate::dataplane::{
+    ConflictReason, ConflictingInterface, DataplaneError, DesiredInterface, ExistingInterface, NetnsFd, PriorInterface,
+    existing_interface,
+};
 
-const WAY_OUT: &str = "delete the pod that has it; an interface that no pod has any more goes with: ip link delete";
+const ADVICE: &str = "delete the pod of the interface; if no pod uses the interface, run `ip link delete`";
 
 /// Returns the interface that has the name of the host's end; unknown for a gRPC dataplane or without a namespace. Call
 /// this before the first write, and again before the write of the endpoint, because another ADD of this pod may have
-/// created an interface meanwhile. `before` is the interface found the first time.
-pub fn find(config: InterfaceConfig<'_>, before: Before, netns: Option<&NetnsFd>) -> Result<Occupant, CniError> {
+/// created an interface meanwhile. `prior` is the interface found the first time.
+pub fn find(
+    config: InterfaceConfig<'_>,
+    prior: PriorInterface,
+    netns: Option<&NetnsFd>,
+) -> Result<ExistingInterface, CniError> {
     let Some(netns) = netns.filter(|_| config.grpc_socket().is_none()) else {
-        return Ok(Occupant::Free(Before::Unknown));
+        return Ok(ExistingInterface::Replaceable(PriorInterface::Unknown));
     };
     let (host_ifname, alias) = (config.host_ifname(), config.alias());
-    let wanted = Wanted { host_ifname: &host_ifname, container_ifname: &config.call.ifname, alias: &alias, before };
-    occupant(&wanted, netns).map_err(dataplane_error)
+    let desired =
+        DesiredInterface { host_ifname: &host_ifname, container_ifname: &config.call.ifname, alias: &alias, prior };
+    existing_interface(&desired, netns).map_err(dataplane_error)
 }
 
 /// Returns the interface that the ADD may replace.
@@ -32,11 +40,13 @@ pub fn find(config: InterfaceConfig<'_>, before: Before, netns: Option<&NetnsFd>
 pub async fn replaceable(
     config: InterfaceConfig<'_>,
     store: &Datastore,
-    occupant: Occupant,
-) -> Result<Before, CniError> {
-    Ok(match occupant {
-        Occupant::Free(before) => before,
-        Occupant::Holder(holder) => Before::Interface { index: prove(config, store, holder).await?, is_proven: true },
+    existing: ExistingInterface,
+) -> Result<PriorInterface, CniError> {
+    Ok(match existing {
+        ExistingInterface::Replaceable(prior) => prior,
+        ExistingInterface::Conflicting(conflicting) => {
+            PriorInterface::Present { index: ensure_proven(config, store, conflicting).await?, is_proven: true }
+        }
     })
 }
 
@@ -44,54 +54,66 @@ pub async fn replaceable(
 /// too.
 pub fn ensure_not_overtaken(
     config: InterfaceConfig<'_>,
-    before: Before,
+    prior: PriorInterface,
     netns: Option<&NetnsFd>,
 ) -> Result<(), CniError> {
-    match find(config, before, netns)? {
-        Occupant::Holder(holder) => Err(dataplane_error(DataplaneError::HostInterfaceTaken(Box::new(holder)))),
-        Occupant::Free(_) => Ok(()),
+    match find(config, prior, netns)? {
+        ExistingInterface::Conflicting(conflicting) => {
+            Err(dataplane_error(DataplaneError::HostInterfaceConflict(Box::new(conflicting))))
+        }
+        ExistingInterface::Replaceable(_) => Ok(()),
     }
 }
 
-/// Returns the index of `holder` if it may be replaced because an address of it is allocated to this pod.
+/// Returns the index of the interface if the ADD may replace it, because one of its addresses is allocated to this pod.
 ///
 /// # Errors
 /// No address of the interface is allocated to this pod. The error names the owner if it is known.
-async fn prove(config: InterfaceConfig<'_>, store: &Datastore, holder: Holder) -> Result<u32, CniError> {
-    let (attributes, doubt) = if config.call.conf.ipam.is_calico() && !holder.addresses.is_empty() {
-        match attributes_of(store, &holder.addresses).await {
+async fn ensure_proven(
+    config: InterfaceConfig<'_>,
+    store: &Datastore,
+    conflicting: ConflictingInterface,
+) -> Result<u32, CniError> {
+    let (attributes, lookup_error) = if config.call.conf.ipam.is_calico() && !conflicting.addresses.is_empty() {
+        match attributes_of(store, &conflicting.addresses).await {
             Ok(attributes) => (attributes, None),
-            Err(error) => (Vec::new(), Some(format!("IPAM cannot tell whose it is: {error}"))),
+            Err(error) => (Vec::new(), Some(format!("cannot read the owner of the interface from IPAM: {error}"))),
         }
     } else {
         (Vec::new(), None)
     };
-    if holder.reason == Reason::Unproven && attributes.iter().any(|attribute| is_of_same_pod(config, attribute)) {
-        return Ok(holder.index);
+    if conflicting.reason == ConflictReason::Unproven
+        && attributes.iter().any(|attribute| is_of_same_pod(config, attribute))
+    {
+        return Ok(conflicting.index);
     }
-    let owner = describe_owner(&config.call.conf.name, &holder, &attributes);
-    let details = doubt.into_iter().chain([WAY_OUT.to_owned()]).collect::<Vec<_>>().join("; ");
-    let CniError { code, msg, .. } = dataplane_error(DataplaneError::HostInterfaceTaken(Box::new(holder)));
+    let owner = describe_owner(&config.call.conf.name, &conflicting, &attributes);
+    let details = lookup_error.into_iter().chain([ADVICE.to_owned()]).collect::<Vec<_>>().join("; ");
+    let CniError { code, msg, .. } = dataplane_error(DataplaneError::HostInterfaceConflict(Box::new(conflicting)));
     Err(CniError::new(code, format!("{msg}{owner}")).with_details(details))
 }
 
 /// Returns true if an address that the host routes through the interface is allocated to this pod.
-pub async fn is_proven(config: InterfaceConfig<'_>, store: &Datastore, holder: &Holder) -> bool {
+pub async fn is_allocated_to_pod(
+    config: InterfaceConfig<'_>,
+    store: &Datastore,
+    conflicting: &ConflictingInterface,
+) -> bool {
     if !config.call.conf.ipam.is_calico() {
         return false;
     }
-    let attributes = attributes_of(store, &holder.addresses).await.unwrap_or_else(|error| {
-        tracing::warn!(%error, interface = holder.ifname, "cannot find out whose the interface is");
+    let attributes = attributes_of(store, &conflicting.addresses).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, interface = conflicting.ifname, "cannot read the owner of the host interface from IPAM");
         Vec::new()
     });
-    let is_ours = attributes.iter().any(|attribute| is_of_same_pod(config, attribute));
-    if !is_ours {
+    let is_own = attributes.iter().any(|attribute| is_of_same_pod(config, attribute));
+    if !is_own {
         tracing::warn!(
-            interface = holder.ifname,
-            "host interface left alone: IPAM does not prove that it is this pod's"
+            interface = conflicting.ifname,
+            "keeping the host interface: IPAM has no proof that the interface is this pod's"
         );
     }
-    is_ours
+    is_own
 }
 
 /// Returns true if an allocation belongs to the pod or container of the call. The attributes of an allocation contain
@@ -117,10 +139,10 @@ fn pods(attribute: &Attribute) -> impl Iterator<Item = (&String, &String)> {
 
 /// Returns the owner of an interface, as far as it is known: ` (container …, pod …)`. The container is in the alias of
 /// the interface, or in the handle of its addresses if the interface has no alias.
-fn describe_owner(network: &str, holder: &Holder, attributes: &[Attribute]) -> String {
+fn describe_owner(network: &str, conflicting: &ConflictingInterface, attributes: &[Attribute]) -> String {
     let network = format!("{network}.");
     let by_handle = || attributes.iter().find_map(|attribute| attribute.handle_id.as_deref()?.strip_prefix(&network));
-    let container = holder.container.as_deref().or_else(by_handle).map(|id| format!("container {id}"));
+    let container = conflicting.container.as_deref().or_else(by_handle).map(|id| format!("container {id}"));
     let pod = attributes.iter().flat_map(pods).next().map(|(namespace, name)| format!("pod {namespace}/{name}"));
     match Vec::from_iter(container.into_iter().chain(pod)) {
         owner if owner.is_empty() => String::new(),

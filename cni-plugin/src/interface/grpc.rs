@@ -16,7 +16,7 @@ pub(super) async fn create(
     new: NewInterface<'_>,
 ) -> Result<CreatedInterface, CreateError> {
     let (call, assigned) = (config.call, new.assigned);
-    let plan = config.plan(&assigned.addresses, new.before)?;
+    let plan = config.plan(&assigned.addresses, new.prior)?;
     let ips = assigned.result.ips.iter().map(|ip| IpConfig {
         address: ip.address.to_string(),
         gateway: ip.gateway.map_or(NO_GATEWAY.to_owned(), |gateway| gateway.to_string()),
@@ -37,16 +37,16 @@ pub(super) async fn create(
     let reply = match server(call, socket)?.add(request).await {
         Ok(reply) => reply,
         // A Del sent now would not help: the server may create the interface after it.
-        Err(error) if error.is_outcome_unknown() => return Err(CreateError::Unknown(refused(error))),
-        Err(error) => return Err(refused(error).into()),
+        Err(error) if error.is_outcome_unknown() => return Err(CreateError::Unknown(rejected(error))),
+        Err(error) => return Err(rejected(error).into()),
     };
     let Ok(mac) = reply.container_mac.parse::<MacAddr>() else {
         let error =
             CniError::internal(format!("gRPC dataplane {socket}: {:?} is not a MAC address", reply.container_mac));
         return Err(match remove(call, socket).await {
             Ok(()) => error.into(),
-            Err(left) => {
-                CreateError::Unknown(error.with_details(format!("the interface could not be removed: {left}")))
+            Err(removal) => {
+                CreateError::Unknown(error.with_details(format!("the interface could not be removed: {removal}")))
             }
         });
     };
@@ -55,13 +55,13 @@ pub(super) async fn create(
         host_index: None,
         mac: mac.to_string(),
         mtu: plan.mtu,
-        as_hosts: false,
+        has_host_prefixes: false,
     })
 }
 
 /// Sends the request to remove the interface of `call`.
 pub(super) async fn remove(call: &Call, socket: &str) -> Result<(), CniError> {
-    server(call, socket)?.del(&call.ifname, &call.netns).await.map_err(refused)
+    server(call, socket)?.del(&call.ifname, &call.netns).await.map_err(rejected)
 }
 
 fn server(call: &Call, socket: &str) -> Result<GrpcDataplane, CniError> {
@@ -71,7 +71,7 @@ fn server(call: &Call, socket: &str) -> Result<GrpcDataplane, CniError> {
     })
 }
 
-fn refused(error: GrpcError) -> CniError {
+fn rejected(error: GrpcError) -> CniError {
     CniError::internal(error.to_string())
 }
 

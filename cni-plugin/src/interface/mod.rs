@@ -17,7 +17,7 @@ use crate::cni_error::{dataplane_error, netns_error};
 use crate::dataplane::{self, NetnsError, NetnsFd, Removed, Teardown};
 
 pub use config::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
-pub use kernel::{Recorded, is_gone, is_of_another_interface, restore};
+pub use kernel::{RecordedEndpoint, is_missing, is_of_another_interface, restore};
 
 /// The removal of an interface that has been started: a deletion by the kernel; `None` if a gRPC dataplane has removed
 /// the interface.
@@ -55,7 +55,7 @@ pub async fn create(
 pub async fn remove(
     config: InterfaceConfig<'_>,
     store: &Datastore,
-    recorded: Recorded<'_>,
+    recorded: RecordedEndpoint<'_>,
 ) -> Result<PendingRemoval, CniError> {
     match config.grpc_socket() {
         Some(socket) => grpc::remove(config.call, socket).await.map(|()| PendingRemoval(None)),
@@ -67,9 +67,9 @@ impl PendingRemoval {
     /// Waits until the interface no longer exists.
     pub fn finish(self) -> Result<(), CniError> {
         match self.0.map(Teardown::finish).transpose().map_err(dataplane_error)? {
-            Some(Removed { interface: Some(interface) }) => tracing::info!(interface, "interface is gone"),
-            Some(Removed { interface: None }) => tracing::info!("no interface to take away"),
-            None => tracing::info!("interface is gone, by the gRPC dataplane"),
+            Some(Removed { interface: Some(interface) }) => tracing::info!(interface, "deleted the interface"),
+            Some(Removed { interface: None }) => tracing::info!("no interface to delete"),
+            None => tracing::info!("the gRPC dataplane deleted the interface"),
         }
         Ok(())
     }
@@ -78,7 +78,7 @@ impl PendingRemoval {
 impl CreatedInterface {
     /// Removes the interface of a failed ADD.
     pub async fn remove(&self, config: InterfaceConfig<'_>) -> Result<(), CniError> {
-        tracing::info!(host = %self.host_ifname, "taking the interface of the failed ADD away");
+        tracing::info!(host = %self.host_ifname, "deleting the interface of the failed ADD");
         match (self.host_index, config.grpc_socket()) {
             (Some(index), _) => dataplane::remove(index, &config.alias()).map_err(dataplane_error),
             (None, Some(socket)) => grpc::remove(config.call, socket).await,

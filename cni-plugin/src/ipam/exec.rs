@@ -11,10 +11,10 @@ use netconf::args::for_delegate;
 use netconf::{Call, CniError, CniResult, Code, Version};
 use os::child::{self, BusyRetry};
 
-use super::pod_cidr::Subnets;
-use super::with_addresses;
+use super::ensure_has_addresses;
+use super::pod_cidr::PodCidrSubnets;
 
-/// The default time limit of a plugin; [`IpamExec::within`] sets another one. Kubelet's limit for the creation of a
+/// The default time limit of a plugin; [`IpamExec::with_limit`] sets another one. Kubelet's limit for the creation of a
 /// sandbox is two minutes, which have to suffice for a failed ADD and the DEL after it.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -24,20 +24,23 @@ const BUSY: BusyRetry = BusyRetry { attempts: 51, pause: Duration::from_millis(1
 /// Runs ADD of the plugin, with `subnets` in place of `usePodCidr`. After a failure the plugin may have allocated
 /// addresses, so a DEL follows if `is_new` is true: the container had no addresses before. A DEL would release the
 /// earlier addresses of the container as well.
-pub(super) fn add(call: &Call, subnets: Option<&Subnets>, is_new: bool) -> Result<CniResult, CniError> {
+pub(super) fn add(call: &Call, subnets: Option<&PodCidrSubnets>, is_new: bool) -> Result<CniResult, CniError> {
     let conf = match subnets {
-        Some(subnets) => subnets.fill_in(call)?,
+        Some(subnets) => subnets.substitute(call)?,
         None => Cow::Borrowed(call.raw.as_slice()),
     };
-    let outcome = IpamExec::of(call)?
+    let outcome = IpamExec::for_call(call)?
         .call("ADD", &for_delegate(&call.raw_args), &conf)
-        .and_then(|printed| CniResult::parse(&printed, call.version))
-        .and_then(with_addresses);
+        .and_then(|stdout| CniResult::parse(&stdout, call.version))
+        .and_then(ensure_has_addresses);
     if outcome.is_err()
         && is_new
         && let Err(error) = release_by_plugin(call)
     {
-        tracing::warn!(%error, "cannot release what the IPAM plugin may have allocated; DEL will");
+        tracing::warn!(
+            %error,
+            "cannot release the addresses that the IPAM plugin may have allocated; DEL releases them"
+        );
     }
     outcome
 }
@@ -54,30 +57,30 @@ pub fn release_by_plugin(call: &Call) -> Result<(), CniError> {
 
 /// Runs STATUS of the plugin within `limit`, if the version of the configuration has STATUS.
 pub fn status_of_plugin(call: &Call, limit: Duration) -> Result<(), CniError> {
-    let plugin = IpamExec::of(call)?.within(limit);
+    let plugin = IpamExec::for_call(call)?.with_limit(limit);
     if call.version < Version::V1_1_0 {
         return Ok(());
     }
-    unless_too_old(plugin.call("STATUS", &for_delegate(&call.raw_args), &Subnets::any().fill_in(call)?))
+    ignore_unsupported(plugin.call("STATUS", &for_delegate(&call.raw_args), &PodCidrSubnets::any().substitute(call)?))
 }
 
 /// Runs GC of the plugin.
 pub(super) fn gc(call: &Call) -> Result<(), CniError> {
-    unless_too_old(call_plugin(call, "GC"))
+    ignore_unsupported(call_plugin(call, "GC"))
 }
 
 /// Runs a verb other than ADD. These verbs need a valid subnet but do not use it.
 pub fn call_plugin(call: &Call, command: &str) -> Result<Vec<u8>, CniError> {
-    let conf = Subnets::any().fill_in(call)?;
-    IpamExec::of(call)?.call(command, &for_delegate(&call.raw_args), &conf)
+    let conf = PodCidrSubnets::any().substitute(call)?;
+    IpamExec::for_call(call)?.call(command, &for_delegate(&call.raw_args), &conf)
 }
 
 /// Ignores the error of a plugin that does not implement CNI 1.1.0. Such a plugin rejects the version, the command, or,
 /// as Debian's host-local does, the missing container ID.
-fn unless_too_old(outcome: Result<Vec<u8>, CniError>) -> Result<(), CniError> {
-    const TOO_OLD: [Code; 3] = [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT, Code::UNKNOWN_CONTAINER];
+fn ignore_unsupported(outcome: Result<Vec<u8>, CniError>) -> Result<(), CniError> {
+    const UNSUPPORTED: [Code; 3] = [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT, Code::UNKNOWN_CONTAINER];
     match outcome {
-        Err(error) if !TOO_OLD.contains(&error.code) => Err(error),
+        Err(error) if !UNSUPPORTED.contains(&error.code) => Err(error),
         _ => Ok(()),
     }
 }
@@ -91,7 +94,7 @@ struct IpamExec {
 
 impl IpamExec {
     /// Finds the plugin that a call's configuration names.
-    fn of(call: &Call) -> Result<Self, CniError> {
+    fn for_call(call: &Call) -> Result<Self, CniError> {
         let path: Vec<_> = call.path.iter().map(Into::into).collect();
         IpamExec::find(&call.conf.ipam.ipam_type, &path)
     }
@@ -118,7 +121,7 @@ impl IpamExec {
     }
 
     /// Sets the time limit of one call.
-    fn within(self, limit: Duration) -> Self {
+    fn with_limit(self, limit: Duration) -> Self {
         IpamExec { limit, ..self }
     }
 
@@ -133,7 +136,7 @@ impl IpamExec {
         let output = output.ok_or_else(|| {
             let (binary, limit) = (self.binary.display(), self.limit);
             CniError::new(Code::TRY_AGAIN, format!("IPAM plugin {binary} did not finish {command} within {limit:?}"))
-                .with_details("it was killed; find out what it waits for: a lock, a daemon or a server of its own")
+                .with_details("the plugin was killed; find the lock, daemon or server that the plugin waits for")
         })?;
         if !output.status.success() {
             return Err(self.failure(&output));
@@ -163,13 +166,13 @@ mod tests {
 
     use super::*;
 
-    fn plugin(script: &str) -> (tempfile::TempDir, IpamExec) {
+    fn test_plugin(script: &str) -> (tempfile::TempDir, IpamExec) {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("test-ipam");
         fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-        let delegate = IpamExec::find("test-ipam", &["/no/such/dir".into(), directory.path().into()]).unwrap();
-        (directory, delegate)
+        let plugin = IpamExec::find("test-ipam", &["/no/such/dir".into(), directory.path().into()]).unwrap();
+        (directory, plugin)
     }
 
     #[test]
@@ -182,31 +185,31 @@ mod tests {
 
     #[test]
     fn ipam_plugin_receives_command_arguments_and_configuration() {
-        let (_kept, delegate) = plugin("cat; echo \"$CNI_COMMAND $CNI_ARGS\"");
-        let printed = delegate.call("ADD", "IP=10.0.0.1", b"conf ").unwrap();
-        assert_eq!(printed, b"conf ADD IP=10.0.0.1\n");
+        let (_directory, plugin) = test_plugin("cat; echo \"$CNI_COMMAND $CNI_ARGS\"");
+        let stdout = plugin.call("ADD", "IP=10.0.0.1", b"conf ").unwrap();
+        assert_eq!(stdout, b"conf ADD IP=10.0.0.1\n");
     }
 
     #[test]
     fn error_object_of_the_ipam_plugin_is_returned_with_its_code() {
-        let (_kept, delegate) = plugin("echo '{\"code\": 11, \"msg\": \"full\", \"details\": \"d\"}'; exit 1");
-        let error = delegate.call("ADD", "", b"").unwrap_err();
+        let (_directory, plugin) = test_plugin("echo '{\"code\": 11, \"msg\": \"full\", \"details\": \"d\"}'; exit 1");
+        let error = plugin.call("ADD", "", b"").unwrap_err();
         assert_eq!((error.code, error.msg.as_str(), error.details.as_str()), (Code(11), "full", "d"));
     }
 
     #[test]
     fn stderr_of_the_ipam_plugin_is_returned_without_an_error_object() {
-        let (_kept, delegate) = plugin("echo 'lost my mind' >&2; exit 3");
-        let error = delegate.call("ADD", "", &vec![b' '; 1 << 20]).unwrap_err();
+        let (_directory, plugin) = test_plugin("echo 'lost my mind' >&2; exit 3");
+        let error = plugin.call("ADD", "", &vec![b' '; 1 << 20]).unwrap_err();
         assert!(error.msg.contains("test-ipam") && error.msg.contains("lost my mind"), "{error}");
-        let (_kept, delegate) = plugin("exit 3");
-        assert!(delegate.call("ADD", "", b"").unwrap_err().msg.contains("no error message"));
+        let (_directory, plugin) = test_plugin("exit 3");
+        assert!(plugin.call("ADD", "", b"").unwrap_err().msg.contains("no error message"));
     }
 
     #[test]
     fn ipam_plugin_past_its_time_limit_is_reported_with_the_limit() {
-        let (_kept, delegate) = plugin("exec sleep 600");
-        let error = delegate.within(Duration::from_millis(200)).call("ADD", "", b"").unwrap_err();
+        let (_directory, plugin) = test_plugin("exec sleep 600");
+        let error = plugin.with_limit(Duration::from_millis(200)).call("ADD", "", b"").unwrap_err();
         assert_eq!(error.code, Code::TRY_AGAIN);
         assert!(error.msg.contains("test-ipam did not finish ADD within 200ms"), "{error}");
     }

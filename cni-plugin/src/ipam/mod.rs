@@ -1,7 +1,7 @@
 //! Assigns and releases addresses: with `calico-ipam` in this process, by the same code as the separate program, or
 //! with another IPAM plugin as a child process.
 //!
-//! ADD calls [`assign`], and [`give_back`] if a later step fails. [`release`] serves DEL and GC, and `exec` runs
+//! ADD calls [`assign`], and [`unassign`] if a later step fails. [`release`] serves DEL and GC, and `exec` runs
 //! another plugin.
 
 mod exec;
@@ -27,10 +27,10 @@ use libcalico::kubernetes::MachinePod;
 use libcalico::workload::EndpointFacts;
 use netconf::{Call, CniError, CniResult};
 
-use self::pod_cidr::Subnets;
+use self::pod_cidr::PodCidrSubnets;
 use self::requested::EarlierAddresses;
 use crate::dataplane::BusyRoute;
-use crate::endpoint::EndpointsOf;
+use crate::endpoint::ContainerEndpoints;
 
 pub use exec::{call_plugin, release_by_plugin, status_of_plugin};
 
@@ -42,7 +42,7 @@ pub enum AddressRequest {
     /// Addresses of `calico-ipam`.
     Calico(Box<CalicoRequest>),
     /// Addresses of another IPAM plugin, with the node's subnets if the configuration contains `usePodCidr`.
-    Exec(Option<Subnets>),
+    Exec(Option<PodCidrSubnets>),
 }
 
 /// A request to `calico-ipam` in process.
@@ -55,7 +55,7 @@ pub struct CalicoRequest {
     /// The node's lock, if this process has acquired it already.
     pub lock: Option<HostLock>,
     /// The addresses that the pod requests; empty if `calico-ipam` chooses.
-    pub chosen: Vec<IpAddr>,
+    pub requested: Vec<IpAddr>,
 }
 
 /// The addresses that this ADD assigned to its container.
@@ -65,8 +65,8 @@ pub struct AssignedAddresses {
     pub result: CniResult,
     /// The addresses, in the order of the result.
     pub addresses: Vec<IpAddr>,
-    /// Whether to release the addresses later: IPAM does not record the addresses of [`AddressRequest::Fixed`].
-    pub is_kept: bool,
+    /// True if IPAM records the addresses, so that they have to be released later. False for [`AddressRequest::Fixed`].
+    pub is_recorded: bool,
     /// The request to `calico-ipam`; `None` if another plugin assigned the addresses.
     pub request: Option<Box<IpamRequest>>,
     /// Whether to replace a busy address: `calico-ipam` chose the addresses, and they do not belong to a VMI.
@@ -76,7 +76,7 @@ pub struct AssignedAddresses {
     /// Addresses of the pod's earlier sandbox that the pod no longer requests.
     pub earlier: Option<EarlierAddresses>,
     /// The attributes of the owner that the pod replaced at the addresses of its VMI; empty if there was none.
-    replaced: BTreeMap<String, String>,
+    replaced_owner: BTreeMap<String, String>,
 }
 
 /// Returns the request to `calico-ipam` for this call on `node`; `None` for another IPAM plugin. `vmi` is the pod's VMI
@@ -85,33 +85,33 @@ pub fn request(call: &Call, node: &str, vmi: Option<MachinePod>) -> Option<IpamR
     call.conf.ipam.is_calico().then(|| IpamRequest { vmi, ..IpamRequest::from_call(call, node) })
 }
 
-/// Assigns addresses. After a failure none stays allocated. `before` is the existing endpoint of the container or pod,
+/// Assigns addresses. After a failure none stays allocated. `existing` is the endpoint of the container or pod,
 /// if one was found.
 pub async fn assign(
     store: &Datastore,
     call: &Call,
     workload: &EndpointFacts,
-    wanted: AddressRequest,
-    before: Option<&WorkloadEndpoint>,
+    addresses: AddressRequest,
+    existing: Option<&WorkloadEndpoint>,
 ) -> Result<AssignedAddresses, CniError> {
-    match wanted {
+    match addresses {
         AddressRequest::Fixed(addresses) => {
             let assigned = AssignedAddresses::new(requested::result(&addresses), None);
-            Ok(AssignedAddresses { is_kept: false, ..assigned })
+            Ok(AssignedAddresses { is_recorded: false, ..assigned })
         }
-        AddressRequest::Calico(calico) if !calico.chosen.is_empty() => {
-            Box::pin(requested::assign(store, call, workload, *calico, before)).await
+        AddressRequest::Calico(calico) if !calico.requested.is_empty() => {
+            Box::pin(requested::assign(store, call, workload, *calico, existing)).await
         }
         AddressRequest::Calico(calico) => {
             let CalicoRequest { request, inputs, lock, .. } = *calico;
-            let given = cni::add(store, &SystemClock::start(), &request, inputs, lock).await?;
-            let result = with_addresses(given.result)?;
+            let assignment = cni::add(store, &SystemClock::start(), &request, inputs, lock).await?;
+            let result = ensure_has_addresses(assignment.result)?;
             let is_replaceable = request.vmi.is_none() && request.ip.is_none();
             let assigned = AssignedAddresses::new(result, Some(Box::new(request)));
-            Ok(AssignedAddresses { is_replaceable, replaced: given.replaced, ..assigned })
+            Ok(AssignedAddresses { is_replaceable, replaced_owner: assignment.replaced, ..assigned })
         }
         AddressRequest::Exec(subnets) => {
-            let assigned = AssignedAddresses::new(exec::add(call, subnets.as_ref(), before.is_none())?, None);
+            let assigned = AssignedAddresses::new(exec::add(call, subnets.as_ref(), existing.is_none())?, None);
             let plugin = &call.conf.ipam.ipam_type;
             tracing::info!(addresses = ?assigned.addresses, plugin, "the IPAM plugin assigned addresses");
             Ok(assigned)
@@ -121,39 +121,39 @@ pub async fn assign(
 
 /// Releases the addresses of a failed ADD, after removing them from the endpoint. The container keeps the addresses
 /// that it had before.
-pub async fn give_back(
+pub async fn unassign(
     store: &Datastore,
     call: &Call,
     workload: &EndpointFacts,
     assigned: &AssignedAddresses,
 ) -> Result<(), CniError> {
-    let endpoints = EndpointsOf::new(store, workload.clone());
+    let endpoints = ContainerEndpoints::new(store, workload.clone());
     let request = assigned.request.as_deref();
     // Other endpoints keep the addresses of a VMI, which another pod may use. They also keep addresses of another
     // plugin, which may have assigned the same address to a later sandbox of the pod.
-    let is_leaving = |request: &&IpamRequest| assigned.is_kept && request.vmi.is_none();
+    let may_be_listed_elsewhere = |request: &&IpamRequest| assigned.is_recorded && request.vmi.is_none();
     let leaving: Vec<_> = request
-        .filter(is_leaving)
+        .filter(may_be_listed_elsewhere)
         .into_iter()
         .flat_map(|request| {
             let handle = request.handle();
-            assigned.held().map(move |ip| Leaving { ip, pod: None, handle: Some(handle.clone()), block: None })
+            assigned.allocated().map(move |ip| Leaving { ip, pod: None, handle: Some(handle.clone()), block: None })
         })
         .collect();
     endpoints.unlist(&leaving).await.map_err(|error| cni_error(&error))?;
-    if !assigned.is_kept {
+    if !assigned.is_recorded {
         return Ok(());
     }
     let Some(request) = request else { return release_by_plugin(call) };
     let (handle, clock) = (request.handle(), SystemClock::start());
     if let Some(vmi) = &request.vmi {
         // The addresses stay allocated to the VMI; only this pod is removed from their owners.
-        let left = Box::pin(vmi::restore_owner(store, &clock, &handle, vmi, &assigned.replaced)).await;
-        return left.map_err(|error| cni_error(&error));
+        let restored = Box::pin(vmi::restore_owner(store, &clock, &handle, vmi, &assigned.replaced_owner)).await;
+        return restored.map_err(|error| cni_error(&error));
     }
     let _releasing = request.releasing();
     let requests: Vec<_> =
-        assigned.held().map(|ip| ReleaseRequest { ip, handle: Some(handle.clone()), sequence: None }).collect();
+        assigned.allocated().map(|ip| ReleaseRequest { ip, handle: Some(handle.clone()), sequence: None }).collect();
     let released = release_addresses(store, &clock, &requests).await;
     let released = released.map_err(|error| cni_error(&error))?.released;
     tracing::info!(addresses = ?released, %handle, "released addresses of the failed ADD");
@@ -161,7 +161,7 @@ pub async fn give_back(
 }
 
 /// Fails if the result of an IPAM plugin contains no address.
-pub fn with_addresses(result: CniResult) -> Result<CniResult, CniError> {
+pub fn ensure_has_addresses(result: CniResult) -> Result<CniResult, CniError> {
     if result.ips.is_empty() {
         return Err(CniError::internal("IPAM plugin returned missing IP config"));
     }
@@ -174,17 +174,17 @@ impl AssignedAddresses {
         AssignedAddresses {
             result,
             addresses,
-            is_kept: true,
+            is_recorded: true,
             request,
             is_replaceable: false,
             busy: Vec::new(),
             earlier: None,
-            replaced: BTreeMap::new(),
+            replaced_owner: BTreeMap::new(),
         }
     }
 
     /// Returns the addresses that this ADD allocated, including busy ones.
-    fn held(&self) -> impl Iterator<Item = IpAddr> + '_ {
+    fn allocated(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let is_replaced = |busy: &&BusyRoute| !self.addresses.contains(&busy.address);
         self.addresses.iter().copied().chain(self.busy.iter().filter(is_replaced).map(|busy| busy.address))
     }

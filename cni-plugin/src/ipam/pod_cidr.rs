@@ -11,7 +11,7 @@ use netconf::{Call, CniError};
 
 /// The values for the placeholders `usePodCidr` and `usePodCidrIPv6`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subnets {
+pub struct PodCidrSubnets {
     v4: String,
     v6: String,
 }
@@ -20,35 +20,35 @@ pub struct Subnets {
 /// placeholders.
 fn family(subnet: &str) -> Option<IpVersion> {
     match subnet {
-        word if word.eq_ignore_ascii_case("usePodCidr") => Some(IpVersion::V4),
-        word if word.eq_ignore_ascii_case("usePodCidrIPv6") => Some(IpVersion::V6),
+        text if text.eq_ignore_ascii_case("usePodCidr") => Some(IpVersion::V4),
+        text if text.eq_ignore_ascii_case("usePodCidrIPv6") => Some(IpVersion::V6),
         _ => None,
     }
 }
 
 fn families(ipam: &Ipam) -> impl Iterator<Item = IpVersion> {
     let ranges = ipam.ranges.iter().flatten().map(|range| &range.subnet);
-    let words = ranges.chain([&ipam.subnet]).filter(|_| ipam.is_host_local());
-    words.filter_map(|subnet| family(subnet))
+    let subnets = ranges.chain([&ipam.subnet]).filter(|_| ipam.is_host_local());
+    subnets.filter_map(|subnet| family(subnet))
 }
 
 /// Returns true if the configuration contains a placeholder.
-pub fn is_asked_for(ipam: &Ipam) -> bool {
+pub fn is_required(ipam: &Ipam) -> bool {
     families(ipam).next().is_some()
 }
 
-impl Subnets {
+impl PodCidrSubnets {
     /// Returns the pod CIDRs of the node. Fails if the node has no CIDR of a family that the configuration uses.
     pub fn of_node(ipam: &Ipam, cidrs: &PodCidrs) -> Result<Self, PodCidrError> {
         families(ipam).try_for_each(|version| cidrs.of_family(version).map(drop))?;
         let text = |version| cidrs.of_family(version).map(|cidr| cidr.to_string()).unwrap_or_default();
-        Ok(Subnets { v4: text(IpVersion::V4), v6: text(IpVersion::V6) })
+        Ok(PodCidrSubnets { v4: text(IpVersion::V4), v6: text(IpVersion::V6) })
     }
 
     /// Returns subnets that contain every address, for STATUS and DEL, which need a valid subnet but do not use it:
     /// host-local finds the addresses of a container by its ID (CNI-205).
     pub fn any() -> Self {
-        Subnets { v4: "0.0.0.0/0".into(), v6: "::/0".into() }
+        PodCidrSubnets { v4: "0.0.0.0/0".into(), v6: "::/0".into() }
     }
 
     fn of(&self, version: IpVersion) -> &str {
@@ -59,28 +59,28 @@ impl Subnets {
     }
 
     /// Returns the configuration with the placeholders replaced, or the original text if there is no placeholder.
-    pub fn fill_in<'c>(&self, call: &'c Call) -> Result<Cow<'c, [u8]>, CniError> {
-        if !is_asked_for(&call.conf.ipam) {
+    pub fn substitute<'c>(&self, call: &'c Call) -> Result<Cow<'c, [u8]>, CniError> {
+        if !is_required(&call.conf.ipam) {
             return Ok(Cow::Borrowed(&call.raw));
         }
-        let filled = call.rewritten(|conf| {
+        let substituted = call.rewritten(|conf| {
             conf.change("ipam", |ipam| {
-                self.fill_in_subnet(ipam)?;
+                self.substitute_subnet(ipam)?;
                 let Some(ranges) = ipam.get("ranges") else { return Ok(()) };
                 let mut ranges: Option<Vec<Option<Vec<RawObject>>>> = serde_json::from_str(ranges.get())?;
                 for range in ranges.iter_mut().flatten().flatten().flatten() {
-                    self.fill_in_subnet(range)?;
+                    self.substitute_subnet(range)?;
                 }
                 ipam.set("ranges", &ranges)
             })
         });
-        filled.map(Cow::Owned)
+        substituted.map(Cow::Owned)
     }
 
-    fn fill_in_subnet(&self, holder: &mut RawObject) -> serde_json::Result<()> {
-        let subnet = holder.get("subnet").and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
+    fn substitute_subnet(&self, object: &mut RawObject) -> serde_json::Result<()> {
+        let subnet = object.get("subnet").and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
         match subnet.as_deref().and_then(family) {
-            Some(version) => holder.set("subnet", self.of(version)),
+            Some(version) => object.set("subnet", self.of(version)),
             None => Ok(()),
         }
     }
@@ -116,10 +116,10 @@ mod tests {
     }
 
     /// Returns `ipam` with the placeholders replaced by the node's ranges.
-    fn filled(ipam: &str) -> String {
+    fn substituted(ipam: &str) -> String {
         let call = call(ipam);
-        let subnets = Subnets::of_node(&call.conf.ipam, &cidrs(&NODE)).unwrap();
-        let stdin = String::from_utf8(subnets.fill_in(&call).unwrap().into_owned()).unwrap();
+        let subnets = PodCidrSubnets::of_node(&call.conf.ipam, &cidrs(&NODE)).unwrap();
+        let stdin = String::from_utf8(subnets.substitute(&call).unwrap().into_owned()).unwrap();
         stdin.split_once(r#""ipam":"#).unwrap().1.strip_suffix('}').unwrap().to_owned()
     }
 
@@ -140,7 +140,7 @@ mod tests {
                 r#"{"type":"host-local","subnet":"10.9.0.0/16","ranges":[[{"subnet":"10.8.0.0/24"},{"subnet":"10.244.7.0/24"}],[{}]]}"#,
             ),
         ] {
-            assert_eq!(filled(given), expected);
+            assert_eq!(substituted(given), expected);
         }
     }
 
@@ -151,8 +151,11 @@ mod tests {
             r#"{ "type": "other-ipam", "subnet": "usePodCidr" }"#,
         ] {
             let call = call(ipam);
-            assert!(!is_asked_for(&call.conf.ipam), "{ipam}");
-            assert!(matches!(Subnets::any().fill_in(&call), Ok(Cow::Borrowed(raw)) if raw == call.raw), "{ipam}");
+            assert!(!is_required(&call.conf.ipam), "{ipam}");
+            assert!(
+                matches!(PodCidrSubnets::any().substitute(&call), Ok(Cow::Borrowed(raw)) if raw == call.raw),
+                "{ipam}"
+            );
         }
     }
 
@@ -160,9 +163,9 @@ mod tests {
     fn missing_pod_cidr_family_is_an_error_only_if_requested() {
         let conf = |ipam| NetConf::parse(format!(r#"{{"name":"n","ipam":{ipam}}}"#).as_bytes()).unwrap();
         let v6 = conf(r#"{"type":"host-local","ranges":[[{"subnet":"usePodCidrIPv6"}]]}"#);
-        let error = Subnets::of_node(&v6.ipam, &cidrs(&NODE[..1])).unwrap_err();
+        let error = PodCidrSubnets::of_node(&v6.ipam, &cidrs(&NODE[..1])).unwrap_err();
         assert_eq!(error.to_string(), "no IPv6 podCIDR for node n1");
         let v4 = conf(r#"{"type":"host-local","subnet":"usePodCidr"}"#);
-        Subnets::of_node(&v4.ipam, &cidrs(&NODE[..1])).unwrap();
+        PodCidrSubnets::of_node(&v4.ipam, &cidrs(&NODE[..1])).unwrap();
     }
 }

@@ -17,16 +17,16 @@ use netconf::{Call, CniError};
 
 use super::exec;
 use crate::cni_error::store_error;
-use crate::endpoint::EndpointsOf;
+use crate::endpoint::ContainerEndpoints;
 
 /// A failure to release addresses.
 #[derive(Debug)]
 pub enum ReleaseError {
     /// The datastore is unreachable or rejects this process, or an endpoint still lists the addresses: the journal can
     /// record the remaining work.
-    Postponed(CniError),
+    Deferrable(CniError),
     /// The datastore or another IPAM plugin rejected the release.
-    Refused(CniError),
+    Permanent(CniError),
 }
 
 impl From<IpamError> for ReleaseError {
@@ -43,7 +43,7 @@ impl From<IpamError> for ReleaseError {
 impl ReleaseError {
     /// Creates the failure for an error of the datastore or of the Kubernetes API.
     pub fn new(is_postponable: bool, error: impl Into<CniError>) -> Self {
-        if is_postponable { ReleaseError::Postponed(error.into()) } else { ReleaseError::Refused(error.into()) }
+        if is_postponable { ReleaseError::Deferrable(error.into()) } else { ReleaseError::Permanent(error.into()) }
     }
 }
 
@@ -55,12 +55,12 @@ pub async fn release<L: Listings>(
     calico: Option<(IpamRequest, ReleaseInputs)>,
     endpoints: &L,
 ) -> Result<(), ReleaseError> {
-    let Some((request, held)) = calico else {
+    let Some((request, inputs)) = calico else {
         // The journal does not record addresses of another plugin, so the runtime has to repeat the DEL.
-        endpoints.unlist(&[]).await.map_err(|error| ReleaseError::Refused(cni_error(&error)))?;
-        return exec::release_by_plugin(call).map_err(ReleaseError::Refused);
+        endpoints.unlist(&[]).await.map_err(|error| ReleaseError::Permanent(cni_error(&error)))?;
+        return exec::release_by_plugin(call).map_err(ReleaseError::Permanent);
     };
-    Ok(cni::release_call(store, &SystemClock::start(), &request, held, endpoints).await?)
+    Ok(cni::release_call(store, &SystemClock::start(), &request, inputs, endpoints).await?)
 }
 
 /// Releases the addresses of a deferred DEL, after removing them from the container's endpoints.
@@ -73,17 +73,17 @@ pub async fn release_deferred<S: Store, L: Listings>(
     if pending_del.handles.is_empty() {
         return Ok(());
     }
-    let old = pending_del.old_handle();
+    let old_handle = pending_del.old_handle();
     let handles: Vec<_> =
-        [pending_del.own_handle()].into_iter().chain(old.iter().map(|old| old.id().clone())).collect();
-    let held = ReleaseInputs::read(store, &handles).await.map_err(|error| store_error("read the handles", &error))?;
-    if held.is_empty() {
+        [pending_del.own_handle()].into_iter().chain(old_handle.iter().map(|handle| handle.id().clone())).collect();
+    let inputs = ReleaseInputs::read(store, &handles).await.map_err(|error| store_error("read the handles", &error))?;
+    if inputs.is_empty() {
         return Ok(());
     }
     let _releasing = Releasing::here();
     let (clock, mut lock) = (SystemClock::start(), ReleaseLock::default());
-    let (old, node) = (old.as_ref(), pending_del.node.as_str());
-    let released = cni::release_handles(store, &clock, held, old, node, endpoints, &mut lock).await;
+    let (old_handle, node) = (old_handle.as_ref(), pending_del.node.as_str());
+    let released = cni::release_handles(store, &clock, inputs, old_handle, node, endpoints, &mut lock).await;
     released.map(drop).map_err(|error| cni_error(&error))
 }
 
@@ -108,7 +108,7 @@ pub async fn leaked(
 }
 
 /// Releases leaked addresses after removing them from endpoints, except those of the containers in `valid` and
-/// `staying`. The runtime does not name the containers in `staying`, but their network stays. Returns one text per
+/// `kept`. The runtime does not name the containers in `kept`, but their network stays. Returns one text per
 /// failure.
 pub async fn release_leaked(
     store: &Datastore,
@@ -116,14 +116,16 @@ pub async fn release_leaked(
     node: &str,
     leaked: LeakedAddresses,
     valid: BTreeSet<String>,
-    staying: &BTreeSet<String>,
+    kept: &BTreeSet<String>,
 ) -> Vec<String> {
     if !call.conf.ipam.is_calico() {
         // GC of another plugin accepts no containers to keep beside the valid attachments.
-        if !staying.is_empty() {
-            let (plugin, containers) = (&call.conf.ipam.ipam_type, Vec::from_iter(staying.iter().cloned()));
+        if !kept.is_empty() {
+            let (plugin, containers) = (&call.conf.ipam.ipam_type, Vec::from_iter(kept.iter().cloned()));
             let containers = containers.join(", ");
-            return vec![format!("GC of IPAM plugin {plugin} is left out, as these containers stay: {containers}")];
+            return vec![format!(
+                "GC of IPAM plugin {plugin} is skipped, because these containers keep their addresses: {containers}"
+            )];
         }
         return exec::gc(call).err().map(|error| error.to_string()).into_iter().collect();
     }
@@ -135,14 +137,14 @@ pub async fn release_leaked(
             endpoint: String::new(),
             orchestrator: Orchestrator::Cni(ContainerFacts::new(&call.conf.name)),
         };
-        EndpointsOf::new(store, workload)
+        ContainerEndpoints::new(store, workload)
     };
     let _releasing = (leaked.containers() > 0).then(Releasing::here);
-    let mut keeping = valid;
-    keeping.extend(staying.iter().cloned());
-    let collected = leaked.release(store, &SystemClock::start(), &keeping, endpoints_of_container).await;
+    let mut excluded = valid;
+    excluded.extend(kept.iter().cloned());
+    let collected = leaked.release(store, &SystemClock::start(), &excluded, endpoints_of_container).await;
     for handle in &collected.released {
-        tracing::info!(%handle, "released addresses of a container that is gone");
+        tracing::info!(%handle, "released the addresses of a container that no longer exists");
     }
-    collected.failed.iter().map(|(handle, error)| format!("release handle {handle}: {error}")).collect()
+    collected.failed.iter().map(|(handle, error)| format!("cannot release handle {handle}: {error}")).collect()
 }

@@ -25,79 +25,79 @@ pub struct EarlierAddresses {
     addresses: Vec<IpAddr>,
 }
 
-/// Assigns the chosen addresses. An address that is allocated to the pod's earlier sandbox, as is usual, is reallocated
-/// to the new sandbox in a single write, so that an address in the endpoint is never free. If the pod's VMI has
-/// addresses, the pod gets these instead of the chosen ones.
+/// Assigns the requested addresses. An address that is allocated to the pod's earlier sandbox, as is usual, is
+/// reallocated to the new sandbox in a single write, so that an address in the endpoint is never free. If the pod's VMI
+/// has addresses, the pod gets these instead of the requested ones.
 pub(super) async fn assign(
     store: &Datastore,
     call: &Call,
     workload: &EndpointFacts,
     calico: CalicoRequest,
-    before: Option<&WorkloadEndpoint>,
+    existing: Option<&WorkloadEndpoint>,
 ) -> Result<AssignedAddresses, CniError> {
-    let CalicoRequest { mut request, inputs, chosen, .. } = calico;
+    let CalicoRequest { mut request, inputs, requested, .. } = calico;
     if let Some(ip) = request.ip {
         tracing::error!(%ip, "IP in CNI_ARGS is overridden by the pod's annotation ipAddrs");
     }
-    request.predecessor = before.and_then(|before| earlier_sandbox(&request, before));
+    request.predecessor = existing.and_then(|existing| earlier_sandbox(&request, existing));
     let mut inputs = Some(inputs);
     let clock = SystemClock::start();
-    let mut given = Vec::with_capacity(chosen.len());
-    let mut replaced = None;
-    for address in chosen {
+    let mut addresses = Vec::with_capacity(requested.len());
+    let mut replaced_owner = None;
+    for address in requested {
         request.ip = Some(address);
         let assigned = match inputs.take() {
             Some(inputs) => cni::add(store, &clock, &request, inputs, None).await,
             // The inputs of the first address lack the writes since then.
             None => match AllocationInputs::read(store, &request.inputs_query()).await {
                 Ok(inputs) => cni::add(store, &clock, &request, inputs, None).await,
-                Err(error) => Err(store_error("read what is needed to assign an address", &error)),
+                Err(error) => Err(store_error("read the objects needed to assign an address", &error)),
             },
         };
         match assigned {
             Ok(assigned) => {
-                given.extend(assigned.result.ips.iter().map(|ip| ip.address.addr()));
+                addresses.extend(assigned.result.ips.iter().map(|ip| ip.address.addr()));
                 // The owner of the VMI's second address is this pod already, so only the first address has the old one.
-                replaced.get_or_insert(assigned.replaced);
+                replaced_owner.get_or_insert(assigned.replaced);
             }
             Err(error) => {
-                let assigned = assigned_of(&given, request, replaced);
-                if let Err(left) = super::give_back(store, call, workload, &assigned).await {
-                    tracing::warn!(error = %left, "an address of the failed ADD stays allocated; DEL will release it");
+                let assigned = assigned_so_far(&addresses, request, replaced_owner);
+                if let Err(error) = super::unassign(store, call, workload, &assigned).await {
+                    tracing::warn!(%error, "an address of the failed ADD stays allocated; DEL will release it");
                 }
                 let msg = format!("error getting IP from IPAM: {}", error.msg);
                 return Err(CniError { msg, ..error });
             }
         }
     }
-    let earlier = request.predecessor.clone().zip(before).map(|(sandbox, before)| {
-        let (_, mut listed) = before.spec.host_link();
-        listed.retain(|ip| !given.contains(ip));
+    let earlier = request.predecessor.clone().zip(existing).map(|(sandbox, existing)| {
+        let (_, mut listed) = existing.spec.host_link();
+        listed.retain(|ip| !addresses.contains(ip));
         EarlierAddresses { sandbox, addresses: listed }
     });
     let earlier = earlier.filter(|earlier| !earlier.addresses.is_empty());
-    Ok(AssignedAddresses { earlier, ..assigned_of(&given, request, replaced) })
+    Ok(AssignedAddresses { earlier, ..assigned_so_far(&addresses, request, replaced_owner) })
 }
 
-fn assigned_of(
-    given: &[IpAddr],
+fn assigned_so_far(
+    addresses: &[IpAddr],
     request: IpamRequest,
-    replaced: Option<BTreeMap<String, String>>,
+    replaced_owner: Option<BTreeMap<String, String>>,
 ) -> AssignedAddresses {
-    let assigned = AssignedAddresses::new(result(given), Some(Box::new(request)));
-    AssignedAddresses { replaced: replaced.unwrap_or_default(), ..assigned }
+    let assigned = AssignedAddresses::new(result(addresses), Some(Box::new(request)));
+    AssignedAddresses { replaced_owner: replaced_owner.unwrap_or_default(), ..assigned }
 }
 
-/// Returns the result for chosen addresses. It has no routes, as in upstream (CNI-127).
+/// Returns the result for requested addresses. It has no routes, as in upstream (CNI-127).
 pub(super) fn result(addresses: &[IpAddr]) -> CniResult {
     let config = |ip: &IpAddr| IpConfig { interface: None, address: IpNet::host(*ip), gateway: None };
     CniResult { ips: addresses.iter().map(config).collect(), ..CniResult::default() }
 }
 
 /// Returns the pod's earlier sandbox; `None` for a VMI, whose addresses are passed from pod to pod in another way.
-fn earlier_sandbox(call: &IpamRequest, before: &WorkloadEndpoint) -> Option<Predecessor> {
+fn earlier_sandbox(call: &IpamRequest, existing: &WorkloadEndpoint) -> Option<Predecessor> {
     let pod = call.pod.as_ref().filter(|_| call.vmi.is_none())?;
-    Predecessor::of_annotation(&call.network, &before.spec.container_id, &pod.namespace.name, &pod.name)
+    Predecessor::of_annotation(&call.network, &existing.spec.container_id, &pod.namespace.name, &pod.name)
 }
 
 impl EarlierAddresses {
@@ -111,7 +111,7 @@ impl EarlierAddresses {
                 for ip in addresses.iter().filter(|ip| !released.contains(ip)) {
                     tracing::warn!(
                         %ip, handle = %sandbox.handle,
-                        "the annotated address is not allocated to this pod's earlier sandbox; leaving it"
+                        "keeping the annotated address, which is not allocated to this pod's earlier sandbox"
                     );
                 }
             }

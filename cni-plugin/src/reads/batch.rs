@@ -17,7 +17,7 @@ use crate::cni_error::first_read_error;
 use crate::context::Context;
 use crate::endpoint::Listing;
 use crate::ipam;
-use crate::kubernetes::{Facts, FactsError, Tickets};
+use crate::pod_lookup::{PendingPodLookup, PodLookup, PodLookupError};
 
 /// A datastore that no verb may change.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub struct ReadObjects {
     pub release: Option<ReleaseInputs>,
     /// An error if the pod or node of an ADD is missing, or if a Kubernetes API that is not the datastore did not
     /// respond.
-    pub kubernetes: Result<Facts, FactsError>,
+    pub pod_lookup: Result<PodLookup, PodLookupError>,
     /// True if the objects moved to `projectcalico.org/v3` while the configuration names the other group.
     has_moved: bool,
 }
@@ -69,9 +69,9 @@ pub(super) async fn read(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjec
 /// Reads the objects of `query`. If upstream's migration has locked the API group and moved the objects to
 /// `projectcalico.org/v3`, reads them there, unless the configuration names the old group.
 pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, StoreError> {
-    let mut found = read_once(cx, query).await?;
-    if found.is_ready() || !Box::pin(follow_migration(cx, query, &mut found)).await? {
-        return Ok(found);
+    let mut objects = read_once(cx, query).await?;
+    if objects.is_ready() || !Box::pin(switch_after_migration(cx, query, &mut objects)).await? {
+        return Ok(objects);
     }
     let without_prefetch = match query {
         Query::Assign(request, _) => Query::Assign(request, None),
@@ -81,21 +81,24 @@ pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<ReadO
 }
 
 /// Returns true if the call has switched to v3, where all objects have to be read again.
-async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut ReadObjects) -> Result<bool, StoreError> {
+async fn switch_after_migration(cx: &Context, query: Query<'_>, objects: &mut ReadObjects) -> Result<bool, StoreError> {
     let has_moved = cx.store.has_moved().await.unwrap_or_else(|error| {
-        tracing::debug!(%error, "cannot look whether Calico's objects moved to projectcalico.org/v3");
+        tracing::debug!(
+            %error,
+            "cannot check whether Calico's objects moved to projectcalico.org/v3; assuming that they did not"
+        );
         false
     });
     if !has_moved || cx.store.has_configured_group() {
-        found.has_moved = has_moved;
+        objects.has_moved = has_moved;
         return Ok(false);
     }
     if let Query::Assign(request, Some(_)) = query {
         // A handle in the old group counts no addresses of v3.
-        discard_prefetch(cx, Some(request), found.inputs.as_mut()).await;
+        discard_prefetch(cx, Some(request), objects.inputs.as_mut()).await;
     }
     cx.store.switch_to_v3().await?;
-    tracing::info!("Calico's objects moved to projectcalico.org/v3: this call goes on there");
+    tracing::info!("Calico's objects moved to projectcalico.org/v3; continuing the call with that API group");
     Ok(true)
 }
 
@@ -148,9 +151,16 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
     };
 
     let mut beside = ReadBatch::new();
-    let kubernetes = match query {
-        Query::Cluster | Query::Allocator(_) => Tickets::default(),
-        _ => Tickets::ask(&cx.api, &cx.call, &cx.datastore_config, &cx.workload.node, &mut batch, &mut beside),
+    let pending_lookup = match query {
+        Query::Cluster | Query::Allocator(_) => PendingPodLookup::default(),
+        _ => PendingPodLookup::add_to_batch(
+            &cx.api,
+            &cx.call,
+            &cx.datastore_config,
+            &cx.workload.node,
+            &mut batch,
+            &mut beside,
+        ),
     };
 
     let answer = async {
@@ -164,10 +174,10 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
         }
     };
     let ((answers, early), beside) = join(answer, cx.api.read_beside(&beside)).await;
-    let found = answers.and_then(|answers| {
+    let objects = answers.and_then(|answers| {
         let own = endpoints.iter().flat_map(|ticket| answers.each(ticket));
         let (endpoints, unreadable): (Vec<_>, Vec<_>) =
-            own.filter(|(key, _)| cx.workload.owns(&key.name)).map(|(_, found)| found).partition(Result::is_ok);
+            own.filter(|(key, _)| cx.workload.owns(&key.name)).map(|(_, endpoint)| endpoint).partition(Result::is_ok);
         let endpoints: Vec<_> = endpoints.into_iter().flatten().collect();
         let listings = match &pod {
             // None if the pod has no valid name, and empty for a missing pod.
@@ -184,23 +194,23 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
             profile: profile.map(|ticket| answers.get(&ticket)).transpose()?.flatten(),
             inputs: inputs.map(|tickets| AllocationInputs::from_answers(&answers, &tickets)).transpose()?,
             release: release.map(|tickets| ReleaseInputs::from_answers(&answers, &tickets)).transpose()?,
-            kubernetes: match beside {
-                Some(beside) => kubernetes.facts(&cx.call, beside.as_ref().map_err(Clone::clone)),
-                None => kubernetes.facts(&cx.call, Ok(&answers)),
+            pod_lookup: match beside {
+                Some(beside) => pending_lookup.resolve(&cx.call, beside.as_ref().map_err(Clone::clone)),
+                None => pending_lookup.resolve(&cx.call, Ok(&answers)),
             },
             has_moved: false,
         }))
     });
-    if found.as_ref().is_ok_and(|found| !found.is_ready()) {
+    if objects.as_ref().is_ok_and(|objects| !objects.is_ready()) {
         stop_prefetch(cx, query);
     }
-    let Some((early, request)) = early else { return found };
-    match found {
-        Ok(mut found) => {
-            if let Some(inputs) = &mut found.inputs {
+    let Some((early, request)) = early else { return objects };
+    match objects {
+        Ok(mut objects) => {
+            if let Some(inputs) = &mut objects.inputs {
                 early.merge_into(inputs);
             }
-            Ok(found)
+            Ok(objects)
         }
         Err(error) => {
             Box::pin(early.discard(&cx.store, &SystemClock::start(), &request.container_handle())).await;

@@ -20,13 +20,13 @@ use libcalico::store::{Entry, StoreError};
 use libcalico::workload::{EndpointFacts, Orchestrator};
 use netconf::CniError;
 
-use crate::annotations::{Addresses, Annotations};
+use crate::annotations::{AddressSource, Annotations};
 use crate::cni_error::store_error;
 use crate::context::Context;
-use crate::ipam::pod_cidr::Subnets;
+use crate::ipam::pod_cidr::PodCidrSubnets;
 use crate::ipam::{AddressRequest, CalicoRequest};
-use crate::kubernetes::Facts;
-use crate::pod::Described;
+use crate::pod::PodWithNamespace;
+use crate::pod_lookup::PodLookup;
 
 use self::batch::{Query, discard_prefetch, read, try_read};
 
@@ -64,7 +64,7 @@ pub struct CheckReads {
     /// Endpoints of this container or pod on this node, of any interface.
     pub endpoints: Vec<Entry<WorkloadEndpoint>>,
     /// The pod and its namespace, if the pod may have addresses that IPAM does not record.
-    pub described: Option<Described>,
+    pub pod: Option<PodWithNamespace>,
     /// The VMI in the pod, if it keeps its addresses.
     pub vmi: Option<MachinePod>,
 }
@@ -73,7 +73,7 @@ pub struct CheckReads {
 ///
 /// # Errors
 /// The datastore is unreachable or not ready.
-pub async fn cluster(cx: &Context) -> Result<(), CniError> {
+pub async fn ensure_cluster_is_ready(cx: &Context) -> Result<(), CniError> {
     read(cx, Query::Cluster).await?.ensure_ready()
 }
 
@@ -81,11 +81,11 @@ pub async fn cluster(cx: &Context) -> Result<(), CniError> {
 ///
 /// # Errors
 /// The datastore is unreachable or not ready.
-pub async fn described_pod(cx: &Context) -> Result<Option<Described>, CniError> {
-    let found = read(cx, Query::Endpoint).await?;
-    found.ensure_ready()?;
+pub async fn pod_with_namespace(cx: &Context) -> Result<Option<PodWithNamespace>, CniError> {
+    let objects = read(cx, Query::Endpoint).await?;
+    objects.ensure_ready()?;
     // An error about the pod fails the ADD itself, at a later step.
-    Ok(found.kubernetes.ok().and_then(|facts| facts.described))
+    Ok(objects.pod_lookup.ok().and_then(|lookup| lookup.pod))
 }
 
 /// Reads the objects that an ADD needs. `request` is the request to `calico-ipam`. `prefetch` is the part of the
@@ -103,27 +103,27 @@ pub async fn for_add(
         None => Query::Endpoint,
         Some(request) => Query::Assign(request, prefetch.as_ref()),
     };
-    let mut found = read(cx, query).await?;
+    let mut objects = read(cx, query).await?;
     let mut request = request;
-    let prepared = Box::pin(prepare(cx, &mut found, request.as_mut())).await;
-    let allocates = |workload: &WorkloadRequest| matches!(workload.annotations.addresses, Addresses::Allocated);
+    let prepared = Box::pin(prepare(cx, &mut objects, request.as_mut())).await;
+    let allocates = |workload: &WorkloadRequest| matches!(workload.annotations.addresses, AddressSource::Allocated);
     if !prepared.as_ref().is_ok_and(|(workload, _)| allocates(workload)) {
-        Box::pin(discard_prefetch(cx, request.as_ref(), found.inputs.as_mut())).await;
+        Box::pin(discard_prefetch(cx, request.as_ref(), objects.inputs.as_mut())).await;
     }
     let (workload, subnets) = prepared?;
-    let addresses = match (&workload.annotations.addresses, request, found.inputs) {
-        (Addresses::Fixed(addresses), ..) => AddressRequest::Fixed(addresses.clone()),
+    let addresses = match (&workload.annotations.addresses, request, objects.inputs) {
+        (AddressSource::Fixed(addresses), ..) => AddressRequest::Fixed(addresses.clone()),
         (addresses, Some(request), Some(inputs)) => {
-            let (chosen, lock) = match addresses {
-                // Each chosen address acquires the lock separately.
-                Addresses::Requested(chosen) => (chosen.clone(), None),
+            let (requested, lock) = match addresses {
+                // Each requested address acquires the lock separately.
+                AddressSource::Requested(requested) => (requested.clone(), None),
                 _ => (Vec::new(), prefetch.map(Prefetch::into_lock)),
             };
-            AddressRequest::Calico(Box::new(CalicoRequest { request, inputs, lock, chosen }))
+            AddressRequest::Calico(Box::new(CalicoRequest { request, inputs, lock, requested }))
         }
         _ => AddressRequest::Exec(subnets),
     };
-    let (existing, has_profile) = (found.endpoints.into_iter().next(), found.profile.is_some());
+    let (existing, has_profile) = (objects.endpoints.into_iter().next(), objects.profile.is_some());
     Ok(AddReads { existing, has_profile, request: workload, addresses })
 }
 
@@ -131,43 +131,45 @@ pub async fn for_add(
 /// happened.
 async fn prepare(
     cx: &Context,
-    found: &mut ReadObjects,
+    objects: &mut ReadObjects,
     mut request: Option<&mut IpamRequest>,
-) -> Result<(WorkloadRequest, Option<Subnets>), CniError> {
-    found.ensure_ready()?;
-    if let Some(inputs) = &mut found.inputs {
-        let made = own_node::ensure(&cx.store, &cx.workload.node, inputs).await;
-        made.map_err(|error| store_error("make the Node", &error))?;
+) -> Result<(WorkloadRequest, Option<PodCidrSubnets>), CniError> {
+    objects.ensure_ready()?;
+    if let Some(inputs) = &mut objects.inputs {
+        let created = own_node::ensure(&cx.store, &cx.workload.node, inputs).await;
+        created.map_err(|error| store_error("create the Node", &error))?;
     }
-    let facts = std::mem::replace(&mut found.kubernetes, Ok(Facts::default()))?;
+    let lookup = std::mem::replace(&mut objects.pod_lookup, Ok(PodLookup::default()))?;
     let conf = &cx.call.conf;
     let (mut workload, mut annotations) = (cx.workload.clone(), Annotations::default());
     let mut pod_annotations = BTreeMap::new();
-    if let Some(described) = &facts.described {
-        described.ensure_is_pod_of(&cx.call)?;
-        annotations = Annotations::of(&described.pod, &described.namespace, conf)?;
+    if let Some(pod) = &lookup.pod {
+        pod.ensure_is_pod_of(&cx.call)?;
+        annotations = Annotations::read(&pod.pod, &pod.namespace, conf)?;
         if let Some(request) = request.as_deref_mut() {
             annotations.apply_to(request);
         }
-        workload.orchestrator = Orchestrator::Kubernetes(described.pod.facts());
+        workload.orchestrator = Orchestrator::Kubernetes(pod.pod.facts());
         // With another policy type upstream does not read the pod (CNI-115).
         if conf.dataplane_options.grpc_socket().is_some() && conf.policy.policy_type == "k8s" {
-            pod_annotations.clone_from(&described.pod.metadata.annotations);
+            pod_annotations.clone_from(&pod.pod.metadata.annotations);
         }
     }
-    if let (Some(pod), Some(labels)) = (request.as_deref_mut().and_then(|request| request.pod.as_mut()), facts.labels) {
+    if let (Some(pod), Some(labels)) =
+        (request.as_deref_mut().and_then(|request| request.pod.as_mut()), lookup.namespace_labels)
+    {
         pod.namespace.labels = labels;
     }
-    let detected = detect_vmi(cx, facts.machine_pod.as_ref()).await?;
+    let detected = detect_vmi(cx, lookup.vmi_pod.as_ref()).await?;
     let vmi = detected.map(DetectedVmi::for_add).transpose()?.flatten();
     if let Some(request) = request {
         request.vmi.clone_from(&vmi);
     }
-    Ok((WorkloadRequest { workload, annotations, pod_annotations, vmi }, facts.subnets))
+    Ok((WorkloadRequest { workload, annotations, pod_annotations, vmi }, lookup.subnets))
 }
 
-/// Reads the objects that a DEL needs; the caller checks the readiness of the datastore. `handles` are the handles whose
-/// addresses it may release.
+/// Reads the objects that a DEL needs; the caller checks the readiness of the datastore. `handles` are the handles
+/// whose addresses the DEL may release.
 ///
 /// # Errors
 /// The datastore is unreachable or rejects the read. [`StoreError::is_postponable`] distinguishes errors for which the
@@ -182,12 +184,12 @@ pub async fn for_del(cx: &Context, handles: &[HandleId]) -> Result<Box<ReadObjec
 /// The datastore is unreachable or not ready, or the Kubernetes API did not respond. Without the pod, a missing
 /// allocation is not known to be an error.
 pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
-    let found = *read(cx, Query::Endpoint).await?;
-    found.ensure_ready()?;
-    let facts = found.kubernetes?;
-    let detected = detect_vmi(cx, facts.machine_pod.as_ref()).await?;
+    let objects = *read(cx, Query::Endpoint).await?;
+    objects.ensure_ready()?;
+    let lookup = objects.pod_lookup?;
+    let detected = detect_vmi(cx, lookup.vmi_pod.as_ref()).await?;
     let vmi = detected.and_then(DetectedVmi::for_del);
-    Ok(CheckReads { endpoints: found.endpoints, described: facts.described, vmi })
+    Ok(CheckReads { endpoints: objects.endpoints, pod: lookup.pod, vmi })
 }
 
 /// Reads the VMI of the pod; `None` for a pod without one.
@@ -200,9 +202,9 @@ pub async fn detect_vmi(cx: &Context, pod: Option<&Pod>) -> Result<Option<Detect
 /// # Errors
 /// The datastore is unreachable or not ready.
 pub async fn for_status(cx: &Context, request: Option<&IpamRequest>) -> Result<Option<AllocationInputs>, CniError> {
-    let found = read(cx, request.map_or(Query::Cluster, Query::Allocator)).await?;
-    found.ensure_ready()?;
-    let mut inputs = found.inputs;
+    let objects = read(cx, request.map_or(Query::Cluster, Query::Allocator)).await?;
+    objects.ensure_ready()?;
+    let mut inputs = objects.inputs;
     if let Some(inputs) = &mut inputs {
         own_node::assume(&cx.store, &cx.workload.node, inputs);
     }

@@ -24,7 +24,7 @@ async fn add_on_a_busy_api_server_fails_after_110_seconds() {
     let (clock, server, files) = (Clock::stop(), ApiServer::start(busy).await, tempfile::tempdir().unwrap());
     let begun = Instant::now();
     let cx = context("ADD", &server, files.path());
-    let error = clock.run_until(cluster(&cx)).await.unwrap_err();
+    let error = clock.run_until(ensure_cluster_is_ready(&cx)).await.unwrap_err();
     assert_eq!(begun.elapsed().as_secs(), 110, "{:?}", server.requests());
     assert!(error.code == Code::TRY_AGAIN && error.msg.contains("429"), "{error:?}");
 }
@@ -41,6 +41,8 @@ async fn del_on_a_busy_api_server_succeeds_after_45_seconds_and_is_deferred() {
     let cx = context("DEL", &server, files.path());
     clock.run_until(del::del(&cx, &mut Timings::start())).await.unwrap();
     assert_eq!(begun.elapsed().as_secs(), 45, "{:?}", server.requests());
-    let [(_, pending_del)] = &cx.journal.entries_of("net1", "c1", "eth0").unwrap()[..] else { panic!("one debt") };
+    let [(_, pending_del)] = &cx.journal.entries_of("net1", "c1", "eth0").unwrap()[..] else {
+        panic!("one deferred DEL")
+    };
     assert!(pending_del.reason.contains("429"), "{}", pending_del.reason);
 }

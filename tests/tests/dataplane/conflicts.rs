@@ -42,7 +42,7 @@ fn setup_with_a_foreign_pod_interface_fails_without_changes() {
         assert!(matches!(error, DataplaneError::ContainerInterfaceExists { .. }), "{error:?}");
         assert_eq!(
             error.to_string(),
-            "interface eth0 already exists in /var/run/netns/pod1; delete it, or call with another CNI_IFNAME"
+            "interface eth0 already exists in /var/run/netns/pod1; delete the interface, or use another CNI_IFNAME"
         );
         assert_eq!(only("route show dev cali1")["dst"], "10.65.0.2", "the earlier sandbox keeps its network");
         assert!(link_names().contains(&"other".to_owned()));

@@ -101,7 +101,7 @@ fn setup_with_a_busy_host_route_fails_and_removes_everything() {
     isolated(|host| {
         let wanted = plan("cali1", &["ff02::1:2", "10.65.0.2"]);
         set_up(host, "other", &plan("cali9", &["10.65.0.2"])).unwrap();
-        fails_cleanly(host, &wanted, "conflicts with the one through interface cali9");
+        fails_cleanly(host, &wanted, "conflicts with the route through interface cali9");
     });
 }
 
@@ -110,6 +110,6 @@ fn setup_without_an_address_fails_without_changes() {
     isolated(|host| {
         set_up(host, "pod2", &plan("cali1", &["10.65.0.9"])).unwrap();
         let wanted = EndpointPlan { addresses: vec![], ..plan("cali1", &[]) };
-        fails_cleanly(host, &wanted, "no address to give to interface eth0");
+        fails_cleanly(host, &wanted, "no address to assign to interface eth0");
     });
 }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cni_plugin::dataplane::{Endpoint, EndpointPlan, HostLinkProof, Teardown};
+use cni_plugin::dataplane::{EndpointPlan, HostLinkProof, Teardown, TeardownTarget};
 use integration_tests::golden::compare::differences;
 use integration_tests::golden::marks::{Bindings, Places};
 use integration_tests::golden::recording::{self, Before, Step};
@@ -44,14 +44,14 @@ fn carry_out(host: &Host, step: &Step) {
     if let Some(plan) = recorded_plan(step) {
         set_up(host, &pod_name(step).unwrap(), &plan).unwrap();
     } else if step.prog == "calico" && step.env["CNI_COMMAND"] == "DEL" {
-        let endpoint = Endpoint {
+        let target = TeardownTarget {
             netns: Some(PathBuf::from(&step.env["CNI_NETNS"])),
             container_ifname: step.env["CNI_IFNAME"].clone(),
             host_ifname: format!("cali{}", &step.env["CNI_CONTAINERID"][..11]),
             container_id: None,
             proof: HostLinkProof::Name,
         };
-        Teardown::start(endpoint).unwrap().finish().unwrap();
+        Teardown::start(target).unwrap().finish().unwrap();
     }
 }
 

@@ -12,7 +12,7 @@ mod verify;
 use std::path::Path;
 
 use cni_plugin::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
-use cni_plugin::dataplane::{Attached, Before, DataplaneError, DeviceType, EndpointPlan, NetnsFd};
+use cni_plugin::dataplane::{DataplaneError, DeviceType, EndpointPlan, InterfacePair, NetnsFd, PriorInterface};
 use integration_tests::command::ip_json;
 use integration_tests::namespaces::{Host, NETNS_DIR};
 use libcalico::names::InterfaceAlias;
@@ -35,7 +35,7 @@ fn plan(host_ifname: &str, addresses: &[&str]) -> EndpointPlan {
         replaces_idle_routes: true,
         refuses_addresses_of_pods: false,
         alias: InterfaceAlias::for_pod("net", "suite", host_ifname, "c1"),
-        before: Before::Unknown,
+        prior: PriorInterface::Unknown,
     }
 }
 
@@ -46,7 +46,7 @@ fn open(host: &Host, pod: &str) -> NetnsFd {
 }
 
 /// Sets up an endpoint.
-fn set_up(host: &Host, pod: &str, plan: &EndpointPlan) -> Result<Attached, DataplaneError> {
+fn set_up(host: &Host, pod: &str, plan: &EndpointPlan) -> Result<InterfacePair, DataplaneError> {
     cni_plugin::dataplane::setup(plan, &open(host, pod))
 }
 

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use cni_plugin::dataplane::{DataplaneError, Endpoint, EndpointPlan, HostLinkProof, NetnsError, Removed, Teardown};
+use cni_plugin::dataplane::{
+    DataplaneError, EndpointPlan, HostLinkProof, NetnsError, Removed, Teardown, TeardownTarget,
+};
 use integration_tests::command::{ip, ip_json};
 use integration_tests::namespaces::{NETNS_DIR, isolated};
 use libcalico::names::InterfaceAlias;
@@ -11,8 +13,8 @@ use serde_json::json;
 
 use super::{link_names, plan, set_up};
 
-fn endpoint(netns: Option<&Path>, proof: HostLinkProof) -> Endpoint {
-    Endpoint {
+fn endpoint(netns: Option<&Path>, proof: HostLinkProof) -> TeardownTarget {
+    TeardownTarget {
         netns: netns.map(Path::to_owned),
         container_ifname: "eth0".into(),
         host_ifname: "cali1".into(),
@@ -25,7 +27,7 @@ fn pod_path(pod: &str) -> PathBuf {
     Path::new(NETNS_DIR).join(pod)
 }
 
-fn tear_down(endpoint: Endpoint) -> Result<Removed, DataplaneError> {
+fn tear_down(endpoint: TeardownTarget) -> Result<Removed, DataplaneError> {
     Teardown::start(endpoint)?.finish()
 }
 
@@ -140,7 +142,7 @@ fn teardown_keeps_an_interface_of_another_container_in_the_netns() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         for proof in [HostLinkProof::Name, HostLinkProof::Absent, route_to(&["10.65.0.2"])] {
-            let other = Endpoint { container_id: Some("c2".into()), ..endpoint(Some(&pod_path("pod1")), proof) };
+            let other = TeardownTarget { container_id: Some("c2".into()), ..endpoint(Some(&pod_path("pod1")), proof) };
             assert_eq!(tear_down(other).unwrap(), Removed::default());
         }
         assert_eq!(link_names(), ["lo", "cali1"]);
@@ -178,15 +180,15 @@ fn teardown_removes_an_interface_renamed_in_the_pod_by_its_host_end() {
 fn teardown_keeps_a_host_end_whose_peer_is_another_pod_interface() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
-        let other = Endpoint {
+        let other = TeardownTarget {
             container_ifname: "eth1".into(),
             ..endpoint(Some(&pod_path("pod1")), HostLinkProof::NameUnlessPeerInPod)
         };
         assert_eq!(tear_down(other.clone()).unwrap(), Removed::default());
         assert_eq!(link_names(), ["lo", "cali1"]);
         host.add_pod("pod2").unwrap();
-        let gone = Endpoint { netns: None, ..other.clone() };
-        let elsewhere = Endpoint { netns: Some(pod_path("pod2")), ..other };
+        let gone = TeardownTarget { netns: None, ..other.clone() };
+        let elsewhere = TeardownTarget { netns: Some(pod_path("pod2")), ..other };
         for left_behind in [gone, elsewhere] {
             assert_eq!(tear_down(left_behind).unwrap(), removed("cali1"));
             set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
@@ -213,7 +215,7 @@ fn teardown_in_an_invalid_netns_fails_without_changes() {
         let error = tear_down(endpoint(Some(&file), HostLinkProof::Name)).unwrap_err();
         assert!(matches!(error, DataplaneError::Netns(NetnsError::NotANamespace { .. })), "{error:?}");
 
-        let own = Endpoint {
+        let own = TeardownTarget {
             container_ifname: "cali1".into(),
             ..endpoint(Some(Path::new("/proc/thread-self/ns/net")), HostLinkProof::Name)
         };

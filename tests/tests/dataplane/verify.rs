@@ -1,6 +1,6 @@
 //! CHECK: each item broken alone is reported, and no other.
 
-use cni_plugin::dataplane::{Aspect, Difference, EndpointPlan, verify};
+use cni_plugin::dataplane::{CheckedItem, Difference, EndpointPlan, verify};
 use integration_tests::command::run;
 use integration_tests::namespaces::{Host, isolated};
 
@@ -45,7 +45,7 @@ fn verify_reports_a_missing_host_end() {
         let other = EndpointPlan { host_ifname: "cali2".into(), ..wanted };
         let found = differences(host, &other);
         let missing =
-            Difference { what: Aspect::Link("cali2".into()), expected: "present".into(), found: "none".into() };
+            Difference { item: CheckedItem::Link("cali2".into()), expected: "present".into(), found: "none".into() };
         assert_eq!(found, [missing]);
     });
 }

@@ -102,7 +102,7 @@ fn add_overtaken_by_the_next_sandbox_fails_and_leaves_the_new_sandbox() {
         let mut result = Value::Null;
         let outcome = meanwhile(faulty, "ADD", &old, READS_POD, || result = add.run().unwrap().success());
         let error = outcome.error();
-        assert!(error.msg.contains("was made by a later ADD of this pod"), "{error:?}");
+        assert!(error.msg.contains("was created by a later ADD of this pod"), "{error:?}");
         faulty.conf["prevResult"] = result;
         faulty.run("CHECK", &new);
         faulty.run("DEL", &old);

@@ -65,7 +65,7 @@ fn add_overtaken_at_the_first_request_fails_and_keeps_the_later_interface() {
             netns_override,
             |_| {},
             |error, second| {
-                assert!(error.msg.contains("was made by a later ADD of this pod"), "{error:?}");
+                assert!(error.msg.contains("was created by a later ADD of this pod"), "{error:?}");
                 assert!(error.msg.contains(&second.pod.container_id), "{error:?}");
             },
         );

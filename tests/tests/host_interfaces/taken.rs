@@ -139,7 +139,7 @@ fn add_of_a_second_pod_interface_fails_and_its_del_changes_nothing(cluster: &Clu
     let mut with_result = away(&conf);
     with_result["prevResult"] = json!({ "cniVersion": "1.0.0", "interfaces": [], "ips": [] });
     second("DEL", &with_result).success();
-    assert!(owed().is_empty(), "nothing is noted that a later call would release: {:?}", owed());
+    assert!(journal_entries().is_empty(), "no journal entry for a later call: {:?}", journal_entries());
     cluster.assert_unchanged(&before);
     check(cluster, &pod, &conf, &result);
     let other = cluster.conf("node1", json!({ "name": "other-network" }));
@@ -164,7 +164,7 @@ fn away(conf: &Value) -> Value {
 }
 
 /// Returns the entries of the journal.
-fn owed() -> Vec<PathBuf> {
+fn journal_entries() -> Vec<PathBuf> {
     let journal = std::fs::read_dir("/var/lib/calico/cni-journal").into_iter().flatten().flatten();
     journal.map(|entry| entry.path()).filter(|path| path.extension().is_some()).collect()
 }
@@ -183,7 +183,7 @@ fn del_of_a_pod_with_a_renamed_interface_removes_the_pair(cluster: &Cluster<'_>)
     assert_eq!(pod.call(cluster, "DEL", &away).run().unwrap().error().code, 11);
     away["prevResult"] = result;
     pod.call(cluster, "DEL", &away).run().unwrap().success();
-    assert_eq!(owed().len(), 1);
+    assert_eq!(journal_entries().len(), 1);
     pod.call(cluster, "DEL", &conf).run().unwrap().success();
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
     ip(&format!("-n {} link delete eth0", pod.pod.name)).unwrap();
@@ -194,7 +194,7 @@ fn add_with_a_bridge_of_the_host_interface_name_fails(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
     ip(&format!("link add {SHARED} type bridge")).unwrap();
-    assert_says(&refused(cluster, &pod, &conf), &[SHARED, "no interface pair"]);
+    assert_says(&refused(cluster, &pod, &conf), &[SHARED, "not one end of an interface pair"]);
     pod.call(cluster, "DEL", &conf).run().unwrap().success();
     ip(&format!("link delete {SHARED}")).unwrap();
     add(cluster, &pod, &conf);

@@ -2,7 +2,7 @@
 //! lacks: probes, tokens that become invalid early, and readers during a write of the kubeconfig.
 
 mod clocks;
-mod debts;
+mod deferred_dels;
 mod etcd;
 mod files;
 mod kubeconfig;

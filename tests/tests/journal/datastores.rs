@@ -9,7 +9,7 @@ use integration_tests::content::Content;
 use integration_tests::etcd::ENDPOINT;
 use serde_json::{Value, json};
 
-use super::{JOURNAL, conf, entries, etcd, later_call, owed_pod, with_etcd};
+use super::{JOURNAL, conf, entries, etcd, later_call, pod_with_deferred_del, with_etcd};
 
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 
@@ -21,7 +21,7 @@ fn spelled_anew(conf: &Value) -> Value {
 }
 
 /// Makes the node store the identity of its datastore, which GC does.
-fn learn(cluster: &Cluster<'_>) {
+fn record_identity(cluster: &Cluster<'_>) {
     let mut conf = conf(cluster);
     conf["cni.dev/valid-attachments"] = json!([]);
     cluster.verb("GC", &cluster.pod(90), &conf).run().unwrap().success();
@@ -48,8 +48,8 @@ fn calico_ipam(cluster: &Cluster<'_>, arguments: &[&str]) -> String {
 fn deferred_del_is_replayed_with_a_different_spelling_of_the_datastore() {
     with_etcd(|cluster| {
         set_guid(cluster, "0123456789abcdef");
-        learn(cluster);
-        let pod = owed_pod(cluster, 1);
+        record_identity(cluster);
+        let pod = pod_with_deferred_del(cluster, 1);
         let conf = spelled_anew(&conf(cluster));
         cluster.verb("STATUS", &pod, &conf).run().unwrap().success();
         assert!(entries().is_empty());
@@ -62,20 +62,21 @@ fn deferred_del_is_replayed_with_a_different_spelling_of_the_datastore() {
 fn deferred_del_of_another_datastore_stays_listed_until_adopted() {
     with_etcd(|cluster| {
         set_guid(cluster, "0123456789abcdef");
-        learn(cluster);
-        let pod = owed_pod(cluster, 1);
+        record_identity(cluster);
+        let pod = pod_with_deferred_del(cluster, 1);
         // The datastore was recreated at the same endpoint.
         set_guid(cluster, "fedcba9876543210");
         later_call(cluster, "STATUS", &pod);
         later_call(cluster, "DEL", &pod);
         assert_eq!(entries().len(), 1);
         let listed: Value = serde_json::from_str(&calico_ipam(cluster, &["journal", "-o", "json"])).unwrap();
-        let [debt] = &listed.as_array().unwrap()[..] else { panic!("{listed}") };
-        assert_eq!(debt["identity"], json!("etcd 0123456789abcdef"));
-        assert_eq!(debt["container"], json!(pod.container_id));
+        let [pending_del] = &listed.as_array().unwrap()[..] else { panic!("{listed}") };
+        assert_eq!(pending_del["identity"], json!("etcd 0123456789abcdef"));
+        assert_eq!(pending_del["container"], json!(pod.container_id));
         assert!(
-            debt["ageSeconds"].is_u64() && debt["reason"].as_str().unwrap().contains("ClusterInformation"),
-            "{debt}"
+            pending_del["ageSeconds"].is_u64()
+                && pending_del["reason"].as_str().unwrap().contains("ClusterInformation"),
+            "{pending_del}"
         );
         calico_ipam(cluster, &["journal", "adopt", &pod.container_id]);
         later_call(cluster, "STATUS", &pod);
@@ -88,13 +89,13 @@ fn deferred_del_of_another_datastore_stays_listed_until_adopted() {
 fn deferred_del_without_identity_is_replayed_by_its_spelling() {
     with_etcd(|cluster| {
         set_guid(cluster, "0123456789abcdef");
-        let pod = owed_pod(cluster, 1);
+        let pod = pod_with_deferred_del(cluster, 1);
         let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
-        let mut debt: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
+        let mut pending_del: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
         for key in ["identity", "noted", "reason", "addresses"] {
-            debt.as_object_mut().unwrap().remove(key);
+            pending_del.as_object_mut().unwrap().remove(key);
         }
-        fs::write(entry, debt.to_string()).unwrap();
+        fs::write(entry, pending_del.to_string()).unwrap();
         cluster.verb("STATUS", &pod, &spelled_anew(&conf(cluster))).run().unwrap().success();
         assert_eq!(entries().len(), 1, "another spelling");
         later_call(cluster, "STATUS", &pod);
@@ -103,7 +104,7 @@ fn deferred_del_without_identity_is_replayed_by_its_spelling() {
 }
 
 /// Creates deferred DELs of pods, with etcd stopped.
-fn owed_pods(cluster: &mut Cluster<'_>, numbers: std::ops::Range<usize>) -> Vec<Pod> {
+fn pods_with_deferred_dels(cluster: &mut Cluster<'_>, numbers: std::ops::Range<usize>) -> Vec<Pod> {
     let conf = conf(cluster);
     let pods: Vec<Pod> = numbers.map(|number| cluster.pod(number)).collect();
     let results: Vec<Value> = pods.iter().map(|pod| cluster.add(pod, &conf)).collect();
@@ -123,19 +124,19 @@ fn owed_pods(cluster: &mut Cluster<'_>, numbers: std::ops::Range<usize>) -> Vec<
 fn add_replays_two_deferred_dels_and_those_of_a_requested_address() {
     with_etcd(|cluster| {
         let conf = conf(cluster);
-        let pods = owed_pods(cluster, 1..6);
+        let pods = pods_with_deferred_dels(cluster, 1..6);
         let newcomer = cluster.pod(20);
         cluster.add(&newcomer, &conf);
         assert_eq!(entries().len(), 3);
         let held = cluster.accounts().held;
         let address_of =
             |pod: &Pod| held.iter().find(|(_, holder)| **holder == handle(pod)).map(|(address, _)| address.to_string());
-        let (owed, address) = pods.iter().rev().find_map(|pod| Some((pod, address_of(pod)?))).unwrap();
+        let (deferred, address) = pods.iter().rev().find_map(|pod| Some((pod, address_of(pod)?))).unwrap();
         let asking = cluster.pod(21);
         let args = format!("IP={address}");
         let outcome = cluster.verb("ADD", &asking, &conf).env("CNI_ARGS", &args).run().unwrap();
         assert!(outcome.success().to_string().contains(&address));
-        assert!(!is_held(cluster, owed));
+        assert!(!is_held(cluster, deferred));
     });
 }
 
@@ -143,7 +144,7 @@ fn add_replays_two_deferred_dels_and_those_of_a_requested_address() {
 fn failing_deferred_del_fails_only_the_add_of_its_container() {
     with_etcd(|cluster| {
         let conf = conf(cluster);
-        let [pod] = &owed_pods(cluster, 1..2)[..] else { panic!("one pod") };
+        let [pod] = &pods_with_deferred_dels(cluster, 1..2)[..] else { panic!("one pod") };
         let path = format!("/calico/ipam/v2/handle/{}", handle(pod));
         let sound = cluster.store.dump().unwrap()[&path].clone();
         cluster.store.put(&path, &json!({ "block": "damaged" })).unwrap();
@@ -167,7 +168,7 @@ fn deferred_del_in_a_damaged_block_fails_only_adds_of_its_owner_or_address() {
     with_etcd(|cluster| {
         let mut conf = conf(cluster);
         conf["log_level"] = json!("warning");
-        let [pod] = &owed_pods(cluster, 1..2)[..] else { panic!("one pod") };
+        let [pod] = &pods_with_deferred_dels(cluster, 1..2)[..] else { panic!("one pod") };
         let held = cluster.accounts().held;
         let address = held.keys().map(ToString::to_string).find(|address| address.starts_with("10.65.")).unwrap();
         let content = cluster.store.dump().unwrap();
@@ -242,7 +243,7 @@ fn deferred_del_of_a_moved_embedded_datastore_is_replayed() {
 fn deferred_del_without_cluster_information_is_replayed_after_init() {
     with_etcd(|cluster| {
         set_guid(cluster, "0123456789abcdef");
-        learn(cluster);
+        record_identity(cluster);
         let conf = conf(cluster);
         let pod = cluster.pod(1);
         cluster.add(&pod, &conf);
@@ -260,9 +261,9 @@ fn deferred_del_without_cluster_information_is_replayed_after_init() {
 fn add_with_its_own_deferred_del_of_an_unknown_datastore_names_the_remedy() {
     with_etcd(|cluster| {
         set_guid(cluster, "0123456789abcdef");
-        learn(cluster);
+        record_identity(cluster);
         let conf = conf(cluster);
-        let pod = owed_pod(cluster, 1);
+        let pod = pod_with_deferred_del(cluster, 1);
         set_guid(cluster, "");
         let before = cluster.state();
         let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();

@@ -20,22 +20,22 @@ use serde_json::{Value, json};
 use super::entries;
 
 /// A pod whose DEL did not reach the API server: its interface is gone, but its address and endpoint remain.
-struct Owed {
+struct DeferredDel {
     pod: Pod,
     entry: PathBuf,
     text: Vec<u8>,
 }
 
-impl Owed {
+impl DeferredDel {
     /// Writes the entry to the journal again.
-    fn note(&self) -> &Pod {
+    fn restore(&self) -> &Pod {
         fs::write(&self.entry, &self.text).unwrap();
         &self.pod
     }
 }
 
 /// Adds pods, deletes them while the API server is unreachable, and empties the journal.
-fn outage(faulty: &mut Faulty<'_>, pods: usize) -> Vec<Owed> {
+fn outage(faulty: &mut Faulty<'_>, pods: usize) -> Vec<DeferredDel> {
     let pods: Vec<Pod> = (0..pods).map(|_| faulty.pod()).collect();
     pods.iter().for_each(|pod| drop(faulty.run("ADD", pod)));
     faulty.proxy.go_away();
@@ -48,18 +48,18 @@ fn outage(faulty: &mut Faulty<'_>, pods: usize) -> Vec<Owed> {
     });
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
     faulty.proxy.arm(None);
-    let noted: Vec<(PathBuf, Vec<u8>)> =
+    let recorded: Vec<(PathBuf, Vec<u8>)> =
         entries().into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect();
-    assert_eq!(noted.len(), pods.len());
+    assert_eq!(recorded.len(), pods.len());
     let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert!(noted.iter().all(|(path, _)| mode(path) == 0o600));
-    let owed = |pod: Pod| {
+    assert!(recorded.iter().all(|(path, _)| mode(path) == 0o600));
+    let deferred = |pod: Pod| {
         let of_pod = |(_, text): &&(PathBuf, Vec<u8>)| String::from_utf8_lossy(text).contains(&handle(&pod));
-        let (entry, text) = noted.iter().find(of_pod).expect("an entry names its handle").clone();
+        let (entry, text) = recorded.iter().find(of_pod).expect("an entry names its handle").clone();
         fs::remove_file(&entry).unwrap();
-        Owed { pod, entry, text }
+        DeferredDel { pod, entry, text }
     };
-    pods.into_iter().map(owed).collect()
+    pods.into_iter().map(deferred).collect()
 }
 
 fn is_held(faulty: &Faulty<'_>, pod: &Pod) -> bool {
@@ -82,19 +82,19 @@ pub(crate) fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &Iden
 #[test]
 fn deferred_del_on_an_api_server_is_replayed_once_by_the_next_call() {
     on_group(ApiGroup::V3, |faulty, _| {
-        let mut owed = outage(faulty, 8);
-        let mut next = || owed.pop().unwrap();
-        paid_by_each_verb(faulty, [next(), next(), next(), next()]);
-        paid_by_an_add_of_the_same_container(faulty, &next());
-        paid_by_many_at_once(faulty, &[next(), next()]);
-        not_paid_while_not_ready(faulty, &next());
+        let mut deferred = outage(faulty, 8);
+        let mut next = || deferred.pop().unwrap();
+        replayed_by_each_verb(faulty, [next(), next(), next(), next()]);
+        replayed_by_an_add_of_the_same_container(faulty, &next());
+        replayed_by_many_at_once(faulty, &[next(), next()]);
+        not_replayed_while_not_ready(faulty, &next());
         faulty.cluster.assert_nothing_left();
     });
 }
 
-fn paid_by_each_verb(faulty: &mut Faulty<'_>, owed: [Owed; 4]) {
-    for (verb, owed) in ["ADD", "DEL", "STATUS", "GC"].into_iter().zip(&owed) {
-        let pod = owed.note();
+fn replayed_by_each_verb(faulty: &mut Faulty<'_>, deferred: [DeferredDel; 4]) {
+    for (verb, deferred) in ["ADD", "DEL", "STATUS", "GC"].into_iter().zip(&deferred) {
+        let pod = deferred.restore();
         assert!(is_held(faulty, pod));
         let newcomer = faulty.pod();
         if verb == "GC" {
@@ -113,8 +113,8 @@ fn paid_by_each_verb(faulty: &mut Faulty<'_>, owed: [Owed; 4]) {
 }
 
 /// ADD replays the deferred DEL first, so that no later replay can remove the new network.
-fn paid_by_an_add_of_the_same_container(faulty: &mut Faulty<'_>, owed: &Owed) {
-    let pod = owed.note();
+fn replayed_by_an_add_of_the_same_container(faulty: &mut Faulty<'_>, deferred: &DeferredDel) {
+    let pod = deferred.restore();
     let result = faulty.run("ADD", pod);
     assert_eq!(entries(), Vec::<PathBuf>::new());
     faulty.run("STATUS", pod);
@@ -125,8 +125,8 @@ fn paid_by_an_add_of_the_same_container(faulty: &mut Faulty<'_>, owed: &Owed) {
     assert!(!is_held(faulty, pod));
 }
 
-fn paid_by_many_at_once(faulty: &mut Faulty<'_>, owed: &[Owed]) {
-    let pods: Vec<&Pod> = owed.iter().map(Owed::note).collect();
+fn replayed_by_many_at_once(faulty: &mut Faulty<'_>, deferred: &[DeferredDel]) {
+    let pods: Vec<&Pod> = deferred.iter().map(DeferredDel::restore).collect();
     let other = faulty.pod();
     let calls: Vec<_> = (0..5)
         .map(|_| faulty.call("STATUS", &other))
@@ -144,9 +144,9 @@ fn paid_by_many_at_once(faulty: &mut Faulty<'_>, owed: &[Owed]) {
     faulty.run("DEL", &other);
 }
 
-fn not_paid_while_not_ready(faulty: &mut Faulty<'_>, owed: &Owed) {
+fn not_replayed_while_not_ready(faulty: &mut Faulty<'_>, deferred: &DeferredDel) {
     const CLUSTER: &str = "clusterinformations/default";
-    let pod = owed.note();
+    let pod = deferred.restore();
     let store = &faulty.cluster.store;
     let set_ready = |ready: bool| {
         let mut cluster = store.dump().unwrap()[CLUSTER].clone();
@@ -171,17 +171,17 @@ fn not_paid_while_not_ready(faulty: &mut Faulty<'_>, owed: &Owed) {
 #[test]
 fn replay_killed_at_each_request_leaves_no_free_address_in_annotations() {
     on_group(ApiGroup::V3, |faulty, _| {
-        let mut owed = outage(faulty, 25).into_iter();
+        let mut deferred = outage(faulty, 25).into_iter();
         let bystander = faulty.pod();
-        owed.next().unwrap().note();
+        deferred.next().unwrap().restore();
         let requests = faulty.requests("STATUS", &bystander);
         for point in (0..requests).map(Point::Request) {
-            let owed = owed.next().expect("a call that pays has no more than 24 requests");
-            owed.note();
+            let deferred = deferred.next().expect("a call with a replay sends no more than 24 requests");
+            deferred.restore();
             faulty.faulted("STATUS", &bystander, point, Fault::Kill);
             assert!(faulty.proxy.fired(), "{point:?}");
             faulty.run("STATUS", &bystander);
-            assert!(entries().is_empty() && !is_held(faulty, &owed.pod), "{point:?}");
+            assert!(entries().is_empty() && !is_held(faulty, &deferred.pod), "{point:?}");
         }
     });
 }
@@ -190,24 +190,24 @@ fn replay_killed_at_each_request_leaves_no_free_address_in_annotations() {
 #[test]
 fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token() {
     on_group(ApiGroup::CrdV1, |faulty, identity| {
-        let [owed] = &outage(faulty, 1)[..] else { panic!("one pod") };
-        let old = owed.note();
+        let [deferred] = &outage(faulty, 1)[..] else { panic!("one pod") };
+        let old = deferred.restore();
         let Identity::Token(token) = identity else { panic!("plugins call with a token") };
-        let text = String::from_utf8_lossy(&owed.text);
+        let text = String::from_utf8_lossy(&deferred.text);
         assert!(!text.contains(token.as_str()), "{text}");
 
-        fs::remove_file(&owed.entry).unwrap();
+        fs::remove_file(&deferred.entry).unwrap();
         let new = faulty.sandbox(old);
         let mut checked = faulty.conf.clone();
         checked["prevResult"] = faulty.run("ADD", &new);
-        owed.note();
+        deferred.restore();
         faulty.run("STATUS", &new);
         assert_eq!(entries(), Vec::<PathBuf>::new());
         faulty.cluster.assert_only(&[&new]);
         faulty.cluster.verb("CHECK", &new, &checked).run().unwrap().success();
 
         // The replay is interrupted after the API server has executed part of it, and the next call completes it.
-        owed.note();
+        deferred.restore();
         faulty.faulted("STATUS", &new, Point::First("GET", "/ipamhandles/"), Fault::Cut).success();
         faulty.run("STATUS", &new);
         assert_eq!(entries(), Vec::<PathBuf>::new());
@@ -227,22 +227,25 @@ fn deferred_del_of_another_cluster_stays_listed_until_its_cluster_is_used() {
         let collector = faulty.pod();
         faulty.conf["cni.dev/valid-attachments"] = json!([]);
         faulty.run("GC", &collector);
-        let [owed] = &outage(faulty, 1)[..] else { panic!("one pod") };
-        let mut debt: Value = serde_json::from_slice(&owed.text).unwrap();
-        assert_eq!(debt["identity"], json!(format!("kubernetes {}", namespace["metadata"]["uid"].as_str().unwrap())));
+        let [deferred] = &outage(faulty, 1)[..] else { panic!("one pod") };
+        let mut pending_del: Value = serde_json::from_slice(&deferred.text).unwrap();
+        assert_eq!(
+            pending_del["identity"],
+            json!(format!("kubernetes {}", namespace["metadata"]["uid"].as_str().unwrap()))
+        );
 
-        debt["identity"] = json!("kubernetes 00000000-0000-0000-0000-000000000001");
-        fs::write(&owed.entry, debt.to_string()).unwrap();
+        pending_del["identity"] = json!("kubernetes 00000000-0000-0000-0000-000000000001");
+        fs::write(&deferred.entry, pending_del.to_string()).unwrap();
         for verb in ["ADD", "STATUS", "DEL"] {
             faulty.run(verb, &collector);
-            assert_eq!(fs::read_to_string(&owed.entry).unwrap(), debt.to_string(), "after {verb}");
+            assert_eq!(fs::read_to_string(&deferred.entry).unwrap(), pending_del.to_string(), "after {verb}");
         }
-        assert!(is_held(faulty, &owed.pod));
+        assert!(is_held(faulty, &deferred.pod));
         let listed = faulty.cluster.store.calico_ipam(&faulty.cluster.plugins, &["journal", "-o", "json"]).unwrap();
         let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
-        assert_eq!(listed[0]["identity"], debt["identity"], "{listed}");
+        assert_eq!(listed[0]["identity"], pending_del["identity"], "{listed}");
 
-        owed.note();
+        deferred.restore();
         faulty.run("STATUS", &collector);
         assert_eq!(entries(), Vec::<PathBuf>::new());
         faulty.cluster.assert_nothing_left();

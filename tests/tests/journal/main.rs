@@ -79,7 +79,7 @@ fn del_with_an_unreadable_endpoint_keeps_the_address() {
 }
 
 /// Adds a pod, stops etcd, deletes the pod, and starts etcd again. The address and the endpoint remain.
-fn owed_pod(cluster: &mut Cluster<'_>, number: usize) -> Pod {
+fn pod_with_deferred_del(cluster: &mut Cluster<'_>, number: usize) -> Pod {
     let conf = conf(cluster);
     let pod = cluster.pod(number);
     cluster.add(&pod, &conf);
@@ -117,9 +117,9 @@ fn del_without_etcd_removes_the_interface_and_is_deferred_without_secrets() {
         assert_eq!(kernel::pod(cluster.host, &pod.name).unwrap()["links"], json!({}));
 
         let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
-        let noted = fs::read_to_string(entry).unwrap();
-        assert!(noted.contains(&handle(&pod)) && noted.contains(NETWORK), "{noted}");
-        assert!(!noted.contains("correct-horse"), "{noted}");
+        let recorded = fs::read_to_string(entry).unwrap();
+        assert!(recorded.contains(&handle(&pod)) && recorded.contains(NETWORK), "{recorded}");
+        assert!(!recorded.contains("correct-horse"), "{recorded}");
 
         // A repeated DEL succeeds too, and there is still a single entry.
         cluster.delete(&pod, &conf);
@@ -137,19 +137,19 @@ fn del_without_etcd_removes_the_interface_and_is_deferred_without_secrets() {
 #[test]
 fn log_lines_of_a_replay_name_the_container_of_the_deferred_del() {
     with_etcd(|cluster| {
-        let owed = owed_pod(cluster, 1);
+        let deferred = pod_with_deferred_del(cluster, 1);
         let newcomer = cluster.pod(2);
         let conf = cluster.conf("node1", json!({ "log_level": "debug" }));
         let outcome = cluster.verb("ADD", &newcomer, &conf).run().unwrap();
         outcome.success();
-        let of = |id: &str, paid_by: &str| {
-            format!(" ContainerID=\"{id}\"{paid_by} WorkloadEndpoint=\"node1-cni-{id}-eth0\"")
+        let of = |id: &str, replayed_by: &str| {
+            format!(" ContainerID=\"{id}\"{replayed_by} WorkloadEndpoint=\"node1-cni-{id}-eth0\"")
         };
-        let debt = of(&owed.container_id, &format!(" PaidBy=\"{}\"", newcomer.container_id));
+        let replay = of(&deferred.container_id, &format!(" PaidBy=\"{}\"", newcomer.container_id));
         let call = of(&newcomer.container_id, "");
-        let (paying, others): (Vec<_>, Vec<_>) = outcome.stderr.lines().partition(|line| line.ends_with(&debt));
-        for words in ["deleted the endpoint", "took back the endpoint and the addresses"] {
-            assert!(paying.iter().any(|line| line.contains(words)), "{words:?}: {}", outcome.stderr);
+        let (replaying, others): (Vec<_>, Vec<_>) = outcome.stderr.lines().partition(|line| line.ends_with(&replay));
+        for words in ["deleted the endpoint", "replayed a deferred DEL"] {
+            assert!(replaying.iter().any(|line| line.contains(words)), "{words:?}: {}", outcome.stderr);
         }
         others.iter().for_each(|line| assert!(line.ends_with(&call), "{line}"));
     });
@@ -176,7 +176,7 @@ fn del_with_a_silent_etcd_removes_the_interface_and_is_deferred() {
 fn next_call_of_each_command_replays_the_deferred_del_of_another_pod() {
     with_etcd(|cluster| {
         for (number, verb) in [(1, "ADD"), (2, "DEL"), (3, "STATUS"), (4, "GC")] {
-            let pod = owed_pod(cluster, number);
+            let pod = pod_with_deferred_del(cluster, number);
             let newcomer = cluster.pod(10 + number);
             later_call(cluster, verb, &newcomer);
             assert_eq!(entries(), Vec::<PathBuf>::new(), "after {verb}");
@@ -192,7 +192,7 @@ fn next_call_of_each_command_replays_the_deferred_del_of_another_pod() {
 #[test]
 fn add_of_the_same_container_replays_first_and_keeps_its_new_address() {
     with_etcd(|cluster| {
-        let pod = owed_pod(cluster, 1);
+        let pod = pod_with_deferred_del(cluster, 1);
         let mut conf = conf(cluster);
         let result = cluster.add(&pod, &conf);
         assert_eq!(entries(), Vec::<PathBuf>::new());
@@ -211,7 +211,7 @@ fn add_of_the_same_container_replays_first_and_keeps_its_new_address() {
 fn no_deferred_del_is_replayed_while_the_datastore_is_not_ready() {
     const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
     with_etcd(|cluster| {
-        let pod = owed_pod(cluster, 1);
+        let pod = pod_with_deferred_del(cluster, 1);
         let ready = cluster.store.dump().unwrap()[CLUSTER].clone();
         let mut not_ready = ready.clone();
         not_ready["spec"]["datastoreReady"] = json!(false);
@@ -270,7 +270,7 @@ fn del_without_etcd_with_an_unwritable_journal_fails_and_names_the_path() {
 fn concurrent_replays_release_an_address_once() {
     with_etcd(|cluster| {
         for round in 0..3 {
-            let pod = owed_pod(cluster, 1 + round);
+            let pod = pod_with_deferred_del(cluster, 1 + round);
             let other = cluster.pod(11 + round);
             let conf = conf(cluster);
             let calls: Vec<_> = (0..6)
@@ -311,12 +311,12 @@ fn replay_keeps_the_endpoint_of_the_pods_next_sandbox() {
         etcd(cluster).stop();
         call(cluster, "DEL", &old);
         let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
-        let debt = fs::read(entry).unwrap();
+        let pending_del = fs::read(entry).unwrap();
         fs::remove_file(entry).unwrap();
         etcd(cluster).restart().unwrap();
 
         call(cluster, "ADD", &new);
-        fs::write(entry, debt).unwrap();
+        fs::write(entry, pending_del).unwrap();
         later_call(cluster, "STATUS", &old);
         assert_eq!(entries(), Vec::<PathBuf>::new());
         assert_eq!(cluster.accounts().held.values().collect::<Vec<_>>(), [&handle(&new)]);
@@ -362,7 +362,7 @@ fn replay_for_a_different_interface_keeps_the_containers_interface() {
 #[test]
 fn deferred_del_is_replayed_on_its_own_datastore_only() {
     with_etcd(|cluster| {
-        let pod = owed_pod(cluster, 1);
+        let pod = pod_with_deferred_del(cluster, 1);
         let other = Store::local(cluster.host, &cluster.plugins);
         other.load(Content::dual_stack().pairs()).unwrap();
         let conf = content::conf(&other, "node1", json!({ "cniVersion": "1.1.0" }));
@@ -377,7 +377,7 @@ fn deferred_del_is_replayed_on_its_own_datastore_only() {
 #[test]
 fn damaged_journal_entry_does_not_block_other_replays() {
     with_etcd(|cluster| {
-        let pod = owed_pod(cluster, 1);
+        let pod = pod_with_deferred_del(cluster, 1);
         let damaged = Path::new(JOURNAL).join("damaged.json");
         fs::write(&damaged, "{ \"network\": ").unwrap();
         let newcomer = cluster.pod(2);

@@ -18,7 +18,7 @@ const NODENAME: &str = "/var/lib/calico/nodename";
 
 /// Asserts that DEL succeeded, that the pod has no network, and that the journal has one entry. Returns the entry.
 #[track_caller]
-fn noted(outcome: &Outcome) -> Value {
+fn recorded_entry(outcome: &Outcome) -> Value {
     assert_eq!(outcome.success(), "");
     let host = kernel::host().unwrap();
     assert_eq!((&host["links"], &host["routes"]), (&json!({}), &json!([])));
@@ -27,7 +27,7 @@ fn noted(outcome: &Outcome) -> Value {
 }
 
 /// Returns the configuration with warnings in the log.
-fn telling(mut conf: Value) -> Value {
+fn with_warnings(mut conf: Value) -> Value {
     conf["log_level"] = json!("warning");
     conf
 }
@@ -41,12 +41,12 @@ fn add(cluster: &Cluster<'_>, conf: &Value) -> Pod {
 #[test]
 fn del_without_cluster_information_removes_the_interface_and_is_deferred() {
     with_etcd(|cluster| {
-        let conf = telling(conf(cluster));
+        let conf = with_warnings(conf(cluster));
         let pod = add(cluster, &conf);
         let ready = cluster.store.dump().unwrap()[CLUSTER].clone();
         cluster.store.delete(CLUSTER).unwrap();
         let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
-        noted(&outcome);
+        recorded_entry(&outcome);
         assert!(outcome.stderr.contains("ClusterInformation(default)"), "{}", outcome.stderr);
         cluster.store.put(CLUSTER, &ready).unwrap();
         later_call(cluster, "STATUS", &pod);
@@ -58,7 +58,7 @@ fn del_without_cluster_information_removes_the_interface_and_is_deferred() {
 #[test]
 fn del_without_a_node_name_is_deferred_and_replayed_by_the_next_node() {
     with_etcd(|cluster| {
-        let mut conf = telling(conf(cluster));
+        let mut conf = with_warnings(conf(cluster));
         conf["nodename_file_optional"] = json!(false);
         conf["nodename"] = json!("");
         fs::create_dir_all("/var/lib/calico").unwrap();
@@ -66,7 +66,7 @@ fn del_without_a_node_name_is_deferred_and_replayed_by_the_next_node() {
         let pod = add(cluster, &conf);
         fs::remove_file(NODENAME).unwrap();
         let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
-        assert_eq!(noted(&outcome)["node"], json!(""));
+        assert_eq!(recorded_entry(&outcome)["node"], json!(""));
         assert!(outcome.stderr.contains(NODENAME), "{}", outcome.stderr);
         fs::write(NODENAME, "node1").unwrap();
         cluster.verb("STATUS", &pod, &conf).run().unwrap().success();
@@ -90,7 +90,7 @@ fn del_with_a_configured_node_name_needs_no_nodename_file() {
 #[test]
 fn del_refused_by_the_api_server_removes_the_interface_and_is_deferred() {
     on_group(ApiGroup::CrdV1, |faulty, _| {
-        faulty.conf = telling(faulty.conf.take());
+        faulty.conf = with_warnings(faulty.conf.take());
         // After a single 401 the plugin reads the token again, and the next request would succeed with it.
         let write = Point::First("PUT", "ipamblocks");
         for (code, point) in [(401, Point::EveryRequest), (403, Point::EveryRequest), (403, write)] {
@@ -98,8 +98,8 @@ fn del_refused_by_the_api_server_removes_the_interface_and_is_deferred() {
             faulty.run("ADD", &pod);
             let refused = Fault::Refuse(Refusal { code, retry_after: None });
             let outcome = faulty.faulted("DEL", &pod, point, refused);
-            let debt = noted(&outcome);
-            assert!(debt["reason"].as_str().unwrap().contains("connection is unauthorized"), "{debt}");
+            let pending_del = recorded_entry(&outcome);
+            assert!(pending_del["reason"].as_str().unwrap().contains("connection is unauthorized"), "{pending_del}");
             assert!(outcome.stderr.contains("connection is unauthorized"), "{}", outcome.stderr);
             faulty.run("STATUS", &pod);
             assert!(entries().is_empty(), "{code} at {point:?}");
@@ -111,15 +111,15 @@ fn del_refused_by_the_api_server_removes_the_interface_and_is_deferred() {
         let Store::Kubernetes(objects) = &faulty.cluster.store else { unreachable!() };
         objects.client().undefine().unwrap();
         let outcome = faulty.call("DEL", &pod).run().unwrap();
-        let debt = noted(&outcome);
-        assert!(debt["reason"].as_str().unwrap().contains("ClusterInformation(default)"), "{debt}");
+        let pending_del = recorded_entry(&outcome);
+        assert!(pending_del["reason"].as_str().unwrap().contains("ClusterInformation(default)"), "{pending_del}");
     });
 }
 
 #[test]
 fn del_with_an_invalid_kubeconfig_removes_the_interface_and_is_deferred() {
     on_group(ApiGroup::V3, |faulty, _| {
-        faulty.conf = telling(faulty.conf.take());
+        faulty.conf = with_warnings(faulty.conf.take());
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
         let file = faulty.conf["kubernetes"]["kubeconfig"].as_str().unwrap().to_owned();
@@ -127,11 +127,11 @@ fn del_with_an_invalid_kubeconfig_removes_the_interface_and_is_deferred() {
         for broken in ["", "apiVersion: v1\nkind: Config\n", "{ no yaml"] {
             fs::write(&file, broken).unwrap();
             let outcome = faulty.call("DEL", &pod).run().unwrap();
-            noted(&outcome);
+            recorded_entry(&outcome);
             assert!(outcome.stderr.contains(&file), "{}", outcome.stderr);
         }
         fs::remove_file(&file).unwrap();
-        noted(&faulty.call("DEL", &pod).run().unwrap());
+        recorded_entry(&faulty.call("DEL", &pod).run().unwrap());
         fs::write(&file, text).unwrap();
         faulty.run("STATUS", &pod);
         assert!(entries().is_empty());

@@ -34,7 +34,7 @@ fn add_for_a_deleted_pod_fails_beside_a_pod_of_the_same_name() {
         let old_uid = replaced(cluster);
         let before = cluster.state();
         let error = run(cluster, "ADD", &old, &old_uid, &conf).error();
-        assert_eq!(error.msg, "pod suite/pod1 is not the one to network any more");
+        assert_eq!(error.msg, "pod suite/pod1 is not the pod of this call");
         assert!(error.details.contains(&old_uid) && error.details.contains(&uid(cluster)), "{error:?}");
         cluster.assert_unchanged(&before);
         run(cluster, "ADD", &old, &uid(cluster), &conf).success();

@@ -47,7 +47,7 @@ impl World<'_> {
         }
         let service = json!({ "service": "checkout", "namespace": "shop", "type": "loadBalancer" });
         self.allocate(0, "lb-shop.checkout", &service)?;
-        self.owe(0)?;
+        self.defer_del(0)?;
         for node in &self.nodes {
             node.on(|_| {
                 for file in VICTIM_FILES {
@@ -166,7 +166,7 @@ impl World<'_> {
     }
 
     /// Creates a deferred DEL for a datastore that no call here can reach, so that it remains.
-    fn owe(&mut self, node: usize) -> Result<()> {
+    fn defer_del(&mut self, node: usize) -> Result<()> {
         let sandbox = self.sandbox(node, Some(("prod", "owing")))?;
         let elsewhere = json!({ "datastore_type": "etcdv3", "etcd_endpoints": "http://127.0.0.1:1", "policy": {} });
         let outcome = self.nodes[node].run(&self.nodes[node].verb_with("DEL", &sandbox, &elsewhere))?;

@@ -31,7 +31,7 @@ pub(crate) struct Others {
 struct OfNode {
     links: BTreeSet<String>,
     routes: BTreeSet<String>,
-    debts: BTreeSet<String>,
+    journal_entries: BTreeSet<String>,
 }
 
 impl Others {
@@ -49,7 +49,7 @@ impl Others {
             others.nodes.push(OfNode {
                 links: seen["links"].as_object().into_iter().flat_map(Map::keys).cloned().collect(),
                 routes: routes.filter(|to| !to.starts_with("fe80:")).map(str::to_owned).collect(),
-                debts: node.on(|_| debts())?.into_keys().collect(),
+                journal_entries: node.on(|_| journal_entries())?.into_keys().collect(),
             });
         }
         Ok(others)
@@ -96,9 +96,9 @@ impl OfNode {
             })
             .collect();
         seen["numbers"] = json!(numbers);
-        let mut debts = debts()?;
-        debts.retain(|name, _| self.debts.contains(name));
-        seen["debts"] = json!(debts);
+        let mut entries = journal_entries()?;
+        entries.retain(|name, _| self.journal_entries.contains(name));
+        seen["journal"] = json!(entries);
         seen["files"] = json!(files()?);
         Ok(seen)
     }
@@ -146,15 +146,15 @@ fn handle_of(attribute: &Value) -> String {
     attribute["handle_id"].as_str().unwrap_or_default().to_owned()
 }
 
-fn debts() -> Result<BTreeMap<String, String>> {
-    let mut debts = BTreeMap::new();
+fn journal_entries() -> Result<BTreeMap<String, String>> {
+    let mut entries = BTreeMap::new();
     for file in fs::read_dir(JOURNAL).into_iter().flatten() {
         let path = file?.path();
         if path.extension().is_some_and(|ending| ending == "json") {
-            debts.insert(path.display().to_string(), fs::read_to_string(&path)?);
+            entries.insert(path.display().to_string(), fs::read_to_string(&path)?);
         }
     }
-    Ok(debts)
+    Ok(entries)
 }
 
 /// Returns the files that belong neither to the plugin nor to the runtime: inode, time of the last change, and content.

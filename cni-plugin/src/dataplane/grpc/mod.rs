@@ -80,8 +80,8 @@ impl GrpcDataplane {
     ///
     /// Must be called from within a tokio runtime.
     pub fn new(socket: &str, options: BTreeMap<String, String>) -> Result<Self, GrpcError> {
-        let bad = |reason: String| GrpcError::Target { target: socket.to_owned(), reason };
-        let endpoint = Endpoint::from_shared(uri(socket)).map_err(|error| bad(causes(&error)))?;
+        let invalid = |reason: String| GrpcError::Target { target: socket.to_owned(), reason };
+        let endpoint = Endpoint::from_shared(target_uri(socket)).map_err(|error| invalid(error_chain(&error)))?;
         Ok(GrpcDataplane { channel: endpoint.connect_lazy(), target: socket.to_owned(), options })
     }
 
@@ -89,7 +89,7 @@ impl GrpcDataplane {
     pub async fn add(&self, request: AddRequest) -> Result<AddReply, GrpcError> {
         let request = AddRequest { dataplane_options: self.options.clone(), ..request };
         let reply: AddReply = self.call("Add", ADD, request).await?;
-        self.successful("Add", reply.successful, &reply.error_message)?;
+        self.ensure_successful("Add", reply.successful, &reply.error_message)?;
         Ok(reply)
     }
 
@@ -102,7 +102,7 @@ impl GrpcDataplane {
             dataplane_options: self.options.clone(),
         };
         let reply: DelReply = self.call("Del", DEL, request).await?;
-        self.successful("Del", reply.successful, &reply.error_message)
+        self.ensure_successful("Del", reply.successful, &reply.error_message)
     }
 
     async fn call<Q, A>(&self, method: &'static str, path: &'static str, message: Q) -> Result<A, GrpcError>
@@ -115,12 +115,13 @@ impl GrpcDataplane {
         request.set_timeout(DEADLINE);
         let mut client = Grpc::new(self.channel.clone());
         let exchange = async {
-            client.ready().await.map_err(|error| (causes(&error), false))?;
+            client.ready().await.map_err(|error| (error_chain(&error), false))?;
             let codec = ProstCodec::<Q, A>::default();
             let answer = client.unary(request, PathAndQuery::from_static(path), codec).await;
             let answer = answer.map(tonic::Response::into_inner);
-            answer
-                .map_err(|status| (format!("{}: {}", status.code(), causes(&status)), !is_without_connection(&status)))
+            answer.map_err(|status| {
+                (format!("{}: {}", status.code(), error_chain(&status)), !is_without_connection(&status))
+            })
         };
         match tokio::time::timeout(DEADLINE, exchange).await {
             Ok(outcome) => outcome.map_err(failed),
@@ -128,7 +129,7 @@ impl GrpcDataplane {
         }
     }
 
-    fn successful(&self, method: &'static str, successful: bool, message: &str) -> Result<(), GrpcError> {
+    fn ensure_successful(&self, method: &'static str, successful: bool, message: &str) -> Result<(), GrpcError> {
         if successful {
             return Ok(());
         }
@@ -137,7 +138,7 @@ impl GrpcDataplane {
 }
 
 /// Returns the URI for a gRPC target. `passthrough` is the default scheme of upstream.
-fn uri(target: &str) -> String {
+fn target_uri(target: &str) -> String {
     if target.starts_with("unix:") {
         return target.to_owned();
     }
@@ -154,7 +155,7 @@ fn is_without_connection(status: &Status) -> bool {
 
 /// Returns the texts of an error and its causes. The text of tonic alone is `transport error` for an unreachable
 /// server.
-fn causes(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     let texts = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string);
     texts.fold(error.to_string(), |text, next| if text.contains(&next) { text } else { format!("{text}: {next}") })
 }

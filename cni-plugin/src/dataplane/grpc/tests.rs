@@ -206,10 +206,10 @@ fn silent_grpc_server_times_out_after_five_seconds() {
 
 #[test]
 fn grpc_targets_parse_as_in_grpc() {
-    assert_eq!(uri("unix:///run/x.sock"), "unix:///run/x.sock");
-    assert_eq!(uri("unix:x.sock"), "unix:x.sock");
+    assert_eq!(target_uri("unix:///run/x.sock"), "unix:///run/x.sock");
+    assert_eq!(target_uri("unix:x.sock"), "unix:x.sock");
     for target in ["127.0.0.1:5000", "passthrough:///127.0.0.1:5000", "dns:///127.0.0.1:5000", "dns:127.0.0.1:5000"] {
-        assert_eq!(uri(target), "http://127.0.0.1:5000", "{target}");
+        assert_eq!(target_uri(target), "http://127.0.0.1:5000", "{target}");
     }
     let error = GrpcDataplane::new("not a target", BTreeMap::new()).unwrap_err();
     assert!(error.to_string().contains("\"not a target\" is not a target such as"), "{error}");

@@ -41,7 +41,7 @@ pub enum NetlinkError {
         reason: String,
     },
     /// The table changed during every attempt to dump it.
-    #[error("{0}: the kernel's table kept changing while it was read")]
+    #[error("{0}: the kernel's table kept changing during the read")]
     DumpInterrupted(String),
 }
 

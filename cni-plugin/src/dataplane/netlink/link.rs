@@ -27,11 +27,11 @@ pub(crate) struct Link {
     /// Its MTU in bytes.
     pub(crate) mtu: u32,
     /// True if the interface is set up.
-    pub(crate) up: bool,
+    pub(crate) is_up: bool,
     /// True if the interface can carry packets: it is up, and so is the other end of its pair.
-    pub(crate) running: bool,
+    pub(crate) has_carrier: bool,
     /// True if the interface is one end of a veth or netkit pair.
-    pub(crate) paired: bool,
+    pub(crate) is_paired: bool,
     /// The index of the other end, in the other end's namespace.
     pub(crate) peer_index: Option<u32>,
     /// The ID of the other end's namespace in the interface's own namespace; `None` if both ends are in the same one.
@@ -45,8 +45,8 @@ pub(crate) struct Link {
 impl Link {
     /// Returns true if the interface is the host end of a pod's interface: it is a pair with an alias of this plugin or
     /// with the MAC address of Calico's host ends.
-    pub(crate) fn is_pods(&self) -> bool {
-        self.paired && (self.alias.is_some() || self.mac == Some(MacAddr::HOST_SIDE))
+    pub(crate) fn is_of_pod(&self) -> bool {
+        self.is_paired && (self.alias.is_some() || self.mac == Some(MacAddr::HOST_SIDE))
     }
 }
 
@@ -124,11 +124,11 @@ fn change(step: String, link: LinkMessageBuilder<LinkUnspec>) -> Request {
 pub(crate) fn delete(socket: &mut NetlinkSocket, link: &Link) -> Result<(), NetlinkError> {
     let message = LinkUnspec::new_with_index(link.index).build();
     let step = format!("delete interface {}", link.name);
-    gone_is_fine(socket.ask(Request::new(step, RouteNetlinkMessage::DelLink(message), 0)).map(drop))
+    ignore_missing(socket.exchange_one(Request::new(step, RouteNetlinkMessage::DelLink(message), 0)).map(drop))
 }
 
 /// Treats a missing interface as success: another process may delete its other end or its namespace at any time.
-pub(crate) fn gone_is_fine(outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
+pub(crate) fn ignore_missing(outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     match outcome {
         Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(()),
         outcome => outcome,
@@ -138,7 +138,7 @@ pub(crate) fn gone_is_fine(outcome: Result<(), NetlinkError>) -> Result<(), Netl
 impl Link {
     /// Returns true if `other`, found in the namespace with the ID `netns_id`, is the other end of this pair.
     pub(crate) fn is_peer_of(&self, other: &Link, netns_id: Option<i32>) -> bool {
-        self.paired
+        self.is_paired
             && self.peer_index == Some(other.index)
             && other.peer_index == Some(self.index)
             && netns_id.is_some()
@@ -151,8 +151,8 @@ impl Link {
         let flags = message.header.flags;
         let mut link = Link {
             index: message.header.index,
-            up: flags.contains(LinkFlags::Up),
-            running: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+            is_up: flags.contains(LinkFlags::Up),
+            has_carrier: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
             ..Link::default()
         };
         for attribute in message.attributes {
@@ -163,7 +163,7 @@ impl Link {
                 LinkAttribute::IfAlias(text) => link.alias = InterfaceAlias::parse(&text),
                 LinkAttribute::Link(index) => link.peer_index = Some(index),
                 LinkAttribute::LinkNetNsId(id) => link.peer_netns_id = Some(id),
-                LinkAttribute::LinkInfo(infos) => link.paired = infos.iter().any(is_pair),
+                LinkAttribute::LinkInfo(infos) => link.is_paired = infos.iter().any(is_pair),
                 LinkAttribute::AfSpecUnspec(families) => link.addr_gen_mode = families.iter().find_map(addr_gen_mode),
                 _ => {}
             }
@@ -195,7 +195,7 @@ fn addr_gen_mode(family: &AfSpecUnspec) -> Option<In6AddrGenMode> {
 
 /// Returns the interface of that name in the socket's namespace, if it exists.
 pub(crate) fn find(socket: &mut NetlinkSocket, name: &str) -> Result<Option<Link>, NetlinkError> {
-    found(socket.ask(get(name)))
+    into_link(socket.exchange_one(get(name)))
 }
 
 /// Returns all interfaces in the socket's namespace.
@@ -210,10 +210,10 @@ pub(crate) fn list(socket: &mut NetlinkSocket) -> Result<Vec<Link>, NetlinkError
 pub(crate) fn find_by_index(socket: &mut NetlinkSocket, index: u32) -> Result<Option<Link>, NetlinkError> {
     let link = LinkUnspec::new_with_index(index).append_extra_attribute(without_statistics()).build();
     let step = format!("look up interface number {index}");
-    found(socket.ask(Request::new(step, RouteNetlinkMessage::GetLink(link), 0)))
+    into_link(socket.exchange_one(Request::new(step, RouteNetlinkMessage::GetLink(link), 0)))
 }
 
-fn found(answer: Answer) -> Result<Option<Link>, NetlinkError> {
+fn into_link(answer: Answer) -> Result<Option<Link>, NetlinkError> {
     match answer {
         Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(None),
         answer => answer.map(Link::from_answer),
@@ -221,11 +221,11 @@ fn found(answer: Answer) -> Result<Option<Link>, NetlinkError> {
 }
 
 /// Returns the ID of `netns` in the socket's namespace, if it has one. It has one if a pair spans the two namespaces.
-pub(crate) fn nsid_of(socket: &mut NetlinkSocket, netns: &NetnsFd) -> Result<Option<i32>, NetlinkError> {
+pub(crate) fn netns_id_of(socket: &mut NetlinkSocket, netns: &NetnsFd) -> Result<Option<i32>, NetlinkError> {
     let mut message = NsidMessage::default();
     message.attributes.push(NsidAttribute::Fd(netns.raw_fd().unsigned_abs()));
     let step = format!("look up the id of network namespace {}", netns.path().display());
-    let answer = socket.ask(Request::new(step, RouteNetlinkMessage::GetNsId(message), 0))?;
+    let answer = socket.exchange_one(Request::new(step, RouteNetlinkMessage::GetNsId(message), 0))?;
     let Some(RouteNetlinkMessage::NewNsId(answer)) = answer else { return Ok(None) };
     Ok(answer.attributes.into_iter().find_map(|attribute| match attribute {
         NsidAttribute::Id(id) if id >= 0 => Some(id),

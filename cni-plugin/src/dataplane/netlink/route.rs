@@ -98,9 +98,9 @@ pub(crate) fn list(
         Err(error) if error.errno() == Some(Errno::ENODEV) && interface.is_some() => return Ok(Vec::new()),
         outcome => outcome?,
     };
-    let wanted = |route: &KernelRoute| interface.is_none() || route.interface == interface;
+    let is_selected = |route: &KernelRoute| interface.is_none() || route.interface == interface;
     let in_main = |object| KernelRoute::from_tables(object, &[RouteHeader::RT_TABLE_MAIN]);
-    Ok(objects.into_iter().filter_map(in_main).filter(wanted).collect())
+    Ok(objects.into_iter().filter_map(in_main).filter(is_selected).collect())
 }
 
 /// Returns the main table's routes of both families, or only those through `interface`.

@@ -106,7 +106,7 @@ impl NetlinkSocket {
     }
 
     /// Sends one request and returns its answer.
-    pub(crate) fn ask(&mut self, request: Request) -> Answer {
+    pub(crate) fn exchange_one(&mut self, request: Request) -> Answer {
         self.exchange(vec![request])?.pop().unwrap_or(Ok(None))
     }
 
@@ -128,13 +128,13 @@ impl NetlinkSocket {
         self.append(&mut outgoing, request.message.clone(), request.flags | NLM_F_DUMP);
         let sequence = self.sequence;
         self.send(&outgoing)?;
-        let (mut objects, mut interrupted) = (Vec::new(), false);
+        let (mut objects, mut is_interrupted) = (Vec::new(), false);
         loop {
             for message in self.receive(&request.step, 0)? {
                 if message.header.sequence_number != sequence {
                     continue;
                 }
-                interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
+                is_interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
                 let code = match message.payload {
                     NetlinkPayload::InnerMessage(object) => {
                         objects.push(object);
@@ -145,7 +145,7 @@ impl NetlinkSocket {
                     _ => continue,
                 };
                 return match code.wrapping_neg() {
-                    0 => Ok((!interrupted).then_some(objects)),
+                    0 => Ok((!is_interrupted).then_some(objects)),
                     errno => Err(NetlinkError::Refused {
                         step: request.step.clone(),
                         errno: Errno::from_raw(errno),
@@ -164,8 +164,8 @@ impl NetlinkSocket {
         mut pick: impl FnMut(RouteNetlinkMessage) -> Option<T>,
     ) -> Result<Option<T>, NetlinkError> {
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || !self.readable(left)? {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() || !self.wait_readable(remaining)? {
                 return Ok(None);
             }
             for message in self.receive(step, MSG_DONTWAIT)? {
@@ -178,7 +178,7 @@ impl NetlinkSocket {
         }
     }
 
-    fn readable(&self, within: Duration) -> Result<bool, NetlinkError> {
+    fn wait_readable(&self, within: Duration) -> Result<bool, NetlinkError> {
         // Round up: a wait of 0 ms would spin until the deadline.
         let milliseconds = within.as_millis().saturating_add(1);
         let timeout = PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX);

@@ -4,11 +4,11 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::netlink::Link;
-use super::plan::{Before, Wanted};
+use super::plan::{DesiredInterface, PriorInterface};
 
 /// A host interface that an ADD does not replace, although it has the name of the ADD's own. It is left unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct ConflictingInterface {
     /// Its index.
     pub index: u32,
     /// Its name.
@@ -18,16 +18,16 @@ pub struct Holder {
     /// The addresses to which the host has routes through the interface.
     pub addresses: Vec<IpAddr>,
     /// The reason for not replacing the interface.
-    pub reason: Reason,
+    pub reason: ConflictReason,
 }
 
 /// The reason for not replacing a host interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reason {
+pub enum ConflictReason {
     /// Another pod's ADD created it.
     OtherPod,
     /// It is not one end of an interface pair.
-    NoPair,
+    NotAPair,
     /// Its other end is in CNI_NETNS, under this name instead of CNI_IFNAME.
     OtherInterface(String),
     /// It has no alias and can carry packets. IPAM may prove that it belongs to this pod.
@@ -38,63 +38,67 @@ pub enum Reason {
 
 /// The location of an interface's other end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum OtherEnd {
+pub(super) enum PeerLocation {
     /// CNI_IFNAME in CNI_NETNS.
-    Asked,
+    RequestedName,
     /// Another name in CNI_NETNS.
-    Named(String),
+    OtherName(String),
     /// Another namespace, or there is no other end.
     Elsewhere,
 }
 
-/// Returns the reason to keep `found`; `None` if it belongs to this sandbox or to an earlier sandbox of the same pod.
+/// Returns the reason to keep `link`; `None` if it belongs to this sandbox or to an earlier sandbox of the same pod.
 ///
 /// An alias does not show which of two sandboxes is the earlier one. If an interface of this pod did not exist when the
 /// ADD started, it belongs to a later sandbox, whose ADD overtook this one.
-pub(super) fn reason_to_stay(found: &Link, other_end: OtherEnd, wanted: &Wanted<'_>) -> Option<Reason> {
-    if !found.paired {
-        return Some(Reason::NoPair);
+pub(super) fn conflict_reason(
+    link: &Link,
+    peer_location: PeerLocation,
+    desired: &DesiredInterface<'_>,
+) -> Option<ConflictReason> {
+    if !link.is_paired {
+        return Some(ConflictReason::NotAPair);
     }
-    if let OtherEnd::Named(name) = other_end {
-        return Some(Reason::OtherInterface(name));
+    if let PeerLocation::OtherName(name) = peer_location {
+        return Some(ConflictReason::OtherInterface(name));
     }
-    let is_this_pods = match &found.alias {
-        Some(alias) if !alias.is_of_same_pod(wanted.alias) => return Some(Reason::OtherPod),
+    let is_own = match &link.alias {
+        Some(alias) if !alias.is_of_same_pod(desired.alias) => return Some(ConflictReason::OtherPod),
         Some(_) => {
-            let was_there = match wanted.before {
-                Before::Unknown => true,
-                Before::Nothing => false,
-                Before::Interface { index, .. } => index == found.index,
+            let existed_before = match desired.prior {
+                PriorInterface::Unknown => true,
+                PriorInterface::Missing => false,
+                PriorInterface::Present { index, .. } => index == link.index,
             };
-            return (!was_there).then_some(Reason::OtherAdd);
+            return (!existed_before).then_some(ConflictReason::OtherAdd);
         }
         None => {
-            let is_proven = wanted.before == Before::Interface { index: found.index, is_proven: true };
-            !found.running || other_end == OtherEnd::Asked || is_proven
+            let is_proven = desired.prior == PriorInterface::Present { index: link.index, is_proven: true };
+            !link.has_carrier || peer_location == PeerLocation::RequestedName || is_proven
         }
     };
-    (!is_this_pods).then_some(Reason::Unproven)
+    (!is_own).then_some(ConflictReason::Unproven)
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for ConflictingInterface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ifname = &self.ifname;
         match &self.reason {
-            Reason::OtherPod => write!(f, "host interface {ifname} belongs to another pod"),
-            Reason::NoPair => write!(f, "host interface {ifname} is no interface pair of Calico's"),
-            Reason::OtherInterface(name) => {
+            ConflictReason::OtherPod => write!(f, "host interface {ifname} belongs to another pod"),
+            ConflictReason::NotAPair => write!(f, "host interface {ifname} is not one end of an interface pair"),
+            ConflictReason::OtherInterface(name) => {
                 write!(
                     f,
-                    "host interface {ifname} is the other end of {name} in CNI_NETNS: a pod has one interface of \
-                     Calico's"
+                    "host interface {ifname} is the other end of {name} in CNI_NETNS: a pod has only one Calico \
+                     interface"
                 )
             }
-            Reason::OtherAdd => {
+            ConflictReason::OtherAdd => {
                 let container = self.container.as_deref().unwrap_or("another");
-                write!(f, "host interface {ifname} was made by a later ADD of this pod, for container {container}")
+                write!(f, "host interface {ifname} was created by a later ADD of this pod, for container {container}")
             }
-            Reason::Unproven => {
-                write!(f, "host interface {ifname} can carry packets, and nothing proves that it is this pod's")
+            ConflictReason::Unproven => {
+                write!(f, "host interface {ifname} has carrier, and no proof shows that the interface is this pod's")
             }
         }
     }

@@ -13,7 +13,7 @@ use super::mac::MacAddr;
 
 /// The interface that an ADD is about to create.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct DesiredInterface<'a> {
     /// Name of the host end.
     pub host_ifname: &'a str,
     /// CNI_IFNAME.
@@ -21,19 +21,19 @@ pub struct Wanted<'a> {
     /// The alias for the host end.
     pub alias: &'a InterfaceAlias,
     /// The interface with that name at the start of the ADD.
-    pub before: Before,
+    pub prior: PriorInterface,
 }
 
 /// The host interface with the name of an ADD's own at the start of the ADD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Before {
+pub enum PriorInterface {
     /// The kernel has not been queried.
     #[default]
     Unknown,
     /// There was no interface.
-    Nothing,
+    Missing,
     /// There was an interface, and the ADD may replace it.
-    Interface {
+    Present {
         /// Its index.
         index: u32,
         /// True if IPAM proves that the interface belongs to this pod.
@@ -64,7 +64,7 @@ pub struct EndpointPlan {
     /// The alias for the host end.
     pub alias: InterfaceAlias,
     /// The interface that had the name of the host end when the ADD started.
-    pub before: Before,
+    pub prior: PriorInterface,
     /// The pod's addresses, in the order of IPAM. An IPv4-mapped IPv6 address counts as IPv4.
     pub addresses: Vec<IpAddr>,
     /// MTU of both ends in bytes; 0 for the kernel's default.
@@ -104,13 +104,13 @@ pub fn default_routes() -> Vec<Cidr> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// An interface name that the kernel would reject.
-    #[error("{0:?} is not an interface name: 1 to 15 bytes without '/', ':' or white space")]
+    #[error("invalid interface name {0:?}: use 1 to 15 bytes without '/', ':' or white space")]
     InterfaceName(String),
     /// An endpoint without addresses.
-    #[error("no address to give to interface {0}")]
+    #[error("no address to assign to interface {0}")]
     NoAddress(String),
     /// A MAC address that no interface can have.
-    #[error("MAC address {0} cannot be given to an interface: it is zero or a multicast address")]
+    #[error("invalid MAC address {0} for an interface: the address is zero or multicast")]
     Mac(MacAddr),
     /// No queues.
     #[error("interface {0} needs at least one queue")]
@@ -119,7 +119,7 @@ pub enum PlanError {
 
 /// An end of the pair: its link, and the settings of its namespace. ADD applies each list in its order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
+pub struct InterfaceEnd {
     /// Interface name.
     pub ifname: String,
     /// MAC address, if the plan prescribes one.
@@ -160,7 +160,7 @@ pub struct Sysctl {
     /// Its value.
     pub value: u8,
     /// True if ADD fails when the setting cannot be written. Otherwise ADD only logs a warning.
-    pub required: bool,
+    pub is_required: bool,
 }
 
 /// The name of a kernel setting. It is displayed with slashes, which sysctl(8) accepts, because an interface name may
@@ -201,24 +201,24 @@ impl EndpointPlan {
     }
 
     /// Returns true if the endpoint has an address of this family.
-    pub fn has(&self, family: IpVersion) -> bool {
-        self.hosts().any(|host| host.version() == family)
+    pub fn has_family(&self, family: IpVersion) -> bool {
+        self.host_cidrs().any(|host| host.version() == family)
     }
 
     /// Returns the names and the alias of the interfaces to create.
-    pub fn wanted(&self) -> Wanted<'_> {
-        Wanted {
+    pub fn desired_interface(&self) -> DesiredInterface<'_> {
+        DesiredInterface {
             host_ifname: &self.host_ifname,
             container_ifname: &self.container_ifname,
             alias: &self.alias,
-            before: self.before,
+            prior: self.prior,
         }
     }
 
     /// Returns the end in the host's namespace.
-    pub fn host_end(&self) -> End {
+    pub fn host_end(&self) -> InterfaceEnd {
         let route = |destination| Route { destination, gateway: None };
-        End {
+        InterfaceEnd {
             ifname: self.host_ifname.clone(),
             mac: Some(MacAddr::HOST_SIDE),
             mtu: self.effective_mtu(),
@@ -230,23 +230,23 @@ impl EndpointPlan {
 
     /// Returns the addresses to which the host gets routes.
     pub(super) fn host_destinations(&self) -> impl Iterator<Item = Cidr> + '_ {
-        distinct(self.hosts()).filter(|_| self.host_routes)
+        distinct(self.host_cidrs()).filter(|_| self.host_routes)
     }
 
     /// Returns the end in the pod's namespace.
-    pub fn container_end(&self) -> End {
-        End {
+    pub fn container_end(&self) -> InterfaceEnd {
+        InterfaceEnd {
             ifname: self.container_ifname.clone(),
             mac: self.container_mac,
             mtu: self.effective_mtu(),
-            addresses: distinct(self.hosts()).collect(),
+            addresses: distinct(self.host_cidrs()).collect(),
             sysctls: self.container_sysctls(),
             routes: self.container_routes(),
         }
     }
 
     /// Returns the pod's addresses as /32 and /128.
-    pub(super) fn hosts(&self) -> impl Iterator<Item = Cidr> + '_ {
+    pub(super) fn host_cidrs(&self) -> impl Iterator<Item = Cidr> + '_ {
         self.addresses.iter().map(|address| Cidr::host(address.to_canonical()))
     }
 
@@ -258,13 +258,13 @@ impl EndpointPlan {
     fn host_sysctls(&self) -> Vec<Sysctl> {
         let set = |tree, leaf, value| Sysctl::of_interface(tree, &self.host_ifname, leaf, value);
         let mut list = Vec::with_capacity(9);
-        if self.has(IpVersion::V4) {
+        if self.has_family(IpVersion::V4) {
             list.push(set("ipv4/conf", "route_localnet", 1));
             list.push(set("ipv4/neigh", "proxy_delay", 0).optional());
             list.push(set("ipv4/conf", "proxy_arp", 1));
             list.push(set("ipv4/conf", "forwarding", 1));
         }
-        if self.has(IpVersion::V6) {
+        if self.has_family(IpVersion::V6) {
             list.push(set("ipv6/conf", "accept_dad", 0));
             list.push(set("ipv6/conf", "disable_ipv6", 0));
             list.push(set("ipv6/conf", "proxy_ndp", 1));
@@ -279,16 +279,16 @@ impl EndpointPlan {
     fn container_sysctls(&self) -> Vec<Sysctl> {
         let forwarding = u8::from(self.allow_ip_forwarding);
         let mut list = Vec::with_capacity(6);
-        if self.has(IpVersion::V6) {
+        if self.has_family(IpVersion::V6) {
             list.push(Sysctl::of_interface("ipv6/conf", &self.container_ifname, "accept_dad", 0));
             list.push(Sysctl::of_namespace("net.ipv6.conf.all.disable_ipv6", 0));
             list.push(Sysctl::of_namespace("net.ipv6.conf.default.disable_ipv6", 0));
             list.push(Sysctl::of_namespace("net.ipv6.conf.lo.disable_ipv6", 0));
         }
-        if self.has(IpVersion::V4) {
+        if self.has_family(IpVersion::V4) {
             list.push(Sysctl::of_namespace("net.ipv4.ip_forward", forwarding));
         }
-        if self.has(IpVersion::V6) {
+        if self.has_family(IpVersion::V6) {
             list.push(Sysctl::of_namespace("net.ipv6.conf.all.forwarding", forwarding));
         }
         list
@@ -298,7 +298,7 @@ impl EndpointPlan {
     /// gateway that it cannot reach.
     fn container_routes(&self) -> Vec<Route> {
         let mut list = Vec::with_capacity(self.routes.len() + 1);
-        if self.has(IpVersion::V4) {
+        if self.has_family(IpVersion::V4) {
             list.push(Route { destination: Cidr::host(self.ipv4_gateway.into()), gateway: None });
         }
         for destination in distinct(self.routes.iter().copied()) {
@@ -306,7 +306,7 @@ impl EndpointPlan {
                 IpVersion::V4 => Gateway::Address(self.ipv4_gateway),
                 IpVersion::V6 => Gateway::HostLinkLocal,
             };
-            if self.has(destination.version()) {
+            if self.has_family(destination.version()) {
                 list.push(Route { destination, gateway: Some(gateway) });
             }
         }
@@ -316,15 +316,15 @@ impl EndpointPlan {
 
 impl Sysctl {
     fn of_namespace(name: &'static str, value: u8) -> Self {
-        Sysctl { key: SysctlKey::Namespace(name), value, required: true }
+        Sysctl { key: SysctlKey::Namespace(name), value, is_required: true }
     }
 
     fn of_interface(tree: &'static str, ifname: &str, leaf: &'static str, value: u8) -> Self {
-        Sysctl { key: SysctlKey::Interface { tree, ifname: ifname.to_owned(), leaf }, value, required: true }
+        Sysctl { key: SysctlKey::Interface { tree, ifname: ifname.to_owned(), leaf }, value, is_required: true }
     }
 
     fn optional(self) -> Self {
-        Sysctl { required: false, ..self }
+        Sysctl { is_required: false, ..self }
     }
 }
 
@@ -336,8 +336,8 @@ pub(super) fn is_ifname(name: &str) -> bool {
 
 /// Keeps the first of equal CIDRs, in order. A repeated address or route would fail with EEXIST.
 fn distinct(cidrs: impl Iterator<Item = Cidr>) -> impl Iterator<Item = Cidr> {
-    let mut seen = HashSet::new();
-    cidrs.filter(move |cidr| seen.insert(*cidr))
+    let mut yielded = HashSet::new();
+    cidrs.filter(move |cidr| yielded.insert(*cidr))
 }
 
 impl fmt::Display for Route {

@@ -20,15 +20,15 @@ fn plan(addresses: &[&str]) -> EndpointPlan {
         replaces_idle_routes: false,
         refuses_addresses_of_pods: false,
         alias: InterfaceAlias::for_container("c1"),
-        before: Before::Unknown,
+        prior: PriorInterface::Unknown,
     }
 }
 
 /// Returns the content of an end, one line for each item.
-fn lines(end: &End) -> Vec<String> {
+fn lines(end: &InterfaceEnd) -> Vec<String> {
     let mut lines = vec![format!("{} mtu {}", end.ifname, end.mtu)];
     lines.extend(end.mac.map(|mac| format!("mac {mac}")));
-    lines.extend(end.sysctls.iter().map(|s| format!("{}{}={}", if s.required { "" } else { "?" }, s.key, s.value)));
+    lines.extend(end.sysctls.iter().map(|s| format!("{}{}={}", if s.is_required { "" } else { "?" }, s.key, s.value)));
     lines.extend(end.routes.iter().map(|route| format!("route {route}")));
     lines.extend(end.addresses.iter().map(|address| format!("address {address}")));
     lines
@@ -133,7 +133,7 @@ fn plan_applies_custom_routes_gateway_and_settings() {
 #[test]
 fn mapped_ipv4_address_is_planned_as_ipv4() {
     let plan = plan(&["::ffff:10.65.0.2", "10.65.0.2"]);
-    assert!(plan.has(IpVersion::V4) && !plan.has(IpVersion::V6));
+    assert!(plan.has_family(IpVersion::V4) && !plan.has_family(IpVersion::V6));
     assert_eq!(plan.container_end().addresses, ["10.65.0.2/32".parse().unwrap()]);
 }
 

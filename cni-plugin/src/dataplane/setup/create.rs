@@ -6,12 +6,12 @@ use nix::errno::Errno;
 
 use crate::dataplane::netlink::{KernelRoute, Link, NetlinkSocket, link, route};
 use crate::dataplane::{
-    DataplaneError, EndpointPlan, MacAddr, NetlinkError, NetnsError, NetnsFd, interfaces_lock, occupied,
+    DataplaneError, EndpointPlan, MacAddr, NetlinkError, NetnsError, NetnsFd, existing, interfaces_lock,
 };
 
 /// A new pair. Both ends are down.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct NewPair {
     /// The host end.
     pub(super) host: Link,
     /// The kind of the pair.
@@ -20,13 +20,13 @@ pub(super) struct Pair {
     pub(super) routes_before: Vec<KernelRoute>,
 }
 
-impl Pair {
+impl NewPair {
     /// Returns the pod's end. If the host end contains the index of its peer, only the index and the name of the result
     /// are valid.
     pub(super) fn container(&self, socket: &mut NetlinkSocket, ifname: &str) -> Result<Link, NetlinkError> {
         match self.host.peer_index {
             Some(index) => Ok(Link { index, name: ifname.to_owned(), ..self.host.clone() }),
-            None => link::find(socket, ifname)?.ok_or_else(|| absent(ifname)),
+            None => link::find(socket, ifname)?.ok_or_else(|| missing_interface(ifname)),
         }
     }
 }
@@ -37,12 +37,12 @@ pub(super) fn create(
     plan: &EndpointPlan,
     netns: &NetnsFd,
     lock: &mut Option<HostLock>,
-) -> Result<Pair, DataplaneError> {
+) -> Result<NewPair, DataplaneError> {
     match create_as(host, plan, plan.device, netns, lock) {
         Err(DataplaneError::Netlink(error))
             if plan.device == DeviceType::Netkit && error.errno() == Some(Errno::EOPNOTSUPP) =>
         {
-            tracing::info!(%error, "the kernel has no netkit, using a veth pair");
+            tracing::info!(%error, "the kernel does not support netkit; creating a veth pair");
             create_as(host, plan, DeviceType::Veth, netns, lock)
         }
         outcome => outcome,
@@ -57,7 +57,7 @@ fn create_as(
     device: DeviceType,
     netns: &NetnsFd,
     lock: &mut Option<HostLock>,
-) -> Result<Pair, DataplaneError> {
+) -> Result<NewPair, DataplaneError> {
     let created = match create_once(host, plan, device, netns) {
         Err(error) if error.errno() == Some(Errno::EEXIST) => {
             *lock = None;
@@ -81,7 +81,7 @@ fn create_once(
     plan: &EndpointPlan,
     device: DeviceType,
     netns: &NetnsFd,
-) -> Result<Pair, NetlinkError> {
+) -> Result<NewPair, NetlinkError> {
     let destinations: Vec<_> = plan.host_destinations().collect();
     let mut requests = vec![link::create_pair(plan, device, netns), link::get(&plan.host_ifname)];
     requests.extend(destinations.iter().copied().map(route::find));
@@ -92,17 +92,17 @@ fn create_once(
         Ok(Some(host)) => {
             let routes = answers.filter_map(|answer| KernelRoute::from_answer(answer.ok()??));
             let routes_before = routes.filter(|route| destinations.contains(&route.destination)).collect();
-            Ok(Pair { host, device, routes_before })
+            Ok(NewPair { host, device, routes_before })
         }
         // Do not delete the pair: by now its name may belong to another interface. The next ADD or DEL removes it.
-        outcome => Err(outcome.err().unwrap_or_else(|| absent(&plan.host_ifname))),
+        outcome => Err(outcome.err().unwrap_or_else(|| missing_interface(&plan.host_ifname))),
     }
 }
 
 /// Deletes the host interface with the same name that an earlier sandbox left, and its other end. Fails for any other
 /// interface.
 fn remove_stale(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -> Result<(), DataplaneError> {
-    let Some(stale) = occupied::replaceable(host, &plan.wanted(), netns)? else { return Ok(()) };
+    let Some(stale) = existing::replaceable(host, &plan.desired_interface(), netns)? else { return Ok(()) };
     tracing::info!(interface = stale.name, "replacing the interface of an earlier sandbox");
     // The kernel may delete the interface first, together with the namespace of the earlier sandbox.
     Ok(link::delete(host, &stale)?)
@@ -121,7 +121,10 @@ pub(super) fn ensure_host_mac(host: &mut NetlinkSocket, link: &Link) -> Result<M
     match (set, found) {
         (Ok(_), Some(mac)) if mac == expected => Ok(mac),
         (Err(error), Some(mac)) => {
-            tracing::warn!(%error, %mac, "the host interface keeps the kernel's MAC address");
+            tracing::warn!(
+                interface = link.name, %error, %mac,
+                "cannot set the MAC address of the host interface; keeping the kernel's MAC address"
+            );
             Ok(mac)
         }
         (_, found) => Err(DataplaneError::HostMac {
@@ -132,6 +135,6 @@ pub(super) fn ensure_host_mac(host: &mut NetlinkSocket, link: &Link) -> Result<M
     }
 }
 
-fn absent(ifname: &str) -> NetlinkError {
+fn missing_interface(ifname: &str) -> NetlinkError {
     NetlinkError::Refused { step: format!("look up interface {ifname}"), errno: Errno::ENODEV, detail: None }
 }

@@ -4,19 +4,19 @@ use libcalico::net::Cidr;
 use netlink_packet_route::route::RouteType;
 use nix::errno::Errno;
 
-use super::create::Pair;
+use super::create::NewPair;
 use crate::dataplane::netlink::{KernelRoute, Link, NetlinkSocket, Request, link, route};
-use crate::dataplane::plan::End;
+use crate::dataplane::plan::InterfaceEnd;
 use crate::dataplane::{BusyRoute, DataplaneError, EndpointPlan, NetlinkError};
 
 /// Maximum number of attempts to add a route after another route was in its place. Such routes may appear and disappear
 /// meanwhile.
-const TRIES: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// A route in the place of one that ADD is about to add.
-enum Obstacle {
+enum ConflictingRoute {
     /// The same route, which Felix added first.
-    Ours,
+    Identical,
     /// A route through the interface with this index, one end of a pair that cannot carry packets. The pair belongs to
     /// an earlier sandbox, or to a pod whose interface the kernel has not finished deleting.
     Idle(u32, BusyRoute),
@@ -28,14 +28,14 @@ enum Obstacle {
 /// that is up always has its alias.
 pub(super) fn bring_up_with_routes(
     host: &mut NetlinkSocket,
-    pair: &Pair,
-    end: &End,
+    pair: &NewPair,
+    end: &InterfaceEnd,
     plan: &EndpointPlan,
 ) -> Result<(), DataplaneError> {
     let link = &pair.host;
-    let mut routes = HostRoutes { host, link, replaces_idle: plan.replaces_idle_routes };
+    let mut routes = HostRoutes { host, link, may_replace_idle: plan.replaces_idle_routes };
     if plan.refuses_addresses_of_pods {
-        plan.hosts().try_for_each(|address| routes.refuse_address_of_pod(address))?;
+        plan.host_cidrs().try_for_each(|address| routes.ensure_not_routed_to_pod(address))?;
     }
     // The kernel rejects a second route only if the metric is the same. Felix adds routes to pods with another metric,
     // so the routes are looked up before the new ones are added.
@@ -47,10 +47,10 @@ pub(super) fn bring_up_with_routes(
         }
         // Check all addresses before a route is deleted: if the route to one address is in use, the idle routes to the
         // others stay.
-        routes.refuse_busy(route.destination)?;
+        routes.ensure_not_busy(route.destination)?;
     }
     for route in &pair.routes_before {
-        routes.clear(route.destination)?;
+        routes.delete_idle_routes(route.destination)?;
     }
     let mut requests = vec![link::set_alias(link, &plan.alias), link::set_up(link)];
     requests.extend(end.routes.iter().map(|route| add(route.destination, link)));
@@ -62,7 +62,7 @@ pub(super) fn bring_up_with_routes(
         match answer {
             // Each route is handled separately. Upstream skips all later routes after the first one that exists
             // (CNI-243).
-            Err(error) if exists(&error) => routes.settle(route.destination, error)?,
+            Err(error) if is_existing_route(&error) => routes.replace_idle_route(route.destination, error)?,
             answer => drop(answer?),
         }
     }
@@ -74,17 +74,17 @@ struct HostRoutes<'a> {
     host: &'a mut NetlinkSocket,
     /// The host end of the pod.
     link: &'a Link,
-    replaces_idle: bool,
+    may_replace_idle: bool,
 }
 
 impl HostRoutes<'_> {
     /// Fails if a route to `address` leads to another pod that can carry packets. The kernel reports a conflict only
     /// for a route that is added.
-    fn refuse_address_of_pod(&mut self, address: Cidr) -> Result<(), DataplaneError> {
+    fn ensure_not_routed_to_pod(&mut self, address: Cidr) -> Result<(), DataplaneError> {
         for route in self.routes_to(address)? {
             let owner = route.interface.filter(|index| *index != self.link.index);
             let owner = owner.map(|index| link::find_by_index(self.host, index)).transpose()?.flatten();
-            if let Some(owner) = owner.filter(|owner| owner.running && owner.is_pods()) {
+            if let Some(owner) = owner.filter(|owner| owner.has_carrier && owner.is_of_pod()) {
                 return Err(busy(&route, Some(&owner), self.link).into());
             }
         }
@@ -94,17 +94,17 @@ impl HostRoutes<'_> {
     /// Adds a route despite an existing one, unless the existing route has to stay. A route is never replaced in place,
     /// because another program could use it by then. Instead, the idle route is deleted by its interface, and the new
     /// route is added if its place is still free.
-    fn settle(&mut self, destination: Cidr, mut refusal: NetlinkError) -> Result<(), DataplaneError> {
-        for _ in 0..TRIES {
-            if self.clear(destination)? {
+    fn replace_idle_route(&mut self, destination: Cidr, mut last_error: NetlinkError) -> Result<(), DataplaneError> {
+        for _ in 0..MAX_ATTEMPTS {
+            if self.delete_idle_routes(destination)? {
                 return Ok(());
             }
-            match self.host.ask(add(destination, self.link)) {
-                Err(error) if exists(&error) => refusal = error,
+            match self.host.exchange_one(add(destination, self.link)) {
+                Err(error) if is_existing_route(&error) => last_error = error,
                 answer => return answer.map(drop).map_err(DataplaneError::from),
             }
         }
-        Err(refusal.into())
+        Err(last_error.into())
     }
 
     /// Deletes idle routes to `destination`. Returns true if the route to add already exists.
@@ -112,37 +112,37 @@ impl HostRoutes<'_> {
     /// # Errors
     /// Returns an error if a route has to stay: its interface can carry packets, or the plan does not permit to replace
     /// idle routes.
-    fn clear(&mut self, destination: Cidr) -> Result<bool, DataplaneError> {
-        for obstacle in self.obstacles(destination)? {
-            match obstacle {
-                Obstacle::Ours => return Ok(true),
-                Obstacle::Idle(interface, _) if self.replaces_idle => self.remove(destination, interface)?,
-                Obstacle::Idle(_, busy) | Obstacle::Busy(busy) => return Err(busy.into()),
+    fn delete_idle_routes(&mut self, destination: Cidr) -> Result<bool, DataplaneError> {
+        for route in self.conflicting_routes(destination)? {
+            match route {
+                ConflictingRoute::Identical => return Ok(true),
+                ConflictingRoute::Idle(interface, _) if self.may_replace_idle => self.remove(destination, interface)?,
+                ConflictingRoute::Idle(_, busy) | ConflictingRoute::Busy(busy) => return Err(busy.into()),
             }
         }
         Ok(false)
     }
 
     /// Fails if a route to `destination` is in use.
-    fn refuse_busy(&mut self, destination: Cidr) -> Result<(), DataplaneError> {
-        match self.obstacles(destination)?.into_iter().next() {
-            Some(Obstacle::Busy(busy)) => Err(busy.into()),
+    fn ensure_not_busy(&mut self, destination: Cidr) -> Result<(), DataplaneError> {
+        match self.conflicting_routes(destination)?.into_iter().next() {
+            Some(ConflictingRoute::Busy(busy)) => Err(busy.into()),
             _ => Ok(()),
         }
     }
 
     /// Returns the routes to `destination`. Routes that have to stay come before the idle ones, so that a failure
     /// precedes any deletion.
-    fn obstacles(&mut self, destination: Cidr) -> Result<Vec<Obstacle>, NetlinkError> {
+    fn conflicting_routes(&mut self, destination: Cidr) -> Result<Vec<ConflictingRoute>, NetlinkError> {
         let routes = self.routes_to(destination)?;
         let mut found = Vec::with_capacity(routes.len());
         for route in &routes {
-            found.extend(self.obstacle(route)?);
+            found.extend(self.classify(route)?);
         }
-        found.sort_by_key(|obstacle| match obstacle {
-            Obstacle::Ours => 0,
-            Obstacle::Busy(_) => 1,
-            Obstacle::Idle(..) => 2,
+        found.sort_by_key(|route| match route {
+            ConflictingRoute::Identical => 0,
+            ConflictingRoute::Busy(_) => 1,
+            ConflictingRoute::Idle(..) => 2,
         });
         Ok(found)
     }
@@ -154,23 +154,23 @@ impl HostRoutes<'_> {
     }
 
     /// Classifies a route. Returns `None` if its interface disappeared meanwhile, and the route with it.
-    fn obstacle(&mut self, route: &KernelRoute) -> Result<Option<Obstacle>, NetlinkError> {
+    fn classify(&mut self, route: &KernelRoute) -> Result<Option<ConflictingRoute>, NetlinkError> {
         let link = self.link;
         let busy = |owner: Option<&Link>| busy(route, owner, link);
-        let Some(index) = route.interface else { return Ok(Some(Obstacle::Busy(busy(None)))) };
+        let Some(index) = route.interface else { return Ok(Some(ConflictingRoute::Busy(busy(None)))) };
         if index == link.index {
-            return Ok(Some(Obstacle::Ours));
+            return Ok(Some(ConflictingRoute::Identical));
         }
         let owner = link::find_by_index(self.host, index)?;
-        Ok(owner.map(|owner| match owner.running || !owner.paired {
-            true => Obstacle::Busy(busy(Some(&owner))),
-            false => Obstacle::Idle(index, busy(Some(&owner))),
+        Ok(owner.map(|owner| match owner.has_carrier || !owner.is_paired {
+            true => ConflictingRoute::Busy(busy(Some(&owner))),
+            false => ConflictingRoute::Idle(index, busy(Some(&owner))),
         }))
     }
 
     fn remove(&mut self, destination: Cidr, interface: u32) -> Result<(), NetlinkError> {
         let step = format!("delete the host route to {destination} through interface number {interface}");
-        match self.host.ask(route::delete(step, destination, interface)) {
+        match self.host.exchange_one(route::delete(step, destination, interface)) {
             // The route disappeared meanwhile.
             Err(error) if matches!(error.errno(), Some(Errno::ESRCH | Errno::ENODEV)) => Ok(()),
             answer => answer.map(drop),
@@ -187,7 +187,7 @@ fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link) -> BusyRoute {
     }
 }
 
-fn exists(error: &NetlinkError) -> bool {
+fn is_existing_route(error: &NetlinkError) -> bool {
     error.errno() == Some(Errno::EEXIST)
 }
 

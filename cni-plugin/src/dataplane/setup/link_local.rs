@@ -11,35 +11,35 @@ use crate::dataplane::netlink::{KernelAddress, Link, NetlinkSocket};
 use crate::dataplane::{DataplaneError, EndpointPlan, MacAddr};
 
 /// Maximum time for the kernel to generate the address. The kernel takes about 2 ms; upstream waits half a second.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The address of a host end that the kernel has not generated yet.
-pub(super) struct AwaitedLinkLocal {
+pub(super) struct PendingLinkLocal {
     events: NetlinkSocket,
     /// A separate socket: a dump on the socket for events would discard events that arrive meanwhile.
     reader: NetlinkSocket,
     link: Link,
 }
 
-impl AwaitedLinkLocal {
+impl PendingLinkLocal {
     /// Prepares to wait for the address. Returns `None` if the address can be computed, or if the pod has no
     /// IPv6 and needs none. Must be called before the host end goes up, so that no event is missed.
-    pub(super) fn of(plan: &EndpointPlan, link: &Link, host_mac: MacAddr) -> Result<Option<Self>, DataplaneError> {
+    pub(super) fn prepare(plan: &EndpointPlan, link: &Link, host_mac: MacAddr) -> Result<Option<Self>, DataplaneError> {
         let is_computable = host_mac == MacAddr::HOST_SIDE && link.addr_gen_mode == Some(In6AddrGenMode::Eui64);
-        if is_computable || !plan.has(IpVersion::V6) {
+        if is_computable || !plan.has_family(IpVersion::V6) {
             return Ok(None);
         }
         if link.addr_gen_mode == Some(In6AddrGenMode::None) {
-            let hint = "net.ipv6.conf.default.addr_gen_mode is 1, which makes none; set it to 0";
+            let hint = "net.ipv6.conf.default.addr_gen_mode is 1, which disables these addresses; set the sysctl to 0";
             return Err(DataplaneError::NoLinkLocal { ifname: link.name.clone(), waited: Duration::ZERO, hint });
         }
         let events = NetlinkSocket::open_for_events(IPV6_ADDRESS_EVENTS)?;
-        Ok(Some(AwaitedLinkLocal { events, reader: NetlinkSocket::open()?, link: link.clone() }))
+        Ok(Some(PendingLinkLocal { events, reader: NetlinkSocket::open()?, link: link.clone() }))
     }
 
     /// Waits for the address. Both ends must be up.
     pub(super) fn wait(self) -> Result<Ipv6Addr, DataplaneError> {
-        let AwaitedLinkLocal { mut events, mut reader, link } = self;
+        let PendingLinkLocal { mut events, mut reader, link } = self;
         let of_link = |found: KernelAddress| match found.ip {
             IpAddr::V6(ip) if found.interface == link.index && ip.is_unicast_link_local() => Some(ip),
             _ => None,
@@ -49,11 +49,11 @@ impl AwaitedLinkLocal {
         }
         let step = format!("wait for the link-local address of interface {}", link.name);
         let event = |object| KernelAddress::from_object(object).and_then(of_link);
-        let found = events.wait_for(&step, Instant::now() + PATIENCE, event)?;
+        let found = events.wait_for(&step, Instant::now() + TIMEOUT, event)?;
         found.ok_or_else(|| DataplaneError::NoLinkLocal {
             ifname: link.name.clone(),
-            waited: PATIENCE,
-            hint: "is net.ipv6.conf.default.addr_gen_mode or stable_secret set?",
+            waited: TIMEOUT,
+            hint: "check the sysctls net.ipv6.conf.default.addr_gen_mode and stable_secret",
         })
     }
 }

@@ -16,14 +16,14 @@ use libcalico::names::InterfaceAlias;
 use netconf::conf::DeviceType;
 
 use super::netlink::{Link, NetlinkSocket, Request, address, link, route};
-use super::plan::{End, Gateway, HOST_LINK_LOCAL, Route};
+use super::plan::{Gateway, HOST_LINK_LOCAL, InterfaceEnd, Route};
 use super::{DataplaneError, EndpointPlan, MacAddr, NetlinkError, NetnsFd, interfaces_lock, sysctl};
-use create::Pair;
-use link_local::AwaitedLinkLocal;
+use create::NewPair;
+use link_local::PendingLinkLocal;
 
 /// The network of an endpoint as [`setup`] created it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attached {
+pub struct InterfacePair {
     /// The interface in the host's namespace.
     pub host_ifname: String,
     /// Its index. No other interface of the namespace ever gets the same index.
@@ -50,13 +50,13 @@ pub struct Stage {
 }
 
 /// Creates the network of an endpoint. On failure it deletes the new pair, unless the error is
-/// [`DataplaneError::LeftBehind`] or the kernel does not return the new pair. The error names the step.
+/// [`DataplaneError::PairNotDeleted`] or the kernel does not return the new pair. The error names the step.
 ///
 /// Replaces a host interface with the plan's name that an earlier sandbox of the pod left. Fails without any change if
 /// another interface has that name, or if an interface with the plan's container name does not belong to that pair.
-pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attached, DataplaneError> {
+pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<InterfacePair, DataplaneError> {
     plan.validate()?;
-    let mut stages = Stages { list: Vec::with_capacity(4), since: Instant::now() };
+    let mut stages = StageTimer { list: Vec::with_capacity(4), since: Instant::now() };
     let mut host = NetlinkSocket::open()?;
     let mut lock = interfaces_lock::share();
     let pair = create::create(&mut host, plan, netns, &mut lock)?;
@@ -64,7 +64,7 @@ pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attached, Dataplane
     configure(&mut host, plan, netns, &pair, lock, stages).map_err(|error| {
         // The settings written to the pod's namespace remain, because the namespace belongs to the pod.
         let deleted = link::delete(&mut host, &pair.host);
-        after_undo(&pair.host.name, error, deleted)
+        after_rollback(&pair.host.name, error, deleted)
     })
 }
 
@@ -72,10 +72,10 @@ fn configure(
     host: &mut NetlinkSocket,
     plan: &EndpointPlan,
     netns: &NetnsFd,
-    pair: &Pair,
+    pair: &NewPair,
     lock: Option<HostLock>,
-    mut stages: Stages,
-) -> Result<Attached, DataplaneError> {
+    mut stages: StageTimer,
+) -> Result<InterfacePair, DataplaneError> {
     let (host_end, container_end) = (plan.host_end(), plan.container_end());
     let host_mac = create::ensure_host_mac(host, &pair.host)?;
     for setting in &host_end.sysctls {
@@ -83,7 +83,7 @@ fn configure(
     }
     stages.end("host_sysctls");
 
-    let link_local = AwaitedLinkLocal::of(plan, &pair.host, host_mac)?;
+    let link_local = PendingLinkLocal::prepare(plan, &pair.host, host_mac)?;
     host_routes::bring_up_with_routes(host, pair, &host_end, plan)?;
     // From now on the alias shows the owner of the pair.
     drop(lock);
@@ -91,7 +91,7 @@ fn configure(
 
     let container = netns.run_in(|| configure_container(&container_end, pair, link_local))?;
     stages.end("pod");
-    Ok(Attached {
+    Ok(InterfacePair {
         host_ifname: plan.host_ifname.clone(),
         host_index: pair.host.index,
         host_mac,
@@ -104,7 +104,11 @@ fn configure(
 
 /// Configures the pod's end: the kernel settings, then link, routes and addresses in one send. Runs inside the pod's
 /// namespace.
-fn configure_container(end: &End, pair: &Pair, link_local: Option<AwaitedLinkLocal>) -> Result<Link, DataplaneError> {
+fn configure_container(
+    end: &InterfaceEnd,
+    pair: &NewPair,
+    link_local: Option<PendingLinkLocal>,
+) -> Result<Link, DataplaneError> {
     let mut socket = NetlinkSocket::open()?;
     for setting in &end.sysctls {
         sysctl::apply(setting)?;
@@ -112,10 +116,10 @@ fn configure_container(end: &End, pair: &Pair, link_local: Option<AwaitedLinkLoc
     let link = pair.container(&mut socket, &end.ifname)?;
     let gateway = match link_local {
         None => HOST_LINK_LOCAL,
-        Some(awaited) => {
+        Some(pending) => {
             // The kernel generates the address once both ends are up.
-            socket.ask(link::set_up(&link))?;
-            awaited.wait()?
+            socket.exchange_one(link::set_up(&link))?;
+            pending.wait()?
         }
     };
     let mut requests = vec![link::get(&link.name), link::set_up(&link)];
@@ -138,10 +142,12 @@ fn add_route(route: &Route, link: &Link, link_local: Ipv6Addr) -> Request {
 
 /// Returns the error of a failed setup after the attempt to delete its pair. A pair that still exists answers for its
 /// addresses, so the error has to state it.
-fn after_undo(ifname: &str, error: DataplaneError, deleted: Result<(), NetlinkError>) -> DataplaneError {
-    match link::gone_is_fine(deleted) {
+fn after_rollback(ifname: &str, error: DataplaneError, deleted: Result<(), NetlinkError>) -> DataplaneError {
+    match link::ignore_missing(deleted) {
         Ok(()) => error,
-        Err(left) => DataplaneError::LeftBehind { ifname: ifname.to_owned(), failure: Box::new(error), left },
+        Err(deletion) => {
+            DataplaneError::PairNotDeleted { ifname: ifname.to_owned(), failure: Box::new(error), deletion }
+        }
     }
 }
 
@@ -151,19 +157,19 @@ pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneEr
     let mut host = NetlinkSocket::open()?;
     let Some(link) = link::find_by_index(&mut host, host_index)? else { return Ok(()) };
     if link.alias.as_ref() != Some(alias) {
-        tracing::warn!(interface = link.name, "interface left alone: its alias is not that of this ADD");
+        tracing::warn!(interface = link.name, "keeping the interface: the alias is not that of this ADD");
         return Ok(());
     }
     Ok(link::delete(&mut host, &link)?)
 }
 
 /// A stopwatch that records the duration of each stage.
-struct Stages {
+struct StageTimer {
     list: Vec<Stage>,
     since: Instant,
 }
 
-impl Stages {
+impl StageTimer {
     fn end(&mut self, name: &'static str) {
         let now = Instant::now();
         self.list.push(Stage { name, took: now - self.since });
@@ -177,18 +183,18 @@ mod tests {
 
     use super::*;
 
-    fn undone(errno: Option<Errno>) -> DataplaneError {
+    fn rolled_back(errno: Option<Errno>) -> DataplaneError {
         let refused = |errno| NetlinkError::Refused { step: "delete interface cali1".into(), errno, detail: None };
         let failure = DataplaneError::NoMac("eth0".into());
-        after_undo("cali1", failure, errno.map_or(Ok(()), |errno| Err(refused(errno))))
+        after_rollback("cali1", failure, errno.map_or(Ok(()), |errno| Err(refused(errno))))
     }
 
     #[test]
     fn failed_setup_reports_a_pair_that_cannot_be_deleted() {
-        let left = undone(Some(Errno::EBUSY));
-        assert!(matches!(left, DataplaneError::LeftBehind { .. }), "{left:?}");
+        let error = rolled_back(Some(Errno::EBUSY));
+        assert!(matches!(error, DataplaneError::PairNotDeleted { .. }), "{error:?}");
         assert_eq!(
-            left.to_string(),
+            error.to_string(),
             "interface eth0 in the pod has no MAC address; interface cali1 could not be removed: delete interface \
              cali1: Device or resource busy"
         );
@@ -196,8 +202,8 @@ mod tests {
 
     #[test]
     fn failed_setup_with_a_removed_pair_returns_the_original_error() {
-        for gone in [None, Some(Errno::ENODEV)] {
-            assert!(matches!(undone(gone), DataplaneError::NoMac(_)), "{gone:?}");
+        for errno in [None, Some(Errno::ENODEV)] {
+            assert!(matches!(rolled_back(errno), DataplaneError::NoMac(_)), "{errno:?}");
         }
     }
 }

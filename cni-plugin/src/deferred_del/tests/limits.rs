@@ -19,7 +19,7 @@ fn pending_del(cx: &Context, container: &str, endpoint: &str) -> PendingDel {
 }
 
 /// Records `count` deferred DELs, which `name` creates from their numbers.
-fn note(cx: &Context, count: usize, name: impl Fn(usize) -> PendingDel) {
+fn record_all(cx: &Context, count: usize, name: impl Fn(usize) -> PendingDel) {
     (0..count).for_each(|number| cx.journal.record(&name(number)).unwrap());
 }
 
@@ -37,12 +37,14 @@ async fn add_replays_all_deferred_dels_of_its_pod_or_requested_address() {
     for args in ["K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web", "IP=10.65.0.9"] {
         let files = tempfile::tempdir().unwrap();
         let cx = context_of_add(files.path(), args);
-        note(&cx, 3, |number| pending_del(&cx, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0")));
-        note(&cx, 6, |number| match args.strip_prefix("IP=") {
+        record_all(&cx, 3, |number| {
+            pending_del(&cx, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0"))
+        });
+        record_all(&cx, 6, |number| match args.strip_prefix("IP=") {
             None => pending_del(&cx, &format!("own{number}"), "node1-k8s-web-eth0"),
             Some(ip) => PendingDel {
                 addresses: vec!["10.65.0.7".parse().unwrap(), ip.parse().unwrap()],
-                ..pending_del(&cx, &format!("asked{number}"), &format!("node1-k8s-asked{number}-eth0"))
+                ..pending_del(&cx, &format!("requested{number}"), &format!("node1-k8s-requested{number}-eth0"))
             },
         });
         replay_before_add(&cx).await.unwrap();
@@ -75,7 +77,7 @@ fn slowly_without_pods(request: &str) -> Option<Reply> {
 }
 
 /// Returns the other pods that the server received requests for, each once.
-fn asked(server: &ApiServer) -> Vec<String> {
+fn requested_pods(server: &ApiServer) -> Vec<String> {
     let requests = server.requests();
     let pods = requests.iter().filter_map(|request| request.strip_prefix("GET /api/v1/namespaces/shop/pods/other"));
     let mut pods: Vec<_> = pods.map(|number| format!("other{number}")).collect();
@@ -91,14 +93,14 @@ async fn add_starts_no_unrelated_replay_after_a_second() {
     let server = ApiServer::start(slowly_without_pods).await;
     let cx = context("ADD", &server, files.path());
     let other = |number| pending_del(&cx, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0"));
-    note(&cx, 2, other);
+    record_all(&cx, 2, other);
     replay_before_add(&cx).await.unwrap();
-    let (tried, stay) = (asked(&server), remaining(&cx));
-    assert_eq!((tried.len(), stay.len()), (1, 1), "{tried:?} {stay:?}");
-    assert_ne!(tried, stay);
+    let (replayed, stay) = (requested_pods(&server), remaining(&cx));
+    assert_eq!((replayed.len(), stay.len()), (1, 1), "{replayed:?} {stay:?}");
+    assert_ne!(replayed, stay);
 
-    note(&cx, 3, |number| pending_del(&cx, &format!("own{number}"), "node1-k8s-web-eth0"));
+    record_all(&cx, 3, |number| pending_del(&cx, &format!("own{number}"), "node1-k8s-web-eth0"));
     replay_before_add(&cx).await.unwrap();
-    assert_eq!((remaining(&cx), asked(&server)), (stay, tried));
+    assert_eq!((remaining(&cx), requested_pods(&server)), (stay, replayed));
     drop(clock);
 }

@@ -37,7 +37,7 @@ fn objects<'c>(cluster: &'c Cluster<'_>) -> &'c Objects {
 
 /// Runs DEL without definitions, restores definitions and objects as from a backup, and expects the deferred DEL to be
 /// replayed.
-fn pays_when_the_definitions_are_back(group: ApiGroup) {
+fn replays_once_the_definitions_exist(group: ApiGroup) {
     on_group(group, |faulty, control_plane| {
         let (pod, api) = (faulty.pod(), &control_plane.servers.api);
         faulty.run("ADD", &pod);
@@ -48,8 +48,8 @@ fn pays_when_the_definitions_are_back(group: ApiGroup) {
         assert_eq!(faulty.call("DEL", &pod).run().unwrap().success(), "");
         assert_eq!(kernel::host().unwrap()["links"], json!({}));
         let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
-        let debt: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
-        assert!(debt["reason"].as_str().unwrap().contains("ClusterInformation(default)"), "{debt}");
+        let pending_del: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
+        assert!(pending_del["reason"].as_str().unwrap().contains("ClusterInformation(default)"), "{pending_del}");
         // The deferred DEL cannot be replayed yet and remains in the journal.
         faulty.call("STATUS", &pod).run().unwrap().error();
         assert_eq!(entries().len(), 1);
@@ -66,12 +66,12 @@ fn pays_when_the_definitions_are_back(group: ApiGroup) {
 
 #[test]
 fn del_deferred_without_v1_definitions_is_replayed_once_they_exist() {
-    pays_when_the_definitions_are_back(ApiGroup::CrdV1);
+    replays_once_the_definitions_exist(ApiGroup::CrdV1);
 }
 
 #[test]
 fn del_deferred_without_v3_definitions_is_replayed_once_they_exist() {
-    pays_when_the_definitions_are_back(ApiGroup::V3);
+    replays_once_the_definitions_exist(ApiGroup::V3);
 }
 
 /// ADD fails with an unknown group, because it could write into another group than the other nodes do. DEL uses the

@@ -6,31 +6,40 @@ use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 
 use super::netlink::{Link, NetlinkSocket, link, route};
-use super::ownership::{OtherEnd, reason_to_stay};
-use super::{Before, DataplaneError, Holder, NetlinkError, NetnsFd, Reason, Wanted};
+use super::ownership::{PeerLocation, conflict_reason};
+use super::{
+    ConflictReason, ConflictingInterface, DataplaneError, DesiredInterface, NetlinkError, NetnsFd, PriorInterface,
+};
 
 /// The host interface with the name of the one that an ADD is about to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Occupant {
+pub enum ExistingInterface {
     /// There is no such interface, or the ADD may replace it.
-    Free(Before),
+    Replaceable(PriorInterface),
     /// The interface prevents the ADD from creating its own.
-    Holder(Holder),
+    Conflicting(ConflictingInterface),
 }
 
 /// Returns the host interface with the name of an ADD's own. In the ordinary case there is none, and the function opens
 /// no netlink socket.
-pub fn occupant(wanted: &Wanted<'_>, netns: &NetnsFd) -> Result<Occupant, DataplaneError> {
-    if if_nametoindex(wanted.host_ifname) == Err(Errno::ENODEV) {
-        return Ok(Occupant::Free(Before::Nothing));
+pub fn existing_interface(
+    desired: &DesiredInterface<'_>,
+    netns: &NetnsFd,
+) -> Result<ExistingInterface, DataplaneError> {
+    if if_nametoindex(desired.host_ifname) == Err(Errno::ENODEV) {
+        return Ok(ExistingInterface::Replaceable(PriorInterface::Missing));
     }
     let mut host = NetlinkSocket::open()?;
-    match replaceable(&mut host, wanted, netns) {
-        Ok(None) => Ok(Occupant::Free(Before::Nothing)),
-        Ok(Some(found)) => Ok(Occupant::Free(Before::Interface { index: found.index, is_proven: false })),
-        Err(DataplaneError::HostInterfaceTaken(holder)) => Ok(Occupant::Holder(*holder)),
+    match replaceable(&mut host, desired, netns) {
+        Ok(None) => Ok(ExistingInterface::Replaceable(PriorInterface::Missing)),
+        Ok(Some(found)) => {
+            Ok(ExistingInterface::Replaceable(PriorInterface::Present { index: found.index, is_proven: false }))
+        }
+        Err(DataplaneError::HostInterfaceConflict(conflicting)) => Ok(ExistingInterface::Conflicting(*conflicting)),
         // This error concerns the pod's end, not the host's. The ADD reports it when it creates the pair.
-        Err(DataplaneError::ContainerInterfaceExists { .. }) => Ok(Occupant::Free(Before::Nothing)),
+        Err(DataplaneError::ContainerInterfaceExists { .. }) => {
+            Ok(ExistingInterface::Replaceable(PriorInterface::Missing))
+        }
         Err(error) => Err(error),
     }
 }
@@ -49,48 +58,51 @@ pub fn is_absent(host_ifname: &str, container_ifname: &str, netns: &NetnsFd) -> 
 /// may not replace any other interface, so it cannot succeed then, and nothing may be deleted for it (CNI-258).
 pub(super) fn replaceable(
     host: &mut NetlinkSocket,
-    wanted: &Wanted<'_>,
+    desired: &DesiredInterface<'_>,
     netns: &NetnsFd,
 ) -> Result<Option<Link>, DataplaneError> {
-    let found = link::find(host, wanted.host_ifname)?;
-    let peer_index = found.as_ref().and_then(|found| found.peer_index);
+    let host_end = link::find(host, desired.host_ifname)?;
+    let peer_index = host_end.as_ref().and_then(|host_end| host_end.peer_index);
     // The interface with the name CNI_IFNAME, and the one whose index the host end reports as its other end.
-    let (inside, peer) = netns.run_in(|| {
+    let (container_end, peer) = netns.run_in(|| {
         let mut socket = NetlinkSocket::open()?;
-        let inside = link::find(&mut socket, wanted.container_ifname)?;
+        let container_end = link::find(&mut socket, desired.container_ifname)?;
         let peer = peer_index.map(|index| link::find_by_index(&mut socket, index)).transpose()?.flatten();
-        Ok::<_, DataplaneError>((inside, peer))
+        Ok::<_, DataplaneError>((container_end, peer))
     })?;
-    let netns_id = link::nsid_of(host, netns)?;
-    let is_asked = |found: &Link| inside.as_ref().is_some_and(|inside| found.is_peer_of(inside, netns_id));
-    let other_end = |found: &Link| match &peer {
-        _ if is_asked(found) => OtherEnd::Asked,
-        Some(peer) if found.is_peer_of(peer, netns_id) => OtherEnd::Named(peer.name.clone()),
-        _ => OtherEnd::Elsewhere,
+    let netns_id = link::netns_id_of(host, netns)?;
+    let has_requested_peer =
+        |found: &Link| container_end.as_ref().is_some_and(|container_end| found.is_peer_of(container_end, netns_id));
+    let peer_location = |found: &Link| match &peer {
+        _ if has_requested_peer(found) => PeerLocation::RequestedName,
+        Some(peer) if found.is_peer_of(peer, netns_id) => PeerLocation::OtherName(peer.name.clone()),
+        _ => PeerLocation::Elsewhere,
     };
     // The pod has an interface of Calico with another name. That is the reason to report, whatever interface is named
     // CNI_IFNAME.
-    let is_named = |found: &Link| matches!(other_end(found), OtherEnd::Named(_));
-    if inside.is_some() && !found.as_ref().is_some_and(|found| is_asked(found) || is_named(found)) {
+    let is_named = |found: &Link| matches!(peer_location(found), PeerLocation::OtherName(_));
+    if container_end.is_some() && !host_end.as_ref().is_some_and(|found| has_requested_peer(found) || is_named(found)) {
         return Err(DataplaneError::ContainerInterfaceExists {
-            ifname: wanted.container_ifname.to_owned(),
+            ifname: desired.container_ifname.to_owned(),
             netns: netns.path().to_owned(),
         });
     }
-    let Some(found) = found else { return Ok(None) };
-    match reason_to_stay(&found, other_end(&found), wanted) {
+    let Some(found) = host_end else { return Ok(None) };
+    match conflict_reason(&found, peer_location(&found), desired) {
         None => Ok(Some(found)),
-        Some(reason) => Err(DataplaneError::HostInterfaceTaken(Box::new(Holder::of(host, found, reason)?))),
+        Some(reason) => {
+            Err(DataplaneError::HostInterfaceConflict(Box::new(ConflictingInterface::new(host, found, reason)?)))
+        }
     }
 }
 
-impl Holder {
+impl ConflictingInterface {
     /// Returns the description of an interface that stays for this reason.
-    pub(super) fn of(host: &mut NetlinkSocket, found: Link, reason: Reason) -> Result<Self, NetlinkError> {
-        Ok(Holder {
+    pub(super) fn new(host: &mut NetlinkSocket, found: Link, reason: ConflictReason) -> Result<Self, NetlinkError> {
+        Ok(ConflictingInterface {
             index: found.index,
             container: found.alias.as_ref().map(|alias| alias.container().to_owned()),
-            addresses: addresses_behind(host, &found)?,
+            addresses: routed_addresses(host, &found)?,
             ifname: found.name,
             reason,
         })
@@ -98,7 +110,7 @@ impl Holder {
 }
 
 /// Returns the single addresses to which the host has routes through `link`.
-fn addresses_behind(host: &mut NetlinkSocket, link: &Link) -> Result<Vec<IpAddr>, NetlinkError> {
+fn routed_addresses(host: &mut NetlinkSocket, link: &Link) -> Result<Vec<IpAddr>, NetlinkError> {
     let destinations = route::list_both(host, Some(link.index))?.into_iter().map(|route| route.destination);
     Ok(destinations.filter(|destination| destination.size() == 1).map(|destination| destination.network()).collect())
 }

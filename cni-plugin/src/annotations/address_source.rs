@@ -1,4 +1,4 @@
-//! [`Addresses`]: the source of a pod's addresses.
+//! [`AddressSource`]: the source of a pod's addresses.
 
 use std::net::IpAddr;
 
@@ -6,14 +6,14 @@ use libcalico::kubernetes::{Pod, texts_of};
 use libcalico::net::IpVersion;
 use netconf::{CniError, Code, NetConf};
 
-use super::{KUBERNETES, ensure_enabled, invalid};
+use super::{KUBERNETES_POLICY, ensure_enabled, invalid};
 
 const IP_ADDRS: &str = "cni.projectcalico.org/ipAddrs";
 const IP_ADDRS_NO_IPAM: &str = "cni.projectcalico.org/ipAddrsNoIpam";
 
 /// The source of a pod's addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Addresses {
+pub enum AddressSource {
     /// IPAM chooses the addresses.
     #[default]
     Allocated,
@@ -23,23 +23,23 @@ pub enum Addresses {
     Fixed(Vec<IpAddr>),
 }
 
-impl Addresses {
+impl AddressSource {
     /// Returns the source that the pod's annotations select. Fails if the configuration does not permit them.
-    pub(super) fn of(pod: &Pod, conf: &NetConf) -> Result<Self, CniError> {
-        let text_of = |key| pod.metadata.annotations.get(key).filter(|text| !text.is_empty());
-        match (text_of(IP_ADDRS), text_of(IP_ADDRS_NO_IPAM)) {
-            (None, None) => Ok(Addresses::Allocated),
+    pub(super) fn of_pod(pod: &Pod, conf: &NetConf) -> Result<Self, CniError> {
+        let annotation = |key| pod.metadata.annotations.get(key).filter(|text| !text.is_empty());
+        match (annotation(IP_ADDRS), annotation(IP_ADDRS_NO_IPAM)) {
+            (None, None) => Ok(AddressSource::Allocated),
             (Some(_), Some(_)) => Err(invalid(
                 "can't have both annotations: 'ipAddrs' and 'ipAddrsNoIpam' in use at the same time".into(),
             )),
             (Some(text), None) => {
                 ensure_calico_ipam(conf, "ipAddrs")?;
-                parsed(pod, IP_ADDRS, text).map(Addresses::Requested)
+                parse_addresses(pod, IP_ADDRS, text).map(AddressSource::Requested)
             }
             (None, Some(text)) => {
                 ensure_calico_ipam(conf, "ipAddrsNoIpam")?;
                 ensure_enabled(conf.feature_control.ip_addrs_no_ipam, "ip_addrs_no_ipam", IP_ADDRS_NO_IPAM)?;
-                parsed(pod, IP_ADDRS_NO_IPAM, text).map(Addresses::Fixed)
+                parse_addresses(pod, IP_ADDRS_NO_IPAM, text).map(AddressSource::Fixed)
             }
         }
     }
@@ -47,8 +47,8 @@ impl Addresses {
 
 /// Returns true if IPAM has no record of a pod's addresses. CHECK uses this function: it does not validate the
 /// annotations again, because the ADD did.
-pub fn are_fixed(pod: &Pod, conf: &NetConf) -> bool {
-    conf.policy.policy_type == KUBERNETES
+pub fn has_fixed_addresses(pod: &Pod, conf: &NetConf) -> bool {
+    conf.policy.policy_type == KUBERNETES_POLICY
         && conf.feature_control.ip_addrs_no_ipam
         && pod.metadata.annotations.get(IP_ADDRS_NO_IPAM).is_some_and(|text| !text.is_empty())
 }
@@ -59,13 +59,13 @@ fn ensure_calico_ipam(conf: &NetConf, annotation: &str) -> Result<(), CniError> 
     }
     let ipam = &conf.ipam.ipam_type;
     Err(invalid(format!("{annotation} is not compatible with configured IPAM: {ipam}"))
-        .with_details("$.ipam.type: only calico-ipam gives pods the addresses that they ask for"))
+        .with_details("$.ipam.type: only calico-ipam assigns the addresses that a pod requests"))
 }
 
-fn parsed(pod: &Pod, key: &'static str, text: &str) -> Result<Vec<IpAddr>, CniError> {
+fn parse_addresses(pod: &Pod, key: &'static str, text: &str) -> Result<Vec<IpAddr>, CniError> {
     let texts = texts_of(&pod.metadata.annotations, key).map_err(|problem| {
         CniError::new(Code::DECODE, format!("failed to parse IPs {text} for annotation \"{key}\": {problem}"))
-            .with_details("a JSON list of at most one address of each family, such as [\"10.65.3.3\"]")
+            .with_details("use a JSON list of at most one address of each family, such as [\"10.65.3.3\"]")
     })?;
     if texts.is_empty() {
         return Err(invalid(format!("annotation \"{key}\" specified but empty")));
@@ -74,7 +74,7 @@ fn parsed(pod: &Pod, key: &'static str, text: &str) -> Result<Vec<IpAddr>, CniEr
     for text in texts {
         let address: IpAddr = text.parse().map_err(|_| {
             invalid(format!("invalid IP format: {text}"))
-                .with_details(format!("annotation {key}: an address without a prefix length is wanted"))
+                .with_details(format!("annotation {key}: use an address without a prefix length"))
         })?;
         let address = address.to_canonical();
         let version = IpVersion::of(address);

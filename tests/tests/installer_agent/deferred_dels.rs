@@ -34,12 +34,12 @@ fn agent_replays_deferred_dels_once_the_datastore_is_ready() {
         let add = plugins.verb("calico-ipam", "ADD", CONTAINER, std::path::Path::new("/none"), &conf);
         add.run().unwrap().success();
         let handle = format!("k8s-pod-network.{CONTAINER}");
-        let debt = json!({
+        let pending_del = json!({
             "network": "k8s-pod-network", "container_id": CONTAINER, "ifname": "eth0", "node": "node1",
             "datastore": "kubernetes /etc/cni/net.d/calico-kubeconfig",
             "endpoint": ["default", "node1-k8s-gone-eth0"], "handles": [handle],
         });
-        let entry = pod.container.file("var/lib/calico/cni-journal/owed.json", debt.to_string()).unwrap();
+        let entry = pod.container.file("var/lib/calico/cni-journal/deferred.json", pending_del.to_string()).unwrap();
         assert!(pod.container.path(integration_tests::installation::NET).join(CONF).exists());
 
         let set_ready = |ready: bool| {

@@ -10,16 +10,16 @@ use libcalico::store::{Answers, GetTicket, ReadBatch, StoreError};
 use netconf::{Call, CniError, Code, Command};
 
 use crate::cni_error::store_error;
-use crate::ipam::pod_cidr::{self, Subnets};
-use crate::pod::{Described, no_such_namespace};
+use crate::ipam::pod_cidr::{self, PodCidrSubnets};
+use crate::pod::{PodWithNamespace, no_such_namespace};
 
 /// The objects that a call needs.
 #[derive(Debug, Clone, Copy, Default)]
-struct Questions {
+struct PodQueries {
     /// Whether to read the pod and its namespace, which configure the network of the pod.
-    description: bool,
+    pod_and_namespace: bool,
     /// Whether to read the namespace for its labels, which the namespace selectors of pools match.
-    labels: bool,
+    namespace_labels: bool,
     /// Whether to read the pod because it may belong to a KubeVirt VMI.
     vmi: bool,
     /// Whether to read the node.
@@ -28,97 +28,97 @@ struct Questions {
 
 /// The pending reads of a call.
 #[derive(Debug, Default)]
-pub struct Tickets {
+pub struct PendingPodLookup {
     pod: Option<GetTicket<Pod>>,
     namespace: Option<GetTicket<Namespace>>,
     node: Option<GetTicket<Node>>,
-    questions: Questions,
+    queries: PodQueries,
 }
 
 /// The objects read. A field is `None` if the call does not need it.
 #[derive(Debug, Default)]
-pub struct Facts {
+pub struct PodLookup {
     /// The pod and its namespace.
-    pub described: Option<Described>,
+    pub pod: Option<PodWithNamespace>,
     /// The labels of the pod's namespace.
-    pub labels: Option<Labels>,
+    pub namespace_labels: Option<Labels>,
     /// The values for the placeholders `usePodCidr` and `usePodCidrIPv6`.
-    pub subnets: Option<Subnets>,
+    pub subnets: Option<PodCidrSubnets>,
     /// The pod, if it may belong to a KubeVirt VMI.
-    pub machine_pod: Option<Pod>,
+    pub vmi_pod: Option<Pod>,
 }
 
 /// A failure to read the objects.
 #[derive(Debug)]
-pub enum FactsError {
+pub enum PodLookupError {
     /// The API did not return the objects for this pod.
-    Unanswered {
+    ReadFailed {
         /// Namespace and name.
         pod: String,
         /// The cause.
         cause: StoreError,
     },
     /// The API returned the objects, but an ADD cannot continue with them.
-    Refused(CniError),
+    Rejected(CniError),
 }
 
-impl FactsError {
+impl PodLookupError {
     /// Returns true if the same reads may succeed later; see [`StoreError::is_postponable`].
     pub fn is_postponable(&self) -> bool {
-        matches!(self, FactsError::Unanswered { cause, .. } if cause.is_postponable())
+        matches!(self, PodLookupError::ReadFailed { cause, .. } if cause.is_postponable())
     }
 }
 
-impl From<FactsError> for CniError {
-    fn from(error: FactsError) -> Self {
+impl From<PodLookupError> for CniError {
+    fn from(error: PodLookupError) -> Self {
         match error {
-            FactsError::Unanswered { pod, cause } => {
-                store_error(&format!("ask the Kubernetes API about pod {pod}"), &cause)
+            PodLookupError::ReadFailed { pod, cause } => {
+                store_error(&format!("read from the Kubernetes API for pod {pod}"), &cause)
             }
-            FactsError::Refused(told) => told,
+            PodLookupError::Rejected(error) => error,
         }
     }
 }
 
-impl From<CniError> for FactsError {
+impl From<CniError> for PodLookupError {
     fn from(error: CniError) -> Self {
-        FactsError::Refused(error)
+        PodLookupError::Rejected(error)
     }
 }
 
 /// Returns the access to the Kubernetes API that a call needs.
-pub fn api_of(call: &Call, datastore: &DatastoreConfig) -> Result<KubernetesApi, CniError> {
-    KubernetesApi::for_call(&call.conf, datastore, Questions::of(call, datastore).is_any())
+pub fn open_api(call: &Call, datastore: &DatastoreConfig) -> Result<KubernetesApi, CniError> {
+    KubernetesApi::for_call(&call.conf, datastore, PodQueries::for_call(call, datastore).is_any())
 }
 
-impl Questions {
-    fn of(call: &Call, datastore: &DatastoreConfig) -> Self {
+impl PodQueries {
+    fn for_call(call: &Call, datastore: &DatastoreConfig) -> Self {
         // An API server that is the datastore cannot store the endpoint of a missing pod.
         let is_datastore = matches!(datastore, DatastoreConfig::Kubernetes(_));
-        let description = call.args.pod().is_some() && (is_datastore || describes_pods(call));
-        let labels = call.conf.ipam.is_calico() && selects_by_namespace(call, datastore);
+        let pod_and_namespace = call.args.pod().is_some() && (is_datastore || has_kubernetes_policy(call));
+        let namespace_labels = call.conf.ipam.is_calico() && selects_by_namespace(call, datastore);
         let vmi = call.conf.ipam.is_calico() && may_have_vmi(call, datastore);
-        let node = call.args.pod().is_some() && pod_cidr::is_asked_for(&call.conf.ipam);
+        let node = call.args.pod().is_some() && pod_cidr::is_required(&call.conf.ipam);
         match call.command {
-            Command::Add => Questions { description, labels, vmi, node },
+            Command::Add => PodQueries { pod_and_namespace, namespace_labels, vmi, node },
             // A pod with the annotation `ipAddrsNoIpam` has addresses that IPAM does not record.
             Command::Check => {
-                let description = description && call.conf.feature_control.ip_addrs_no_ipam;
-                Questions { description, vmi, ..Questions::default() }
+                let pod_and_namespace = pod_and_namespace && call.conf.feature_control.ip_addrs_no_ipam;
+                PodQueries { pod_and_namespace, vmi, ..PodQueries::default() }
             }
-            Command::Del => Questions { vmi, ..Questions::default() },
-            Command::Status | Command::Gc | Command::Version => Questions::default(),
+            Command::Del => PodQueries { vmi, ..PodQueries::default() },
+            Command::Status | Command::Gc | Command::Version => PodQueries::default(),
         }
     }
 
     fn is_any(self) -> bool {
-        self.description || self.labels || self.vmi || self.node
+        self.pod_and_namespace || self.namespace_labels || self.vmi || self.node
     }
 }
 
-impl Tickets {
+impl PendingPodLookup {
     /// Adds the reads of a call on `node` to the batch of the datastore, or to the batch of the API beside it.
-    pub fn ask(
+    pub fn add_to_batch(
         api: &KubernetesApi,
         call: &Call,
         config: &DatastoreConfig,
@@ -129,69 +129,69 @@ impl Tickets {
         let batch = match api {
             KubernetesApi::Datastore => datastore,
             KubernetesApi::Beside(_) => beside,
-            KubernetesApi::Unused => return Tickets::default(),
+            KubernetesApi::Unused => return PendingPodLookup::default(),
         };
-        let Some(pod) = call.args.pod() else { return Tickets::default() };
-        let questions = Questions::of(call, config);
+        let Some(pod) = call.args.pod() else { return PendingPodLookup::default() };
+        let queries = PodQueries::for_call(call, config);
         let node = match call.conf.kubernetes.node_name.as_str() {
             "" => node,
             name => name,
         };
         let key = ObjectKey::namespaced(pod.namespace, pod.name);
-        Tickets {
-            pod: (questions.description || questions.vmi).then(|| batch.get(&key)),
-            namespace: (questions.description || questions.labels)
+        PendingPodLookup {
+            pod: (queries.pod_and_namespace || queries.vmi).then(|| batch.get(&key)),
+            namespace: (queries.pod_and_namespace || queries.namespace_labels)
                 .then(|| batch.get(&ObjectKey::global(pod.namespace))),
-            node: questions.node.then(|| batch.get(&ObjectKey::global(node))),
-            questions,
+            node: queries.node.then(|| batch.get(&ObjectKey::global(node))),
+            queries,
         }
     }
 
     /// Returns the objects in the answers. On ADD, the pod and the node must exist.
-    pub fn facts(&self, call: &Call, answers: Result<&Answers, StoreError>) -> Result<Facts, FactsError> {
-        let unreadable = |cause: StoreError| unanswered(call, cause);
-        let answers = answers.map_err(unreadable)?;
-        let mut facts = Facts::default();
-        let pod = self.pod.as_ref().map(|ticket| answers.get(ticket)).transpose().map_err(unreadable)?;
+    pub fn resolve(&self, call: &Call, answers: Result<&Answers, StoreError>) -> Result<PodLookup, PodLookupError> {
+        let read_error = |cause: StoreError| read_failed(call, cause);
+        let answers = answers.map_err(read_error)?;
+        let mut lookup = PodLookup::default();
+        let pod = self.pod.as_ref().map(|ticket| answers.get(ticket)).transpose().map_err(read_error)?;
         let pod = match pod {
             Some(None) if call.command == Command::Add => return Err(no_such_pod(call).into()),
-            found => found.flatten().map(|entry| entry.value),
+            pod => pod.flatten().map(|entry| entry.value),
         };
-        facts.machine_pod = pod.clone().filter(|_| self.questions.vmi);
-        let namespace = self.namespace.as_ref().map(|ticket| answers.get(ticket)).transpose().map_err(unreadable)?;
+        lookup.vmi_pod = pod.clone().filter(|_| self.queries.vmi);
+        let namespace = self.namespace.as_ref().map(|ticket| answers.get(ticket)).transpose().map_err(read_error)?;
         let namespace = namespace.flatten().map(|entry| entry.value);
-        if self.questions.labels {
+        if self.queries.namespace_labels {
             let name = call.args.pod().map(|pod| pod.namespace).unwrap_or_default();
-            let found = namespace.as_ref().ok_or_else(|| no_such_namespace(name))?;
-            facts.labels = Some(found.metadata.labels.clone());
+            let namespace = namespace.as_ref().ok_or_else(|| no_such_namespace(name))?;
+            lookup.namespace_labels = Some(namespace.metadata.labels.clone());
         }
-        if let Some(pod) = pod.filter(|_| self.questions.description) {
-            facts.described = Some(Described { pod, namespace: namespace.unwrap_or_default() });
+        if let Some(pod) = pod.filter(|_| self.queries.pod_and_namespace) {
+            lookup.pod = Some(PodWithNamespace { pod, namespace: namespace.unwrap_or_default() });
         }
         if let Some(ticket) = &self.node {
-            let node = answers.get(ticket).map_err(unreadable)?.ok_or_else(|| no_such_node(call))?;
-            let subnets = PodCidrs::of(&node.value).and_then(|cidrs| Subnets::of_node(&call.conf.ipam, &cidrs));
-            facts.subnets = Some(subnets.map_err(|error| no_pod_cidr(&error))?);
+            let node = answers.get(ticket).map_err(read_error)?.ok_or_else(|| no_such_node(call))?;
+            let subnets = PodCidrs::of(&node.value).and_then(|cidrs| PodCidrSubnets::of_node(&call.conf.ipam, &cidrs));
+            lookup.subnets = Some(subnets.map_err(|error| no_pod_cidr(&error))?);
         }
-        Ok(facts)
+        Ok(lookup)
     }
 }
 
 /// Returns true if the Kubernetes API configures the network of pods, whatever the datastore is.
-fn describes_pods(call: &Call) -> bool {
+fn has_kubernetes_policy(call: &Call) -> bool {
     call.conf.policy.policy_type == "k8s"
 }
 
-fn unanswered(call: &Call, cause: StoreError) -> FactsError {
+fn read_failed(call: &Call, cause: StoreError) -> PodLookupError {
     let pod = call.args.pod().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();
-    FactsError::Unanswered { pod, cause }
+    PodLookupError::ReadFailed { pod, cause }
 }
 
 /// Returns the error for a pod that was deleted while the runtime creates its network.
 fn no_such_pod(call: &Call) -> CniError {
     let (namespace, name) = call.args.pod().map(|pod| (pod.namespace, pod.name)).unwrap_or_default();
     CniError::new(Code::TRY_AGAIN, format!("pods \"{name}\" not found"))
-        .with_details(format!("namespace {namespace}: the pod was deleted, or K8S_POD_NAME in CNI_ARGS names another"))
+        .with_details(format!("namespace {namespace}: the pod was deleted, or K8S_POD_NAME in CNI_ARGS is wrong"))
 }
 
 fn no_such_node(call: &Call) -> CniError {
@@ -199,14 +199,15 @@ fn no_such_node(call: &Call) -> CniError {
         "" => String::new(),
         name => format!(" \"{name}\""),
     };
-    CniError::new(Code::TRY_AGAIN, format!("nodes{named} not found: its podCIDRs replace usePodCidr")).with_details(
-        "$.kubernetes.node_name names the node as Kubernetes knows it; without it, it is the plugin's own",
-    )
+    CniError::new(Code::TRY_AGAIN, format!("nodes{named} not found: usePodCidr needs the podCIDRs of the node"))
+        .with_details(
+            "set $.kubernetes.node_name to the name of the Kubernetes node; the default is the plugin's node name",
+        )
 }
 
 fn no_pod_cidr(error: &PodCidrError) -> CniError {
     CniError::new(Code::TRY_AGAIN, error.to_string()).with_details(
-        "usePodCidr needs spec.podCIDRs of the node; kube-controller-manager gives them with --allocate-node-cidrs",
+        "usePodCidr needs spec.podCIDRs of the node; run kube-controller-manager with --allocate-node-cidrs",
     )
 }
 
@@ -244,10 +245,11 @@ mod tests {
             ("ADD", "", false),
             ("DEL", r#","kubernetes":{"kubeconfig":"/k"}"#, false),
         ] {
-            let asked = Questions::of(&call(verb, &format!("{calico}{keys}")), &beside);
-            assert_eq!(asked.labels, expected, "{verb} {keys}");
-            let foreign = Questions::of(&call(verb, &format!(r#","ipam":{{"type":"host-local"}}{keys}"#)), &beside);
-            assert!(!foreign.labels, "{verb} {keys}");
+            let queries = PodQueries::for_call(&call(verb, &format!("{calico}{keys}")), &beside);
+            assert_eq!(queries.namespace_labels, expected, "{verb} {keys}");
+            let foreign =
+                PodQueries::for_call(&call(verb, &format!(r#","ipam":{{"type":"host-local"}}{keys}"#)), &beside);
+            assert!(!foreign.namespace_labels, "{verb} {keys}");
         }
     }
 }

@@ -79,7 +79,7 @@ async fn follow(
     let initialize = async || initialize(&calico, &elected).await;
     let unlocking = async {
         // Initializes first, because ClusterInformation itself may be missing.
-        if insist("initialise the datastore", &stop, initialize).await.is_some() {
+        if insist("initialize the datastore", &stop, initialize).await.is_some() {
             unlock(ready, unlocked, &stop, initialize).await;
         }
     };
@@ -104,16 +104,16 @@ async fn unlock<E: Display>(
             Some(false) => {
                 unlocked.send_replace(false);
                 tracing::warn!(
-                    "ClusterInformation({NAME}) is missing or says that the datastore is not ready: no controller \
-                     writes until spec.datastoreReady is true"
+                    "ClusterInformation({NAME}) is missing or its spec.datastoreReady is false: no controller writes \
+                     until it is true"
                 );
             }
             Some(true) => tokio::select! {
                 biased;
                 Ok(()) = changes.changed() => continue,
-                Some(()) = insist("initialise the datastore", stop, &initialize) => {
+                Some(()) = insist("initialize the datastore", stop, &initialize) => {
                     unlocked.send_replace(true);
-                    tracing::info!("ClusterInformation({NAME}) says that the datastore is ready");
+                    tracing::info!("the datastore is ready: spec.datastoreReady of ClusterInformation({NAME}) is true");
                 }
             },
         }

@@ -106,7 +106,7 @@ impl Servers {
             DatastoreConfig::Kubernetes(config) => {
                 let calico = datastore::Kubernetes::lasting(config);
                 let Some(group) =
-                    insist("ask which API group holds Calico's objects", stop, async || calico.group().await).await
+                    insist("discover the API group of Calico's objects", stop, async || calico.group().await).await
                 else {
                     return Ok(None);
                 };

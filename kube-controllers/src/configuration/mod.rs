@@ -69,13 +69,15 @@ impl Configuration {
             match &read {
                 Ok(_) => {}
                 Err(error @ StoreError::Corrupt { .. }) => {
-                    let reason = format!("no controller runs until it is corrected or deleted: {error}");
+                    let reason = format!("no controller runs until the object is corrected or deleted: {error}");
                     status.not_ready(Component::Configuration, &*reason);
                     self.reporter.report(&reason).await;
                 }
                 Err(error) => {
-                    status
-                        .not_ready(Component::Configuration, format!("no controller runs until it was read: {error}"));
+                    status.not_ready(
+                        Component::Configuration,
+                        format!("no controller runs until the object has been read: {error}"),
+                    );
                 }
             }
             read
@@ -183,7 +185,9 @@ impl Configuration {
         }
         match &problems[..] {
             [] => self.reporter.clear(),
-            problems => self.reporter.report(&format!("{} until that is corrected", problems.join("; "))).await,
+            problems => {
+                self.reporter.report(&format!("{} until the configuration is corrected", problems.join("; "))).await
+            }
         }
     }
 
@@ -191,7 +195,7 @@ impl Configuration {
     async fn report_if_unreadable(&self) {
         let found = self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await;
         if let Err(error @ StoreError::Corrupt { .. }) = found {
-            self.reporter.report(&format!("what was in force stays so: {error}")).await;
+            self.reporter.report(&format!("the settings in force stay in force: {error}")).await;
         }
     }
 
@@ -203,8 +207,8 @@ impl Configuration {
         let status = merge(&self.environment, &object.spec, self.mode).status;
         object.status = serde_json::to_value(&status).ok();
         self.calico.create(&object.key(), &object).await?;
-        let settings = if last.is_some() { "settings that it had before it was deleted" } else { "default settings" };
-        tracing::info!("made KubeControllersConfiguration({NAME}) with the {settings}");
+        let settings = if last.is_some() { "settings of the deleted object" } else { "default settings" };
+        tracing::info!("created KubeControllersConfiguration({NAME}) with the {settings}");
         Ok(())
     }
 }

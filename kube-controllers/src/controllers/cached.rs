@@ -110,7 +110,7 @@ impl<R: CachedReconcile> Controller for CachedController<R> {
 
     async fn run(self, context: Context) {
         if let Some(reason) = Self::reason_to_be_idle(&context) {
-            tracing::warn!(controller = R::NAME, "not needed: with Calico's data in Kubernetes {reason}");
+            tracing::warn!(controller = R::NAME, "the controller is idle: with Calico's data in Kubernetes {reason}");
             return;
         }
         let reconciler = Arc::new(R::new(&context, &self));

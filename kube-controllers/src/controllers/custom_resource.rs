@@ -91,7 +91,7 @@ fn finalizers<S: Spec>(object: &Object<S>) -> Vec<String> {
 
 /// Converts an error. A rejection as invalid is permanent, and any other error is retried.
 pub(super) fn reconcile_error(what: &str, error: &kube::Error) -> ReconcileError {
-    let text = format!("{what}: {error}");
+    let text = format!("cannot {what}: {error}");
     match error {
         kube::Error::Api(status) if status.code == 422 => ReconcileError::Permanent(text),
         _ => ReconcileError::Retry(text),

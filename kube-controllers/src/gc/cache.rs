@@ -208,7 +208,11 @@ fn is_migrating(node: &Node) -> bool {
 
 fn put_block(index: &mut Index, block: &Entry<Block>) {
     if let Err(problem) = index.put_block(&block.value) {
-        tracing::error!(block = %block.key, %problem, "a block is left out; `calico-ipam check` tells more");
+        tracing::error!(
+            block = %block.key,
+            %problem,
+            "garbage collection ignores an invalid block; run `calico-ipam check`"
+        );
     }
 }
 
@@ -232,7 +236,7 @@ fn put_pool(index: &mut Index, pool: &Entry<IpPool>) {
         Ok(cidr) if pool.value.metadata.deletion_timestamp.is_none() => index.put_pool(name, cidr),
         Ok(_) => index.pool_gone(name),
         Err(error) => {
-            tracing::warn!(pool = name, %error, "a pool is left out of the metrics");
+            tracing::warn!(pool = name, %error, "leaving a pool out of the metrics: its range is invalid");
             index.pool_gone(name);
         }
     }

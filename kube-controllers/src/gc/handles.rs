@@ -71,7 +71,7 @@ impl HandleAudit {
         self.listed = Some(now);
         while let Some(ended) = self.list.try_join_next() {
             if ended.is_err() {
-                tracing::error!("listing handles panicked; they are listed again");
+                tracing::error!("listing handles panicked; listing the handles again");
             }
         }
         if self.list.is_empty() {
@@ -109,7 +109,7 @@ impl HandleAudit {
         if mode == Gc::Report {
             self.reported.retain(|id| self.orphans.get().is_wrong(id));
             for suspect in due.iter().filter(|suspect| self.reported.insert(suspect.id.clone())) {
-                tracing::info!(handle = %suspect.id, "would mend a handle that counts wrongly");
+                tracing::info!(handle = %suspect.id, "would repair a handle with a wrong count");
             }
             return repaired;
         }
@@ -124,7 +124,7 @@ impl HandleAudit {
             let outcome = match repair_handles(calico, gate, part).await {
                 Ok(outcome) => outcome,
                 Err(error) => {
-                    tracing::warn!(%error, "wrong handles cannot be looked at again");
+                    tracing::warn!(%error, "cannot repair handles with wrong counts; trying again later");
                     part.iter().for_each(|suspect| self.orphans.get().failed(&suspect.id, now));
                     repaired.failed += part.len();
                     break;
@@ -134,10 +134,10 @@ impl HandleAudit {
             repaired.corrected += outcome.corrected.len();
             repaired.failed += outcome.failed.len();
             for id in &outcome.deleted {
-                tracing::info!(handle = %id, "deleted a handle that held nothing");
+                tracing::info!(handle = %id, "deleted a handle that no block names");
             }
             for id in &outcome.corrected {
-                tracing::info!(handle = %id, "corrected what a handle counts");
+                tracing::info!(handle = %id, "corrected the count of a handle");
             }
             outcome
                 .deleted
@@ -146,7 +146,7 @@ impl HandleAudit {
                 .chain(&outcome.left)
                 .for_each(|id| self.orphans.get().done(id));
             for (id, error) in &outcome.failed {
-                tracing::warn!(handle = %id, %error, "cannot mend a handle");
+                tracing::warn!(handle = %id, %error, "cannot repair a handle; trying again later");
                 self.orphans.get().failed(id, now);
             }
         }
@@ -161,7 +161,7 @@ pub(super) async fn list(calico: Arc<Datastore>, cache: ClusterCache, orphans: O
         claims.list(&calico, &cache, &clock).await;
     };
     if timeout(LIST_DEADLINE, all).await.is_err() {
-        tracing::warn!("handles and affinities could not be listed in time; they are looked at the next time");
+        tracing::warn!("cannot list all handles and affinities within 5 minutes; trying again at the next interval");
     }
     // The time of the next pass depends on the result.
     cache.wake();

@@ -76,7 +76,7 @@ impl Controller for GarbageCollection {
         let metrics = match registered {
             Ok(metrics) => metrics,
             // The metrics exist, so another instance is running in this process. Two instances must not both write.
-            Err(error) => return tracing::error!(%error, "garbage collection is not started: it has metrics already"),
+            Err(error) => return tracing::error!(%error, "cannot start garbage collection: its metrics exist already"),
         };
         let stop = context.stop.clone();
         let write_deadline = async {
@@ -85,7 +85,7 @@ impl Controller for GarbageCollection {
         };
         // The gate closes when the process is stopping, so a pass ends after its current writes.
         tokio::select! {
-            () = write_deadline => tracing::warn!("a pass of garbage collection was cut off"),
+            () = write_deadline => tracing::warn!("canceled a pass of garbage collection: the process is stopping"),
             () = run_passes(GcPass::new(context.clone(), self.cache, self.clock, metrics)) => {}
         }
     }
@@ -112,7 +112,7 @@ async fn run_passes(mut collector: GcPass) {
                 collector.metrics.passed(began.elapsed(), at);
             }
             Err(_) => {
-                tracing::error!("a pass of garbage collection panicked; it is tried again");
+                tracing::error!("a pass of garbage collection panicked; the next pass starts in 5 s");
                 collector.metrics.failed("panic");
                 stop.run_until_cancelled(sleep(AFTER_PANIC)).await;
             }
@@ -131,7 +131,7 @@ async fn wait_until_complete(cache: &ClusterCache, metrics: &PassMetrics) {
         }
         if timeout_at(remind_at, cache.changed()).await.is_err() {
             let awaited: Vec<&str> = cache.required().filter_map(|(kind, awaited)| awaited.then_some(kind)).collect();
-            tracing::warn!(awaited = awaited.join(", "), "nothing is collected before these have been listed");
+            tracing::warn!(awaited = awaited.join(", "), "garbage collection waits for the first list of these kinds");
             remind_at = Instant::now() + REMINDER;
         }
     }

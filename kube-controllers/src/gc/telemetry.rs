@@ -36,30 +36,35 @@ impl PassMetrics {
         let gauge = |name, help| registered(metrics, IntGauge::new(name, help));
         let counters = |name, help, label| registered(metrics, IntCounterVec::new(Opts::new(name, help), &[label]));
         let gauges = |name, help, label| registered(metrics, IntGaugeVec::new(Opts::new(name, help), &[label]));
-        let duration = HistogramOpts::new("kube_controllers_gc_pass_duration_seconds", "How long a pass took.");
+        let duration =
+            HistogramOpts::new("kube_controllers_gc_pass_duration_seconds", "Duration of a pass, in seconds.");
         Ok(PassMetrics {
             leaked: counter("kube_controllers_gc_leaked_total", "Addresses that were confirmed to be leaked.")?,
             reclaimed: counter("kube_controllers_gc_reclaimed_total", "Leaked addresses that were released.")?,
             would_reclaim: counter(
                 "kube_controllers_gc_reported_total",
-                "Leaked addresses that would have been released, were this not only a report.",
+                "Leaked addresses that were reported and not released, because GC_MODE is report.",
             )?,
-            handles: counters("kube_controllers_gc_handles_mended_total", "Handles that counted wrongly.", "how")?,
-            wrong_handles: gauge("kube_controllers_gc_wrong_handles", "Handles that seem to count wrongly now.")?,
-            failures: counters("kube_controllers_gc_failures_total", "What could not be done, by phase.", "phase")?,
+            handles: counters(
+                "kube_controllers_gc_handles_mended_total",
+                "Repaired handles with a wrong count.",
+                "how",
+            )?,
+            wrong_handles: gauge("kube_controllers_gc_wrong_handles", "Handles that have a wrong count at present.")?,
+            failures: counters("kube_controllers_gc_failures_total", "Failures, by the phase of the pass.", "phase")?,
             duration: registered(metrics, HistogramVec::new(duration.buckets(PASS.to_vec()), &["scope"]))?,
             last_full: gauge(
                 "kube_controllers_gc_last_full_pass_timestamp_seconds",
-                "When everything was last looked at, in seconds since 1970.",
+                "Time of the last pass over all entries, in seconds since 1970.",
             )?,
             awaited: gauges(
                 "kube_controllers_gc_awaited",
-                "1 for kinds that must be known before anything is judged.",
+                "1 for each kind that must be listed before the first pass.",
                 "kind",
             )?,
             conflicts: gauges(
                 "kube_controllers_gc_conflicting_addresses",
-                "Addresses that running pods report and that IPAM has free, or for another, for two minutes.",
+                "Addresses that running pods report and that IPAM has free, or for another owner, for two minutes.",
                 "held",
             )?,
         })

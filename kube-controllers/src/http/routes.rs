@@ -82,7 +82,7 @@ fn exposition(metrics: &Metrics) -> HttpResponse {
 async fn cpu_profile(query: &str) -> HttpResponse {
     let seconds = match parameter(query, "seconds").map(str::parse).unwrap_or(Ok(SECONDS)) {
         Ok(seconds @ 1..=MOST_SECONDS) => seconds,
-        _ => return text(StatusCode::BAD_REQUEST, format!("seconds must be from 1 to {MOST_SECONDS}\n")),
+        _ => return text(StatusCode::BAD_REQUEST, format!("seconds is not a number from 1 to {MOST_SECONDS}\n")),
     };
     profile_page(profile::cpu(Duration::from_secs(seconds)).await)
 }

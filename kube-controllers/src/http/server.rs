@@ -37,7 +37,7 @@ pub struct Ports {
 
 /// A port that cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on port {port}: {source}; is another process there?")]
+#[error("cannot listen on port {port}: {source}; check which process uses the port")]
 pub struct ListenError {
     port: u16,
     source: io::Error,
@@ -142,7 +142,7 @@ async fn serve_connection(stream: TcpStream, routes: Routes) {
         .serve_connection(TokioIo::new(stream), respond);
     match timeout(LONGEST_CONNECTION, connection).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!("a connection broke: {error}"),
+        Ok(Err(error)) => tracing::debug!("a connection failed: {error}"),
         Err(_) => tracing::debug!("a connection was not ended by its client within {LONGEST_CONNECTION:?}"),
     }
 }

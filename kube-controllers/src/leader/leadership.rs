@@ -42,7 +42,7 @@ pub struct Deadline {
 
 /// This replica may not write at present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("another replica leads now, or the datastore is not ready")]
+#[error("this replica is not the leader, or the datastore is not ready")]
 pub struct MayNotWrite;
 
 impl Leadership {

@@ -20,10 +20,10 @@ pub(super) trait Leases: Send + Sync + 'static {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LeaseError {
     /// A conflict with another writer. Read the Lease again.
-    #[error("the lease changed")]
+    #[error("another writer changed the Lease")]
     Race,
     /// The role lacks `get`, `create` or `update`.
-    #[error("the role does not allow it: {0}")]
+    #[error("the role does not allow access to the Lease: {0}")]
     Forbidden(String),
     /// Any other error, which may go away.
     #[error("{0}")]

@@ -51,8 +51,8 @@ async fn report_changes(mut leadership: Leadership, lease: String, metrics: Metr
         metrics.show_leader(&lease, false);
         leadership.gained().await;
         metrics.show_leader(&lease, true);
-        tracing::info!(lease, "this replica leads");
+        tracing::info!(lease, "this replica is the leader");
         leadership.lost().await;
-        tracing::warn!(lease, "this replica does not lead any more");
+        tracing::warn!(lease, "this replica is no longer the leader");
     }
 }

@@ -53,7 +53,7 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status, stop: 
     let mut watches = Watches::default();
     let controllers = build(&context, &settings, &mut watches);
     let names: Vec<_> = controllers.iter().map(|(name, _)| *name).collect();
-    tracing::info!("running: {}", if names.is_empty() { "nothing".into() } else { names.join(", ") });
+    tracing::info!("running controllers: {}", if names.is_empty() { "none".into() } else { names.join(", ") });
 
     let mut tasks = JoinSet::new();
     for (name, run) in controllers {
@@ -68,7 +68,7 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status, stop: 
         () = stop.cancelled() => LifecycleEnd::Stopped,
         () = wait_for_restart(&settings, context.settings.clone()) => LifecycleEnd::Changed,
         Some(ended) = tasks.join_next() => {
-            tracing::error!("a controller ended by itself: {ended:?}");
+            tracing::error!("a controller ended unexpectedly; restarting all controllers: {ended:?}");
             LifecycleEnd::Broken
         }
         never = running.await_lists(status) => match never {},
@@ -79,7 +79,7 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status, stop: 
         running.stopped().await;
     };
     if timeout(DRAIN, drained).await.is_err() {
-        tracing::warn!("not all controllers ended within {DRAIN:?}; they are cut off");
+        tracing::warn!("some controllers did not end within {DRAIN:?} and are canceled");
     }
     context.metrics.forget_controllers();
     end

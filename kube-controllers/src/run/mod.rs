@@ -105,9 +105,11 @@ impl Process {
         let (ended, ()) = futures::future::join(moving, serving).await;
         standing.cancel();
         if timeout(DRAIN, election).await.is_err() {
-            tracing::warn!("the Lease was not given back within {DRAIN:?}");
+            tracing::warn!(
+                "the Lease was not released within {DRAIN:?}; another replica takes the Lease when it expires"
+            );
         }
-        tracing::info!("ended");
+        tracing::info!("the process ends");
         ended
     }
 
@@ -179,7 +181,7 @@ impl Process {
             () = run_controllers(&context, &status, &stop) => {
                 serving.cancel();
                 if timeout(DRAIN, servants).await.is_err() {
-                    tracing::warn!("not everything ended within {DRAIN:?}");
+                    tracing::warn!("some tasks did not end within {DRAIN:?} and are canceled");
                 }
             }
         }

@@ -27,10 +27,10 @@ pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
                 _ = interrupt.recv() => "SIGINT",
             };
             if stopped.is_cancelled() {
-                tracing::warn!("{name} again: ending at once");
+                tracing::warn!("received {name} again; ending at once");
                 std::process::exit(1);
             }
-            tracing::info!("{name}: finishing what is under way");
+            tracing::info!("received {name}; finishing the current work");
             stopped.cancel();
         }
     });
@@ -51,7 +51,7 @@ pub(super) async fn wait_for_group_move(clients: &Clients) -> StartError {
     };
     if began != used {
         tracing::error!(
-            "CALICO_API_GROUP names {}, and Calico's objects are in {}: set CALICO_API_GROUP to that, with the \
+            "CALICO_API_GROUP names {}, but Calico's objects are in {}; set CALICO_API_GROUP to the latter, with the \
              manifests of deploy/ by calico_api_group of the ConfigMap calico-config",
             used.api_version(),
             began.api_version()

@@ -117,7 +117,7 @@ impl Merger<'_> {
                 enabled.extract_if(.., |name| name.is_of_etcd()).map(ControllerName::as_str).collect();
             if !refused.is_empty() {
                 self.notes.push(format!(
-                    "not run with the datastore kubernetes, which has what they write of its own: {}",
+                    "not running controllers whose objects the datastore kubernetes derives by itself: {}",
                     refused.join(", ")
                 ));
             }
@@ -131,7 +131,7 @@ impl Merger<'_> {
         }
         let Some(word) = &self.spec.log_severity_screen else { return LogSeverity::default() };
         word.parse().unwrap_or_else(|()| {
-            self.notes.push(format!("logSeverityScreen: `{word}` is not a severity, Info is taken"));
+            self.notes.push(format!("logSeverityScreen: `{word}` is not a severity; Info is in force"));
             LogSeverity::default()
         })
     }
@@ -171,9 +171,9 @@ impl Merger<'_> {
         let AutoHostEndpointConfig { auto_create, create_default_host_endpoint, templates, .. } =
             section.unwrap_or_default();
         let problems_before = self.problems.len();
-        let stays = "no automatic host endpoint is made or deleted";
+        let stays = "no automatic host endpoint is created or deleted";
         let enabled = self.word("hostEndpoint.autoCreate", auto_create, &SWITCH, false, stays);
-        let stays = "host endpoints for all interfaces stay as they are, and no automatic one is deleted";
+        let stays = "host endpoints for all interfaces stay as they are, and no automatic host endpoint is deleted";
         let default =
             self.word("hostEndpoint.createDefaultHostEndpoint", create_default_host_endpoint, &SWITCH, true, stays);
         let template_count = templates.len();
@@ -196,12 +196,13 @@ impl Merger<'_> {
         for (index, HostEndpointTemplate { generate_name, .. }) in templates.iter().enumerate() {
             // Endpoints are named after their template, so an existing endpoint may belong to either template.
             if templates.iter().filter(|other| other.generate_name == *generate_name).count() > 1 {
-                wrong.entry(index).or_insert_with(|| format!("`{generate_name}` is the name of another template too"));
+                wrong.entry(index).or_insert_with(|| format!("`{generate_name}` is also the name of another template"));
             }
         }
         let messages = wrong.iter().map(|(index, error)| {
             format!(
-                "hostEndpoint.templates[{index}]: {error}; it is left out, and no automatic host endpoint is deleted"
+                "hostEndpoint.templates[{index}]: {error}; the template is left out, and no automatic host endpoint is \
+                 deleted"
             )
         });
         self.problems.extend(messages);
@@ -245,7 +246,7 @@ impl Merger<'_> {
         let configured = self.spec.health_checks.clone();
         let given = self.take_override(&self.environment.health_checks);
         given.unwrap_or_else(|| {
-            self.word("healthChecks", configured, &SWITCH, true, "the health checks go on") != Some(false)
+            self.word("healthChecks", configured, &SWITCH, true, "the health checks continue") != Some(false)
         })
     }
 
@@ -253,7 +254,7 @@ impl Merger<'_> {
         match u16::try_from(port?) {
             Ok(port) => (port != 0).then_some(port),
             Err(_) => {
-                self.notes.push(format!("{field}: {} is not a TCP port, none is opened", port.unwrap_or_default()));
+                self.notes.push(format!("{field}: {} is not a TCP port; no port is opened", port.unwrap_or_default()));
                 None
             }
         }

@@ -299,7 +299,7 @@ fn unknown_switch_value_is_reported_and_changes_no_other_setting() {
     let (settings, problems) = merged("off", "disabled", "on");
     assert_eq!(settings, (false, false, true));
     let expected = [
-        "healthChecks: `on` is not one of Enabled, Disabled; the health checks go on",
+        "healthChecks: `on` is not one of Enabled, Disabled; the health checks continue",
         "node.syncLabels: `off` is not one of Enabled, Disabled; no label of a Node is copied",
         "migration.policyNameMigrator: `disabled` is not one of Enabled, Disabled; no policy is renamed",
     ];

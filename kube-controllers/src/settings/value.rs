@@ -17,7 +17,7 @@ pub enum SettingsError {
     },
     /// The migration from flannel, which this program does not contain.
     #[error(
-        "ENABLED_CONTROLLERS: `flannelmigration` is not offered; run upstream's kube-controllers for the migration"
+        "ENABLED_CONTROLLERS: `flannelmigration` is not supported; run upstream's kube-controllers for the migration"
     )]
     FlannelMigration,
     /// A value of the wrong form.

@@ -61,7 +61,9 @@ impl Watchdog {
             loop {
                 match self.stuck() {
                     Some(what) => {
-                        let reason = format!("{what} has not moved for {LIMIT:?}: the process is to be restarted");
+                        let reason = format!(
+                            "{what} has made no progress for {LIMIT:?}; liveness fails until the process is restarted"
+                        );
                         if status.not_ready(Component::Work, &*reason) {
                             tracing::error!("{reason}");
                         }

@@ -43,8 +43,8 @@ impl Metrics {
     /// Creates the metrics that exist from the start.
     pub fn new() -> Self {
         let registry = Registry::new();
-        let leads = Opts::new("leader_election_master_status", "Whether this replica leads (1) or stands by (0).");
-        let build = Opts::new("kube_controllers_build_info", "1, with the version that runs.");
+        let leads = Opts::new("leader_election_master_status", "1 if this replica is the leader, else 0.");
+        let build = Opts::new("kube_controllers_build_info", "1, with the version of the program.");
         let build = register(&registry, IntGaugeVec::new(build, &["version"]));
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         register(&registry, ProcessMetrics::new());
@@ -108,7 +108,8 @@ impl Metrics {
 /// Registers the only `calico_migration_*` metric that upstream exposes from the start of the process, without any
 /// migration (KC-155). This program never migrates; scrapes may expect the metric.
 fn register_migration_duration(registry: &Registry) {
-    let opts = HistogramOpts::new("calico_migration_duration_seconds", "How long a migration of the datastore took.");
+    let opts =
+        HistogramOpts::new("calico_migration_duration_seconds", "Duration of a datastore migration, in seconds.");
     let doubling = (0..15).map(|power| f64::from(1u32 << power)).collect();
     register(registry, Histogram::with_opts(opts.buckets(doubling)));
 }
@@ -129,13 +130,13 @@ const GAUGES: [(&str, &str, Read); 6] = [
     ("process_virtual_memory_bytes", "Address space in use.", |_, stat| Some(stat.vsize as f64)),
     ("process_threads", "Threads.", |_, stat| Some(stat.num_threads as f64)),
     ("process_open_fds", "Open files.", |process, _| process.fd_count().ok().map(|count| count as f64)),
-    ("process_max_fds", "How many files may be open.", |process, _| {
+    ("process_max_fds", "Maximum number of open files.", |process, _| {
         match process.limits().ok()?.max_open_files.soft_limit {
             LimitValue::Value(limit) => Some(limit as f64),
             LimitValue::Unlimited => Some(f64::INFINITY),
         }
     }),
-    ("process_start_time_seconds", "When the process was started, in seconds since 1970.", |_, stat| {
+    ("process_start_time_seconds", "Time at which the process was started, in seconds since 1970.", |_, stat| {
         Some(procfs::boot_time_secs().ok()? as f64 + stat.starttime as f64 / procfs::ticks_per_second() as f64)
     }),
 ];

@@ -108,7 +108,7 @@ impl HostEndpointReconciler {
             Ok(_) => Ok(false),
             // The watch reports the node once it is readable again.
             Err(error @ StoreError::Corrupt { .. }) => Err(ReconcileError::Permanent(format!(
-                "the HostEndpoints of node {node} stay as they are until it is mended or deleted: {error}"
+                "cannot read node {node}, and its HostEndpoints stay as they are; correct or delete the node: {error}"
             ))),
             Err(error) => Err(error.into()),
         }
@@ -151,7 +151,8 @@ impl HostEndpointReconciler {
         let found = self.store.get::<HostEndpoint>(&wanted.key()).await?;
         match (is_ours(&found.value), differs(&found.value, wanted)) {
             (false, _) => Err(ReconcileError::Permanent(format!(
-                "HostEndpoint {} is not ours and stays as it is; rename it, and the node gets its own",
+                "HostEndpoint {} was not created by kube-controllers and stays as it is; rename it to give the node \
+                 an automatic HostEndpoint",
                 found.key
             ))),
             (true, true) => self.update(found, wanted).await,

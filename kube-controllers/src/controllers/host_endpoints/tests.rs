@@ -176,7 +176,10 @@ async fn name_taken_by_a_foreign_host_endpoint_fails_only_that_endpoint() {
     fixture.put("node-1-auto-hep", "node-7", false).await;
     fixture.on_event().await;
     let error = fixture.reconciler.reconcile(&"node-1".into()).await.unwrap_err();
-    assert!(matches!(&error, ReconcileError::Permanent(text) if text.contains("is not ours")), "{error}");
+    assert!(
+        matches!(&error, ReconcileError::Permanent(text) if text.contains("was not created by kube-controllers")),
+        "{error}"
+    );
     assert_eq!(fixture.names().await, ["node-1-auto-hep", "node-1-t-auto-hep"]);
     assert_eq!(fixture.endpoint("node-1-auto-hep").await.value.spec.node, "node-7");
 }

@@ -160,8 +160,9 @@ impl IpPoolReconciler {
     /// Releases the blocks in the range that can be released. Returns true if none is left.
     async fn release_blocks(&self, name: &str, range: &Cidr) -> Result<bool, ReconcileError> {
         let clock = SystemClock::start();
-        let problem =
-            |error: ipam_plugin::error::IpamError| ReconcileError::Retry(format!("blocks of IPPool {name}: {error}"));
+        let problem = |error: ipam_plugin::error::IpamError| {
+            ReconcileError::Retry(format!("cannot release the blocks of IPPool {name}: {error}"))
+        };
         release_pool_affinities(&*self.store, &clock, range).await.map_err(problem)?;
         // Only empty blocks: Services find their addresses by the owner of the block.
         let services = Owner::Virtual(LOAD_BALANCER_HOST.into());

@@ -47,7 +47,7 @@ pub(super) async fn stored_pools(calico: &Datastore) -> Result<Vec<LoadBalancerP
     for (key, stored) in calico.read(&batch).await?.each(&ticket) {
         let unreadable = |reason: &dyn std::fmt::Display| {
             ReconcileError::Retry(format!(
-                "IPPool {key} cannot be read, mend or delete it; until then no address goes: {reason}"
+                "cannot read IPPool {key}, and no Service loses an address; correct or delete the pool: {reason}"
             ))
         };
         let pool = stored.map_err(|error| unreadable(&error))?.value;

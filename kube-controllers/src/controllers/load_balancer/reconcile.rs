@@ -94,7 +94,7 @@ impl Reconcile for ServiceReconciler {
             // A new pool queues all Services again. In a cluster that never had a pool, another implementation may
             // serve Services without a request, so this is no failure.
             Decision::NoPool if service.asks() => Err(ReconcileError::Permanent(format!(
-                "Service {key}: there is no pool for LoadBalancer to take an address from"
+                "Service {key}: no IP pool allows LoadBalancer, so the Service gets no address"
             ))),
             Decision::NoPool => Ok(NextReconcile::Done),
             Decision::Withdraw => self.withdraw(key, &service.handle, &own, assign).await,

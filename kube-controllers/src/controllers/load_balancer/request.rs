@@ -24,15 +24,15 @@ pub(super) struct AddressRequest {
 /// An invalid request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RequestError {
-    #[error("{field}: {text:?} is no JSON list of texts: {reason}")]
+    #[error("{field}: {text:?} is not a JSON list of strings: {reason}")]
     NoList { field: &'static str, text: String, reason: String },
-    #[error("{field}: {text:?} is no IP address")]
+    #[error("{field}: {text:?} is not an IP address")]
     NoAddress { field: &'static str, text: String },
-    #[error("{field}: there may be one address of each family, found {text}")]
+    #[error("{field}: more than one address of a family, found {text}")]
     TooMany { field: &'static str, text: String },
     #[error("{field}: {text:?} is neither the range nor the name of a pool for LoadBalancer")]
     NoPool { field: &'static str, text: String },
-    #[error("{field}: the pool {text:?} is not of IPv{wanted}")]
+    #[error("{field}: the pool {text:?} is not an IPv{wanted} pool")]
     Family { field: &'static str, text: String, wanted: IpVersion },
 }
 

@@ -86,7 +86,7 @@ impl Reconcile for DeletedNodeReconciler {
             return Ok(NextReconcile::Done);
         }
         if api_reads::has_pods(&self.kubernetes, &kubernetes).await? {
-            tracing::info!(node = %key, "kept a node that Kubernetes no longer has until its pods are gone");
+            tracing::info!(node = %key, "keeping a node that was deleted in Kubernetes until its pods are deleted");
             return Ok(NextReconcile::After(PODS_GO));
         }
         let forgotten = delete_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;
@@ -98,7 +98,7 @@ impl Reconcile for DeletedNodeReconciler {
             endpoints = forgotten.endpoints,
             blocks = forgotten.blocks,
             attached = forgotten.attached,
-            "deleted a node that Kubernetes no longer has"
+            "deleted a node that was deleted in Kubernetes"
         );
         Ok(NextReconcile::Done)
     }

@@ -61,7 +61,7 @@ fn readable<K: PolicyKind>(change: ObjectChange<StoredPolicy<K>, ObjectKey>) -> 
     match change {
         ObjectChange::Upsert(entry) => Some(entry),
         ObjectChange::Unreadable { name, reason, .. } => {
-            tracing::warn!(controller = NAME, kind = K::KIND, name, "cannot be read: {reason}");
+            tracing::warn!(controller = NAME, kind = K::KIND, name, "skipping an unreadable policy: {reason}");
             None
         }
         ObjectChange::Delete(_) => None,

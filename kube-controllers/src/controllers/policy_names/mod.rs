@@ -113,7 +113,7 @@ impl PolicyNameReconciler {
             Err(blocker) => {
                 let waits = self.waits.fetch_add(1, Ordering::Relaxed);
                 if waits == 0 {
-                    tracing::info!(controller = Self::NAME, "policies keep their names for now: {blocker}");
+                    tracing::info!(controller = Self::NAME, "not renaming policies yet: {blocker}");
                 }
                 Ok(Some(NextReconcile::After(PAUSES.pause(waits.saturating_add(1), 0.0))))
             }
@@ -151,7 +151,7 @@ impl PolicyNameReconciler {
         // Deletes only the version that was copied. A later version is a conflict and causes a retry.
         match self.context.calico.delete::<Object<PolicySpec<K>>>(key, Some(&old.revision)).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {
-                tracing::info!(controller = Self::NAME, kind = K::KIND, %key, %new, "stored under its own name");
+                tracing::info!(controller = Self::NAME, kind = K::KIND, %key, %new, "renamed a policy to its own name");
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -169,7 +169,7 @@ impl PolicyNameReconciler {
             DuplicatePolicy::Right => Ok(()),
             DuplicatePolicy::Going => Err(ReconcileError::Retry(format!("{} {key} is being deleted", K::KIND))),
             DuplicatePolicy::Unclear => Err(ReconcileError::Retry(format!(
-                "{kind} {} and {kind} {key} differ, and which of them was written last cannot be told: \
+                "{kind} {} and {kind} {key} differ, and their revisions do not show which was written last; \
                  delete one of them",
                 old.key,
                 kind = K::KIND,
@@ -178,7 +178,7 @@ impl PolicyNameReconciler {
                 self.context.leadership.may_write()?;
                 self.context.calico.update(key, &*value, &new.revision).await?;
                 tracing::warn!(controller = Self::NAME, kind = K::KIND, old = %old.key, %key, written = %old.revision.0,
-                    over = %new.revision.0, "replaced as a whole by what was written later under its old name");
+                    over = %new.revision.0, "replaced a policy by the later one under its old name");
                 Ok(())
             }
         }

@@ -25,13 +25,13 @@ pub(super) struct Rollout {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RolloutBlocker {
     /// The DaemonSet is missing: Canal uses another name, or the DaemonSet is yet to be installed.
-    #[error("there is no DaemonSet {namespace}/{NAME}")]
+    #[error("the DaemonSet {namespace}/{NAME} is missing")]
     Missing {
         /// Namespace of the DaemonSet.
         namespace: String,
     },
     /// The DaemonSet cannot be read.
-    #[error("reading the DaemonSet {namespace}/{NAME}, without which no policy is renamed: {cause}")]
+    #[error("cannot read the DaemonSet {namespace}/{NAME}; no policy is renamed: {cause}")]
     Unread {
         /// Namespace of the DaemonSet.
         namespace: String,

@@ -187,7 +187,7 @@ async fn unreadable_rollout_is_a_failure_and_a_missing_rollout_is_awaited() {
         *host.refusal.lock().unwrap() = Some(code);
         for _ in 0..2 {
             let failed = host.reconciler.reconcile(&ResyncKey::All).await.unwrap_err().to_string();
-            assert!(failed.starts_with("reading the DaemonSet calico-system/calico-node"), "{failed}");
+            assert!(failed.starts_with("cannot read the DaemonSet calico-system/calico-node"), "{failed}");
             assert!(failed.contains(&code.to_string()), "{failed}");
         }
     }

@@ -34,7 +34,7 @@ struct Stored<S: Spec> {
 impl<M: SyncedKind> CachedReconcile for Reconciler<M> {
     type Cache = SourceCache<M>;
     const CONTROLLER: Option<ControllerName> = Some(M::CONTROLLER);
-    const NOT_NEEDED_IN_KUBERNETES: Option<&'static str> = Some("there is nothing to mirror");
+    const NOT_NEEDED_IN_KUBERNETES: Option<&'static str> = Some("these objects are derived from Kubernetes");
 
     fn subscribe(controller: &CachedController<Self>, watches: &mut Watches) {
         controller.subscribe(M::watch(watches), SourceCache::apply);
@@ -122,7 +122,7 @@ impl<M: SyncedKind> Reconciler<M> {
         let object = match answers.get(&ticket) {
             Ok(entry) => entry.map(|entry| entry.value),
             Err(error) => {
-                tracing::warn!(controller = M::NAME, %key, "stored bytes are no mirror, made anew: {error}");
+                tracing::warn!(controller = M::NAME, %key, "replacing a stored object that is unreadable: {error}");
                 None
             }
         };
@@ -147,14 +147,14 @@ impl<M: SyncedKind> Reconciler<M> {
             Err(error) => return self.refuse(key, error.to_string()),
         };
         for problem in left_out {
-            tracing::warn!(controller = M::NAME, %key, "left out, so that it allows nothing: {problem}");
+            tracing::warn!(controller = M::NAME, %key, "left out a part, which then allows nothing: {problem}");
         }
         self.context.leadership.may_write()?;
         match revision {
             Some(revision) => self.context.calico.update(key, &object, &revision).await?,
             None => self.context.calico.create(key, &object).await?,
         };
-        tracing::info!(controller = M::NAME, %key, "mirrored");
+        tracing::info!(controller = M::NAME, %key, "wrote an object converted from Kubernetes");
         Ok(())
     }
 
@@ -163,14 +163,14 @@ impl<M: SyncedKind> Reconciler<M> {
             && api_reads::exists(&self.context.kubernetes, M::RESOURCE, &source).await?
         {
             return Err(ReconcileError::Retry(format!(
-                "{} {source} is there, though the watch has not said so",
+                "{} {source} exists, although the watch does not show it yet",
                 M::RESOURCE.kind
             )));
         }
         self.context.leadership.may_write()?;
         match self.context.calico.delete::<Object<M::Target>>(key, Some(revision)).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {
-                tracing::info!(controller = M::NAME, %key, "deleted, for what it mirrored is gone");
+                tracing::info!(controller = M::NAME, %key, "deleted an object: its Kubernetes object no longer exists");
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -181,7 +181,11 @@ impl<M: SyncedKind> Reconciler<M> {
     fn refuse(&self, key: &ObjectKey, why: String) -> Result<(), ReconcileError> {
         let is_news = self.cache.lock().refuse(key, &why);
         self.show_invalid();
-        if is_news { Err(ReconcileError::Permanent(format!("cannot be mirrored: {why}"))) } else { Ok(()) }
+        if is_news {
+            Err(ReconcileError::Permanent(format!("Calico's validation rejects the converted object: {why}")))
+        } else {
+            Ok(())
+        }
     }
 
     fn show_invalid(&self) {
@@ -193,7 +197,7 @@ impl<M: SyncedKind> Reconciler<M> {
 
 /// Creates the gauge of targets that cannot be written because Calico's validation is stricter than that of Kubernetes.
 fn invalid_targets(controller: &str) -> Option<IntGauge> {
-    let help = "How many objects of Kubernetes cannot be mirrored, for Calico's rules forbid it.";
+    let help = "Kubernetes objects whose converted form Calico's validation rejects.";
     IntGauge::with_opts(Opts::new("kube_controllers_unmirrored_objects", help).const_label("controller", controller))
         .ok()
 }

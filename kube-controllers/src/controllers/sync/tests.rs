@@ -205,7 +205,10 @@ async fn object_that_still_exists_in_kubernetes_is_not_deleted() {
     let gone = ObjectKey::namespaced("ns", "a");
     host.on_event(&Event::Delete(&gone));
     let failures = host.work().await;
-    assert_eq!(failures, ["retry ns/knp.default.a: NetworkPolicy ns/a is there, though the watch has not said so"]);
+    assert_eq!(
+        failures,
+        ["retry ns/knp.default.a: NetworkPolicy ns/a exists, although the watch does not show it yet"]
+    );
     assert_eq!(host.names().await, ["knp.default.a"]);
     host.live.lock().unwrap().clear();
     host.controller.queue.add(ResyncKey::One(key("a")));
@@ -249,7 +252,7 @@ async fn replica_that_is_not_leader_writes_no_policies() {
     host.list(&[source("a", 80)]);
     let failures = host.work().await;
     assert_eq!(failures.len(), 2, "{failures:?}");
-    assert!(failures.iter().all(|failure| failure.contains("another replica leads now")), "{failures:?}");
+    assert!(failures.iter().all(|failure| failure.contains("this replica is not the leader")), "{failures:?}");
     assert_eq!(host.names().await, ["knp.default.orphan"]);
     drop(sender);
 }

@@ -159,7 +159,7 @@ impl PodEndpoints {
         desired.apply_to(&mut entry.value);
         self.context.leadership.may_write()?;
         self.context.calico.update(endpoint, &entry.value, &entry.revision).await?;
-        tracing::info!(controller = Self::NAME, %endpoint, "labels and service account taken over from the pod");
+        tracing::info!(controller = Self::NAME, %endpoint, "copied labels and service account from the pod");
         Ok(())
     }
 
@@ -170,6 +170,6 @@ impl PodEndpoints {
 
 /// Creates the counter of deleted or reported orphaned endpoints.
 fn orphan_counter() -> Option<IntCounterVec> {
-    let help = "Endpoints that had outlived their pod or node, and whether they were deleted or only reported.";
+    let help = "Endpoints whose pod or node no longer exists, deleted or only reported.";
     IntCounterVec::new(Opts::new("kube_controllers_orphaned_endpoints_total", help), &["action"]).ok()
 }

@@ -104,7 +104,7 @@ impl PodEndpoints {
     fn report(&self, endpoint: &ObjectKey, why: Orphaned) {
         if self.candidates().report(endpoint) {
             self.count("reported");
-            tracing::info!(controller = Self::NAME, %endpoint, "dry run: would be deleted, for {why}");
+            tracing::info!(controller = Self::NAME, %endpoint, "would delete an endpoint: {why}");
         }
     }
 
@@ -113,7 +113,7 @@ impl PodEndpoints {
         match self.context.calico.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await {
             Ok(()) => {
                 self.count("deleted");
-                tracing::info!(controller = Self::NAME, endpoint = %endpoint.key, "deleted, for {why}");
+                tracing::info!(controller = Self::NAME, endpoint = %endpoint.key, "deleted an endpoint: {why}");
             }
             Err(StoreError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),

@@ -76,26 +76,26 @@ impl Claims {
             let AffinityKey { owner, cidr: block } = &key;
             if mode == Gc::Report {
                 if reported.insert(key.clone()) {
-                    tracing::info!(%block, %owner, "would finish or drop a claim that nobody goes on with");
+                    tracing::info!(%block, %owner, "would complete or delete an unfinished affinity");
                 }
                 continue;
             }
             match finish_affinity(calico, gate, &key, &revision).await {
                 Ok(FinishedAffinity::Confirmed) => {
-                    tracing::info!(%block, %owner, "confirmed a claim that was not finished")
+                    tracing::info!(%block, %owner, "confirmed an unfinished affinity")
                 }
                 Ok(FinishedAffinity::Released) => {
-                    tracing::info!(%block, %owner, "gave up an empty block, as was begun")
+                    tracing::info!(%block, %owner, "released an empty block whose release was interrupted")
                 }
                 Ok(FinishedAffinity::Deleted) => {
-                    tracing::info!(%block, %owner, "dropped a claim for no block of the node")
+                    tracing::info!(%block, %owner, "deleted an affinity for a block that the node does not have")
                 }
                 Ok(FinishedAffinity::Unchanged) => {
-                    tracing::debug!(%block, %owner, "a claim is in order, or somebody changes it")
+                    tracing::debug!(%block, %owner, "kept an affinity that is complete, or that another process changed")
                 }
                 Err(IpamError::Stopped) => break,
                 Err(error) => {
-                    tracing::warn!(%block, %owner, %error, "cannot finish a claim; it is tried again");
+                    tracing::warn!(%block, %owner, %error, "cannot complete an unfinished affinity; trying later");
                     self.get().failed(&key, now);
                     failed += 1;
                     continue;

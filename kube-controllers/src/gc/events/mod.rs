@@ -70,7 +70,10 @@ impl EventPublisher {
             Err(kube::Error::Api(status)) if status.code == 409 => true,
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 if everywhere && !self.forbidden.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(reason = %status.message, "this role may not create events; none are from now on");
+                    tracing::warn!(
+                        reason = %status.message,
+                        "the role does not allow creating Events; posting no more Events"
+                    );
                 }
                 true
             }
@@ -95,8 +98,8 @@ fn by_node<'s>(suspects: &[&'s Suspect]) -> BTreeMap<&'s str, Vec<&'s Suspect>> 
 
 fn build_event(node: &str, mode: Gc, suspects: &[&Suspect], now: SystemTime) -> Value {
     let (reason, verb) = match mode {
-        Gc::Reclaim => ("LeakedAddressesReclaimed", "took back"),
-        Gc::Report => ("LeakedAddressesFound", "would take back"),
+        Gc::Reclaim => ("LeakedAddressesReclaimed", "released"),
+        Gc::Report => ("LeakedAddressesFound", "would release"),
     };
     let mut message = format!("{verb} {} leaked address(es): ", suspects.len());
     for (at, suspect) in suspects.iter().enumerate() {
@@ -122,8 +125,8 @@ fn build_conflict_event(conflict: &Conflict, uid: &str, rival: &Rival, now: Syst
     let Conflict { namespace, name, address, .. } = conflict;
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid });
     let message = format!(
-        "this pod uses {address}, which IPAM has {rival}, so that two pods may get it; deleting this pod before new \
-         pods start gives its successor an address of its own"
+        "this pod uses {address}, which IPAM has {rival}, so another pod may get the same address; delete this pod \
+         before new pods start, and its successor gets another address"
     );
     let mut event = events::event(&pod, EventType::Warning, "AddressNotAllocated", &message, now);
     let short = name.get(..LONGEST_NAME).unwrap_or(name).trim_end_matches(['.', '-']);

@@ -108,7 +108,7 @@ fn released_leaks_are_published_as_an_event_per_node() {
     let at = UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
     let event = build_event("a", Gc::Reclaim, &by_node["a"], at);
     let message = event["message"].as_str().unwrap();
-    let begin = "took back 12 leaked address(es): 10.0.0.3 of pod ns/pod3 (its pod is gone), ";
+    let begin = "released 12 leaked address(es): 10.0.0.3 of pod ns/pod3 (its pod is gone), ";
     assert!(message.starts_with(begin), "{message}");
     assert!(message.ends_with(" and 2 more"), "{message}");
     assert_eq!(event["firstTimestamp"], "2023-11-14T22:13:20Z");

@@ -145,7 +145,7 @@ fn families(counted: &Counted) -> Vec<MetricFamily> {
         gauge("ipam_allocations_in_use", "Addresses in use.", POOL_AND_NODE, in_use),
         gauge(
             "ipam_allocations_borrowed",
-            "Addresses in use from a block of another node, or of none.",
+            "Addresses in use from a block of another node, or of no node.",
             POOL_AND_NODE,
             borrowed,
         ),
@@ -159,7 +159,7 @@ fn families(counted: &Counted) -> Vec<MetricFamily> {
         family(
             MetricType::COUNTER,
             "ipam_allocations_gc_reclamations",
-            "Leaked addresses that were taken back.",
+            "Leaked addresses that were released.",
             POOL_AND_NODE,
             reclamations,
         ),
@@ -175,7 +175,7 @@ fn families(counted: &Counted) -> Vec<MetricFamily> {
         gauge("ipam_blocks_per_node", "Blocks of the node.", NODE, blocks_per_node),
         gauge(
             "kube_controllers_gc_unknown_owner_addresses",
-            "Addresses of which nobody can tell whether they are held: they are never taken back.",
+            "Addresses whose owner is of an unknown kind, which are never released.",
             POOL,
             unknown_owner,
         ),

@@ -40,7 +40,7 @@ impl GcPass {
             Sight::Present((_, rival)) if told => {
                 let Conflict { namespace, name, address, block } = &conflict;
                 tracing::warn!(%address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = %rival,
-                    "a running pod uses an address that IPAM does not have for it: two pods may get it");
+                    "a running pod uses an address that is not allocated to it; another pod may get the address");
                 index.conflict_reported(&conflict);
             }
             Sight::Present(_) | Sight::Unknown => index.conflict_postponed(&conflict, now),
@@ -68,7 +68,7 @@ impl GcPass {
             },
             Err(StoreError::NotFound { .. }) => Sight::Absent,
             Err(error) => {
-                tracing::warn!(%block, %error, "cannot look at the block of an address that a pod uses");
+                tracing::warn!(%block, %error, "cannot read the block of an address that a pod uses");
                 Sight::Unknown
             }
         }

@@ -52,7 +52,7 @@ impl GcPass {
         let now = self.now();
         let mut index = self.cache.index();
         for (suspect, reason) in &plan.kept {
-            log(suspect, reason, "not released");
+            log(suspect, reason, "kept an address that looked leaked");
             index.kept(suspect, *reason, now);
         }
         // Another address of the same handle stays, so these stay too (KC-445). They are postponed, as after a failure.
@@ -96,13 +96,13 @@ impl GcPass {
                     tracing::warn!(%block, %error, "cannot release leaked addresses of a block");
                 }
                 for (block, refusal) in &outcome.refused {
-                    tracing::info!(%block, %refusal, "not released: it was allocated anew");
+                    tracing::info!(%block, %refusal, "not released: the address was reallocated meanwhile");
                 }
                 outcome.released.iter().map(|(_, address)| *address).collect()
             }
             Err(error) => {
                 self.metrics.failed("leaks");
-                tracing::warn!(%error, "leaked addresses cannot be released");
+                tracing::warn!(%error, "cannot release leaked addresses; trying again later");
                 HashSet::new()
             }
         };

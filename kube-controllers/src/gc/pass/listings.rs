@@ -65,7 +65,7 @@ impl GcPass {
                 let stays = listed.contains(&suspect.handle);
                 if stays {
                     tracing::info!(address = %suspect.address, handle = %suspect.handle,
-                        "the address is not released: an endpoint lists it, or cannot be read");
+                        "kept a leaked address: an endpoint lists the address, or is unreadable");
                     index.failed(suspect, now);
                 }
                 !stays
@@ -91,7 +91,7 @@ impl GcPass {
             Ok(answers) => (group, Some(answers.each(&ticket).collect())),
             Err(error) => {
                 tracing::warn!(node = group.1, namespace = group.0, %error,
-                    "cannot list the endpoints that may list leaked addresses; these stay until the next pass");
+                    "cannot list the endpoints of pods with leaked addresses; the addresses stay until the next pass");
                 (group, None)
             }
         }
@@ -106,7 +106,8 @@ impl GcPass {
                 Ok(_) => continue,
                 Err(error) => {
                     tracing::warn!(endpoint = %key, address = %suspect.address, %error,
-                        "cannot read an endpoint: the leaked addresses of its pod stay until it is mended or deleted");
+                        "cannot read an endpoint, and the leaked addresses of its pod stay allocated; correct or \
+                         delete the endpoint");
                     return false;
                 }
             };

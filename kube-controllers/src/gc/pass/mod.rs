@@ -195,7 +195,7 @@ impl GcPass {
                     tracing::info!(%address, %handle, node, pod, %block, %reason, "an address is leaked");
                 }
                 ChangeKind::Cleared => {
-                    tracing::info!(%address, %handle, node, pod, %block, "an address that looked leaked is held");
+                    tracing::info!(%address, %handle, node, pod, %block, "an address that looked leaked is in use");
                 }
             }
         }

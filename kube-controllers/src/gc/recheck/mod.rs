@@ -130,7 +130,7 @@ impl ApiReader<'_> {
             Ok(_) => Sight::Present(()),
             Err(StoreError::NotFound { .. }) => Sight::Absent,
             Err(error) => {
-                tracing::warn!(node = name, %error, "cannot look whether a node of Calico is there");
+                tracing::warn!(node = name, %error, "cannot look up a Calico node; its addresses stay allocated");
                 Sight::Unknown
             }
         }
@@ -143,7 +143,7 @@ fn to_lookup<T>(found: Result<Option<T>, ReconcileError>) -> Sight<T> {
         Ok(Some(object)) => Sight::Present(object),
         Ok(None) => Sight::Absent,
         Err(failure) => {
-            tracing::warn!("what it may hold stays: {failure}");
+            tracing::warn!("cannot look up an owner; its addresses and blocks stay allocated: {failure}");
             Sight::Unknown
         }
     }

@@ -43,7 +43,7 @@ impl ApiReader<'_> {
                     tracing::warn!(
                         node,
                         error = error.to_string(),
-                        "cannot list the pods of a node; they are read one by one"
+                        "cannot list the pods of a node; reading the pods one by one"
                     );
                     gets.extend(keys);
                 }
@@ -67,7 +67,7 @@ impl ApiReader<'_> {
                 match Pod::project(json.get(), &mut StringInterner::default(), ProjectionOptions::default()) {
                     Ok(pod) => Sight::Present(pod),
                     Err(error) => {
-                        tracing::warn!(pod = %key, %error, "cannot read a pod; its addresses stay");
+                        tracing::warn!(pod = %key, %error, "cannot read a pod; its addresses stay allocated");
                         Sight::Unknown
                     }
                 }

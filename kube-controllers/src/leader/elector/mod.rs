@@ -89,7 +89,7 @@ impl<L: Leases> Elector<L> {
                     tracing::info!(
                         lease,
                         ?wait,
-                        "this replica has the lease; writing begins when no replica can write without it any more"
+                        "this replica holds the Lease, and waits until no other replica can write without it"
                     );
                 }
                 self.complaint = None;
@@ -99,7 +99,11 @@ impl<L: Leases> Elector<L> {
             Ok(Outcome::Anothers(free)) => {
                 self.complaint = None;
                 self.set_term(LeadershipTerm::No);
-                tracing::debug!(lease = self.config.name, holder = self.election.holder(), "another replica leads");
+                tracing::debug!(
+                    lease = self.config.name,
+                    holder = self.election.holder(),
+                    "another replica is the leader"
+                );
                 pause.min(free.saturating_duration_since(now))
             }
             Err(LeaseError::Forbidden(reason)) if self.may_be_alone() => {
@@ -108,7 +112,7 @@ impl<L: Leases> Elector<L> {
             }
             // The present right to write stays valid until its deadline.
             Err(error) => {
-                self.complain(format!("cannot take or renew the lease {}: {error}", self.config.name));
+                self.complain(format!("cannot take or renew the Lease {}: {error}", self.config.name));
                 pause
             }
         };
@@ -160,14 +164,14 @@ impl<L: Leases> Elector<L> {
             self.alone = true;
             let LeaderElectionConfig { namespace, name, .. } = &self.config;
             let complaint = format!(
-                "the role does not allow to write the lease {namespace}/{name} ({reason}), so there must be no \
-                 second replica"
+                "the role does not allow writing the Lease {namespace}/{name} ({reason}); this replica writes without \
+                 it, so run no second replica"
             );
             self.complain(complaint);
         } else if first {
             tracing::info!(
                 lease = self.config.name,
-                "the role refuses the lease ({reason}); a replica that is refused for {:?} writes without the lease",
+                "the role refuses the Lease ({reason}); a replica that is refused for {:?} writes without the Lease",
                 timing.settling()
             );
         }
@@ -205,10 +209,10 @@ impl<L: Leases> Elector<L> {
     async fn give_back(&mut self) {
         let name = self.config.name.clone();
         match timeout(self.config.timing.retry, self.try_to_give_back()).await {
-            Ok(Ok(true)) => tracing::info!(lease = name, "gave the lease back"),
+            Ok(Ok(true)) => tracing::info!(lease = name, "released the Lease"),
             Ok(Ok(false)) => {}
-            Ok(Err(error)) => tracing::warn!(lease = name, "cannot give the lease back: {error}"),
-            Err(_) => tracing::warn!(lease = name, "cannot give the lease back: no answer"),
+            Ok(Err(error)) => tracing::warn!(lease = name, "cannot release the Lease: {error}"),
+            Err(_) => tracing::warn!(lease = name, "cannot release the Lease: no answer"),
         }
     }
 

@@ -95,7 +95,11 @@ impl<R: Reconcile> WorkerPool<R> {
             () = drained(stop) => None,
         };
         let Some(outcome) = outcome else {
-            tracing::info!(controller = R::NAME, key = %in_progress.key, "dropped: not allowed to write any more");
+            tracing::info!(
+                controller = R::NAME,
+                key = %in_progress.key,
+                "canceled the work on a key: this replica may no longer write"
+            );
             return;
         };
         self.metrics.duration.observe(begin.elapsed().as_secs_f64());
@@ -109,7 +113,7 @@ impl<R: Reconcile> WorkerPool<R> {
             Ok(outcome) => outcome,
             Err(panic) => {
                 self.metrics.panics.inc();
-                let message = panic_message(&*panic).unwrap_or("something that is no text");
+                let message = panic_message(&*panic).unwrap_or("a value that is not a text");
                 Err(ReconcileError::Retry(format!("panicked: {message}")))
             }
         }
@@ -127,7 +131,7 @@ impl<R: Reconcile> WorkerPool<R> {
             Err(ReconcileError::Permanent(reason)) => {
                 backoff.forget(key);
                 self.metrics.permanent_failures.inc();
-                tracing::warn!(controller = R::NAME, %key, "cannot be done until something changes: {reason}");
+                tracing::warn!(controller = R::NAME, %key, "failed, not retried until an object changes: {reason}");
             }
             Err(ReconcileError::Retry(reason)) => {
                 let Failed { times, delay } = backoff.failed(key, fastrand::f64());

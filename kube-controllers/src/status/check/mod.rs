@@ -78,7 +78,7 @@ fn judge(arguments: &Arguments, now: u64) -> Verdict {
             if age <= HEARTBEAT_LIMIT.as_secs() {
                 Verdict { text: "Live".into(), passes: true }
             } else {
-                Verdict { text: format!("no sign of life for {age} s"), passes: false }
+                Verdict { text: format!("no heartbeat for {age} s"), passes: false }
             }
         }
         _ if file.is_ready() => Verdict { text: "Ready".into(), passes: true },

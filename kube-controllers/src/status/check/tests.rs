@@ -58,7 +58,7 @@ fn check_status_without_a_flag_fails() {
 fn heartbeat_age_decides_liveness_only() {
     let beats = |heartbeat: u64| UNREADY.replace("}}}", &format!("}}}},\"Liveness\":{{\"Heartbeat\":{heartbeat}}}}}"));
     assert_eq!(verdict(&beats(40), "-l"), ("Live".into(), true));
-    assert_eq!(verdict(&beats(39), "-l"), ("no sign of life for 61 s".into(), false));
+    assert_eq!(verdict(&beats(39), "-l"), ("no heartbeat for 61 s".into(), false));
     assert_eq!(verdict(&beats(40), "-r"), ("one; two".into(), false));
     assert_eq!(verdict(&beats(101), "-l"), ("Live".into(), true), "written while it was read");
 }

@@ -60,7 +60,7 @@ pub async fn exists(kubernetes: &kube::Client, resource: Resource, key: &ObjectK
 }
 
 /// Returns the object, or `None` if it is missing.
-pub async fn object<T: DeserializeOwned + 'static>(
+pub async fn read_object<T: DeserializeOwned + 'static>(
     kubernetes: &kube::Client,
     resource: Resource,
     key: &ObjectKey,
@@ -80,7 +80,7 @@ async fn read<T: DeserializeOwned + 'static>(
     let path = format!("{}?{query}", resource.collection(key.namespace.as_deref()));
     let what = format!("{} {key}", resource.kind);
     let (items, following) = page::<Box<RawValue>>(kubernetes, path, accept, resource, &what).await?;
-    let failed = |error: &dyn Display| unread(&what, error);
+    let failed = |error: &dyn Display| read_error(&what, error);
     let item = match (items.first(), following) {
         (Some(item), _) => item,
         (None, None) => return Ok(None),
@@ -153,13 +153,13 @@ async fn page<T: DeserializeOwned + 'static>(
     resource: Resource,
     what: &str,
 ) -> Result<(Vec<T>, Option<String>), ReconcileError> {
-    let failed = |error: &dyn Display| unread(what, error);
+    let failed = |error: &dyn Display| read_error(what, error);
     let request = hyper::Request::get(path).header(hyper::header::ACCEPT, accept).body(Vec::new());
     let list: List<T> =
         kubernetes.request(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))?;
     list.page(|kind| resource.is_list(kind)).map_err(|error| failed(&error))
 }
 
-fn unread(what: &str, error: &dyn Display) -> ReconcileError {
+fn read_error(what: &str, error: &dyn Display) -> ReconcileError {
     ReconcileError::Retry(format!("cannot read {what} from Kubernetes: {error}"))
 }

@@ -31,7 +31,7 @@ use crate::status::Status;
 use crate::watches::Watches;
 
 /// Time limit for controllers and watches to end. Every write that was sent has its response by then.
-const DRAIN: Duration = Duration::from_secs(8);
+const STOP_DEADLINE: Duration = Duration::from_secs(8);
 
 /// The reason why the controllers ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) enum LifecycleEnd {
     /// Settings changed that require new controllers.
     Changed,
     /// A controller ended by itself, which is a bug.
-    Broken,
+    Failed,
 }
 
 /// Runs the controllers that the present settings enable, until `stop` or until the settings require other controllers.
@@ -69,7 +69,7 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status, stop: 
         () = wait_for_restart(&settings, context.settings.clone()) => LifecycleEnd::Changed,
         Some(ended) = tasks.join_next() => {
             tracing::error!("a controller ended unexpectedly; restarting all controllers: {ended:?}");
-            LifecycleEnd::Broken
+            LifecycleEnd::Failed
         }
         never = running.await_lists(status) => match never {},
     };
@@ -78,10 +78,10 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status, stop: 
         while tasks.join_next().await.is_some() {}
         running.stopped().await;
     };
-    if timeout(DRAIN, drained).await.is_err() {
-        tracing::warn!("some controllers did not end within {DRAIN:?} and are canceled");
+    if timeout(STOP_DEADLINE, drained).await.is_err() {
+        tracing::warn!("some controllers did not end within {STOP_DEADLINE:?} and are canceled");
     }
-    context.metrics.forget_controllers();
+    context.metrics.remove_controllers();
     end
 }
 

@@ -62,7 +62,7 @@ fn status_is_ready_only_if_all_required_components_are_ready() {
     assert!(status.is_ready());
     status.require([Component::CalicoDatastore]);
     assert!(!status.is_ready());
-    status.forget(Component::CalicoDatastore);
+    status.remove(Component::CalicoDatastore);
     assert!(status.is_ready());
 }
 
@@ -103,7 +103,7 @@ async fn liveness_timestamp_is_withheld_while_work_is_stuck() {
     let sign = || StatusFile::read(&directory.path().join("status.json")).expect("readable").liveness;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(sign(), None);
-    status.forget(Component::Work);
+    status.remove(Component::Work);
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(sign().is_some());
     beats.abort();

@@ -233,7 +233,7 @@ async fn host_endpoints_of_an_existing_node_survive_a_stale_deletion_event() {
     let (key, node) = (ObjectKey::global("node-1"), "node-1".to_owned());
     let touched = fixture.reconciler.cache.lock().apply_node(&Event::Delete(&key));
     assert_eq!(touched, ["node-1"]);
-    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), NextReconcile::After(LAG), "it is there");
+    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), NextReconcile::After(CACHE_LAG), "it is there");
 
     let (kind, path) = (CalicoNode::KIND, CalicoNode::path(&key));
     let found = fixture.store.get::<CalicoNode>(&key).await.unwrap();
@@ -244,7 +244,7 @@ async fn host_endpoints_of_an_existing_node_survive_a_stale_deletion_event() {
     assert_eq!(fixture.names().await, ["node-1-auto-hep"], "what cannot be read is not gone");
 
     fixture.store.delete::<CalicoNode>(&key, None).await.unwrap();
-    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), NextReconcile::Done);
+    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), NextReconcile::AwaitChange);
     assert!(fixture.names().await.is_empty());
 }
 

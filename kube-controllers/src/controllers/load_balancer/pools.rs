@@ -34,8 +34,8 @@ impl LoadBalancerPool {
 /// Returns true if a Service that names no pool may have the address: the address is in an automatic pool, or in none
 /// of `pools`.
 pub(super) fn may_serve_unnamed(pools: &[LoadBalancerPool], ip: IpAddr) -> bool {
-    let mut of_address = pools.iter().filter(|pool| pool.cidr.contains(ip)).peekable();
-    of_address.peek().is_none() || of_address.any(|pool| pool.automatic)
+    let mut with_address = pools.iter().filter(|pool| pool.cidr.contains(ip)).peekable();
+    with_address.peek().is_none() || with_address.any(|pool| pool.automatic)
 }
 
 /// Returns the stored pools. Fails if any pool is unreadable: that pool may be for Services, and they would lose their

@@ -37,12 +37,12 @@ impl GcPass {
         match outcome {
             Ok(outcome) => {
                 for (block, error) in outcome.failed {
-                    self.metrics.failed("rested");
+                    self.metrics.count_failure("rested");
                     tracing::warn!(%block, %error, "cannot release addresses after their cooldown; trying again later");
                 }
             }
             Err(error) => {
-                self.metrics.failed("rested");
+                self.metrics.count_failure("rested");
                 tracing::warn!(%error, "cannot release addresses after their cooldown; trying again later");
             }
         }
@@ -50,7 +50,7 @@ impl GcPass {
 
     async fn read_cooldown(&mut self) {
         let now = self.now();
-        if self.config_read.is_some_and(|read| now < read + CONFIG_IS_FRESH) {
+        if self.config_read_at.is_some_and(|read| now < read + CONFIG_IS_FRESH) {
             return;
         }
         let cooldown = match self.context.calico.get::<IpamConfig>(&TheConfig).await {
@@ -58,7 +58,7 @@ impl GcPass {
             Err(StoreError::NotFound { .. }) => 0,
             Err(error) => return tracing::warn!(%error, "cannot read ipCooldownSeconds; the last value stays in force"),
         };
-        self.config_read = Some(now);
+        self.config_read_at = Some(now);
         let mut index = self.cache.index();
         let settings = Settings { cooldown, ..*index.settings() };
         index.set_settings(settings);
@@ -90,7 +90,7 @@ impl GcPass {
                 tracing::info!(%block, %owner, "kept an empty block: this replica may no longer write")
             }
             Err(error) => {
-                self.metrics.failed("blocks");
+                self.metrics.count_failure("blocks");
                 tracing::warn!(%block, %owner, %error, "cannot release an empty block");
             }
         }
@@ -143,7 +143,7 @@ impl GcPass {
                 false
             }
             Err(error) => {
-                self.metrics.failed("nodes");
+                self.metrics.count_failure("nodes");
                 tracing::warn!(node = node.calico, %error, "cannot release the blocks of a deleted node");
                 false
             }

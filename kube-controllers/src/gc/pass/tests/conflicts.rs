@@ -79,12 +79,12 @@ async fn replica(server: &Server, calico: &Arc<Datastore>) -> GcPass {
     index.put_block(&block).unwrap();
     let addresses = ReportedAddresses::new(vec!["10.0.0.5".parse().unwrap()]);
     index.put_pod("ns", "lost", &PodState { node: "node-a", addresses, ended: None, runs: true });
-    collector(server.client(), calico.clone(), index, Leadership::always())
+    new_pass(server.client(), calico.clone(), index, Leadership::always())
 }
 
-fn shown(collector: &GcPass) -> bool {
+fn shown(gc_pass: &GcPass) -> bool {
     let line = "kube_controllers_gc_conflicting_addresses{held=\"free\"} 1\n";
-    collector.context.metrics.text().unwrap().contains(line)
+    gc_pass.context.metrics.text().unwrap().contains(line)
 }
 
 #[tokio::test(start_paused = true)]

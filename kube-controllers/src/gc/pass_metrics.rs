@@ -19,7 +19,7 @@ pub(super) struct PassMetrics {
     /// Number of released leaks.
     pub(super) reclaimed: IntCounter,
     /// Number of leaks that a report has logged.
-    pub(super) would_reclaim: IntCounter,
+    pub(super) reported_leaks: IntCounter,
     handles: IntCounterVec,
     wrong_handles: IntGauge,
     failures: IntCounterVec,
@@ -41,7 +41,7 @@ impl PassMetrics {
         Ok(PassMetrics {
             leaked: counter("kube_controllers_gc_leaked_total", "Addresses that were confirmed to be leaked.")?,
             reclaimed: counter("kube_controllers_gc_reclaimed_total", "Leaked addresses that were released.")?,
-            would_reclaim: counter(
+            reported_leaks: counter(
                 "kube_controllers_gc_reported_total",
                 "Leaked addresses that were reported and not released, because GC_MODE is report.",
             )?,
@@ -71,37 +71,37 @@ impl PassMetrics {
     }
 
     /// Records if a required kind has not been listed yet.
-    pub(super) fn awaits(&self, kind: &str, awaited: bool) {
+    pub(super) fn set_awaited(&self, kind: &str, awaited: bool) {
         self.awaited.with_label_values(&[kind]).set(i64::from(awaited));
     }
 
     /// Records the numbers of conflicting addresses that are free, and that are allocated to another owner.
-    pub(super) fn conflicts(&self, free: usize, another: usize) {
+    pub(super) fn set_conflicts(&self, free: usize, another: usize) {
         for (held, n) in [("free", free), ("another", another)] {
             self.conflicts.with_label_values(&[held]).set(i64::try_from(n).unwrap_or(i64::MAX));
         }
     }
 
     /// Counts a failure of a phase.
-    pub(super) fn failed(&self, phase: &str) {
+    pub(super) fn count_failure(&self, phase: &str) {
         self.failures.with_label_values(&[phase]).inc();
     }
 
     /// Records the repairs of handles, and the present number of wrong handles.
-    pub(super) fn repaired(&self, repaired: RepairedHandles, wrong: usize) {
+    pub(super) fn record_repairs(&self, repaired: RepairedHandles, wrong: usize) {
         for (how, n) in [("deleted", repaired.deleted), ("corrected", repaired.corrected)] {
             if n > 0 {
                 self.handles.with_label_values(&[how]).inc_by(n as u64);
             }
         }
         for _ in 0..repaired.failed {
-            self.failed("handles");
+            self.count_failure("handles");
         }
         self.wrong_handles.set(i64::try_from(wrong).unwrap_or(i64::MAX));
     }
 
     /// Records the end of a pass. `full` is the Unix time if the pass assessed all entries.
-    pub(super) fn passed(&self, took: Duration, full: Option<i64>) {
+    pub(super) fn record_pass(&self, took: Duration, full: Option<i64>) {
         let scope = if full.is_some() { "full" } else { "changed" };
         self.duration.with_label_values(&[scope]).observe(took.as_secs_f64());
         if let Some(at) = full {

@@ -87,7 +87,7 @@ impl EventPublisher {
 }
 
 /// Groups suspects by node, with the node's name in Kubernetes if it is known. Addresses without a node are left out.
-fn by_node<'s>(suspects: &[&'s Suspect]) -> BTreeMap<&'s str, Vec<&'s Suspect>> {
+fn group_by_node<'s>(suspects: &[&'s Suspect]) -> BTreeMap<&'s str, Vec<&'s Suspect>> {
     let mut by_node = BTreeMap::<&str, Vec<&Suspect>>::new();
     for suspect in suspects {
         if let Some(node) = suspect.kubernetes_node.as_deref().or(suspect.node.as_deref()) {

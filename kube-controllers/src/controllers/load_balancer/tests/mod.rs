@@ -17,7 +17,7 @@ use time::OffsetDateTime;
 use super::addresses::ServiceAddresses;
 use super::decision::Decision;
 use super::decision::HeldAddress;
-use super::decision::Missing;
+use super::decision::MissingAddress;
 use super::decision::decide;
 use super::decision::status_differs;
 use super::pools::LoadBalancerPool;

@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::controllers::testing::{embedded, settings};
 use crate::gc::cache::ClusterCache;
 use crate::gc::clock::Clock;
-use crate::gc::telemetry::PassMetrics;
+use crate::gc::pass_metrics::PassMetrics;
 use crate::leader::{Deadline, Leadership, LeadershipTerm};
 use crate::settings::Mode;
 use crate::status::Watchdog;

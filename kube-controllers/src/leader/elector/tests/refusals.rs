@@ -21,7 +21,7 @@ async fn refusals_become_lasting_after_a_lease_and_a_write_timeout() {
         assert!(!after(&mut refusals, 2).await);
     }
     assert!(after(&mut refusals, 2).await);
-    refusals.end();
+    refusals.clear();
     assert!(refusals.is_empty());
     assert!(!after(&mut refusals, 2).await, "anew");
 }

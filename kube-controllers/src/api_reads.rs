@@ -50,7 +50,7 @@ impl<T> List<T> {
 
 /// A response of another kind than the requested list.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer is a {0:?}, not the list that was asked for")]
+#[error("the response is a {0:?}, not the requested list")]
 pub(crate) struct UnexpectedKind(String);
 
 /// Returns true if the object exists.
@@ -60,7 +60,7 @@ pub async fn exists(kubernetes: &kube::Client, resource: Resource, key: &ObjectK
 }
 
 /// Returns the object, or `None` if it is missing.
-pub async fn object<T: DeserializeOwned + 'static>(
+pub async fn read_object<T: DeserializeOwned + 'static>(
     kubernetes: &kube::Client,
     resource: Resource,
     key: &ObjectKey,
@@ -80,7 +80,7 @@ async fn read<T: DeserializeOwned + 'static>(
     let path = format!("{}?{query}", resource.collection(key.namespace.as_deref()));
     let what = format!("{} {key}", resource.kind);
     let (items, following) = page::<Box<RawValue>>(kubernetes, path, accept, resource, &what).await?;
-    let failed = |error: &dyn Display| unread(&what, error);
+    let failed = |error: &dyn Display| read_error(&what, error);
     let item = match (items.first(), following) {
         (Some(item), _) => item,
         (None, None) => return Ok(None),
@@ -88,7 +88,7 @@ async fn read<T: DeserializeOwned + 'static>(
         (None, Some(_)) => return Err(failed(&"an empty page that is not the last one")),
     };
     if object_key(item.get()).map_err(|error| failed(&error))? != *key {
-        return Err(failed(&"the answer is another object"));
+        return Err(failed(&"the response is another object"));
     }
     serde_json::from_str(item.get()).map(Some).map_err(|error| failed(&error))
 }
@@ -125,7 +125,9 @@ pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<boo
 
 /// Returns true if the API server serves one of these kinds, given by their plurals, in any version of `group`.
 pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) -> Result<bool, ReconcileError> {
-    let failed = |error: &dyn Display| ReconcileError::Retry(format!("discovery of {group} in Kubernetes: {error}"));
+    let failed = |error: &dyn Display| {
+        ReconcileError::Retry(format!("cannot discover the API group {group} in Kubernetes: {error}"))
+    };
     let read = async |path: &str| {
         let request = hyper::Request::get(path).header(hyper::header::ACCEPT, "application/json").body(Vec::new());
         kubernetes.request_text(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))
@@ -151,13 +153,13 @@ async fn page<T: DeserializeOwned + 'static>(
     resource: Resource,
     what: &str,
 ) -> Result<(Vec<T>, Option<String>), ReconcileError> {
-    let failed = |error: &dyn Display| unread(what, error);
+    let failed = |error: &dyn Display| read_error(what, error);
     let request = hyper::Request::get(path).header(hyper::header::ACCEPT, accept).body(Vec::new());
     let list: List<T> =
         kubernetes.request(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))?;
     list.page(|kind| resource.is_list(kind)).map_err(|error| failed(&error))
 }
 
-fn unread(what: &str, error: &dyn Display) -> ReconcileError {
-    ReconcileError::Retry(format!("reading {what} from Kubernetes: {error}"))
+fn read_error(what: &str, error: &dyn Display) -> ReconcileError {
+    ReconcileError::Retry(format!("cannot read {what} from Kubernetes: {error}"))
 }

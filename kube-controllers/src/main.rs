@@ -12,7 +12,7 @@ use kube_controllers::status::check;
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
-    if let Some(arguments) = check::called(std::env::args_os()) {
+    if let Some(arguments) = check::probe_arguments(std::env::args_os()) {
         return check::run(arguments);
     }
     let options = match Options::parse_from_command(std::env::args_os()) {

@@ -52,10 +52,10 @@ pub(crate) enum StartError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The process cannot set up its own runtime or signal handlers.
-    #[error("cannot {what}: {reason}")]
+    #[error("cannot {action}: {reason}")]
     Process {
         /// The action that failed.
-        what: &'static str,
+        action: &'static str,
         /// The error of the operating system.
         reason: std::io::Error,
     },
@@ -72,8 +72,8 @@ pub(crate) struct Servers {
 impl Servers {
     /// Builds the configuration from the environment. Reads no file and sends no request.
     pub(crate) fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, StartError> {
-        let said = |name: &str| [name.to_owned(), format!("CALICO_{name}")].iter().any(|name| lookup(name).is_some());
-        let [qps, burst] = RATE.map(|(name, rate)| if said(name) { 0 } else { rate });
+        let is_set = |name: &str| [name.to_owned(), format!("CALICO_{name}")].iter().any(|name| lookup(name).is_some());
+        let [qps, burst] = RATE.map(|(name, rate)| if is_set(name) { 0 } else { rate });
         let settings = datastore::DatastoreSettings { qps, burst, ..datastore::DatastoreSettings::default() };
         // An empty variable counts as unset, as for all other settings.
         let lookup = |name: &str| lookup(name).filter(|text| !text.is_empty());
@@ -106,7 +106,8 @@ impl Servers {
             DatastoreConfig::Kubernetes(config) => {
                 let calico = datastore::Kubernetes::lasting(config);
                 let Some(group) =
-                    insist("ask which API group holds Calico's objects", stop, async || calico.group().await).await
+                    retry_until_ok("discover the API group of Calico's objects", stop, async || calico.group().await)
+                        .await
                 else {
                     return Ok(None);
                 };
@@ -131,8 +132,8 @@ impl std::fmt::Display for Servers {
 }
 
 /// Retries `attempt` until it succeeds. Returns `None` if `stop` is canceled before.
-pub(crate) async fn insist<T, E: Display>(
-    what: &str,
+pub(crate) async fn retry_until_ok<T, E: Display>(
+    action: &str,
     stop: &CancellationToken,
     attempt: impl AsyncFn() -> Result<T, E>,
 ) -> Option<T> {
@@ -141,7 +142,7 @@ pub(crate) async fn insist<T, E: Display>(
         loop {
             match attempt().await {
                 Ok(value) => return value,
-                Err(error) => tracing::warn!("cannot {what}, trying again in {pause:?}: {error}"),
+                Err(error) => tracing::warn!("cannot {action}, trying again in {pause:?}: {error}"),
             }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -214,7 +215,7 @@ mod tests {
             attempts.set(attempts.get() + 1);
             if attempts.get() < 7 { Err("away") } else { Ok(5) }
         };
-        assert_eq!(insist("try", &CancellationToken::new(), attempt).await, Some(5));
+        assert_eq!(retry_until_ok("try", &CancellationToken::new(), attempt).await, Some(5));
         assert_eq!(begin.elapsed().as_secs(), 1 + 2 + 4 + 8 + 10 + 10);
     }
 
@@ -225,7 +226,7 @@ mod tests {
             sleep(PAUSE * 3).await;
             stop.cancel();
         };
-        let (found, ()) = tokio::join!(insist("try", &stop, async || Err::<(), _>("away")), stopping);
+        let (found, ()) = tokio::join!(retry_until_ok("try", &stop, async || Err::<(), _>("away")), stopping);
         assert_eq!(found, None);
     }
 }

@@ -315,8 +315,11 @@ fn readiness_names_a_server_lost_before_the_configuration_read() {
         let kubeconfig = lab.kubernetes.api.kubeconfig_to(&proxy.endpoint(), "early", &account.identity).unwrap();
         let controllers = lab.start(lab.setup().env("KUBECONFIG", kubeconfig.display().to_string()));
         let reasons = || check_status(&controllers, "-r").1;
-        let told =
-            ["no controller runs until it was read: ", "Error reaching apiserver: ", "Error verifying datastore: "];
+        let told = [
+            "no controller runs until the object has been read: ",
+            "Error reaching apiserver: ",
+            "Error verifying datastore: ",
+        ];
         let all = await_that(PATIENCE, || Ok(told.iter().all(|reason| reasons().contains(reason))));
         assert!(all.is_ok(), "{}\n{}", reasons(), controllers.log().unwrap());
         proxy.arm(None);
@@ -402,7 +405,7 @@ fn etcd_controllers_on_a_kubernetes_datastore_are_refused_in_one_line() {
         lab.await_status("/environmentVars/DATASTORE_TYPE", &json!("kubernetes"));
         lab.await_status("/runningConfig/controllers/policy", &Value::Null);
         let log = controllers.log().unwrap();
-        let told: Vec<_> = log.lines().filter(|line| line.contains("not run with the datastore kubernetes")).collect();
+        let told: Vec<_> = log.lines().filter(|line| line.contains("not running controllers whose objects")).collect();
         assert_eq!(told.len(), 1, "{log}");
         assert!(told[0].contains("[WARNING]") && told[0].ends_with(": policy, namespace"), "{}", told[0]);
     });
@@ -436,7 +439,7 @@ fn controllers_exit_with_success_on_sigterm() {
         let mut controllers = lab.start(lab.setup());
         await_ready(&controllers, true);
         assert_eq!(told(controllers.terminate().unwrap()), "0");
-        assert!(controllers.log().unwrap().ends_with(": ended\n"));
+        assert!(controllers.log().unwrap().ends_with(": the process ends\n"));
     });
 }
 

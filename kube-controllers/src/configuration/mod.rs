@@ -23,7 +23,7 @@ use crate::context::Clients;
 use crate::events::{self, EventType};
 use crate::leader::Leadership;
 use crate::settings::{Environment, Merged, Mode, Settings, default_configuration, merge};
-use crate::startup::insist;
+use crate::startup::retry_until_ok;
 use crate::status::{Component, Status};
 use state::{ConfigurationState, NAME, StateChange, StatusBackoff};
 
@@ -69,19 +69,21 @@ impl Configuration {
             match &read {
                 Ok(_) => {}
                 Err(error @ StoreError::Corrupt { .. }) => {
-                    let reason = format!("no controller runs until it is corrected or deleted: {error}");
+                    let reason = format!("no controller runs until the object is corrected or deleted: {error}");
                     status.not_ready(Component::Configuration, &*reason);
                     self.reporter.report(&reason).await;
                 }
                 Err(error) => {
-                    status
-                        .not_ready(Component::Configuration, format!("no controller runs until it was read: {error}"));
+                    status.not_ready(
+                        Component::Configuration,
+                        format!("no controller runs until the object has been read: {error}"),
+                    );
                 }
             }
             read
         };
-        let settings = insist("read KubeControllersConfiguration", stop, attempt).await;
-        status.forget(Component::Configuration);
+        let settings = retry_until_ok("read KubeControllersConfiguration", stop, attempt).await;
+        status.remove(Component::Configuration);
         settings
     }
 
@@ -104,7 +106,7 @@ impl Configuration {
     pub(crate) async fn follow(self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
         let Some((mut events, _watching)) = self.watch() else { return };
         let (mut state, mut backoff) = (ConfigurationState::default(), StatusBackoff::default());
-        state.last = self.first_spec.lock().unwrap_or_else(PoisonError::into_inner).take();
+        state.last_spec = self.first_spec.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut reported: Option<(Vec<String>, Vec<String>)> = None;
         loop {
             let merged = state.entry.as_ref().map(|entry| merge(&self.environment, &entry.value.spec, self.mode));
@@ -127,7 +129,7 @@ impl Configuration {
             let change = state.next_write(merged.as_ref().map(|merged| &merged.status));
             let mut right = if change == StateChange::Create { self.leadership.clone() } else { self.elected.clone() };
             match change {
-                StateChange::Nothing => backoff.settled(),
+                StateChange::Nothing => backoff.reset(),
                 change if right.holds() && backoff.may_write() => {
                     // Stops at its next await if the right to write is lost.
                     _ = right.while_held(self.write(change, &state, merged.as_ref())).await;
@@ -163,7 +165,7 @@ impl Configuration {
                 value.status = serde_json::to_value(&merged.status).ok();
                 self.calico.update_status(&entry.key, &value, &entry.revision).await.map(|_| ())
             }
-            (StateChange::Create, ..) => self.create(state.last.as_ref()).await,
+            (StateChange::Create, ..) => self.create(state.last_spec.as_ref()).await,
             (StateChange::Wait, ..) => return self.report_if_unreadable().await,
             _ => return,
         };
@@ -183,15 +185,17 @@ impl Configuration {
         }
         match &problems[..] {
             [] => self.reporter.clear(),
-            problems => self.reporter.report(&format!("{} until that is corrected", problems.join("; "))).await,
+            problems => {
+                self.reporter.report(&format!("{} until the configuration is corrected", problems.join("; "))).await
+            }
         }
     }
 
     /// Reports an unreadable object. A watch omits unreadable objects, so the object looks as if it were missing.
     async fn report_if_unreadable(&self) {
-        let found = self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await;
-        if let Err(error @ StoreError::Corrupt { .. }) = found {
-            self.reporter.report(&format!("what was in force stays so: {error}")).await;
+        let read = self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await;
+        if let Err(error @ StoreError::Corrupt { .. }) = read {
+            self.reporter.report(&format!("the settings in force stay in force: {error}")).await;
         }
     }
 
@@ -203,8 +207,8 @@ impl Configuration {
         let status = merge(&self.environment, &object.spec, self.mode).status;
         object.status = serde_json::to_value(&status).ok();
         self.calico.create(&object.key(), &object).await?;
-        let settings = if last.is_some() { "settings that it had before it was deleted" } else { "default settings" };
-        tracing::info!("made KubeControllersConfiguration({NAME}) with the {settings}");
+        let settings = if last.is_some() { "settings of the deleted object" } else { "default settings" };
+        tracing::info!("created KubeControllersConfiguration({NAME}) with the {settings}");
         Ok(())
     }
 }

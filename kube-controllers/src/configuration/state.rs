@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 pub(super) const NAME: &str = "default";
 /// Time to wait before a deleted object is created again. Tools that replace an object delete it and create it again;
 /// with the default settings in between, kube-controllers would delete host endpoints and assign addresses to Services.
-const REPLACED: Duration = Duration::from_secs(60);
+const RECREATE_DELAY: Duration = Duration::from_secs(60);
 
 /// The latest state of the object.
 #[derive(Debug, Default)]
@@ -22,13 +22,13 @@ pub(super) struct ConfigurationState {
     /// The object, if it exists.
     pub(super) entry: Option<Entry<KubeControllersConfiguration>>,
     /// The last settings of the object, which stay in force after its deletion.
-    pub(super) last: Option<KubeControllersConfigurationSpec>,
+    pub(super) last_spec: Option<KubeControllersConfigurationSpec>,
     /// The time since which the object has been missing, if it existed before.
-    gone: Option<Instant>,
+    missing_since: Option<Instant>,
     /// True if the list in progress, or a later event, named the object.
-    named: bool,
+    is_named: bool,
     /// True after the first complete list, from which on a missing object is known not to exist.
-    listed: bool,
+    is_listed: bool,
 }
 
 /// The next write.
@@ -48,27 +48,27 @@ impl ConfigurationState {
     /// Applies an event. Objects with other names are ignored.
     pub(super) fn apply(&mut self, event: WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>) {
         match event {
-            WatchEvent::ListStart => self.named = false,
+            WatchEvent::ListStart => self.is_named = false,
             WatchEvent::Upsert(entry) if entry.key.name == NAME => {
-                self.last = Some(entry.value.spec.clone());
+                self.last_spec = Some(entry.value.spec.clone());
                 self.entry = Some(entry);
-                (self.named, self.gone) = (true, None);
+                (self.is_named, self.missing_since) = (true, None);
             }
-            WatchEvent::Delete(key) if key.name == NAME => self.forget(),
+            WatchEvent::Delete(key) if key.name == NAME => self.remove(),
             WatchEvent::Upsert(_) | WatchEvent::Delete(_) => {}
             WatchEvent::ListEnd => {
-                self.listed = true;
-                if !self.named {
-                    self.forget();
+                self.is_listed = true;
+                if !self.is_named {
+                    self.remove();
                 }
             }
         }
     }
 
-    fn forget(&mut self) {
+    fn remove(&mut self) {
         self.entry = None;
-        if self.last.is_some() {
-            self.gone.get_or_insert_with(Instant::now);
+        if self.last_spec.is_some() {
+            self.missing_since.get_or_insert_with(Instant::now);
         }
     }
 
@@ -76,8 +76,8 @@ impl ConfigurationState {
     /// object.
     pub(super) fn next_write(&self, status: Option<&KubeControllersConfigurationStatus>) -> StateChange {
         match (&self.entry, status) {
-            (None, _) if self.gone.is_some_and(|since| since.elapsed() < REPLACED) => StateChange::Wait,
-            (None, _) if self.listed => StateChange::Create,
+            (None, _) if self.missing_since.is_some_and(|since| since.elapsed() < RECREATE_DELAY) => StateChange::Wait,
+            (None, _) if self.is_listed => StateChange::Create,
             (Some(entry), Some(status)) if !has_status(&entry.value, status) => StateChange::WriteStatus,
             _ => StateChange::Nothing,
         }
@@ -91,9 +91,9 @@ fn has_status(object: &KubeControllersConfiguration, status: &KubeControllersCon
 }
 
 /// Delay after the first write.
-const FIRST: Duration = Duration::from_secs(1);
+const FIRST_DELAY: Duration = Duration::from_secs(1);
 /// Longest delay between writes that have no effect, for example because another program writes a different state.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_DELAY: Duration = Duration::from_secs(60);
 
 /// The delays between writes. They double until there is no write left to do.
 #[derive(Debug)]
@@ -101,38 +101,38 @@ pub(super) struct StatusBackoff {
     pause: Duration,
     not_before: Option<Instant>,
     /// True if a write is pending.
-    pending: bool,
+    is_pending: bool,
 }
 
 impl Default for StatusBackoff {
     fn default() -> Self {
-        StatusBackoff { pause: FIRST, not_before: None, pending: false }
+        StatusBackoff { pause: FIRST_DELAY, not_before: None, is_pending: false }
     }
 }
 
 impl StatusBackoff {
     /// Records that there is no write left to do.
-    pub(super) fn settled(&mut self) {
-        self.pause = FIRST;
-        self.pending = false;
+    pub(super) fn reset(&mut self) {
+        self.pause = FIRST_DELAY;
+        self.is_pending = false;
     }
 
     /// Returns true if a write may happen now. If not, [`StatusBackoff::due`] waits for the time.
     pub(super) fn may_write(&mut self) -> bool {
         let now = Instant::now();
-        self.pending = true;
-        if self.not_before.is_some_and(|moment| moment > now) {
+        self.is_pending = true;
+        if self.not_before.is_some_and(|deadline| deadline > now) {
             return false;
         }
         self.not_before = Some(now + self.pause);
-        self.pause = (self.pause * 2).min(LONGEST);
+        self.pause = (self.pause * 2).min(MAX_DELAY);
         true
     }
 
     /// Waits until the pending write may happen. Never returns if no write is pending.
     pub(super) async fn due(&self) {
         match self.not_before {
-            Some(moment) if self.pending => sleep_until(moment).await,
+            Some(deadline) if self.is_pending => sleep_until(deadline).await,
             _ => std::future::pending().await,
         }
     }
@@ -240,10 +240,10 @@ mod tests {
                 backoff.due().await;
             }
         }
-        backoff.settled();
-        assert!(timeout(LONGEST * 2, backoff.due()).await.is_err(), "nothing is wanted");
+        backoff.reset();
+        assert!(timeout(MAX_DELAY * 2, backoff.due()).await.is_err(), "nothing is wanted");
         assert!(backoff.may_write());
         assert!(!backoff.may_write());
-        timeout(FIRST * 2, backoff.due()).await.expect("within a second");
+        timeout(FIRST_DELAY * 2, backoff.due()).await.expect("within a second");
     }
 }

@@ -14,7 +14,7 @@ use crate::watched::Watched;
 use crate::watches::{Event, Subscribers, Watches};
 
 /// Interval at which a controller reconciles all objects, regardless of events.
-const PERIOD: Duration = Duration::from_secs(300);
+const RESYNC_PERIOD: Duration = Duration::from_secs(300);
 
 /// A cache that event handlers fill and workers read. Clones share it.
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ impl<R: CachedReconcile> CachedController<R> {
     }
 
     /// Returns the reason why the controller does nothing with this datastore, if it does nothing.
-    fn reason_to_be_idle(context: &Context) -> Option<&'static str> {
+    fn idle_reason(context: &Context) -> Option<&'static str> {
         R::NOT_NEEDED_IN_KUBERNETES.filter(|_| context.mode != Mode::Etcd)
     }
 
@@ -80,11 +80,11 @@ impl<R: CachedReconcile> CachedController<R> {
         });
     }
 
-    /// Adds all keys to the queue every [`PERIOD`] and after each change of the settings, until `context.stop`.
+    /// Adds all keys to the queue every [`RESYNC_PERIOD`] and after each change of the settings, until `context.stop`.
     async fn resync(&self, context: &Context) {
         let mut settings = context.settings.clone();
         settings.mark_unchanged();
-        let mut ticks = interval_at(Instant::now() + PERIOD, PERIOD);
+        let mut ticks = interval_at(Instant::now() + RESYNC_PERIOD, RESYNC_PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -102,15 +102,15 @@ impl<R: CachedReconcile> Controller for CachedController<R> {
 
     fn new(context: &Context, watches: &mut Watches) -> Self {
         let controller = CachedController::unsubscribed();
-        if Self::reason_to_be_idle(context).is_none() {
+        if Self::idle_reason(context).is_none() {
             R::subscribe(&controller, watches);
         }
         controller
     }
 
     async fn run(self, context: Context) {
-        if let Some(reason) = Self::reason_to_be_idle(&context) {
-            tracing::warn!(controller = R::NAME, "not needed: with Calico's data in Kubernetes {reason}");
+        if let Some(reason) = Self::idle_reason(&context) {
+            tracing::warn!(controller = R::NAME, "the controller is idle: with Calico's data in Kubernetes {reason}");
             return;
         }
         let reconciler = Arc::new(R::new(&context, &self));

@@ -21,7 +21,7 @@ pub(super) struct CustomResources {
 impl CustomResources {
     /// Returns the objects of the kind `S`.
     pub(super) fn new<S: Spec>(client: kube::Client) -> Self {
-        CustomResources { api: Api::all_with(client, &resource(S::KIND, S::PLURAL)), kind: S::KIND }
+        CustomResources { api: Api::all_with(client, &api_resource(S::KIND, S::PLURAL)), kind: S::KIND }
     }
 
     /// Replaces the finalizers of an object, if the object is still at `version`. Returns the new version.
@@ -56,7 +56,7 @@ impl CustomResources {
 }
 
 /// Describes a kind of `projectcalico.org/v3`.
-pub(super) fn resource(kind: &str, plural: &str) -> ApiResource {
+pub(super) fn api_resource(kind: &str, plural: &str) -> ApiResource {
     let api_version = ApiGroup::V3.api_version();
     let (group, version) = api_version.split_once('/').unwrap_or_default();
     ApiResource {
@@ -71,7 +71,7 @@ pub(super) fn resource(kind: &str, plural: &str) -> ApiResource {
 /// Returns the finalizers of an object with `finalizer` added, or `None` if it is among them.
 pub(super) fn with_finalizer<S: Spec>(object: &Object<S>, finalizer: &str) -> Option<Vec<String>> {
     let mut all = finalizers(object);
-    let is_new = !all.iter().any(|found| found == finalizer);
+    let is_new = !all.iter().any(|existing| existing == finalizer);
     all.extend(is_new.then(|| finalizer.to_owned()));
     is_new.then_some(all)
 }
@@ -80,7 +80,7 @@ pub(super) fn with_finalizer<S: Spec>(object: &Object<S>, finalizer: &str) -> Op
 pub(super) fn without_finalizer<S: Spec>(object: &Object<S>, finalizer: &str) -> Option<Vec<String>> {
     let mut others = finalizers(object);
     let all = others.len();
-    others.retain(|found| found != finalizer);
+    others.retain(|existing| existing != finalizer);
     (others.len() < all).then_some(others)
 }
 
@@ -91,7 +91,7 @@ fn finalizers<S: Spec>(object: &Object<S>) -> Vec<String> {
 
 /// Converts an error. A rejection as invalid is permanent, and any other error is retried.
 pub(super) fn reconcile_error(what: &str, error: &kube::Error) -> ReconcileError {
-    let text = format!("{what}: {error}");
+    let text = format!("cannot {what}: {error}");
     match error {
         kube::Error::Api(status) if status.code == 422 => ReconcileError::Permanent(text),
         _ => ReconcileError::Retry(text),
@@ -124,22 +124,22 @@ impl StatusCondition {
 
     /// Returns all conditions of an object with `status` after setting this condition, or `None` if the object has this
     /// condition already. Conditions of other types stay.
-    pub(super) fn among(&self, status: Option<&Value>, now: OffsetDateTime) -> Option<Vec<Value>> {
+    pub(super) fn merged_into(&self, status: Option<&Value>, now: OffsetDateTime) -> Option<Vec<Value>> {
         let mut conditions = status.and_then(|status| status["conditions"].as_array()).cloned().unwrap_or_default();
-        let found = conditions.iter().position(|condition| condition["type"] == self.kind);
-        let says = |condition: &Value| {
+        let position = conditions.iter().position(|condition| condition["type"] == self.kind);
+        let is_equal = |condition: &Value| {
             condition["status"] == self.status()
                 && condition["reason"] == self.reason
                 && condition["message"] == self.message.as_str()
         };
-        if found.is_some_and(|at| says(&conditions[at])) {
+        if position.is_some_and(|at| is_equal(&conditions[at])) {
             return None;
         }
         let condition = json!({
             "type": self.kind, "status": self.status(), "reason": self.reason, "message": self.message,
-            "lastTransitionTime": seconds(now),
+            "lastTransitionTime": format_time(now),
         });
-        match found {
+        match position {
             Some(at) => conditions[at] = condition,
             None => conditions.push(condition),
         }
@@ -154,7 +154,7 @@ pub(super) fn condition_is_true(status: Option<&Value>, kind: &str) -> Option<bo
 }
 
 /// Formats a time as Kubernetes does.
-fn seconds(time: OffsetDateTime) -> String {
+fn format_time(time: OffsetDateTime) -> String {
     let whole = time.to_offset(UtcOffset::UTC).replace_nanosecond(0).unwrap_or(time);
     // Formatting cannot fail for years of four digits.
     whole.format(&Rfc3339).unwrap_or_default()
@@ -171,16 +171,16 @@ mod tests {
         let ready = |reason| StatusCondition { kind: "Ready", is_true: false, reason, message: "m".into() };
         let now = datetime!(2026-08-22 06:33:20.5 UTC);
         let other = json!({"type": "Other", "status": "True"});
-        let written = ready("A").among(Some(&json!({"conditions": [other]})), now).unwrap();
+        let written = ready("A").merged_into(Some(&json!({"conditions": [other]})), now).unwrap();
         let expected = json!({
             "type": "Ready", "status": "False", "reason": "A", "message": "m",
             "lastTransitionTime": "2026-08-22T06:33:20Z",
         });
         assert_eq!(written, [other, expected]);
         let status = json!({"conditions": written});
-        assert_eq!(ready("A").among(Some(&status), datetime!(2027-01-01 00:00 UTC)), None);
-        assert_eq!(ready("B").among(Some(&status), now).unwrap()[1]["reason"], "B");
-        assert_eq!(ready("A").among(None, now).unwrap().len(), 1);
+        assert_eq!(ready("A").merged_into(Some(&status), datetime!(2027-01-01 00:00 UTC)), None);
+        assert_eq!(ready("B").merged_into(Some(&status), now).unwrap()[1]["reason"], "B");
+        assert_eq!(ready("A").merged_into(None, now).unwrap().len(), 1);
         assert_eq!(
             (condition_is_true(Some(&status), "Other"), condition_is_true(Some(&status), "Ready")),
             (Some(true), Some(false))

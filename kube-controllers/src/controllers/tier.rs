@@ -17,7 +17,7 @@ use time::OffsetDateTime;
 
 use super::cached::{CachedController, CachedReconcile, SharedCache};
 use super::custom_resource::{
-    CustomResources, StatusCondition, reconcile_error, resource, with_finalizer, without_finalizer,
+    CustomResources, StatusCondition, api_resource, reconcile_error, with_finalizer, without_finalizer,
 };
 use crate::api_reads;
 use crate::context::Context;
@@ -29,7 +29,7 @@ use crate::watches::{Cache, Watches};
 const FINALIZER: &str = "projectcalico.org/tier-controller";
 
 /// Delay before the policies of a tier that is being deleted are counted again.
-const EMPTYING: Duration = Duration::from_secs(5);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The controller. Its keys are names of tiers.
 pub type Tiers = CachedController<TierReconciler>;
@@ -65,37 +65,37 @@ impl Reconcile for TierReconciler {
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let cached = self.tiers.lock().get(key).cloned();
-        let Some(Entry { value: tier, revision, .. }) = cached else { return Ok(NextReconcile::Done) };
+        let Some(Entry { value: tier, revision, .. }) = cached else { return Ok(NextReconcile::AwaitChange) };
         let version = revision.resource_version();
         if tier.metadata.deletion_timestamp.is_none() {
             if let Some(finalizers) = with_finalizer(&tier, FINALIZER) {
                 self.objects.write_finalizers(&key.name, version, &finalizers).await?;
             }
-            return Ok(NextReconcile::Done);
+            return Ok(NextReconcile::AwaitChange);
         }
-        let Some(others) = without_finalizer(&tier, FINALIZER) else { return Ok(NextReconcile::Done) };
+        let Some(others) = without_finalizer(&tier, FINALIZER) else { return Ok(NextReconcile::AwaitChange) };
         let counts = count_policies(&self.kubernetes, &key.name).await?;
         if counts.is_empty() {
             self.objects.write_finalizers(&key.name, version, &others).await?;
-            return Ok(NextReconcile::Done);
+            return Ok(NextReconcile::AwaitChange);
         }
         let message = format!("Waiting for policies to be removed: {counts}");
         let waiting = StatusCondition { kind: "Ready", is_true: false, reason: "Terminating", message };
         // Compared with the stored object, so that a failed write is retried. Upstream changes its cached object before
         // the write, and so never retries (KC-542).
-        if let Some(conditions) = waiting.among(tier.status.as_ref(), OffsetDateTime::now_utc()) {
+        if let Some(conditions) = waiting.merged_into(tier.status.as_ref(), OffsetDateTime::now_utc()) {
             self.objects.write_conditions(&key.name, version, &conditions).await?;
         }
-        Ok(NextReconcile::After(EMPTYING))
+        Ok(NextReconcile::After(RECHECK_INTERVAL))
     }
 }
 
 /// Size of a page of policies.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 
 /// Numbers of policies by kind, in upstream's order: global, namespaced, staged global, staged namespaced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Counts([usize; 4]);
+struct PolicyCounts([usize; 4]);
 
 /// Kind, plural for messages, and plural in URLs.
 const KINDS: [(&str, &str, &str); 4] = [
@@ -105,15 +105,15 @@ const KINDS: [(&str, &str, &str); 4] = [
     (StagedInNamespace::KIND, "StagedNetworkPolicies", StagedInNamespace::PLURAL),
 ];
 
-impl Counts {
+impl PolicyCounts {
     /// Returns true if there are no policies.
     fn is_empty(&self) -> bool {
-        *self == Counts::default()
+        *self == PolicyCounts::default()
     }
 }
 
 /// Formats the counts, as in `2 GlobalNetworkPolicies, 1 NetworkPolicy`.
-impl fmt::Display for Counts {
+impl fmt::Display for PolicyCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counted = KINDS.iter().zip(self.0).filter(|(_, count)| *count > 0);
         for (i, ((kind, plural, _), count)) in counted.enumerate() {
@@ -125,17 +125,17 @@ impl fmt::Display for Counts {
 }
 
 /// Counts the stored policies of `tier`. A kind that the API server does not serve has none.
-async fn count_policies(client: &kube::Client, tier: &str) -> Result<Counts, ReconcileError> {
-    let mut counts = Counts::default();
+async fn count_policies(client: &kube::Client, tier: &str) -> Result<PolicyCounts, ReconcileError> {
+    let mut counts = PolicyCounts::default();
     for (count, (kind, _, plural)) in counts.0.iter_mut().zip(KINDS) {
-        *count = count_kind(client.clone(), &resource(kind, plural), tier).await?;
+        *count = count_kind(client.clone(), &api_resource(kind, plural), tier).await?;
     }
     Ok(counts)
 }
 
 async fn count_kind(client: kube::Client, kind: &ApiResource, tier: &str) -> Result<usize, ReconcileError> {
     let policies = Api::<DynamicObject>::all_with(client.clone(), kind);
-    let mut page = ListParams::default().limit(PAGE);
+    let mut page = ListParams::default().limit(PAGE_SIZE);
     let mut count = 0;
     loop {
         let listed = match policies.list(&page).await {
@@ -202,7 +202,7 @@ mod tests {
             }
         });
         assert!(matches!(count_policies(&kubernetes, "t").await, Err(ReconcileError::Retry(_))));
-        assert_eq!(count_policies(&kubernetes, "t").await.unwrap(), Counts([6, 0, 0, 0]));
+        assert_eq!(count_policies(&kubernetes, "t").await.unwrap(), PolicyCounts([6, 0, 0, 0]));
         let begun = asked.lock().unwrap().iter().filter(|query| !query.contains("continue")).count();
         assert_eq!(begun, 2, "it is begun anew");
         assert!(asked.lock().unwrap().iter().all(|query| query.contains("limit=500")), "{asked:?}");
@@ -220,8 +220,8 @@ mod tests {
             ([0, 0, 2, 1], "2 StagedGlobalNetworkPolicies, 1 StagedNetworkPolicy"),
             ([0, 0, 0, 0], ""),
         ] {
-            assert_eq!(Counts(counts).to_string(), text);
-            assert_eq!(Counts(counts).is_empty(), text.is_empty());
+            assert_eq!(PolicyCounts(counts).to_string(), text);
+            assert_eq!(PolicyCounts(counts).is_empty(), text.is_empty());
         }
     }
 

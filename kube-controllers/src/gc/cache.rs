@@ -48,22 +48,22 @@ impl ClusterCache {
         let shared = Shared { index: Mutex::new(index), changed: Notify::new(), listed: Mutex::default() };
         let cache = ClusterCache { shared: Arc::new(shared) };
         let block_gone = |index: &mut Index, key: &Cidr| index.block_gone(key);
-        watches.blocks.subscribe(cache.listener(Feed::Blocks, put_block, block_gone));
-        watches.pods.subscribe(cache.listener(Feed::Pods, put_pod, by_names(Index::pod_gone)));
-        watches.services.subscribe(cache.listener(Feed::Services, put_service, by_names(Index::service_gone)));
-        watches.machines.subscribe(cache.listener(
+        watches.blocks.subscribe(cache.event_handler(Feed::Blocks, put_block, block_gone));
+        watches.pods.subscribe(cache.event_handler(Feed::Pods, put_pod, by_names(Index::pod_gone)));
+        watches.services.subscribe(cache.event_handler(Feed::Services, put_service, by_names(Index::service_gone)));
+        watches.virtual_machines.subscribe(cache.event_handler(
             Feed::Machines,
-            |index, machine: &WatchedVm| by_names(Index::put_machine)(index, &machine.name),
+            |index, vm: &WatchedVm| by_names(Index::put_machine)(index, &vm.name),
             by_names(Index::machine_gone),
         ));
-        watches.machine_instances.subscribe(cache.listener(
+        watches.vmis.subscribe(cache.event_handler(
             Feed::Instances,
-            |index, instance: &WatchedVmi| by_names(Index::put_instance)(index, &instance.name),
+            |index, vmi: &WatchedVmi| by_names(Index::put_instance)(index, &vmi.name),
             by_names(Index::instance_gone),
         ));
         let pool_gone = |index: &mut Index, key: &ObjectKey| index.pool_gone(&key.name);
-        watches.ip_pools.subscribe(cache.listener(Feed::Pools, put_pool, pool_gone));
-        watches.ip_reservations.subscribe(cache.listener(
+        watches.ip_pools.subscribe(cache.event_handler(Feed::Pools, put_pool, pool_gone));
+        watches.ip_reservations.subscribe(cache.event_handler(
             Feed::Reservations,
             |index, reservation: &Entry<IpReservation>| index.put_reservation(&reservation.value),
             |index, key: &ObjectKey| index.reservation_gone(&key.name),
@@ -74,21 +74,21 @@ impl ClusterCache {
 
     /// On a Kubernetes datastore, a Calico node is a Kubernetes node, and one watch delivers both.
     fn subscribe_to_nodes(&self, mode: Mode, watches: &mut Watches) {
-        watches.nodes.subscribe(self.listener(
+        watches.nodes.subscribe(self.event_handler(
             Feed::KubernetesNodes,
             |index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node)),
             |index, key: &ObjectKey| index.kubernetes_node_gone(&key.name),
         ));
         let calico_node_gone = |index: &mut Index, key: &ObjectKey| index.calico_node_gone(&key.name);
         match mode {
-            Mode::Etcd => watches.calico_nodes.subscribe(self.listener(
+            Mode::Etcd => watches.calico_nodes.subscribe(self.event_handler(
                 Feed::CalicoNodes,
                 |index, node: &Entry<CalicoNode>| {
                     index.put_calico_node(&node.key.name, node.value.spec.kubernetes_name());
                 },
                 calico_node_gone,
             )),
-            Mode::Kubernetes(_) => watches.nodes.subscribe(self.listener(
+            Mode::Kubernetes(_) => watches.nodes.subscribe(self.event_handler(
                 Feed::CalicoNodes,
                 |index, node: &Node| index.put_calico_node(&node.name.name, Some(&node.name.name)),
                 calico_node_gone,
@@ -96,9 +96,9 @@ impl ClusterCache {
         }
     }
 
-    fn listener<T: Watched>(
+    fn event_handler<T: Watched>(
         &self,
-        feed: Feed,
+        kind: Feed,
         put: impl Fn(&mut Index, &T) + Send + 'static,
         gone: impl Fn(&mut Index, &T::Key) + Send + 'static,
     ) -> impl FnMut(&Event<'_, T>) + Send + 'static {
@@ -106,14 +106,14 @@ impl ClusterCache {
         move |event| {
             let mut index = cache.index();
             match event {
-                Event::ListStart => index.list_begins(feed),
+                Event::ListStart => index.list_begins(kind),
                 Event::Upsert(object) => put(&mut index, object),
                 Event::Delete(key) => gone(&mut index, key),
-                Event::ListEnd => index.list_ends(feed),
+                Event::ListEnd => index.list_ends(kind),
             }
             drop(index);
             if matches!(event, Event::ListEnd) {
-                cache.listed().insert(feed);
+                cache.listed().insert(kind);
             }
             cache.shared.changed.notify_one();
         }
@@ -121,8 +121,8 @@ impl ClusterCache {
 
     /// Marks each kind as listed.
     #[cfg(test)]
-    pub(super) fn complete_all(&self) {
-        self.listed().extend(REQUIRED.map(|(feed, _)| feed));
+    pub(super) fn mark_all_listed(&self) {
+        self.listed().extend(REQUIRED.map(|(kind, _)| kind));
         self.listed().extend([Feed::Services, Feed::Machines, Feed::Instances, Feed::Reservations]);
     }
 
@@ -138,17 +138,17 @@ impl ClusterCache {
     /// Returns the required kinds, with true for each that has not been listed yet.
     pub(super) fn required(&self) -> impl Iterator<Item = (&'static str, bool)> {
         let listed = self.listed().clone();
-        REQUIRED.into_iter().map(move |(feed, name)| (name, !listed.contains(&feed)))
+        REQUIRED.into_iter().map(move |(kind, name)| (name, !listed.contains(&kind)))
     }
 
     /// Returns true if all virtual machines are known.
-    pub(super) fn knows_machines(&self) -> bool {
+    pub(super) fn has_listed_vms(&self) -> bool {
         let listed = self.listed();
         listed.contains(&Feed::Machines) && listed.contains(&Feed::Instances)
     }
 
     /// Returns true if all Services are known.
-    pub(super) fn knows_services(&self) -> bool {
+    pub(super) fn has_listed_services(&self) -> bool {
         self.listed().contains(&Feed::Services)
     }
 
@@ -182,21 +182,21 @@ fn names(key: &ObjectKey) -> (&str, &str) {
 }
 
 /// Returns the state of a pod: its node, its addresses, and if it has ended.
-pub(super) fn pod_facts(pod: &Pod) -> PodState<'_> {
-    let said = &pod.annotations;
+pub(super) fn pod_state(pod: &Pod) -> PodState<'_> {
+    let annotations = &pod.annotations;
     let pod_ips: Vec<&str> = pod.pod_ips.iter().map(|ip| &**ip).collect();
     let addresses = PodAddresses {
         phase: &pod.phase,
-        deleting: pod.deleting,
+        deleting: pod.is_deleting,
         pod_ip: pod.pod_ip.as_deref().unwrap_or_default(),
         pod_ips: &pod_ips,
         annotations: AddressAnnotations {
-            pod_ip: said.pod_ip.as_deref(),
-            pod_ips: said.pod_ips.as_deref(),
-            aws_pod_ips: said.aws_pod_ips.as_deref(),
+            pod_ip: annotations.pod_ip.as_deref(),
+            pod_ips: annotations.pod_ips.as_deref(),
+            aws_pod_ips: annotations.aws_pod_ips.as_deref(),
         },
     };
-    let network_status = said.network_status.as_deref();
+    let network_status = annotations.network_status.as_deref();
     let (node, reason, host_network) = (&*pod.node, &*pod.reason, pod.host_network);
     PodState::read(&PodWords { node, reason, host_network, network_status, addresses })
 }
@@ -208,14 +208,18 @@ fn is_migrating(node: &Node) -> bool {
 
 fn put_block(index: &mut Index, block: &Entry<Block>) {
     if let Err(problem) = index.put_block(&block.value) {
-        tracing::error!(block = %block.key, %problem, "a block is left out; `calico-ipam check` tells more");
+        tracing::error!(
+            block = %block.key,
+            %problem,
+            "garbage collection ignores an invalid block; run `calico-ipam check`"
+        );
     }
 }
 
 fn put_pod(index: &mut Index, pod: &Pod) {
     let (namespace, name) = names(&pod.name);
     // The index also contains pods on the host network. Their addresses are the host's and belong to no pool.
-    index.put_pod(namespace, name, &pod_facts(pod));
+    index.put_pod(namespace, name, &pod_state(pod));
 }
 
 fn put_service(index: &mut Index, service: &Service) {
@@ -232,7 +236,7 @@ fn put_pool(index: &mut Index, pool: &Entry<IpPool>) {
         Ok(cidr) if pool.value.metadata.deletion_timestamp.is_none() => index.put_pool(name, cidr),
         Ok(_) => index.pool_gone(name),
         Err(error) => {
-            tracing::warn!(pool = name, %error, "a pool is left out of the metrics");
+            tracing::warn!(pool = name, %error, "leaving a pool out of the metrics: its range is invalid");
             index.pool_gone(name);
         }
     }
@@ -257,14 +261,14 @@ mod tests {
     }
 
     fn has(pod: &Pod, address: &str) -> Option<bool> {
-        pod_facts(pod).sight(address.parse().unwrap()).has
+        pod_state(pod).sight(address.parse().unwrap()).has
     }
 
     #[test]
     fn addresses_of_a_pod_come_from_its_status_and_annotations() {
         let running = pod(|_| {});
         assert_eq!((has(&running, "10.0.0.1"), has(&running, "10.0.0.2")), (Some(true), Some(false)));
-        assert_eq!(pod_facts(&running).node, "n1");
+        assert_eq!(pod_state(&running).node, "n1");
         assert_eq!(has(&pod(|pod| pod["status"] = json!({})), "10.0.0.2"), None);
         let more = pod(|pod| {
             let status = r#"[{"name":"second","ips":["10.0.0.7"]}]"#;
@@ -282,7 +286,7 @@ mod tests {
                     pod["metadata"]["annotations"] = json!({emptied: ""});
                     pod["status"]["phase"] = json!(phase);
                 });
-                assert_eq!((pod_facts(&down).ended, has(&down, "10.0.0.1")), (ended, Some(true)), "{emptied}");
+                assert_eq!((pod_state(&down).ended, has(&down, "10.0.0.1")), (ended, Some(true)), "{emptied}");
             }
         }
     }

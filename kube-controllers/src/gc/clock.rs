@@ -10,32 +10,32 @@ use tokio::time::Instant;
 /// Time since the start, which never goes back. Clones share the same time.
 #[derive(Debug, Clone)]
 pub struct Clock {
-    began: Instant,
-    /// Number of milliseconds by which the clock was put forward.
-    ahead: Arc<AtomicU64>,
-    was_put: Arc<Notify>,
+    started_at: Instant,
+    /// Number of milliseconds by which the clock was advanced.
+    offset_millis: Arc<AtomicU64>,
+    offset_changed: Arc<Notify>,
 }
 
 impl Clock {
     /// Starts a clock at zero.
     pub(super) fn start() -> Self {
-        Clock { began: Instant::now(), ahead: Arc::default(), was_put: Arc::default() }
+        Clock { started_at: Instant::now(), offset_millis: Arc::default(), offset_changed: Arc::default() }
     }
 
     /// Returns the time since the start.
     pub(super) fn now(&self) -> Duration {
-        self.began.elapsed() + Duration::from_millis(self.ahead.load(Ordering::Acquire))
+        self.started_at.elapsed() + Duration::from_millis(self.offset_millis.load(Ordering::Acquire))
     }
 
-    /// Puts the clock forward, so that tests need not wait for grace periods.
-    pub fn put_forward(&self, by: Duration) {
-        self.ahead.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::AcqRel);
-        self.was_put.notify_one();
+    /// Advances the clock, so that tests need not wait for grace periods.
+    pub fn advance(&self, by: Duration) {
+        self.offset_millis.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::AcqRel);
+        self.offset_changed.notify_one();
     }
 
-    /// Waits until the clock is put forward.
-    pub(super) async fn jumps(&self) {
-        self.was_put.notified().await;
+    /// Waits until the clock is advanced.
+    pub(super) async fn advanced(&self) {
+        self.offset_changed.notified().await;
     }
 }
 
@@ -48,8 +48,8 @@ mod tests {
         let clock = Clock::start();
         let same = clock.clone();
         tokio::time::advance(Duration::from_secs(2)).await;
-        same.put_forward(Duration::from_secs(300));
-        clock.jumps().await;
+        same.advance(Duration::from_secs(300));
+        clock.advanced().await;
         assert_eq!((clock.now(), same.now()), (Duration::from_secs(302), Duration::from_secs(302)));
     }
 }

@@ -13,21 +13,23 @@ use crate::leader::Leadership;
 pub(super) struct LeaderGate {
     leadership: Leadership,
     stop: CancellationToken,
-    pace: Option<RequestPacer>,
+    pacer: Option<RequestPacer>,
 }
 
 struct RequestPacer {
     interval: Duration,
     /// The earliest time of the next request.
-    next: Mutex<Instant>,
+    next_at: Mutex<Instant>,
 }
 
 impl LeaderGate {
     /// Creates a gate that admits `per_second` requests per second, or any number if that is 0.
     pub(super) fn new(leadership: Leadership, stop: CancellationToken, per_second: u32) -> Self {
-        let pace = (per_second > 0)
-            .then(|| RequestPacer { interval: Duration::from_secs(1) / per_second, next: Mutex::new(Instant::now()) });
-        LeaderGate { leadership, stop, pace }
+        let pacer = (per_second > 0).then(|| RequestPacer {
+            interval: Duration::from_secs(1) / per_second,
+            next_at: Mutex::new(Instant::now()),
+        });
+        LeaderGate { leadership, stop, pacer }
     }
 
     /// Returns true if writes are allowed now.
@@ -37,8 +39,8 @@ impl LeaderGate {
 
     /// Waits until the rate limit allows this number of requests.
     pub(super) async fn pace(&self, requests: usize) {
-        if let Some(pace) = &self.pace {
-            let at = pace.take(u32::try_from(requests).unwrap_or(u32::MAX), Instant::now());
+        if let Some(pacer) = &self.pacer {
+            let at = pacer.reserve(u32::try_from(requests).unwrap_or(u32::MAX), Instant::now());
             sleep_until(at).await;
         }
     }
@@ -46,10 +48,10 @@ impl LeaderGate {
 
 impl RequestPacer {
     /// Reserves `requests` requests at the time `now`. Returns the time at which they may be sent.
-    fn take(&self, requests: u32, now: Instant) -> Instant {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = (*next).max(now);
-        *next = at + self.interval.saturating_mul(requests);
+    fn reserve(&self, requests: u32, now: Instant) -> Instant {
+        let mut next_at = self.next_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = (*next_at).max(now);
+        *next_at = at + self.interval.saturating_mul(requests);
         at
     }
 }

@@ -17,35 +17,35 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Clock;
+use super::affinities::AffinityAudit;
 use super::cache::ClusterCache;
-use super::claims::Claims;
 use super::gate::LeaderGate;
-use crate::settings::Gc;
+use crate::settings::GcMode;
 
 /// Shortest and longest interval between two lists of all handles.
-const OFTEN: Duration = Duration::from_secs(1);
-const SELDOM: Duration = Duration::from_secs(450);
+const MIN_LIST_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_LIST_INTERVAL: Duration = Duration::from_secs(450);
 /// Time limit of a list. A list that takes longer is canceled, and repeated at the next interval.
 const LIST_DEADLINE: Duration = Duration::from_secs(300);
 /// Number of handles repaired together. A block that several handles share is written once per such batch.
-const AT_ONCE: usize = 1000;
+const BATCH_SIZE: usize = 1000;
 
 /// The audit of handles: the wrong handles, and the list that finds them.
 #[derive(Debug, Default)]
 pub(super) struct HandleAudit {
-    orphans: Orphans,
+    wrong_handles: WrongHandles,
     /// The list in progress, if any. A list takes seconds to minutes, so passes do not wait for it.
     list: JoinSet<()>,
     /// The time at which the last list was started.
-    listed: Option<Duration>,
+    last_list_at: Option<Duration>,
     reported: HashSet<HandleId>,
 }
 
 /// The wrong handles, shared between the list that finds them and the passes that repair them.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Orphans(Arc<Mutex<OrphanHandles>>);
+pub(super) struct WrongHandles(Arc<Mutex<OrphanHandles>>);
 
-impl Orphans {
+impl WrongHandles {
     fn get(&self) -> MutexGuard<'_, OrphanHandles> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,38 +61,38 @@ pub(super) struct RepairedHandles {
 
 impl HandleAudit {
     /// Starts a list of all handles if it is time. `now` is the time of the index.
-    pub(super) fn list_if_due<L>(&mut self, now: Duration, grace: Duration, list: impl FnOnce(Orphans) -> L)
+    pub(super) fn list_if_due<L>(&mut self, now: Duration, grace: Duration, list: impl FnOnce(WrongHandles) -> L)
     where
         L: Future<Output = ()> + Send + 'static,
     {
         if now < self.next_list(grace) {
             return;
         }
-        self.listed = Some(now);
+        self.last_list_at = Some(now);
         while let Some(ended) = self.list.try_join_next() {
             if ended.is_err() {
-                tracing::error!("listing handles panicked; they are listed again");
+                tracing::error!("listing handles panicked; listing the handles again");
             }
         }
         if self.list.is_empty() {
-            self.list.spawn(list(self.orphans.clone()));
+            self.list.spawn(list(self.wrong_handles.clone()));
         }
     }
 
     /// Returns the time of the next list, by the present grace period, so that a shortened period takes effect at once.
     fn next_list(&self, grace: Duration) -> Duration {
-        self.listed.map_or(Duration::ZERO, |listed| listed + (grace / 2).clamp(OFTEN, SELDOM))
+        self.last_list_at.map_or(Duration::ZERO, |last| last + (grace / 2).clamp(MIN_LIST_INTERVAL, MAX_LIST_INTERVAL))
     }
 
     /// Returns the number of wrong handles.
-    pub(super) fn wrong(&self) -> usize {
-        self.orphans.get().len()
+    pub(super) fn wrong_count(&self) -> usize {
+        self.wrong_handles.get().len()
     }
 
     /// Returns the time of the next list or repair.
     pub(super) fn next_deadline(&self, now: Duration, grace: Duration) -> Duration {
         let next_list = self.next_list(grace);
-        self.orphans.get().next_deadline(now, grace).map_or(next_list, |due| due.min(next_list))
+        self.wrong_handles.get().next_deadline(now, grace).map_or(next_list, |due| due.min(next_list))
     }
 
     /// Repairs the handles that have been wrong for `grace`.
@@ -100,20 +100,20 @@ impl HandleAudit {
         &mut self,
         calico: &Datastore,
         gate: &LeaderGate,
-        mode: Gc,
+        mode: GcMode,
         now: Duration,
         grace: Duration,
     ) -> RepairedHandles {
         let mut repaired = RepairedHandles::default();
-        let due = self.orphans.get().due(now, grace);
-        if mode == Gc::Report {
-            self.reported.retain(|id| self.orphans.get().is_wrong(id));
+        let due = self.wrong_handles.get().due(now, grace);
+        if mode == GcMode::Report {
+            self.reported.retain(|id| self.wrong_handles.get().is_wrong(id));
             for suspect in due.iter().filter(|suspect| self.reported.insert(suspect.id.clone())) {
-                tracing::info!(handle = %suspect.id, "would mend a handle that counts wrongly");
+                tracing::info!(handle = %suspect.id, "would repair a handle with a wrong count");
             }
             return repaired;
         }
-        for part in due.chunks(AT_ONCE) {
+        for part in due.chunks(BATCH_SIZE) {
             if !gate.is_open() {
                 break;
             }
@@ -124,8 +124,8 @@ impl HandleAudit {
             let outcome = match repair_handles(calico, gate, part).await {
                 Ok(outcome) => outcome,
                 Err(error) => {
-                    tracing::warn!(%error, "wrong handles cannot be looked at again");
-                    part.iter().for_each(|suspect| self.orphans.get().failed(&suspect.id, now));
+                    tracing::warn!(%error, "cannot repair handles with wrong counts; trying again later");
+                    part.iter().for_each(|suspect| self.wrong_handles.get().failed(&suspect.id, now));
                     repaired.failed += part.len();
                     break;
                 }
@@ -134,20 +134,20 @@ impl HandleAudit {
             repaired.corrected += outcome.corrected.len();
             repaired.failed += outcome.failed.len();
             for id in &outcome.deleted {
-                tracing::info!(handle = %id, "deleted a handle that held nothing");
+                tracing::info!(handle = %id, "deleted a handle that no block names");
             }
             for id in &outcome.corrected {
-                tracing::info!(handle = %id, "corrected what a handle counts");
+                tracing::info!(handle = %id, "corrected the count of a handle");
             }
             outcome
                 .deleted
                 .iter()
                 .chain(&outcome.corrected)
                 .chain(&outcome.left)
-                .for_each(|id| self.orphans.get().done(id));
+                .for_each(|id| self.wrong_handles.get().done(id));
             for (id, error) in &outcome.failed {
-                tracing::warn!(handle = %id, %error, "cannot mend a handle");
-                self.orphans.get().failed(id, now);
+                tracing::warn!(handle = %id, %error, "cannot repair a handle; trying again later");
+                self.wrong_handles.get().failed(id, now);
             }
         }
         repaired
@@ -155,29 +155,35 @@ impl HandleAudit {
 }
 
 /// Lists handles and affinities. The grace period of a wrong one begins at the time of `clock` at which it is found.
-pub(super) async fn list(calico: Arc<Datastore>, cache: ClusterCache, orphans: Orphans, claims: Claims, clock: Clock) {
+pub(super) async fn list_all(
+    calico: Arc<Datastore>,
+    cache: ClusterCache,
+    wrong_handles: WrongHandles,
+    affinities: AffinityAudit,
+    clock: Clock,
+) {
     let all = async {
-        list_all(&calico, &cache, &orphans, &clock).await;
-        claims.list(&calico, &cache, &clock).await;
+        list_handles(&calico, &cache, &wrong_handles, &clock).await;
+        affinities.list(&calico, &cache, &clock).await;
     };
     if timeout(LIST_DEADLINE, all).await.is_err() {
-        tracing::warn!("handles and affinities could not be listed in time; they are looked at the next time");
+        tracing::warn!("cannot list all handles and affinities within 5 minutes; trying again at the next interval");
     }
     // The time of the next pass depends on the result.
     cache.wake();
 }
 
-async fn list_all(calico: &Datastore, cache: &ClusterCache, orphans: &Orphans, clock: &Clock) {
+async fn list_handles(calico: &Datastore, cache: &ClusterCache, wrong_handles: &WrongHandles, clock: &Clock) {
     let Some(mut handles) = calico.watch::<Handle>(&()) else { return };
     loop {
         match handles.next().await {
-            WatchEvent::ListStart => orphans.get().list_begins(),
-            WatchEvent::Upsert(entry) => orphans.get().listed(&entry, &cache.index(), clock.now()),
+            WatchEvent::ListStart => wrong_handles.get().list_begins(),
+            WatchEvent::Upsert(entry) => wrong_handles.get().listed(&entry, &cache.index(), clock.now()),
             WatchEvent::Delete(_) => {}
             WatchEvent::ListEnd => break,
         }
     }
-    orphans.get().list_ends(&cache.index(), clock.now());
+    wrong_handles.get().list_ends(&cache.index(), clock.now());
 }
 
 #[cfg(test)]
@@ -192,7 +198,7 @@ mod tests {
     #[tokio::test]
     async fn handle_list_runs_in_the_background_and_never_twice_at_once() {
         let (begun, end) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
-        let list = |_: Orphans| {
+        let list = |_: WrongHandles| {
             let (begun, end) = (begun.clone(), end.clone());
             async move {
                 begun.fetch_add(1, Ordering::Relaxed);

@@ -7,16 +7,16 @@
 //! has passed, a pass assesses the changed entries (`pass/`). A leak that is confirmed by the caches is looked up in
 //! the API (`recheck/`) before the address is released. Every replica assesses; only the leader writes (`gate.rs`).
 
+mod affinities;
 mod cache;
-mod claims;
 mod clock;
 mod events;
 mod gate;
 mod handles;
 mod metrics;
 mod pass;
+mod pass_metrics;
 mod recheck;
-mod telemetry;
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -30,23 +30,23 @@ use self::cache::ClusterCache;
 pub use self::clock::Clock;
 use self::metrics::IpamMetrics;
 use self::pass::GcPass;
-use self::telemetry::PassMetrics;
+use self::pass_metrics::PassMetrics;
 use crate::context::Context;
 use crate::runtime::Controller;
 use crate::watches::Watches;
 
 /// Interval at which all entries are assessed again although nothing changed, as a safety net.
-const FULL_PASS: Duration = Duration::from_secs(300);
+const FULL_PASS_INTERVAL: Duration = Duration::from_secs(300);
 /// Time without events after which a pass starts, so that related events are assessed together.
-const SILENCE: Duration = Duration::from_millis(50);
+const QUIET_PERIOD: Duration = Duration::from_millis(50);
 /// Longest time to wait for a moment without events.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const MAX_QUIET_WAIT: Duration = Duration::from_secs(1);
 /// Time limit for the current writes when the process is stopping.
-const LAST_WRITES: Duration = Duration::from_secs(3);
+const STOP_DEADLINE: Duration = Duration::from_secs(3);
 /// Interval at which the log names the kinds that have not been listed yet.
-const REMINDER: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause after a pass that panicked.
-const AFTER_PANIC: Duration = Duration::from_secs(5);
+const PANIC_PAUSE: Duration = Duration::from_secs(5);
 
 /// The controller of garbage collection.
 pub struct GarbageCollection {
@@ -76,92 +76,92 @@ impl Controller for GarbageCollection {
         let metrics = match registered {
             Ok(metrics) => metrics,
             // The metrics exist, so another instance is running in this process. Two instances must not both write.
-            Err(error) => return tracing::error!(%error, "garbage collection is not started: it has metrics already"),
+            Err(error) => return tracing::error!(%error, "cannot start garbage collection: its metrics exist already"),
         };
         let stop = context.stop.clone();
         let write_deadline = async {
             stop.cancelled().await;
-            sleep(LAST_WRITES).await;
+            sleep(STOP_DEADLINE).await;
         };
         // The gate closes when the process is stopping, so a pass ends after its current writes.
         tokio::select! {
-            () = write_deadline => tracing::warn!("a pass of garbage collection was cut off"),
+            () = write_deadline => tracing::warn!("canceled a pass of garbage collection: the process is stopping"),
             () = run_passes(GcPass::new(context.clone(), self.cache, self.clock, metrics)) => {}
         }
     }
 }
 
 /// Runs one pass after another until the process is stopping.
-async fn run_passes(mut collector: GcPass) {
-    let stop = collector.context.stop.clone();
-    stop.run_until_cancelled(wait_until_complete(&collector.cache, &collector.metrics)).await;
+async fn run_passes(mut gc_pass: GcPass) {
+    let stop = gc_pass.context.stop.clone();
+    stop.run_until_cancelled(wait_until_listed(&gc_pass.cache, &gc_pass.metrics)).await;
     let mut full_at = Instant::now();
     while !stop.is_cancelled() {
         let full = Instant::now() >= full_at;
         let scope = if full { Scope::Everything } else { Scope::Changed };
         let began = Instant::now();
-        let watchdog = collector.context.watchdog.clone();
-        let pass = watchdog.observe("a pass of garbage collection".into(), collector.pass(scope));
+        let watchdog = gc_pass.context.watchdog.clone();
+        let pass = watchdog.observe("a pass of garbage collection".into(), gc_pass.run(scope));
         match AssertUnwindSafe(pass).catch_unwind().await {
             Ok(()) => {
                 if full {
-                    full_at = Instant::now() + FULL_PASS;
-                    collector.forget_reported();
+                    full_at = Instant::now() + FULL_PASS_INTERVAL;
+                    gc_pass.prune_reported();
                 }
                 let at = full.then(|| OffsetDateTime::now_utc().unix_timestamp());
-                collector.metrics.passed(began.elapsed(), at);
+                gc_pass.metrics.record_pass(began.elapsed(), at);
             }
             Err(_) => {
-                tracing::error!("a pass of garbage collection panicked; it is tried again");
-                collector.metrics.failed("panic");
-                stop.run_until_cancelled(sleep(AFTER_PANIC)).await;
+                tracing::error!("a pass of garbage collection panicked; the next pass starts in 5 s");
+                gc_pass.metrics.count_failure("panic");
+                stop.run_until_cancelled(sleep(PANIC_PAUSE)).await;
             }
         }
-        stop.run_until_cancelled(wait_until_due(&collector, full_at)).await;
+        stop.run_until_cancelled(wait_until_due(&gc_pass, full_at)).await;
     }
 }
 
 /// Waits until all required kinds have been listed. A kind whose list is forbidden is named in the log again and again.
-async fn wait_until_complete(cache: &ClusterCache, metrics: &PassMetrics) {
-    let mut remind_at = Instant::now() + REMINDER;
+async fn wait_until_listed(cache: &ClusterCache, metrics: &PassMetrics) {
+    let mut remind_at = Instant::now() + LOG_INTERVAL;
     loop {
-        cache.required().for_each(|(kind, awaited)| metrics.awaits(kind, awaited));
+        cache.required().for_each(|(kind, awaited)| metrics.set_awaited(kind, awaited));
         if cache.is_complete() {
             return;
         }
         if timeout_at(remind_at, cache.changed()).await.is_err() {
             let awaited: Vec<&str> = cache.required().filter_map(|(kind, awaited)| awaited.then_some(kind)).collect();
-            tracing::warn!(awaited = awaited.join(", "), "nothing is collected before these have been listed");
-            remind_at = Instant::now() + REMINDER;
+            tracing::warn!(awaited = awaited.join(", "), "garbage collection waits for the first list of these kinds");
+            remind_at = Instant::now() + LOG_INTERVAL;
         }
     }
 }
 
 /// Waits until a pass is due: events have come and paused, a deadline has passed, the settings have changed, or this
 /// replica has become the leader.
-async fn wait_until_due(collector: &GcPass, full_at: Instant) {
-    let now = (Instant::now(), collector.now());
-    let due = collector.next().saturating_sub(now.1);
+async fn wait_until_due(gc_pass: &GcPass, full_at: Instant) {
+    let now = (Instant::now(), gc_pass.now());
+    let due = gc_pass.next_deadline().saturating_sub(now.1);
     let due = now.0.checked_add(due).map_or(full_at, |due| due.min(full_at));
-    let leads = collector.context.leadership.holds();
-    let (mut leadership, mut settings) = (collector.context.leadership.clone(), collector.context.settings.clone());
+    let leads = gc_pass.context.leadership.holds();
+    let (mut leadership, mut settings) = (gc_pass.context.leadership.clone(), gc_pass.context.settings.clone());
     settings.mark_unchanged();
     tokio::select! {
-        () = collector.cache.changed() => {}
-        () = collector.clock.jumps() => return,
+        () = gc_pass.cache.changed() => {}
+        () = gc_pass.clock.advanced() => return,
         () = sleep_until(due) => return,
         () = leadership.gained(), if !leads => return,
         Ok(()) = settings.changed() => return,
     }
-    let longest = Instant::now() + LONGEST_WAIT;
+    let longest = Instant::now() + MAX_QUIET_WAIT;
     loop {
-        let silent = Instant::now() + SILENCE;
-        if silent >= longest {
+        let quiet_until = Instant::now() + QUIET_PERIOD;
+        if quiet_until >= longest {
             return;
         }
         // Sleeps without being woken by each event: events that come meanwhile are assessed together.
-        sleep_until(silent).await;
-        if collector.cache.changed().now_or_never().is_none() {
+        sleep_until(quiet_until).await;
+        if gc_pass.cache.changed().now_or_never().is_none() {
             return;
         }
     }

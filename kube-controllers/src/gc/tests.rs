@@ -9,7 +9,7 @@ async fn missing_kinds_are_logged_each_minute() {
     let (log, _logging) = Captured::on_this_thread(LogSeverity::Info);
     let passes = PassMetrics::new(&metrics).unwrap();
     let cache = ClusterCache::new(Mode::Etcd, Index::new(Settings::default()), &mut Watches::default());
-    let waited = tokio::time::timeout(REMINDER * 2 + SILENCE, wait_until_complete(&cache, &passes)).await;
+    let waited = tokio::time::timeout(LOG_INTERVAL * 2 + QUIET_PERIOD, wait_until_listed(&cache, &passes)).await;
     assert!(waited.is_err());
     let text = log.text();
     assert_eq!(text.matches("IPAMBlock, Pod, Node of Kubernetes, ").count(), 2, "{text}");

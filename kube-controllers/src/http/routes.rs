@@ -27,13 +27,13 @@ const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream")
 const EXPOSITION: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// Default duration of a profile, as in Go, and the longest duration, so that a forgotten request ends.
-const SECONDS: u64 = 30;
-const MOST_SECONDS: u64 = 300;
+const DEFAULT_SECONDS: u64 = 30;
+const MAX_SECONDS: u64 = 300;
 
 impl Routes {
-    pub(super) async fn answer(&self, method: &Method, uri: &Uri) -> HttpResponse {
+    pub(super) async fn respond(&self, method: &Method, uri: &Uri) -> HttpResponse {
         if let (Routes::Profiles, &Method::POST, "/debug/pprof/symbol") = (self, method, uri.path()) {
-            return text(StatusCode::OK, profile::SYMBOLS);
+            return text(StatusCode::OK, profile::NO_SYMBOLS);
         }
         if method != Method::GET && method != Method::HEAD {
             let mut page = text(StatusCode::METHOD_NOT_ALLOWED, "only GET");
@@ -80,9 +80,9 @@ fn exposition(metrics: &Metrics) -> HttpResponse {
 
 /// Samples the processor for the `seconds` of the query.
 async fn cpu_profile(query: &str) -> HttpResponse {
-    let seconds = match parameter(query, "seconds").map(str::parse).unwrap_or(Ok(SECONDS)) {
-        Ok(seconds @ 1..=MOST_SECONDS) => seconds,
-        _ => return text(StatusCode::BAD_REQUEST, format!("seconds must be from 1 to {MOST_SECONDS}\n")),
+    let seconds = match parameter(query, "seconds").map(str::parse).unwrap_or(Ok(DEFAULT_SECONDS)) {
+        Ok(seconds @ 1..=MAX_SECONDS) => seconds,
+        _ => return text(StatusCode::BAD_REQUEST, format!("seconds is not a number from 1 to {MAX_SECONDS}\n")),
     };
     profile_page(profile::cpu(Duration::from_secs(seconds)).await)
 }

@@ -15,14 +15,14 @@ use tokio::time::{sleep, timeout};
 use super::routes::Routes;
 
 /// Delay between two attempts to open a port.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for a client to send its request. The clients are kubelet and Prometheus.
-const REQUEST: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of a connection, longer than most profiles. Without it, 64 connections that clients never close would
 /// block kubelet's probe.
-const LONGEST_CONNECTION: Duration = Duration::from_secs(90);
+const MAX_CONNECTION_TIME: Duration = Duration::from_secs(90);
 /// Maximum number of open connections. Further ones wait.
-const MOST_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 
 /// The ports; `None` disables one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,7 +37,7 @@ pub struct Ports {
 
 /// A port that cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on port {port}: {source}; is another process there?")]
+#[error("cannot listen on port {port}: {source}; check which process uses the port")]
 pub struct ListenError {
     port: u16,
     source: io::Error,
@@ -90,7 +90,7 @@ impl PortServer {
                 Err(_) => {}
             }
             reported = true;
-            sleep(RETRY).await;
+            sleep(RETRY_INTERVAL).await;
         }
     }
 
@@ -114,7 +114,7 @@ async fn serve_connections(listener: TcpListener, routes: &Routes) {
     loop {
         tokio::select! {
             Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS => match accepted {
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => {
                     connections.spawn(serve_connection(stream, routes.clone()));
                 }
@@ -132,17 +132,17 @@ async fn serve_connections(listener: TcpListener, routes: &Routes) {
 async fn serve_connection(stream: TcpStream, routes: Routes) {
     let respond = service_fn(move |request| {
         let routes = routes.clone();
-        async move { Ok::<_, std::convert::Infallible>(routes.answer(request.method(), request.uri()).await) }
+        async move { Ok::<_, std::convert::Infallible>(routes.respond(request.method(), request.uri()).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST)
+        .header_read_timeout(REQUEST_TIMEOUT)
         // A connection serves one request, so that a client cannot keep it open with further requests.
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), respond);
-    match timeout(LONGEST_CONNECTION, connection).await {
+    match timeout(MAX_CONNECTION_TIME, connection).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!("a connection broke: {error}"),
-        Err(_) => tracing::debug!("a connection was not ended by its client within {LONGEST_CONNECTION:?}"),
+        Ok(Err(error)) => tracing::debug!("a connection failed: {error}"),
+        Err(_) => tracing::debug!("a connection was not ended by its client within {MAX_CONNECTION_TIME:?}"),
     }
 }

@@ -75,7 +75,7 @@ async fn health_endpoints_report_the_status() {
         let (code, body) = get(port, path).await.expect("an answer");
         assert!(code == 503 && body.contains("gc has not moved"), "{path}: {code} {body}");
     }
-    served.status.forget(Component::Work);
+    served.status.remove(Component::Work);
     assert_eq!(get(port, "/metrics").await.map(|(code, _)| code), Some(404));
     assert_eq!(ask("POST", port, "/readyz").await.map(|(code, _)| code), Some(405));
     assert_eq!(ask("HEAD", port, "/healthz").await, Some((200, Vec::new())));

@@ -47,7 +47,7 @@ impl Timing {
     }
 
     /// Returns the time that the creator of a Lease waits before it writes.
-    pub(crate) fn settling(&self) -> Duration {
+    pub(crate) fn first_write_delay(&self) -> Duration {
         self.lease + self.write
     }
 }

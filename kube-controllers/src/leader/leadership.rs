@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Interval at which waiting tasks compare a deadline with the boot-time clock, for which there are no timers.
-const LOOK: Duration = Duration::from_secs(1);
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The right to write: this replica is the leader, and the datastore is not locked. Watches and caches always run;
 /// writes happen only while [`Leadership::holds`].
@@ -42,7 +42,7 @@ pub struct Deadline {
 
 /// This replica may not write at present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("another replica leads now, or the datastore is not ready")]
+#[error("this replica is not the leader, or the datastore is not ready")]
 pub struct MayNotWrite;
 
 impl Leadership {
@@ -90,12 +90,12 @@ impl Leadership {
     /// sent while this replica may write, also after the machine was suspended.
     pub async fn while_held<F: Future>(&self, work: F) -> Option<F::Output> {
         let (mut watching, mut work) = (self.clone(), pin!(work));
-        let going_on =
+        let guarded =
             poll_fn(|context| if self.holds() { work.as_mut().poll(context).map(Some) } else { Poll::Ready(None) });
         tokio::select! {
             biased;
             () = watching.lost() => None,
-            outcome = going_on => outcome,
+            outcome = guarded => outcome,
         }
     }
 
@@ -110,7 +110,7 @@ impl Leadership {
             let ends = async {
                 match term {
                     LeadershipTerm::Until(deadline) => {
-                        tokio::time::sleep_until(deadline.monotonic.min(Instant::now() + LOOK)).await;
+                        tokio::time::sleep_until(deadline.monotonic.min(Instant::now() + CLOCK_CHECK_INTERVAL)).await;
                     }
                     LeadershipTerm::No | LeadershipTerm::Always => std::future::pending().await,
                 }

@@ -20,10 +20,10 @@ pub(super) trait Leases: Send + Sync + 'static {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LeaseError {
     /// A conflict with another writer. Read the Lease again.
-    #[error("the lease changed")]
-    Race,
+    #[error("another writer changed the Lease")]
+    Conflict,
     /// The role lacks `get`, `create` or `update`.
-    #[error("the role does not allow it: {0}")]
+    #[error("the role does not allow access to the Lease: {0}")]
     Forbidden(String),
     /// Any other error, which may go away.
     #[error("{0}")]
@@ -66,7 +66,7 @@ impl From<kube::Error> for LeaseError {
         match error {
             kube::Error::Api(status) if status.code == 403 => LeaseError::Forbidden(status.message),
             // Not found: the Lease was deleted after it was read.
-            kube::Error::Api(status) if status.code == 409 || status.code == 404 => LeaseError::Race,
+            kube::Error::Api(status) if status.code == 409 || status.code == 404 => LeaseError::Conflict,
             kube::Error::Api(status) => LeaseError::Other(status.message),
             error => LeaseError::Other(error.to_string()),
         }

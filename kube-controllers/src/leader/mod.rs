@@ -48,11 +48,11 @@ pub fn start(
 /// Reports changes of the leadership in the log and the metrics.
 async fn report_changes(mut leadership: Leadership, lease: String, metrics: Metrics) {
     loop {
-        metrics.show_leader(&lease, false);
+        metrics.set_leader(&lease, false);
         leadership.gained().await;
-        metrics.show_leader(&lease, true);
-        tracing::info!(lease, "this replica leads");
+        metrics.set_leader(&lease, true);
+        tracing::info!(lease, "this replica is the leader");
         leadership.lost().await;
-        tracing::warn!(lease, "this replica does not lead any more");
+        tracing::warn!(lease, "this replica is no longer the leader");
     }
 }

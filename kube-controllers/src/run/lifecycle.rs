@@ -31,7 +31,7 @@ use crate::status::Status;
 use crate::watches::Watches;
 
 /// Time limit for controllers and watches to end. Every write that was sent has its response by then.
-const DRAIN: Duration = Duration::from_secs(8);
+const STOP_DEADLINE: Duration = Duration::from_secs(8);
 
 /// The reason why the controllers ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) enum LifecycleEnd {
     /// Settings changed that require new controllers.
     Changed,
     /// A controller ended by itself, which is a bug.
-    Broken,
+    Failed,
 }
 
 /// Runs the controllers that the present settings enable, until `stop` or until the settings require other controllers.
@@ -53,7 +53,7 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status, stop: 
     let mut watches = Watches::default();
     let controllers = build(&context, &settings, &mut watches);
     let names: Vec<_> = controllers.iter().map(|(name, _)| *name).collect();
-    tracing::info!("running: {}", if names.is_empty() { "nothing".into() } else { names.join(", ") });
+    tracing::info!("running controllers: {}", if names.is_empty() { "none".into() } else { names.join(", ") });
 
     let mut tasks = JoinSet::new();
     for (name, run) in controllers {
@@ -68,8 +68,8 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status, stop: 
         () = stop.cancelled() => LifecycleEnd::Stopped,
         () = wait_for_restart(&settings, context.settings.clone()) => LifecycleEnd::Changed,
         Some(ended) = tasks.join_next() => {
-            tracing::error!("a controller ended by itself: {ended:?}");
-            LifecycleEnd::Broken
+            tracing::error!("a controller ended unexpectedly; restarting all controllers: {ended:?}");
+            LifecycleEnd::Failed
         }
         never = running.await_lists(status) => match never {},
     };
@@ -78,10 +78,10 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status, stop: 
         while tasks.join_next().await.is_some() {}
         running.stopped().await;
     };
-    if timeout(DRAIN, drained).await.is_err() {
-        tracing::warn!("not all controllers ended within {DRAIN:?}; they are cut off");
+    if timeout(STOP_DEADLINE, drained).await.is_err() {
+        tracing::warn!("some controllers did not end within {STOP_DEADLINE:?} and are canceled");
     }
-    context.metrics.forget_controllers();
+    context.metrics.remove_controllers();
     end
 }
 

@@ -19,11 +19,11 @@ use crate::cli::Options;
 use crate::compaction;
 use crate::configuration::Configuration;
 use crate::context::{Clients, Context};
+use crate::datastore_lock;
 use crate::http::{self, Ports};
 use crate::leader;
 use crate::leader::Leadership;
 use crate::logging::{self, Severity};
-use crate::readiness;
 use crate::settings::{Environment, LeaderElection, Lease, LogSeverity, Settings, StatusLiveness};
 use crate::startup::{Servers, StartError};
 use crate::status::{self, Component, Status, Watchdog};
@@ -32,9 +32,9 @@ use lifecycle::{LifecycleEnd, run_until_changed};
 use stop::{stop_on_signal, wait_for_group_move};
 
 /// Pause before controllers that ended unexpectedly are started again.
-const PAUSE: Duration = Duration::from_secs(1);
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// Time limit for the tasks that serve the controllers to end after the controllers.
-const DRAIN: Duration = Duration::from_secs(5);
+const STOP_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT, and then returns success. Returns failure on an error that ends the process.
 pub fn main(options: &Options, lookup: impl Fn(&str) -> Option<String>) -> ExitCode {
@@ -46,7 +46,7 @@ pub fn main(options: &Options, lookup: impl Fn(&str) -> Option<String>) -> ExitC
         // the probes and the watchdog.
         let threads = std::thread::available_parallelism().map_or(2, |processors| processors.get().max(2));
         let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build();
-        let runtime = runtime.map_err(|reason| StartError::Process { what: "start threads", reason })?;
+        let runtime = runtime.map_err(|reason| StartError::Process { action: "start threads", reason })?;
         let outcome = runtime.block_on(
             Process { options: options.clone(), environment, servers, severity, watchdog: Watchdog::default() }.run(),
         );
@@ -73,12 +73,12 @@ struct Process {
 
 impl Process {
     async fn run(self) -> Result<(), StartError> {
-        let reason = |reason| StartError::Process { what: "listen for signals", reason };
+        let reason = |reason| StartError::Process { action: "listen for signals", reason };
         let stop = stop_on_signal().map_err(reason)?;
         let status = Status::new(&self.options.status_file);
         status.require([Component::Startup, Component::Configuration, Component::Lists]);
         if self.environment.status_liveness == StatusLiveness::Heartbeat {
-            tokio::spawn(status::beat(status.clone(), stop.clone()));
+            tokio::spawn(status::write_heartbeats(status.clone(), stop.clone()));
         }
         tracing::info!("version {}, {}", env!("CARGO_PKG_VERSION"), self.servers);
 
@@ -86,14 +86,14 @@ impl Process {
         tokio::spawn(self.watchdog.clone().watch(status.clone(), stop.clone()));
         // Serves the probes from the start. The ports for metrics and profiling come later, from the settings.
         let health = (self.options.health_port != 0).then_some(self.options.health_port);
-        let (ports, told) = watch::channel(Ports { health, ..Ports::default() });
-        let _serving = http::start(told, status.clone(), metrics.clone(), CancellationToken::new()).await?;
+        let (ports, port_changes) = watch::channel(Ports { health, ..Ports::default() });
+        let _serving = http::start(port_changes, status.clone(), metrics.clone(), CancellationToken::new()).await?;
 
         let Some(clients) = self.servers.connect(&stop).await? else { return Ok(()) };
         // The Lease is released after every task that writes has ended.
-        let standing = CancellationToken::new();
-        let (leadership, election) = self.stand_for_election(&clients, &metrics, standing.clone());
-        let moving = async {
+        let election_stop = CancellationToken::new();
+        let (leadership, election) = self.join_election(&clients, &metrics, election_stop.clone());
+        let group_move = async {
             let moved = stop.run_until_cancelled(wait_for_group_move(&clients)).await;
             stop.cancel();
             moved.map_or(Ok(()), Err)
@@ -102,17 +102,19 @@ impl Process {
             self.serve(clients.clone(), metrics, leadership, status, ports, stop.clone()).await;
             stop.cancel();
         };
-        let (ended, ()) = futures::future::join(moving, serving).await;
-        standing.cancel();
-        if timeout(DRAIN, election).await.is_err() {
-            tracing::warn!("the Lease was not given back within {DRAIN:?}");
+        let (ended, ()) = futures::future::join(group_move, serving).await;
+        election_stop.cancel();
+        if timeout(STOP_DEADLINE, election).await.is_err() {
+            tracing::warn!(
+                "the Lease was not released within {STOP_DEADLINE:?}; another replica takes the Lease when it expires"
+            );
         }
-        tracing::info!("ended");
+        tracing::info!("the process ends");
         ended
     }
 
     /// Joins the leader election. Returns the right to write, and a future that ends when the Lease has been released.
-    fn stand_for_election(
+    fn join_election(
         &self,
         clients: &Clients,
         metrics: &Metrics,
@@ -144,10 +146,10 @@ impl Process {
         let Clients { kubernetes, calico, mode } = clients.clone();
         // The tasks that serve the controllers end after the controllers.
         let serving = CancellationToken::new();
-        let (health_checks, wanted) = watch::channel(self.environment.first_health_checks());
-        let health = follow_health(status.clone(), clients.clone(), elected.clone(), wanted, serving.clone());
-        let found = || status.ready(Component::Startup);
-        let (leadership, lock) = readiness::guard(elected.clone(), calico.clone(), found, serving.clone());
+        let (health_checks, health_enabled) = watch::channel(self.environment.first_health_checks());
+        let health = follow_health(status.clone(), clients.clone(), elected.clone(), health_enabled, serving.clone());
+        let on_found = || status.ready(Component::Startup);
+        let (leadership, lock) = datastore_lock::guard(elected.clone(), calico.clone(), on_found, serving.clone());
         let mut watching = pin!(futures::future::join(health, lock));
         let configuration = Configuration::new(&clients, self.environment, elected.clone(), leadership.clone());
         let settings = tokio::select! {
@@ -158,7 +160,7 @@ impl Process {
         let Some(settings) = settings else { return };
 
         let (sender, settings) = watch::channel(Arc::new(settings));
-        let mut servants = pin!(futures::future::join4(
+        let mut background = pin!(futures::future::join4(
             watching,
             configuration.follow(sender, serving.clone()),
             apply_in_place(settings.clone(), self.severity, ports, health_checks, serving.clone()),
@@ -175,11 +177,11 @@ impl Process {
             stop: stop.clone(),
         };
         tokio::select! {
-            _ = &mut servants => {}
+            _ = &mut background => {}
             () = run_controllers(&context, &status, &stop) => {
                 serving.cancel();
-                if timeout(DRAIN, servants).await.is_err() {
-                    tracing::warn!("not everything ended within {DRAIN:?}");
+                if timeout(STOP_DEADLINE, background).await.is_err() {
+                    tracing::warn!("some tasks did not end within {STOP_DEADLINE:?} and are canceled");
                 }
             }
         }
@@ -193,9 +195,9 @@ async fn run_controllers(context: &Context, status: &Status, stop: &Cancellation
             LifecycleEnd::Stopped => return,
             // Upstream's text. A parent process writes it there before it restarts the controllers (KC-101).
             LifecycleEnd::Changed => tracing::info!("Received exit status 129, restarting"),
-            LifecycleEnd::Broken => {
+            LifecycleEnd::Failed => {
                 tracing::warn!("Received exit status 129, restarting");
-                sleep(PAUSE).await;
+                sleep(RESTART_PAUSE).await;
             }
         }
     }
@@ -224,30 +226,30 @@ async fn apply_in_place(
     }
 }
 
-/// Checks the datastore and the API server while `wanted` is true.
+/// Checks the datastore and the API server while `enabled` is true.
 async fn follow_health(
     status: Status,
     clients: Clients,
     elected: Leadership,
-    mut wanted: watch::Receiver<bool>,
+    mut enabled: watch::Receiver<bool>,
     stop: CancellationToken,
 ) {
     while !stop.is_cancelled() {
-        let looking = stop.child_token();
-        let current = *wanted.borrow_and_update();
+        let checks_stop = stop.child_token();
+        let current = *enabled.borrow_and_update();
         let mut watch = pin!(async {
             if !current {
-                return looking.cancelled().await;
+                return checks_stop.cancelled().await;
             }
-            let datastore = async || readiness::verify(&clients.calico, &elected).await;
+            let datastore = async || datastore_lock::initialize_or_check(&clients.calico, &elected).await;
             let api_server = async || check_healthz(&clients.kubernetes).await;
-            status::watch_health(status.clone(), datastore, api_server, looking.clone()).await;
+            status::watch_health(status.clone(), datastore, api_server, checks_stop.clone()).await;
         });
-        let changed = async { wanted.wait_for(|wanted| *wanted != current).await.is_ok() };
+        let changed = async { enabled.wait_for(|enabled| *enabled != current).await.is_ok() };
         tokio::select! {
             () = &mut watch => {}
             true = changed => {
-                looking.cancel();
+                checks_stop.cancel();
                 watch.await;
             }
         }

@@ -13,7 +13,7 @@ use crate::settings::Mode;
 use crate::startup::StartError;
 
 /// Interval between two requests to the API server.
-const PERIOD: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Returns a token that the first SIGTERM or SIGINT cancels. A second signal ends the process at once.
 pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
@@ -27,10 +27,10 @@ pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
                 _ = interrupt.recv() => "SIGINT",
             };
             if stopped.is_cancelled() {
-                tracing::warn!("{name} again: ending at once");
+                tracing::warn!("received {name} again; ending at once");
                 std::process::exit(1);
             }
-            tracing::info!("{name}: finishing what is under way");
+            tracing::info!("received {name}; finishing the current work");
             stopped.cancel();
         }
     });
@@ -47,16 +47,16 @@ pub(super) async fn wait_for_group_move(clients: &Clients) -> StartError {
     let read_group = async || calico.present_group().await;
     let began = match calico.configured_group() {
         None => used,
-        Some(_) => wait_for_settled_group(PERIOD, read_group).await,
+        Some(_) => wait_for_settled_group(CHECK_INTERVAL, read_group).await,
     };
     if began != used {
         tracing::error!(
-            "CALICO_API_GROUP names {}, and Calico's objects are in {}: set CALICO_API_GROUP to that, with the \
+            "CALICO_API_GROUP names {}, but Calico's objects are in {}; set CALICO_API_GROUP to the latter, with the \
              manifests of deploy/ by calico_api_group of the ConfigMap calico-config",
             used.api_version(),
             began.api_version()
         );
     }
-    let now = wait_for_changed_group(began, PERIOD, read_group).await;
+    let now = wait_for_changed_group(began, CHECK_INTERVAL, read_group).await;
     StartError::Moved { was: began.api_version(), now: now.api_version() }
 }

@@ -45,7 +45,7 @@ pub trait Reconcile: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextReconcile {
     /// At the next event.
-    Done,
+    AwaitChange,
     /// After this time, or earlier at an event.
     After(Duration),
 }

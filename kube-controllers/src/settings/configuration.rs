@@ -71,7 +71,7 @@ pub(super) fn running_configuration(
         Some(ReconcilerConfig { reconciler_period: Some((*period).into()), ..ReconcilerConfig::default() })
     };
     let load_balancer = || LoadBalancerControllerConfig {
-        assign_ips: settings.assign_ips.and_then(|which| word_for(&ASSIGN_IPS, which)),
+        assign_ips: settings.assign_ips.and_then(|which| keyword_for(&ASSIGN_IPS, which)),
         ..LoadBalancerControllerConfig::default()
     };
     let migration = MigrationControllerConfig {
@@ -109,11 +109,11 @@ fn node(
     environment: &Environment,
 ) -> NodeControllerConfig {
     let configured = spec.controllers.node.as_ref().is_some_and(|node| node.host_endpoint.is_some());
-    let made = &settings.host_endpoints;
+    let host_endpoints = &settings.host_endpoints;
     let host_endpoint = AutoHostEndpointConfig {
-        auto_create: switch(made.enabled),
-        create_default_host_endpoint: switch(made.default_endpoint),
-        templates: made.templates.clone(),
+        auto_create: switch(host_endpoints.enabled),
+        create_default_host_endpoint: switch(host_endpoints.default_endpoint),
+        templates: host_endpoints.templates.clone(),
         ..AutoHostEndpointConfig::default()
     };
     NodeControllerConfig {
@@ -126,10 +126,10 @@ fn node(
 }
 
 fn switch(on: bool) -> Option<String> {
-    word_for(&SWITCH, on)
+    keyword_for(&SWITCH, on)
 }
 
 /// Returns the word with this meaning.
-fn word_for<T: PartialEq>(words: &[(&str, T)], meaning: T) -> Option<String> {
-    words.iter().find(|(_, known)| *known == meaning).map(|(word, _)| (*word).to_owned())
+fn keyword_for<T: PartialEq>(words: &[(&str, T)], meaning: T) -> Option<String> {
+    words.iter().find(|(_, value)| *value == meaning).map(|(word, _)| (*word).to_owned())
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::value::SettingsError;
+use super::parse::SettingsError;
 
 /// The names by which controllers are enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,11 +45,11 @@ impl ControllerName {
     }
 
     /// Returns true if the controller copies Kubernetes objects into Calico's, which only etcd needs (KC-020).
-    pub fn is_of_etcd(self) -> bool {
+    pub fn is_etcd_only(self) -> bool {
         matches!(self, Policy | Namespace | ServiceAccount | WorkloadEndpoint)
     }
 
-    fn named(text: &str) -> Option<Self> {
+    fn from_name(text: &str) -> Option<Self> {
         let lower = text.to_ascii_lowercase();
         let is_called = |(_, name, others): &&(_, &str, &[&str])| *name == lower || others.contains(&lower.as_str());
         NAMES.iter().find(is_called).map(|(controller, ..)| *controller)
@@ -66,7 +66,7 @@ impl std::fmt::Display for ControllerName {
 pub(super) fn parse(list: &str) -> Result<BTreeSet<ControllerName>, SettingsError> {
     let items = list.split(',').map(str::trim).filter(|item| !item.is_empty());
     let named = |item: &str| {
-        ControllerName::named(item).ok_or_else(|| match item {
+        ControllerName::from_name(item).ok_or_else(|| match item {
             "flannelmigration" => SettingsError::FlannelMigration,
             _ => SettingsError::UnknownController { name: item.into(), valid: valid_names() },
         })

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use libcalico::api::GoDuration;
 
 use super::controllers::{self, ControllerName};
-use super::value::{self, SettingsError};
+use super::parse::{self, SettingsError};
 use super::variables::{
     AUTO_HOST_ENDPOINTS, COMPACTION_PERIOD, ENABLED_CONTROLLERS, GC_MODE, GC_PARALLELISM, GC_REQUESTS_PER_SECOND,
     HEALTH_ENABLED, LEADER_ELECTION, LEADER_ELECTION_NAME, LEADER_ELECTION_NAMESPACE, LOG_LEVEL, NODE_WORKERS,
     ORPHAN_ENDPOINT_GRACE_PERIOD, POLICY_WORKERS, PROFILE_WORKERS, RECONCILER_PERIOD, STATUS_LIVENESS,
     SYNC_NODE_LABELS, WORKLOAD_ENDPOINT_WORKERS,
 };
-use super::{Gc, GcLimits, LogSeverity};
+use super::{GcLimits, GcMode, LogSeverity};
 
 /// The settings in the environment. An empty variable counts as unset. For settings that KubeControllersConfiguration
 /// has too, the text of the variable is kept, because it is published in the status.
@@ -27,7 +27,7 @@ pub struct Environment {
     pub(super) auto_host_endpoints: Option<Override<bool>>,
     pub(super) orphan_endpoint_grace_period: Option<GoDuration>,
     pub(super) workers: BTreeMap<ControllerName, usize>,
-    pub(super) gc: Gc,
+    pub(super) gc_mode: GcMode,
     pub(super) gc_limits: GcLimits,
     /// The way in which this replica obtains the right to write.
     pub leader_election: LeaderElection,
@@ -81,32 +81,32 @@ impl Environment {
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let variables = VariableReader { lookup: &lookup };
         let gc_limits = GcLimits::default();
-        let gc_mode = value::word("reclaim or report", [("reclaim", Gc::Reclaim), ("report", Gc::Report)]);
+        let gc_mode = parse::keyword("reclaim or report", [("reclaim", GcMode::Reclaim), ("report", GcMode::Report)]);
         let liveness = [("readiness", StatusLiveness::Readiness), ("heartbeat", StatusLiveness::Heartbeat)];
-        let liveness = value::word("readiness or heartbeat", liveness);
+        let liveness = parse::keyword("readiness or heartbeat", liveness);
         Ok(Environment {
             log_severity: variables.override_of(LOG_LEVEL, |variable, text| {
-                value::of_form(variable, text, "one of panic, fatal, error, warning, info, debug, trace")
+                parse::from_str(variable, text, "one of panic, fatal, error, warning, info, debug, trace")
             })?,
             enabled: variables.override_of(ENABLED_CONTROLLERS, |_, list| controllers::parse(list))?,
-            reconcile_period: variables.override_of(RECONCILER_PERIOD, value::duration)?,
-            compaction_period: variables.override_of(COMPACTION_PERIOD, value::duration)?,
-            health_checks: variables.override_of(HEALTH_ENABLED, value::truth)?,
-            sync_node_labels: variables.override_of(SYNC_NODE_LABELS, value::truth)?,
+            reconcile_period: variables.override_of(RECONCILER_PERIOD, parse::duration)?,
+            compaction_period: variables.override_of(COMPACTION_PERIOD, parse::duration)?,
+            health_checks: variables.override_of(HEALTH_ENABLED, parse::boolean)?,
+            sync_node_labels: variables.override_of(SYNC_NODE_LABELS, parse::boolean)?,
             auto_host_endpoints: variables.override_of(
                 AUTO_HOST_ENDPOINTS,
-                value::word("enabled or disabled", [("enabled", true), ("disabled", false)]),
+                parse::keyword("enabled or disabled", [("enabled", true), ("disabled", false)]),
             )?,
-            orphan_endpoint_grace_period: variables.value(ORPHAN_ENDPOINT_GRACE_PERIOD, value::duration)?,
+            orphan_endpoint_grace_period: variables.value(ORPHAN_ENDPOINT_GRACE_PERIOD, parse::duration)?,
             workers: workers(&variables)?,
-            gc: variables.value(GC_MODE, gc_mode)?.unwrap_or_default(),
+            gc_mode: variables.value(GC_MODE, gc_mode)?.unwrap_or_default(),
             gc_limits: GcLimits {
-                parallelism: variables.value(GC_PARALLELISM, value::count)?.unwrap_or(gc_limits.parallelism),
+                parallelism: variables.value(GC_PARALLELISM, parse::count)?.unwrap_or(gc_limits.parallelism),
                 requests_per_second: variables
-                    .value(GC_REQUESTS_PER_SECOND, value::rate)?
+                    .value(GC_REQUESTS_PER_SECOND, parse::rate)?
                     .unwrap_or(gc_limits.requests_per_second),
             },
-            leader_election: match variables.value(LEADER_ELECTION, value::truth)? {
+            leader_election: match variables.value(LEADER_ELECTION, parse::boolean)? {
                 None => LeaderElection::IfAllowed,
                 Some(true) => LeaderElection::Required,
                 Some(false) => LeaderElection::Off,
@@ -138,7 +138,7 @@ fn workers(variables: &VariableReader<'_>) -> Result<BTreeMap<ControllerName, us
         (POLICY_WORKERS, &[ControllerName::Policy]),
         (NODE_WORKERS, &[ControllerName::Node]),
     ] {
-        if let Some(count) = variables.value(variable, value::count)? {
+        if let Some(count) = variables.value(variable, parse::count)? {
             workers.extend(controllers.iter().map(|name| (*name, count)));
         }
     }

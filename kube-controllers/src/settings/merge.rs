@@ -16,7 +16,7 @@ use super::environment::{Environment, Override};
 use super::{AssignIps, LogSeverity, Mode, Settings};
 
 /// Minimum grace period of an endpoint without its pod, unless the environment sets the period.
-const LEAST_ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(300);
+const MIN_ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(300);
 
 /// The effective settings, with the status and messages that result from them.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,11 +38,11 @@ pub fn merge(environment: &Environment, spec: &KubeControllersConfigurationSpec,
     let mut spec = spec.clone();
     complete_kube_controllers_configuration(&mut spec);
     let mut merger =
-        Merger { echoed: BTreeMap::new(), notes: Vec::new(), problems: Vec::new(), environment, spec, mode };
+        Merger { used_variables: BTreeMap::new(), notes: Vec::new(), problems: Vec::new(), environment, spec, mode };
     let settings = merger.settings();
-    let Merger { echoed, notes, problems, spec, .. } = merger;
+    let Merger { used_variables, notes, problems, spec, .. } = merger;
     let running_config = Some(running_configuration(&settings, &spec, environment));
-    let status = KubeControllersConfigurationStatus { running_config, environment_vars: echoed };
+    let status = KubeControllersConfigurationStatus { running_config, environment_vars: used_variables };
     Merged { settings, status, notes, problems }
 }
 
@@ -51,7 +51,7 @@ struct Merger<'a> {
     spec: KubeControllersConfigurationSpec,
     mode: Mode,
     /// The variables that decided a setting, for the status.
-    echoed: BTreeMap<String, String>,
+    used_variables: BTreeMap<String, String>,
     notes: Vec<String>,
     problems: Vec<String>,
 }
@@ -79,7 +79,7 @@ impl Merger<'_> {
             leak_grace_period: Some(leak_grace_period),
             orphan_endpoint_grace_period: match environment.orphan_endpoint_grace_period {
                 Some(period) => period.duration(),
-                None => leak_grace_period.max(LEAST_ORPHAN_GRACE_PERIOD),
+                None => leak_grace_period.max(MIN_ORPHAN_GRACE_PERIOD),
             },
             sync_node_labels: of_node && self.sync_node_labels(),
             delete_nodes: of_node && is_etcd,
@@ -90,7 +90,7 @@ impl Merger<'_> {
             health_checks,
             metrics_port: self.port("prometheusMetricsPort", self.spec.prometheus_metrics_port),
             debug_profile_port: self.port("debugProfilePort", self.spec.debug_profile_port.map(i64::from)),
-            gc: environment.gc,
+            gc_mode: environment.gc_mode,
             gc_limits: environment.gc_limits,
             enabled,
         }
@@ -99,7 +99,7 @@ impl Merger<'_> {
     /// Returns the value of a variable, and records the variable as one that decided a setting.
     fn take_override<T: Clone>(&mut self, setting: &Option<Override<T>>) -> Option<T> {
         let setting = setting.as_ref()?;
-        self.echoed.insert(setting.variable.into(), setting.text.clone());
+        self.used_variables.insert(setting.variable.into(), setting.text.clone());
         Some(setting.value.clone())
     }
 
@@ -114,10 +114,10 @@ impl Merger<'_> {
         let mut enabled: BTreeSet<_> = self.take_override(&self.environment.enabled).unwrap_or(configured);
         if self.mode != Mode::Etcd {
             let refused: Vec<_> =
-                enabled.extract_if(.., |name| name.is_of_etcd()).map(ControllerName::as_str).collect();
+                enabled.extract_if(.., |name| name.is_etcd_only()).map(ControllerName::as_str).collect();
             if !refused.is_empty() {
                 self.notes.push(format!(
-                    "not run with the datastore kubernetes, which has what they write of its own: {}",
+                    "not running controllers whose objects the datastore kubernetes derives by itself: {}",
                     refused.join(", ")
                 ));
             }
@@ -131,7 +131,7 @@ impl Merger<'_> {
         }
         let Some(word) = &self.spec.log_severity_screen else { return LogSeverity::default() };
         word.parse().unwrap_or_else(|()| {
-            self.notes.push(format!("logSeverityScreen: `{word}` is not a severity, Info is taken"));
+            self.notes.push(format!("logSeverityScreen: `{word}` is not a severity; Info is in force"));
             LogSeverity::default()
         })
     }
@@ -144,7 +144,7 @@ impl Merger<'_> {
             let configured = reconciler(&self.spec.controllers, name).and_then(|section| section.reconciler_period);
             given.or(configured).unwrap_or(RECONCILE_PERIOD).duration()
         };
-        let reconcilers = enabled.iter().filter(|name| name.is_of_etcd());
+        let reconcilers = enabled.iter().filter(|name| name.is_etcd_only());
         reconcilers.map(|name| (*name, period(*name))).collect()
     }
 
@@ -152,13 +152,13 @@ impl Merger<'_> {
         if self.mode != Mode::Etcd {
             // Calico's node is a view of the Kubernetes node and has the same labels. Upstream reports the variable
             // here too (KC-122).
-            self.echoed.insert(super::variables::DATASTORE_TYPE.into(), "kubernetes".into());
+            self.used_variables.insert(super::variables::DATASTORE_TYPE.into(), "kubernetes".into());
             return false;
         }
         let configured = self.spec.controllers.node.as_ref().and_then(|node| node.sync_labels.clone());
         let given = self.take_override(&self.environment.sync_node_labels);
         given.unwrap_or_else(|| {
-            self.word("node.syncLabels", configured, &SWITCH, true, "no label of a Node is copied") == Some(true)
+            self.keyword("node.syncLabels", configured, &SWITCH, true, "no label of a Node is copied") == Some(true)
         })
     }
 
@@ -171,13 +171,19 @@ impl Merger<'_> {
         let AutoHostEndpointConfig { auto_create, create_default_host_endpoint, templates, .. } =
             section.unwrap_or_default();
         let problems_before = self.problems.len();
-        let stays = "no automatic host endpoint is made or deleted";
-        let enabled = self.word("hostEndpoint.autoCreate", auto_create, &SWITCH, false, stays);
-        let stays = "host endpoints for all interfaces stay as they are, and no automatic one is deleted";
-        let default =
-            self.word("hostEndpoint.createDefaultHostEndpoint", create_default_host_endpoint, &SWITCH, true, stays);
+        let consequence = "no automatic host endpoint is created or deleted";
+        let enabled = self.keyword("hostEndpoint.autoCreate", auto_create, &SWITCH, false, consequence);
+        let consequence =
+            "host endpoints for all interfaces stay as they are, and no automatic host endpoint is deleted";
+        let default = self.keyword(
+            "hostEndpoint.createDefaultHostEndpoint",
+            create_default_host_endpoint,
+            &SWITCH,
+            true,
+            consequence,
+        );
         let template_count = templates.len();
-        let templates = self.usable(templates);
+        let templates = self.valid_templates(templates);
         if enabled == Some(false) {
             // `Disabled` deletes all automatic host endpoints, so the other fields and their problems have no effect.
             self.problems.truncate(problems_before);
@@ -190,47 +196,50 @@ impl Merger<'_> {
         }
     }
 
-    fn usable(&mut self, templates: Vec<HostEndpointTemplate>) -> Vec<HostEndpointTemplate> {
-        let mut wrong: BTreeMap<_, _> =
+    fn valid_templates(&mut self, templates: Vec<HostEndpointTemplate>) -> Vec<HostEndpointTemplate> {
+        let mut invalid: BTreeMap<_, _> =
             wrong_templates(&templates).into_iter().map(|(index, error)| (index, error.to_string())).collect();
         for (index, HostEndpointTemplate { generate_name, .. }) in templates.iter().enumerate() {
             // Endpoints are named after their template, so an existing endpoint may belong to either template.
             if templates.iter().filter(|other| other.generate_name == *generate_name).count() > 1 {
-                wrong.entry(index).or_insert_with(|| format!("`{generate_name}` is the name of another template too"));
+                invalid
+                    .entry(index)
+                    .or_insert_with(|| format!("`{generate_name}` is also the name of another template"));
             }
         }
-        let messages = wrong.iter().map(|(index, error)| {
+        let messages = invalid.iter().map(|(index, error)| {
             format!(
-                "hostEndpoint.templates[{index}]: {error}; it is left out, and no automatic host endpoint is deleted"
+                "hostEndpoint.templates[{index}]: {error}; the template is left out, and no automatic host endpoint is \
+                 deleted"
             )
         });
         self.problems.extend(messages);
-        templates.into_iter().enumerate().filter(|(index, _)| !wrong.contains_key(index)).map(|(_, t)| t).collect()
+        templates.into_iter().enumerate().filter(|(index, _)| !invalid.contains_key(index)).map(|(_, t)| t).collect()
     }
 
     fn assign_ips(&mut self) -> Option<AssignIps> {
         let section = self.spec.controllers.load_balancer.as_ref();
         let given = section.and_then(|section| section.assign_ips.clone());
-        let stays = "no Service gets or loses an address";
-        self.word("loadBalancer.assignIPs", given, &ASSIGN_IPS, AssignIps::default(), stays)
+        let consequence = "no Service gets or loses an address";
+        self.keyword("loadBalancer.assignIPs", given, &ASSIGN_IPS, AssignIps::default(), consequence)
     }
 
     /// Returns the meaning of the value of a field, `default` if the field is empty, and `None` if the value is not
-    /// among `words`. The reported problem then contains `stays`, which describes the objects that are kept until the
-    /// value is corrected.
-    fn word<T: Copy>(
+    /// among `words`. The reported problem then contains `consequence`, which describes the objects that are kept until
+    /// the value is corrected.
+    fn keyword<T: Copy>(
         &mut self,
         field: &str,
         given: Option<String>,
         words: &[(&str, T)],
         default: T,
-        stays: &str,
+        consequence: &str,
     ) -> Option<T> {
         let Some(given) = given.filter(|given| !given.is_empty()) else { return Some(default) };
         let meaning = words.iter().find(|(word, _)| *word == given).map(|(_, meaning)| *meaning);
         if meaning.is_none() {
             let allowed: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-            self.problems.push(format!("{field}: `{given}` is not one of {}; {stays}", allowed.join(", ")));
+            self.problems.push(format!("{field}: `{given}` is not one of {}; {consequence}", allowed.join(", ")));
         }
         meaning
     }
@@ -238,14 +247,14 @@ impl Merger<'_> {
     fn migrates_policy_names(&mut self) -> bool {
         let section = self.spec.controllers.migration.as_ref();
         let given = section.and_then(|section| section.policy_name_migrator.clone());
-        self.word("migration.policyNameMigrator", given, &SWITCH, true, "no policy is renamed") == Some(true)
+        self.keyword("migration.policyNameMigrator", given, &SWITCH, true, "no policy is renamed") == Some(true)
     }
 
     fn health_checks(&mut self) -> bool {
         let configured = self.spec.health_checks.clone();
         let given = self.take_override(&self.environment.health_checks);
         given.unwrap_or_else(|| {
-            self.word("healthChecks", configured, &SWITCH, true, "the health checks go on") != Some(false)
+            self.keyword("healthChecks", configured, &SWITCH, true, "the health checks continue") != Some(false)
         })
     }
 
@@ -253,7 +262,7 @@ impl Merger<'_> {
         match u16::try_from(port?) {
             Ok(port) => (port != 0).then_some(port),
             Err(_) => {
-                self.notes.push(format!("{field}: {} is not a TCP port, none is opened", port.unwrap_or_default()));
+                self.notes.push(format!("{field}: {} is not a TCP port; no port is opened", port.unwrap_or_default()));
                 None
             }
         }

@@ -5,16 +5,16 @@ mod configuration;
 mod controllers;
 mod environment;
 mod merge;
+mod parse;
 #[cfg(test)]
 mod tests;
-mod value;
 pub mod variables;
 
 pub use configuration::default_configuration;
 pub use controllers::ControllerName;
 pub use environment::{Environment, LeaderElection, Lease, StatusLiveness};
 pub use merge::{Merged, merge};
-pub use value::SettingsError;
+pub use parse::SettingsError;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -73,7 +73,7 @@ pub struct Settings {
     /// TCP port of the profiles, on localhost.
     pub debug_profile_port: Option<u16>,
     /// The action of garbage collection on leaked addresses.
-    pub gc: Gc,
+    pub gc_mode: GcMode,
     /// The request limits of garbage collection.
     pub gc_limits: GcLimits,
 }
@@ -90,7 +90,7 @@ pub enum AssignIps {
 
 /// The action of garbage collection on leaked addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Gc {
+pub enum GcMode {
     /// Releases the addresses.
     #[default]
     Reclaim,
@@ -122,7 +122,7 @@ impl Settings {
     /// Returns true if the controllers must be restarted to follow `next`. Settings that are read at each use, and
     /// settings of the process itself, change without a restart.
     pub fn restarts_for(&self, next: &Settings) -> bool {
-        let followed = Settings {
+        let updated = Settings {
             log_severity: next.log_severity,
             leak_grace_period: next.leak_grace_period,
             host_endpoints: next.host_endpoints.clone(),
@@ -133,7 +133,7 @@ impl Settings {
             debug_profile_port: next.debug_profile_port,
             ..self.clone()
         };
-        followed != *next
+        updated != *next
     }
 }
 

@@ -38,12 +38,12 @@ fn recorded_upstream_configuration_yields_the_recorded_status() {
     let default = default_configuration();
     assert_eq!(serde_json::to_value(&default).unwrap(), recorded()["spec"]);
 
-    let said = environment(&[
+    let overrides = environment(&[
         ("ENABLED_CONTROLLERS", "workloadendpoint,policy,namespace,serviceaccount,node"),
         ("LOG_LEVEL", "info"),
         ("DATASTORE_TYPE", "etcdv3"),
     ]);
-    let merged = merge(&said, &default, ETCD);
+    let merged = merge(&overrides, &default, ETCD);
     assert_eq!(serde_json::to_value(&merged.status).unwrap(), recorded()["status"]);
     assert_eq!(merged.notes, [""; 0]);
 }
@@ -61,7 +61,7 @@ fn default_configuration_enables_all_controllers() {
     assert_eq!((settings.metrics_port, settings.debug_profile_port), (Some(9094), None));
     assert!(settings.sync_node_labels && settings.delete_nodes && settings.health_checks);
     assert!(settings.policy_name_migrator && !settings.host_endpoints.enabled);
-    assert_eq!((settings.gc, settings.assign_ips), (Gc::Reclaim, Some(AssignIps::AllServices)));
+    assert_eq!((settings.gc_mode, settings.assign_ips), (GcMode::Reclaim, Some(AssignIps::AllServices)));
     assert_eq!(status.environment_vars, BTreeMap::new());
 }
 
@@ -137,7 +137,7 @@ fn environment_overrides_the_configuration() {
         })
     );
     assert_eq!(settings.workers[&ControllerName::Policy], 5);
-    assert_eq!(settings.gc, Gc::Report);
+    assert_eq!(settings.gc_mode, GcMode::Report);
 }
 
 /// A missing field never turns anything off.
@@ -183,12 +183,12 @@ fn kubernetes_datastore_disables_the_etcd_controllers() {
 
 #[test]
 fn node_settings_are_reported_only_if_the_node_controller_runs() {
-    let said = environment(&[
+    let overrides = environment(&[
         ("ENABLED_CONTROLLERS", "policy"),
         ("SYNC_NODE_LABELS", "false"),
         ("AUTO_HOST_ENDPOINTS", "enabled"),
     ]);
-    let Merged { settings, status, .. } = merge(&said, &default_configuration(), ETCD);
+    let Merged { settings, status, .. } = merge(&overrides, &default_configuration(), ETCD);
     assert_eq!(status.environment_vars.keys().collect::<Vec<_>>(), ["ENABLED_CONTROLLERS"]);
     assert_eq!(status.running_config.unwrap().controllers.node, None);
     assert!(!settings.host_endpoints.enabled && !settings.delete_nodes);
@@ -299,7 +299,7 @@ fn unknown_switch_value_is_reported_and_changes_no_other_setting() {
     let (settings, problems) = merged("off", "disabled", "on");
     assert_eq!(settings, (false, false, true));
     let expected = [
-        "healthChecks: `on` is not one of Enabled, Disabled; the health checks go on",
+        "healthChecks: `on` is not one of Enabled, Disabled; the health checks continue",
         "node.syncLabels: `off` is not one of Enabled, Disabled; no label of a Node is copied",
         "migration.policyNameMigrator: `disabled` is not one of Enabled, Disabled; no policy is renamed",
     ];
@@ -342,16 +342,16 @@ fn only_settings_that_controllers_are_built_from_restart_them() {
 /// Every variable that is read is in the table, once.
 #[test]
 fn every_variable_read_is_listed_once_in_the_table() {
-    let asked = std::cell::RefCell::new(BTreeSet::new());
+    let looked_up = std::cell::RefCell::new(BTreeSet::new());
     Environment::read(|name| {
-        asked.borrow_mut().insert(name.to_owned());
+        looked_up.borrow_mut().insert(name.to_owned());
         None
     })
     .unwrap();
     let listed: Vec<_> = variables::CONTROLLERS.iter().chain(&variables::DATASTORE).map(|one| one.name).collect();
     let distinct: BTreeSet<_> = listed.iter().copied().collect();
     assert_eq!(listed.len(), distinct.len());
-    let missing: Vec<_> = asked.into_inner().into_iter().filter(|name| !distinct.contains(name.as_str())).collect();
+    let missing: Vec<_> = looked_up.into_inner().into_iter().filter(|name| !distinct.contains(name.as_str())).collect();
     assert_eq!(missing, [""; 0]);
 }
 

@@ -12,8 +12,8 @@ use super::{Component, Status};
 const TIMEOUT: Duration = Duration::from_secs(4);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(16);
 /// Pause between two passes, after success and after a failure.
-const PAUSE: Duration = Duration::from_secs(10);
-const SHORT_PAUSE: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+const FAILURE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Keeps `CalicoDatastore` and `KubeAPIServer` of `status` up to date until `stop`, and removes them then. `datastore`
 /// initializes the datastore if necessary and checks that it responds. `api_server` requests `/healthz`; its error is
@@ -34,15 +34,15 @@ pub async fn watch_health<E: Display, F: Display>(
             record(&status, Component::CalicoDatastore, "Error verifying datastore", stored);
             record(&status, Component::KubeApiServer, "Error reaching apiserver", served);
             limit = if ready { TIMEOUT } else { (limit * 2).min(LONGEST_TIMEOUT) };
-            sleep(if ready { PAUSE } else { SHORT_PAUSE }).await;
+            sleep(if ready { CHECK_INTERVAL } else { FAILURE_CHECK_INTERVAL }).await;
         }
     };
     tokio::select! {
         () = stop.cancelled() => {}
         () = passes => {}
     }
-    status.forget(Component::CalicoDatastore);
-    status.forget(Component::KubeApiServer);
+    status.remove(Component::CalicoDatastore);
+    status.remove(Component::KubeApiServer);
 }
 
 /// Runs a check within the time limit.

@@ -92,7 +92,7 @@ impl Status {
     }
 
     /// Removes a component from those required, for example when `HEALTH_ENABLED` is turned off.
-    pub fn forget(&self, component: Component) {
+    pub fn remove(&self, component: Component) {
         self.change(|file| file.readiness.remove(&component.to_string()).is_some());
     }
 
@@ -125,9 +125,9 @@ impl Status {
 
     fn set(&self, component: Component, condition: Condition) -> bool {
         self.change(|file| {
-            let same = file.readiness.get(&component.to_string()) == Some(&condition);
+            let is_same = file.readiness.get(&component.to_string()) == Some(&condition);
             file.readiness.insert(component.to_string(), condition);
-            !same
+            !is_same
         })
     }
 
@@ -137,7 +137,7 @@ impl Status {
         let mut state = self.state();
         let is_new = change(&mut state);
         if is_new && let Err(error) = state.write(&self.shared.path) {
-            tracing::warn!("probes do not see the present status: {error}");
+            tracing::warn!("the probes read an outdated status: {error}");
         }
         is_new
     }
@@ -149,7 +149,7 @@ impl Status {
 
 /// Writes heartbeats until `stop`, but none while work is stuck. Runs on the same runtime as the controllers, so it
 /// stops when the runtime hangs.
-pub async fn beat(status: Status, stop: CancellationToken) {
+pub async fn write_heartbeats(status: Status, stop: CancellationToken) {
     loop {
         if status.is_live() {
             status.change(|file| {

@@ -62,7 +62,7 @@ fn status_is_ready_only_if_all_required_components_are_ready() {
     assert!(status.is_ready());
     status.require([Component::CalicoDatastore]);
     assert!(!status.is_ready());
-    status.forget(Component::CalicoDatastore);
+    status.remove(Component::CalicoDatastore);
     assert!(status.is_ready());
 }
 
@@ -81,11 +81,11 @@ async fn heartbeat_is_written_to_the_status_file_periodically() {
     let status = Status::new(&path);
     status.ready(Component::Startup);
     let stop = CancellationToken::new();
-    let beats = tokio::spawn(beat(status, stop.clone()));
+    let beats = tokio::spawn(write_heartbeats(status, stop.clone()));
     tokio::time::sleep(Duration::from_secs(1)).await;
     let first = fs::metadata(&path).expect("there").ino();
-    let beat = StatusFile::read(&path).expect("readable").liveness.expect("a sign of life").heartbeat;
-    assert!(since_boot() - beat < 60);
+    let heartbeat = StatusFile::read(&path).expect("readable").liveness.expect("a sign of life").heartbeat;
+    assert!(since_boot() - heartbeat < 60);
     let open = fs::File::open(&path).expect("there");
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_ne!(fs::metadata(&path).expect("there").ino(), first);
@@ -99,11 +99,11 @@ async fn liveness_timestamp_is_withheld_while_work_is_stuck() {
     let directory = tempfile::tempdir().expect("a directory");
     let status = Status::new(directory.path().join("status.json"));
     status.not_ready(Component::Work, "gc has not moved");
-    let beats = tokio::spawn(beat(status.clone(), CancellationToken::new()));
+    let beats = tokio::spawn(write_heartbeats(status.clone(), CancellationToken::new()));
     let sign = || StatusFile::read(&directory.path().join("status.json")).expect("readable").liveness;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(sign(), None);
-    status.forget(Component::Work);
+    status.remove(Component::Work);
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(sign().is_some());
     beats.abort();

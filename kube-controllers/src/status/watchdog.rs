@@ -19,37 +19,37 @@ use super::{Component, Status};
 
 /// Time without progress after which work counts as stuck. Longer than any deadline, and longer than garbage collection
 /// waits for its turn at one request per second.
-const LIMIT: Duration = Duration::from_secs(900);
+const STUCK_AFTER: Duration = Duration::from_secs(900);
 /// Interval between two checks.
-const PERIOD: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The work in progress. All clones share it.
 #[derive(Clone, Default)]
-pub struct Watchdog(Arc<Mutex<UnderWay>>);
+pub struct Watchdog(Arc<Mutex<ActiveWork>>);
 
 #[derive(Default)]
-struct UnderWay {
+struct ActiveWork {
     next: u64,
-    moves: BTreeMap<u64, Arc<Moves>>,
+    progress: BTreeMap<u64, Arc<Progress>>,
 }
 
 /// The time at which one unit of work last made progress.
-struct Moves {
-    what: String,
+struct Progress {
+    description: String,
     last: Mutex<Instant>,
     task: AtomicWaker,
 }
 
 impl Watchdog {
-    /// Runs `work` under observation; `what` describes it. Only wakeups of `work` itself count as progress, not wakeups
-    /// of other futures in the same task.
-    pub async fn observe<F: Future>(&self, what: String, work: F) -> F::Output {
-        let moves = Arc::new(Moves { what, last: Mutex::new(Instant::now()), task: AtomicWaker::new() });
-        let waker = Waker::from(moves.clone());
-        let _observed = self.enter(moves.clone());
+    /// Runs `work` under observation, with a description for the log. Only wakeups of `work` itself count as progress,
+    /// not wakeups of other futures in the same task.
+    pub async fn observe<F: Future>(&self, description: String, work: F) -> F::Output {
+        let progress = Arc::new(Progress { description, last: Mutex::new(Instant::now()), task: AtomicWaker::new() });
+        let waker = Waker::from(progress.clone());
+        let _observed = self.register(progress.clone());
         let mut work = pin!(work);
         poll_fn(|context| {
-            moves.task.register(context.waker());
+            progress.task.register(context.waker());
             work.as_mut().poll(&mut Context::from_waker(&waker))
         })
         .await
@@ -57,62 +57,64 @@ impl Watchdog {
 
     /// Keeps [`Component::Work`] of `status`, and with it liveness, up to date until `stop`.
     pub(crate) async fn watch(self, status: Status, stop: CancellationToken) {
-        let looking = async {
+        let checks = async {
             loop {
-                match self.stuck() {
-                    Some(what) => {
-                        let reason = format!("{what} has not moved for {LIMIT:?}: the process is to be restarted");
+                match self.stuck_work() {
+                    Some(description) => {
+                        let reason = format!(
+                            "{description} has made no progress for {STUCK_AFTER:?}; liveness fails until a restart"
+                        );
                         if status.not_ready(Component::Work, &*reason) {
                             tracing::error!("{reason}");
                         }
                     }
-                    None => status.forget(Component::Work),
+                    None => status.remove(Component::Work),
                 }
-                sleep(PERIOD).await;
+                sleep(CHECK_INTERVAL).await;
             }
         };
-        stop.run_until_cancelled(looking).await;
+        stop.run_until_cancelled(checks).await;
     }
 
     /// Returns the description of work that is stuck, if there is any.
-    pub(crate) fn stuck(&self) -> Option<String> {
-        let under_way = self.under_way();
-        let stuck = under_way.moves.values().find(|moves| moves.last().elapsed() > LIMIT);
-        stuck.map(|moves| moves.what.clone())
+    pub(crate) fn stuck_work(&self) -> Option<String> {
+        let active_work = self.active_work();
+        let stuck = active_work.progress.values().find(|progress| progress.last().elapsed() > STUCK_AFTER);
+        stuck.map(|progress| progress.description.clone())
     }
 
-    fn enter(&self, moves: Arc<Moves>) -> impl Drop + use<> {
-        let mut under_way = self.under_way();
-        let number = under_way.next;
-        under_way.next += 1;
-        under_way.moves.insert(number, moves);
-        Observed { watchdog: self.clone(), number }
+    fn register(&self, progress: Arc<Progress>) -> impl Drop + use<> {
+        let mut active_work = self.active_work();
+        let number = active_work.next;
+        active_work.next += 1;
+        active_work.progress.insert(number, progress);
+        ActiveWorkGuard { watchdog: self.clone(), number }
     }
 
-    fn under_way(&self) -> MutexGuard<'_, UnderWay> {
+    fn active_work(&self) -> MutexGuard<'_, ActiveWork> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Removes the work from the list when it has ended or was dropped.
-struct Observed {
+struct ActiveWorkGuard {
     watchdog: Watchdog,
     number: u64,
 }
 
-impl Drop for Observed {
+impl Drop for ActiveWorkGuard {
     fn drop(&mut self) {
-        self.watchdog.under_way().moves.remove(&self.number);
+        self.watchdog.active_work().progress.remove(&self.number);
     }
 }
 
-impl Moves {
+impl Progress {
     fn last(&self) -> MutexGuard<'_, Instant> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Wake for Moves {
+impl Wake for Progress {
     fn wake(self: Arc<Self>) {
         *self.last() = Instant::now();
         self.task.wake();
@@ -136,7 +138,7 @@ mod tests {
         tokio::select! {
             () = watchdog.clone().watch(status.clone(), CancellationToken::new()) => {}
             // A future beside the work wakes the same task again and again.
-            () = async { loop { sleep(PERIOD).await } } => {}
+            () = async { loop { sleep(CHECK_INTERVAL).await } } => {}
             () = async { watchdog.observe("garbage collection".into(), work).await; pending().await } => {}
             () = async {
                 for _ in 0..36 {
@@ -174,7 +176,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn resumed_work_restores_liveness() {
         let live = liveness(async {
-            sleep(LIMIT * 2).await;
+            sleep(STUCK_AFTER * 2).await;
             sleep(MINUTE).await;
         })
         .await;

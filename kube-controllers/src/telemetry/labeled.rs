@@ -36,15 +36,15 @@ impl WorkerMetricVecs {
             let opts = HistogramOpts::new(name, help).buckets(BUCKETS.to_vec());
             register(registry, HistogramVec::new(opts, label))
         };
-        let depth = Opts::new("workqueue_depth", "Keys that wait to be worked on.");
+        let depth = Opts::new("workqueue_depth", "Keys that wait for a worker.");
         WorkerMetricVecs {
             depth: register(registry, IntGaugeVec::new(depth, label)),
-            waited: histogram("workqueue_queue_duration_seconds", "How long keys waited for a worker."),
-            duration: histogram("workqueue_work_duration_seconds", "How long the work on one key took."),
+            waited: histogram("workqueue_queue_duration_seconds", "Time that keys waited for a worker, in seconds."),
+            duration: histogram("workqueue_work_duration_seconds", "Time that the work on one key took, in seconds."),
             retries: counter("workqueue_retries_total", "Failures that are tried again."),
             permanent_failures: counter(
                 "kube_controllers_permanent_failures_total",
-                "Failures that are not tried again before something changes.",
+                "Failures that are not tried again until an object changes.",
             ),
             panics: counter("kube_controllers_panics_total", "Panics in workers, caught and tried again."),
         }
@@ -85,11 +85,11 @@ impl WatchMetricVecs {
     pub(super) fn new(registry: &Registry) -> Self {
         let label = &["kind"];
         let counter = |name, help| register(registry, IntCounterVec::new(Opts::new(name, help), label));
-        let synced = Opts::new("kube_controllers_feed_synced", "Whether everything of the kind that exists is known.");
+        let synced = Opts::new("kube_controllers_feed_synced", "1 once all objects of the kind have been listed.");
         WatchMetricVecs {
-            restarts: counter("kube_controllers_watch_restarts_total", "Watches that ended and were begun anew."),
+            restarts: counter("kube_controllers_watch_restarts_total", "Watches that ended and were started again."),
             lists: counter("kube_controllers_lists_total", "Full lists of a kind."),
-            events: counter("kube_controllers_events_total", "Objects that came, changed or went, as they were told."),
+            events: counter("kube_controllers_events_total", "Objects that were listed, changed or deleted."),
             unreadable: counter(
                 "kube_controllers_unreadable_objects_total",
                 "Objects left out because they cannot be read.",

@@ -30,7 +30,7 @@ struct Shared {
     controller_registry: Mutex<Registry>,
     workers: WorkerMetricVecs,
     watches: WatchMetricVecs,
-    leads: IntGaugeVec,
+    leader_status: IntGaugeVec,
 }
 
 impl Default for Metrics {
@@ -43,8 +43,8 @@ impl Metrics {
     /// Creates the metrics that exist from the start.
     pub fn new() -> Self {
         let registry = Registry::new();
-        let leads = Opts::new("leader_election_master_status", "Whether this replica leads (1) or stands by (0).");
-        let build = Opts::new("kube_controllers_build_info", "1, with the version that runs.");
+        let leader_status = Opts::new("leader_election_master_status", "1 if this replica is the leader, else 0.");
+        let build = Opts::new("kube_controllers_build_info", "1, with the version of the program.");
         let build = register(&registry, IntGaugeVec::new(build, &["version"]));
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         register(&registry, ProcessMetrics::new());
@@ -52,21 +52,21 @@ impl Metrics {
         let shared = Shared {
             workers: WorkerMetricVecs::new(&registry),
             watches: WatchMetricVecs::new(&registry),
-            leads: register(&registry, IntGaugeVec::new(leads, &["name"])),
+            leader_status: register(&registry, IntGaugeVec::new(leader_status, &["name"])),
             registry,
             controller_registry: Mutex::default(),
         };
         Metrics { shared: Arc::new(shared) }
     }
 
-    /// Adds a controller's own metrics, until [`Metrics::forget_controllers`]. Fails if a metric has the same name.
+    /// Adds a controller's own metrics, until [`Metrics::remove_controllers`]. Fails if a metric has the same name.
     pub fn register(&self, collector: impl Collector + 'static) -> Result<(), prometheus::Error> {
         self.controller_registry().register(Box::new(collector))
     }
 
     /// Removes everything that [`Metrics::register`] added, and the state behind it: these controllers have ended, and
     /// new ones start.
-    pub fn forget_controllers(&self) {
+    pub fn remove_controllers(&self) {
         *self.controller_registry() = Registry::new();
     }
 
@@ -81,8 +81,8 @@ impl Metrics {
     }
 
     /// Sets the metric that shows if this replica is the leader by the Lease of that name.
-    pub fn show_leader(&self, lease: &str, leads: bool) {
-        self.shared.leads.with_label_values(&[lease]).set(i64::from(leads));
+    pub fn set_leader(&self, lease: &str, is_leader: bool) {
+        self.shared.leader_status.with_label_values(&[lease]).set(i64::from(is_leader));
     }
 
     /// Returns all metrics in the text format of Prometheus.
@@ -108,7 +108,8 @@ impl Metrics {
 /// Registers the only `calico_migration_*` metric that upstream exposes from the start of the process, without any
 /// migration (KC-155). This program never migrates; scrapes may expect the metric.
 fn register_migration_duration(registry: &Registry) {
-    let opts = HistogramOpts::new("calico_migration_duration_seconds", "How long a migration of the datastore took.");
+    let opts =
+        HistogramOpts::new("calico_migration_duration_seconds", "Duration of a datastore migration, in seconds.");
     let doubling = (0..15).map(|power| f64::from(1u32 << power)).collect();
     register(registry, Histogram::with_opts(opts.buckets(doubling)));
 }
@@ -117,25 +118,25 @@ fn register_migration_duration(registry: &Registry) {
 #[derive(Clone)]
 struct ProcessMetrics {
     processor_time: Counter,
-    gauges: Vec<(Gauge, Read)>,
+    gauges: Vec<(Gauge, ReadValue)>,
     descriptions: Vec<Desc>,
 }
 
 /// Reads one value from the kernel's data.
-type Read = fn(&Process, &Stat) -> Option<f64>;
+type ReadValue = fn(&Process, &Stat) -> Option<f64>;
 
-const GAUGES: [(&str, &str, Read); 6] = [
+const GAUGES: [(&str, &str, ReadValue); 6] = [
     ("process_resident_memory_bytes", "Memory in use.", |_, stat| Some((stat.rss * procfs::page_size()) as f64)),
     ("process_virtual_memory_bytes", "Address space in use.", |_, stat| Some(stat.vsize as f64)),
     ("process_threads", "Threads.", |_, stat| Some(stat.num_threads as f64)),
     ("process_open_fds", "Open files.", |process, _| process.fd_count().ok().map(|count| count as f64)),
-    ("process_max_fds", "How many files may be open.", |process, _| {
+    ("process_max_fds", "Maximum number of open files.", |process, _| {
         match process.limits().ok()?.max_open_files.soft_limit {
             LimitValue::Value(limit) => Some(limit as f64),
             LimitValue::Unlimited => Some(f64::INFINITY),
         }
     }),
-    ("process_start_time_seconds", "When the process was started, in seconds since 1970.", |_, stat| {
+    ("process_start_time_seconds", "Time at which the process was started, in seconds since 1970.", |_, stat| {
         Some(procfs::boot_time_secs().ok()? as f64 + stat.starttime as f64 / procfs::ticks_per_second() as f64)
     }),
 ];
@@ -163,8 +164,8 @@ impl Collector for ProcessMetrics {
         else {
             return Vec::new();
         };
-        let spent = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
-        self.processor_time.inc_by((spent - self.processor_time.get()).max(0.0));
+        let used = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
+        self.processor_time.inc_by((used - self.processor_time.get()).max(0.0));
         let mut families = self.processor_time.collect();
         for (gauge, read) in &self.gauges {
             if let Some(value) = read(&process, &stat) {

@@ -56,7 +56,7 @@ fn controller_metrics_are_removed_with_their_controllers() {
     assert!(shown());
     metrics.register(counter()).expect_err("one of that name is there");
     metrics.worker("policy").panics.inc();
-    metrics.forget_controllers();
+    metrics.remove_controllers();
     assert!(!shown());
     metrics.register(counter()).expect("the first of another life");
     assert!(shown());
@@ -88,6 +88,6 @@ fn everything() -> Metrics {
     let metrics = Metrics::new();
     metrics.worker("policy");
     metrics.watch("Pod");
-    metrics.show_leader("calico-kube-controllers", true);
+    metrics.set_leader("calico-kube-controllers", true);
     metrics
 }

@@ -93,7 +93,7 @@ struct ServiceAccountMetadata {
 }
 
 #[derive(Deserialize)]
-struct MachineMetadata {
+struct VmMetadata {
     name: String,
     namespace: String,
 }
@@ -151,7 +151,7 @@ impl Projection for WatchedVm {
     }
 
     fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let Stored { metadata: MachineMetadata { name, namespace } } = serde_json::from_str(json)?;
+        let Stored { metadata: VmMetadata { name, namespace } } = serde_json::from_str(json)?;
         Ok(WatchedVm { name: ObjectKey::namespaced(namespace, name) })
     }
 }
@@ -165,7 +165,7 @@ impl Projection for WatchedVmi {
     }
 
     fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let Stored { metadata: MachineMetadata { name, namespace } } = serde_json::from_str(json)?;
+        let Stored { metadata: VmMetadata { name, namespace } } = serde_json::from_str(json)?;
         Ok(WatchedVmi { name: ObjectKey::namespaced(namespace, name) })
     }
 }
@@ -178,9 +178,9 @@ mod tests {
     #[test]
     fn vms_and_vmis_are_keyed_by_namespace_and_name() {
         let json = r#"{"metadata":{"name":"vm","namespace":"ns"},"spec":{"a":1}}"#;
-        let instance = WatchedVmi::project(json, &mut StringInterner::default(), ProjectionOptions::default()).unwrap();
-        assert_eq!(instance.key(), ObjectKey::namespaced("ns", "vm"));
-        let machine = WatchedVm::project(json, &mut StringInterner::default(), ProjectionOptions::default()).unwrap();
-        assert_eq!(machine.key(), ObjectKey::namespaced("ns", "vm"));
+        let vmi = WatchedVmi::project(json, &mut StringInterner::default(), ProjectionOptions::default()).unwrap();
+        assert_eq!(vmi.key(), ObjectKey::namespaced("ns", "vm"));
+        let vm = WatchedVm::project(json, &mut StringInterner::default(), ProjectionOptions::default()).unwrap();
+        assert_eq!(vm.key(), ObjectKey::namespaced("ns", "vm"));
     }
 }

@@ -73,12 +73,12 @@ where
 
 /// The part of an object's JSON that identifies the object.
 #[derive(Deserialize)]
-struct Named {
-    metadata: Name,
+struct StoredObject {
+    metadata: StoredName,
 }
 
 #[derive(Deserialize)]
-struct Name {
+struct StoredName {
     #[serde(default)]
     namespace: Option<String>,
     name: String,
@@ -86,7 +86,7 @@ struct Name {
 
 /// Returns the namespace and the name of an object's JSON.
 pub(crate) fn object_key(json: &str) -> Result<ObjectKey, serde_json::Error> {
-    let Named { metadata: Name { namespace, name } } = serde_json::from_str(json)?;
+    let StoredObject { metadata: StoredName { namespace, name } } = serde_json::from_str(json)?;
     Ok(ObjectKey { namespace, name })
 }
 
@@ -95,25 +95,25 @@ pub(crate) fn object_key(json: &str) -> Result<ObjectKey, serde_json::Error> {
 pub struct StringInterner {
     interned: HashSet<Arc<str>>,
     /// Number of strings left after the last removal of unused strings.
-    swept: usize,
+    len_after_sweep: usize,
 }
 
 /// Number of strings below which unused ones are not removed.
-const MIN_SWEPT: usize = 1024;
+const SWEEP_THRESHOLD: usize = 1024;
 
 impl StringInterner {
-    /// Returns the shared copy of `word`.
-    pub fn share(&mut self, word: &str) -> Arc<str> {
-        if let Some(shared) = self.interned.get(word) {
+    /// Returns the shared copy of `text`.
+    pub fn intern(&mut self, text: &str) -> Arc<str> {
+        if let Some(shared) = self.interned.get(text) {
             return shared.clone();
         }
-        if self.interned.len() >= (2 * self.swept).max(MIN_SWEPT) {
-            self.interned.retain(|word| Arc::strong_count(word) > 1);
-            self.swept = self.interned.len();
+        if self.interned.len() >= (2 * self.len_after_sweep).max(SWEEP_THRESHOLD) {
+            self.interned.retain(|text| Arc::strong_count(text) > 1);
+            self.len_after_sweep = self.interned.len();
         }
-        let word: Arc<str> = word.into();
-        self.interned.insert(word.clone());
-        word
+        let text: Arc<str> = text.into();
+        self.interned.insert(text.clone());
+        text
     }
 }
 
@@ -124,13 +124,13 @@ mod tests {
     #[test]
     fn unused_interned_strings_are_dropped() {
         let mut strings = StringInterner::default();
-        let kept: Vec<Arc<str>> = (0..10).map(|n| strings.share(&format!("kept{n}"))).collect();
-        for n in 0..10 * MIN_SWEPT {
-            strings.share(&format!("passing{n}"));
+        let kept: Vec<Arc<str>> = (0..10).map(|n| strings.intern(&format!("kept{n}"))).collect();
+        for n in 0..10 * SWEEP_THRESHOLD {
+            strings.intern(&format!("passing{n}"));
         }
-        assert!(strings.interned.len() <= MIN_SWEPT, "{}", strings.interned.len());
-        for word in &kept {
-            assert!(Arc::ptr_eq(word, &strings.share(word)));
+        assert!(strings.interned.len() <= SWEEP_THRESHOLD, "{}", strings.interned.len());
+        for text in &kept {
+            assert!(Arc::ptr_eq(text, &strings.intern(text)));
         }
     }
 }

@@ -26,7 +26,7 @@ pub struct Pod {
     /// `metadata.labels`; empty unless [`ProjectionOptions::pod_labels`] is set.
     pub labels: Labels,
     /// True if `metadata.deletionTimestamp` is set.
-    pub deleting: bool,
+    pub is_deleting: bool,
     /// `status.phase`.
     pub phase: Arc<str>,
     /// `status.reason`, such as `Evicted`.
@@ -126,20 +126,20 @@ impl Projection for Pod {
     ) -> Result<Self, serde_json::Error> {
         let Stored { metadata, spec, status } = serde_json::from_str(json)?;
         let (labels, service_account) = if options.pod_labels {
-            (metadata.labels.unwrap_or_default(), strings.share(&spec.service_account_name))
+            (metadata.labels.unwrap_or_default(), strings.intern(&spec.service_account_name))
         } else {
-            (Labels::default(), strings.share(""))
+            (Labels::default(), strings.intern(""))
         };
         Ok(Pod {
             name: ObjectKey::namespaced(metadata.namespace, metadata.name),
             uid: metadata.uid,
-            node: strings.share(&spec.node_name),
+            node: strings.intern(&spec.node_name),
             host_network: spec.host_network,
             service_account,
             labels,
-            deleting: metadata.deletion_timestamp.is_some(),
-            phase: strings.share(&status.phase),
-            reason: strings.share(&status.reason),
+            is_deleting: metadata.deletion_timestamp.is_some(),
+            phase: strings.intern(&status.phase),
+            reason: strings.intern(&status.reason),
             pod_ip: status.pod_ip.filter(|ip| !ip.is_empty()),
             pod_ips: status.pod_ips.into_iter().flatten().map(|PodIp { ip }| ip).collect(),
             annotations: metadata.annotations.unwrap_or_default(),
@@ -178,7 +178,7 @@ mod tests {
             host_network: false,
             service_account: "".into(),
             labels: Labels::new(),
-            deleting: false,
+            is_deleting: false,
             phase: "Running".into(),
             reason: "".into(),
             pod_ip: Some("10.0.0.1".into()),
@@ -196,7 +196,7 @@ mod tests {
         pod["metadata"]["deletionTimestamp"] = "2026-11-21T21:00:00Z".into();
         pod["status"] = json!({"phase": "Failed", "reason": "Evicted", "podIP": "", "podIPs": null});
         let pod = read(&pod, false);
-        assert!(pod.deleting);
+        assert!(pod.is_deleting);
         assert_eq!((&*pod.phase, &*pod.reason), ("Failed", "Evicted"));
         assert_eq!((pod.pod_ip, pod.pod_ips), (None, vec![]));
     }

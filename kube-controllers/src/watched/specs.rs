@@ -103,7 +103,7 @@ impl Projection for Service {
     fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let StoredService { metadata, spec, status } = serde_json::from_str(json)?;
         let mut annotations = metadata.annotations.unwrap_or_default();
-        annotations.retain(|name, _| is_calicos(name));
+        annotations.retain(|name, _| has_calico_domain(name));
         Ok(Service {
             name: ObjectKey::namespaced(metadata.namespace, metadata.name),
             uid: metadata.uid,
@@ -115,7 +115,7 @@ impl Projection for Service {
     }
 }
 
-fn is_calicos(annotation: &str) -> bool {
+fn has_calico_domain(annotation: &str) -> bool {
     let domain = annotation.split_once('/').map_or("", |(domain, _)| domain);
     domain == "projectcalico.org" || domain.ends_with(".projectcalico.org")
 }

@@ -10,20 +10,20 @@ use crate::watched::Watched;
 /// becomes empty because a watch restarted.
 #[derive(Debug)]
 pub struct Cache<K, V> {
-    kept: BTreeMap<K, Kept<V>>,
-    list: u64,
-    synced: bool,
+    entries: BTreeMap<K, CacheEntry<V>>,
+    list_number: u64,
+    is_synced: bool,
 }
 
 #[derive(Debug)]
-struct Kept<V> {
+struct CacheEntry<V> {
     value: V,
-    list: u64,
+    list_number: u64,
 }
 
 impl<K, V> Default for Cache<K, V> {
     fn default() -> Self {
-        Cache { kept: BTreeMap::new(), list: 0, synced: false }
+        Cache { entries: BTreeMap::new(), list_number: 0, is_synced: false }
     }
 }
 
@@ -33,25 +33,25 @@ impl<K: Clone + Ord, V: PartialEq> Cache<K, V> {
     pub fn apply<T: Watched<Key = K>>(&mut self, event: &Event<'_, T>, keep: impl FnOnce(&T) -> Option<V>) -> Vec<K> {
         match event {
             Event::ListStart => {
-                self.list += 1;
+                self.list_number += 1;
                 Vec::new()
             }
             Event::Upsert(object) => {
                 let key = object.key();
                 match keep(object) {
-                    None => self.kept.remove(&key).map(|_| key).into_iter().collect(),
+                    None => self.entries.remove(&key).map(|_| key).into_iter().collect(),
                     Some(value) => {
-                        let same = self.kept.get(&key).is_some_and(|kept| kept.value == value);
-                        self.kept.insert(key.clone(), Kept { value, list: self.list });
-                        if same { Vec::new() } else { vec![key] }
+                        let is_same = self.entries.get(&key).is_some_and(|entry| entry.value == value);
+                        self.entries.insert(key.clone(), CacheEntry { value, list_number: self.list_number });
+                        if is_same { Vec::new() } else { vec![key] }
                     }
                 }
             }
-            Event::Delete(key) => self.kept.remove(key).map(|_| (*key).clone()).into_iter().collect(),
+            Event::Delete(key) => self.entries.remove(key).map(|_| (*key).clone()).into_iter().collect(),
             Event::ListEnd => {
-                self.synced = true;
-                let list = self.list;
-                self.kept.extract_if(.., |_, kept| kept.list != list).map(|(key, _)| key).collect()
+                self.is_synced = true;
+                let current = self.list_number;
+                self.entries.extract_if(.., |_, entry| entry.list_number != current).map(|(key, _)| key).collect()
             }
         }
     }
@@ -60,17 +60,17 @@ impl<K: Clone + Ord, V: PartialEq> Cache<K, V> {
 impl<K: Ord, V> Cache<K, V> {
     /// Returns true if a list has been complete, so that the cache contains every object.
     pub fn is_synced(&self) -> bool {
-        self.synced
+        self.is_synced
     }
 
     /// Returns the cached value of `key`.
     pub fn get(&self, key: &K) -> Option<&V> {
-        self.kept.get(key).map(|kept| &kept.value)
+        self.entries.get(key).map(|entry| &entry.value)
     }
 
     /// Returns all cached values, in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.kept.iter().map(|(key, kept)| (key, &kept.value))
+        self.entries.iter().map(|(key, entry)| (key, &entry.value))
     }
 }
 

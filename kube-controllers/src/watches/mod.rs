@@ -64,7 +64,7 @@ impl<T: Watched> Subscribers<T> {
                 tracing::error!(
                     kind = T::KIND,
                     reason = panic_message(&*panic).unwrap_or("of unknown kind"),
-                    "a listener panicked"
+                    "an event handler panicked and missed an event"
                 );
             }
         }
@@ -95,6 +95,6 @@ mod tests {
         let (log, _logging) = Captured::on_this_thread(LogSeverity::Error);
         subscribers.dispatch(&Event::ListStart);
         subscribers.dispatch(&Event::ListEnd);
-        assert_eq!((*heard.lock().unwrap(), log.from("a listener panicked").len()), (2, 1));
+        assert_eq!((*heard.lock().unwrap(), log.from("an event handler panicked and missed an event").len()), (2, 1));
     }
 }

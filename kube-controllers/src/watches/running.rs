@@ -15,7 +15,7 @@ use crate::telemetry::{Metrics, WatchMetrics};
 use crate::watched::Watched;
 
 /// Interval at which the metrics of a watch are updated.
-const GLANCE: Duration = Duration::from_secs(1);
+const METRICS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The started watches.
 #[derive(Default)]
@@ -29,13 +29,13 @@ pub struct RunningWatches {
 pub struct WatchHealth {
     /// The kind of the watched objects.
     pub kind: &'static str,
-    meter: StatsHandle,
+    stats: StatsHandle,
 }
 
 impl WatchHealth {
     /// Returns the present state of the watch.
-    pub fn watch(&self) -> WatchStats {
-        self.meter.read()
+    pub fn stats(&self) -> WatchStats {
+        self.stats.read()
     }
 }
 
@@ -49,18 +49,14 @@ impl RunningWatches {
     /// watch logs. Until then, the probes name the missing kinds. Never returns.
     pub(crate) async fn await_lists(&self, status: &Status) -> Infallible {
         loop {
-            let awaited = self
-                .health
-                .iter()
-                .filter(|subscribers| subscribers.watch().is_awaited())
-                .map(|subscribers| subscribers.kind);
+            let awaited = self.health.iter().filter(|health| health.stats().is_awaited()).map(|health| health.kind);
             let awaited: Vec<&str> = awaited.collect();
             if awaited.is_empty() {
-                status.forget(Component::Lists);
+                status.remove(Component::Lists);
                 return std::future::pending().await;
             }
             status.not_ready(Component::Lists, format!("not listed yet: {}", awaited.join(", ")));
-            tokio::time::sleep(GLANCE / 10).await;
+            tokio::time::sleep(METRICS_INTERVAL / 10).await;
         }
     }
 
@@ -72,33 +68,36 @@ impl RunningWatches {
     pub(super) fn add<T: Watched>(
         &mut self,
         subscribers: Subscribers<T>,
-        meter: StatsHandle,
+        stats: StatsHandle,
         events: impl Stream<Item = WatchEvent<T, T::Key>> + Send + 'static,
         metrics: &Metrics,
         stop: &CancellationToken,
     ) {
-        self.health.push(WatchHealth { kind: T::KIND, meter: meter.clone() });
-        let gauge = Gauge { metrics: metrics.watch(T::KIND), meter, shown: WatchStats::default() };
-        self.tasks.spawn(follow(events, subscribers, gauge, stop.clone()));
+        self.health.push(WatchHealth { kind: T::KIND, stats: stats.clone() });
+        let updater = MetricsUpdater { metrics: metrics.watch(T::KIND), stats, published: WatchStats::default() };
+        self.tasks.spawn(run_watch(events, subscribers, updater, stop.clone()));
     }
 }
 
 /// Passes the events of the watch to the `subscribers`, and updates the metrics, until `stop`.
-async fn follow<T: Watched>(
+async fn run_watch<T: Watched>(
     events: impl Stream<Item = WatchEvent<T, T::Key>>,
     subscribers: Subscribers<T>,
-    gauge: Gauge,
+    updater: MetricsUpdater,
     stop: CancellationToken,
 ) {
     // The futures run concurrently, so that an update of the metrics never cancels a request of the watch.
     tokio::select! {
         () = stop.cancelled() => {}
-        () = tell(events, subscribers) => {}
-        () = gauge.show() => {}
+        () = dispatch_events(events, subscribers) => {}
+        () = updater.run() => {}
     }
 }
 
-async fn tell<T: Watched>(events: impl Stream<Item = WatchEvent<T, T::Key>>, mut subscribers: Subscribers<T>) {
+async fn dispatch_events<T: Watched>(
+    events: impl Stream<Item = WatchEvent<T, T::Key>>,
+    mut subscribers: Subscribers<T>,
+) {
     let mut events = pin!(events);
     while let Some(event) = events.next().await {
         subscribers.dispatch(&match &event {
@@ -111,24 +110,24 @@ async fn tell<T: Watched>(events: impl Stream<Item = WatchEvent<T, T::Key>>, mut
 }
 
 /// Copies the reports of a watch into its metrics.
-struct Gauge {
+struct MetricsUpdater {
     metrics: WatchMetrics,
-    meter: StatsHandle,
-    shown: WatchStats,
+    stats: StatsHandle,
+    published: WatchStats,
 }
 
-impl Gauge {
-    async fn show(mut self) {
+impl MetricsUpdater {
+    async fn run(mut self) {
         loop {
-            let (now, shown) = (self.meter.read(), self.shown);
+            let (now, published) = (self.stats.read(), self.published);
             let again = |report: &WatchStats| report.watches.saturating_sub(1);
-            self.metrics.restarts.inc_by(again(&now) - again(&shown));
-            self.metrics.lists.inc_by(now.lists - shown.lists);
-            self.metrics.events.inc_by(now.changes - shown.changes);
-            self.metrics.unreadable.inc_by(now.unreadable - shown.unreadable);
+            self.metrics.restarts.inc_by(again(&now) - again(&published));
+            self.metrics.lists.inc_by(now.lists - published.lists);
+            self.metrics.events.inc_by(now.changes - published.changes);
+            self.metrics.unreadable.inc_by(now.unreadable - published.unreadable);
             self.metrics.synced.set(i64::from(now.synced));
-            self.shown = now;
-            tokio::time::sleep(GLANCE).await;
+            self.published = now;
+            tokio::time::sleep(METRICS_INTERVAL).await;
         }
     }
 }
@@ -173,24 +172,24 @@ mod tests {
     }
 
     /// Returns the message of the probes at the start, and after a minute.
-    async fn told(script: Vec<Result<(), WatchFailure>>) -> (Option<String>, Option<String>) {
+    async fn reported_reasons(script: Vec<Result<(), WatchFailure>>) -> (Option<String>, Option<String>) {
         let directory = tempfile::tempdir().expect("a directory");
         let status = Status::new(directory.path().join("status.json"));
         status.require([Component::Lists]);
         let watch = Watcher::new(Scripted(script));
         let mut running = RunningWatches::default();
-        let meter = watch.stats();
+        let stats = watch.stats();
         let events = unfold(watch, async |mut watch| Some((watch.next().await, watch)));
-        running.add(Subscribers::<Node>::default(), meter, events, &Metrics::new(), &CancellationToken::new());
+        running.add(Subscribers::<Node>::default(), stats, events, &Metrics::new(), &CancellationToken::new());
         let reason = || status.readiness().remove("Lists").map(|condition| condition.reason);
         tokio::select! {
             never = running.await_lists(&status) => match never {},
-            told = async {
-                sleep(GLANCE / 2).await;
+            reasons = async {
+                sleep(METRICS_INTERVAL / 2).await;
                 let first = reason();
                 sleep(Duration::from_secs(60)).await;
                 (first, reason())
-            } => told,
+            } => reasons,
         }
     }
 
@@ -198,10 +197,10 @@ mod tests {
     async fn readiness_waits_for_the_first_list_except_of_forbidden_kinds() {
         let awaited = || Some("not listed yet: Node".to_owned());
         let away = || Err(WatchFailure::lost("away"));
-        assert_eq!(told(vec![Ok(())]).await, (None, None));
-        assert_eq!(told(vec![away(), away(), away(), away(), Ok(())]).await, (awaited(), None));
-        assert_eq!(told(vec![away()]).await, (awaited(), awaited()));
-        assert_eq!(told(vec![Err(WatchFailure::Refused("forbidden".into()))]).await, (None, None));
-        assert_eq!(told(vec![Err(WatchFailure::Missing("no such kind".into()))]).await, (None, None));
+        assert_eq!(reported_reasons(vec![Ok(())]).await, (None, None));
+        assert_eq!(reported_reasons(vec![away(), away(), away(), away(), Ok(())]).await, (awaited(), None));
+        assert_eq!(reported_reasons(vec![away()]).await, (awaited(), awaited()));
+        assert_eq!(reported_reasons(vec![Err(WatchFailure::Refused("forbidden".into()))]).await, (None, None));
+        assert_eq!(reported_reasons(vec![Err(WatchFailure::Missing("no such kind".into()))]).await, (None, None));
     }
 }

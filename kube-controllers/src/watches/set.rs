@@ -42,16 +42,16 @@ macro_rules! watches {
                 let mut running = RunningWatches::default();
                 $(if self.$native.has_subscribers() {
                     let watch = Watcher::new(source::<$projection>(context, self.options));
-                    let meter = watch.stats();
+                    let stats = watch.stats();
                     let events = unfold(watch, async |mut watch| Some((watch.next().await, watch)));
-                    running.add(self.$native, meter, events, &context.metrics, &context.stop);
+                    running.add(self.$native, stats, events, &context.metrics, &context.stop);
                 })*
                 $(if self.$calico.has_subscribers()
                     && let Some(watch) = context.calico.watch::<$kind>(&Default::default())
                 {
-                    let meter = watch.stats();
+                    let stats = watch.stats();
                     let events = unfold(watch, async |mut watch| Some((watch.next().await, watch)));
-                    running.add(self.$calico, meter, events, &context.metrics, &context.stop);
+                    running.add(self.$calico, stats, events, &context.metrics, &context.stop);
                 })*
                 running
             }
@@ -74,9 +74,9 @@ watches! {
         /// Services.
         services: Service,
         /// KubeVirt's VirtualMachines, if KubeVirt is installed.
-        machines: WatchedVm,
+        virtual_machines: WatchedVm,
         /// KubeVirt's VirtualMachineInstances (VMIs), if KubeVirt is installed.
-        machine_instances: WatchedVmi,
+        vmis: WatchedVmi,
     }
     calico {
         /// Blocks.

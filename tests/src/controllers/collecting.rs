@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use kube_controllers::context::Context;
+use kube_controllers::datastore_lock;
 use kube_controllers::gc::{Clock, GarbageCollection};
 use kube_controllers::leader::{Leadership, LeadershipTerm};
 use kube_controllers::logging::captured::Captured;
-use kube_controllers::readiness;
 use kube_controllers::runtime::Controller;
 use kube_controllers::settings::{Environment, LogSeverity, Mode, Settings, default_configuration, merge};
 use kube_controllers::status::Watchdog;
@@ -61,7 +61,8 @@ impl Collecting {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let calico = Arc::new(Datastore::open(&calico(group, &kubeconfig)).unwrap());
-                let (leadership, lock) = readiness::guard(Leadership::new(leads), calico.clone(), || (), token.clone());
+                let (leadership, lock) =
+                    datastore_lock::guard(Leadership::new(leads), calico.clone(), || (), token.clone());
                 let context = Context {
                     kubernetes: datastore::kubernetes::client(&kubernetes(&kubeconfig, None)).await.unwrap(),
                     calico,
@@ -91,7 +92,7 @@ impl Collecting {
     #[track_caller]
     pub fn as_time_goes_by(&self, step: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
         within(SOON, what, || {
-            self.clock.put_forward(step);
+            self.clock.advance(step);
             thread::sleep(Duration::from_millis(200));
             is_so()
         });
@@ -117,7 +118,7 @@ impl Collecting {
     #[track_caller]
     pub fn pass_after(&self, step: Duration) {
         let before = self.passes();
-        self.clock.put_forward(step);
+        self.clock.advance(step);
         within(SOON, "a pass", || self.passes() > before);
     }
 

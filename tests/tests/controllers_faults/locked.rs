@@ -27,7 +27,7 @@ fn on(group: Option<ApiGroup>) {
         let audit = world.api.audit().unwrap();
         let more = |setup: Setup| setup.env("AUTO_HOST_ENDPOINTS", "enabled").env("ORPHAN_ENDPOINT_GRACE_PERIOD", "1s");
         let mut program = Proxied::start(host, &world, "program", more).unwrap();
-        program.controllers.await_log("running: ", 1).unwrap();
+        program.controllers.await_log("running controllers: ", 1).unwrap();
         life::happenings(&world);
         sleep(CALM);
         assert_eq!(writes(&program, &audit), Vec::<String>::new());

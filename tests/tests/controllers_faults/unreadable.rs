@@ -50,7 +50,7 @@ fn on(group: Option<ApiGroup>) {
             request.verb != "get" && request.verb != "list" && request.verb != "watch" && request.resource != "events"
         });
         assert_eq!(writes.count(), 0, "{:?}", audit.lines());
-        assert!(!controllers.log().unwrap().contains("running: "), "{}", controllers.log().unwrap());
+        assert!(!controllers.log().unwrap().contains("running controllers: "), "{}", controllers.log().unwrap());
 
         world.configure(&json!({ "leakGracePeriod": "1s" }));
         world.until(&controllers, "the leak is gone", || world.handles_and_blocks().0.len() == 1);

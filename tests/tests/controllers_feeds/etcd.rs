@@ -69,9 +69,9 @@ fn watch_reports_existing_and_changed_pools_and_counts_unreadable_ones() {
         scene.etcd.put(&format!("{POOLS}a/b"), b"{}").unwrap();
         let (listening, heard) = scene.listen();
         heard.becomes(&scene.pools);
-        assert_eq!(listening.health("IPPool").watch().unreadable, 1);
+        assert_eq!(listening.health("IPPool").stats().unreadable, 1);
         // The list has several pages.
-        assert_eq!(listening.health("IPPool").watch().lists, 1);
+        assert_eq!(listening.health("IPPool").stats().lists, 1);
         scene.put("new", "10.200.0.0/16");
         scene.put("pool001", "10.201.0.0/16");
         scene.delete("pool002");
@@ -98,7 +98,7 @@ fn watch_resumes_after_a_broken_connection_without_a_list() {
             scene.proxy.arm(None);
             heard.becomes(&scene.pools);
         }
-        let report = listening.health("IPPool").watch();
+        let report = listening.health("IPPool").stats();
         assert_eq!(report.lists, 1, "{report:?}");
         assert!(report.watches >= 5, "each round needs a watch: {report:?}");
         assert_eq!(heard.events() - before, 10);
@@ -116,7 +116,7 @@ fn watch_lists_again_after_a_compaction() {
         scene.etcd.compact().unwrap();
         scene.proxy.arm(None);
         heard.becomes(&scene.pools);
-        assert_eq!(listening.health("IPPool").watch().lists, 2);
+        assert_eq!(listening.health("IPPool").stats().lists, 2);
         assert_eq!(heard.lost().into_iter().collect::<Vec<_>>(), ["pool007"]);
     });
 }
@@ -145,7 +145,7 @@ fn watch_cut_every_second_converges() {
     on_etcd(|scene| {
         let (listening, heard) = scene.listen();
         heard.becomes(&scene.pools);
-        let watches = || listening.health("IPPool").watch().watches;
+        let watches = || listening.health("IPPool").stats().watches;
         let (mut cuts, mut round, mut last, mut expected) = (0, 0, Instant::now(), Vec::new());
         let before = watches();
         while cuts < CUTS {
@@ -165,6 +165,6 @@ fn watch_cut_every_second_converges() {
         }
         heard.becomes(&scene.pools);
         assert_eq!(heard.lost().into_iter().collect::<Vec<_>>(), expected);
-        assert_eq!(listening.health("IPPool").watch().lists, 1, "each watch was resumed");
+        assert_eq!(listening.health("IPPool").stats().lists, 1, "each watch was resumed");
     });
 }

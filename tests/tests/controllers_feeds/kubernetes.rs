@@ -93,7 +93,7 @@ fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
 
         // The watch is cut about once per second while pods are created, updated and deleted, but only after a new
         // watch was opened.
-        let watches = || listening.health("Pod").watch().watches;
+        let watches = || listening.health("Pod").stats().watches;
         let (mut cuts, mut last) = (0, Instant::now());
         for n in 0..60 {
             let name = format!("q{n:03}");
@@ -110,7 +110,7 @@ fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
         }
         heard.becomes(&pods.known);
         assert!(heard.lost().iter().all(|name| name.starts_with("default/q")), "only what was deleted went");
-        let report = listening.health("Pod").watch();
+        let report = listening.health("Pod").stats();
         assert!(cuts > 0 && report.watches >= cuts && report.lists == 1, "{cuts} cuts, {report:?}");
 
         // Objects deleted without a running watch, which the next watch or a new list reports.
@@ -141,7 +141,7 @@ fn list_with_an_expired_continue_token_starts_again() {
         heard.becomes(&pods.known);
         assert!(proxy.fired(), "{:?}", proxy.requests());
         assert!(heard.lost().is_empty(), "what was on the first page is there still");
-        assert_eq!(listening.health("Pod").watch().lists, 2);
+        assert_eq!(listening.health("Pod").stats().lists, 2);
     });
 }
 
@@ -201,7 +201,7 @@ fn watches_of_calicos_kinds_work_in_both_api_groups() {
             });
             // Without definitions, the server has no pools.
             pools.becomes(&BTreeMap::new());
-            assert!(listening.health("IPPool").watch().missing);
+            assert!(listening.health("IPPool").stats().missing);
             kubernetes.api.define(group.api_version()).unwrap();
             let collection = |plural: &str| format!("/apis/{}/{plural}", group.api_version());
             let create = |plural: &str, kind: &str, name: &str, spec: Value| {

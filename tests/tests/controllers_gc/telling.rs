@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use kube_controllers::leader::LeadershipTerm;
-use kube_controllers::settings::Gc;
+use kube_controllers::settings::GcMode;
 use libcalico::kubernetes::ApiGroup;
 
 use crate::lab::{self, COLLECTOR, GRACE, Lab, SOON, to_pod, within};
@@ -79,7 +79,7 @@ fn gc_in_report_mode_lists_leaks_and_releases_none() {
         lab.count(&libcalico::ipam::HandleId::new("orphan"), "10.0.0.0/26".parse().unwrap());
         let audit = lab.servers.api.audit().unwrap();
         let mut settings = lab.settings();
-        settings.gc = Gc::Report;
+        settings.gc_mode = GcMode::Report;
         let collecting = lab.collect(settings);
         collecting.shows("kube_controllers_gc_reported_total 2");
         collecting.shows("kube_controllers_gc_wrong_handles 1");

@@ -8,8 +8,8 @@ use serde_json::json;
 
 pub(crate) const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/calico-kube-controllers";
 /// Log messages.
-pub(crate) const LEADS: &str = "this replica leads";
-pub(crate) const LEADS_NO_MORE: &str = "this replica does not lead any more";
+pub(crate) const LEADS: &str = "this replica is the leader";
+pub(crate) const LEADS_NO_MORE: &str = "this replica is no longer the leader";
 
 /// Replicas with different users, and work for them: each new node gets a host endpoint.
 pub(crate) struct Lab<'a> {

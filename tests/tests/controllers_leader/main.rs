@@ -126,7 +126,7 @@ fn replica_without_lease_permission_runs_alone_and_logs_once() {
         let looks = || lab.audit.of("one").unwrap().into_iter().filter(|request| request.resource == "leases").count();
         await_that(PATIENCE, || Ok(looks() >= 5)).unwrap();
         let log = replica.log().unwrap();
-        assert_eq!(log.matches("the role does not allow to write the lease").count(), 1, "{log}");
+        assert_eq!(log.matches("the role does not allow writing the Lease").count(), 1, "{log}");
         assert_eq!(log.matches(LEADS).count(), 1, "{log}");
         assert!(lab.writes("one", true).is_empty() && lab.holder().is_empty());
     });

@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use kube_controllers::settings::Gc;
+use kube_controllers::settings::GcMode;
 use serde_json::{Value, json};
 
 use crate::scene::{GRACE, Scene, becomes, every_second, on_scene, only_at_first, stays};
@@ -125,7 +125,7 @@ fn endpoint_is_deleted_after_its_pod_is_missing_for_the_grace_period() {
 
         drop(running);
         scene.delete_pod();
-        let running = scene.start(|settings| settings.gc = Gc::Report);
+        let running = scene.start(|settings| settings.gc_mode = GcMode::Report);
         thread::sleep(GRACE);
         stays(json!("a"), || scene.app());
         drop(running);

@@ -30,7 +30,7 @@ use crate::settings::{ControllerName, Settings};
 use crate::watches::Watches;
 
 /// Delay before the next look when the cache lags behind the datastore.
-const LAG: Duration = Duration::from_secs(1);
+const CACHE_LAG: Duration = Duration::from_secs(1);
 
 /// The controller. Its keys are names of Calico nodes. A Kubernetes node of the same name is not required.
 pub type HostEndpoints = CachedController<HostEndpointReconciler>;
@@ -77,14 +77,14 @@ impl Reconcile for HostEndpointReconciler {
     async fn reconcile(&self, node: &String) -> Result<NextReconcile, ReconcileError> {
         let state = self.cache.lock().state_of(node);
         // The caches are incomplete. When the last list is complete, all nodes are queued.
-        let Some((facts, endpoints)) = state else { return Ok(NextReconcile::Done) };
-        if facts.is_none() && !endpoints.is_empty() && !self.is_gone(node).await? {
-            return Ok(NextReconcile::After(LAG));
+        let Some((host_node, endpoints)) = state else { return Ok(NextReconcile::AwaitChange) };
+        if host_node.is_none() && !endpoints.is_empty() && !self.is_missing(node).await? {
+            return Ok(NextReconcile::After(CACHE_LAG));
         }
-        let wanted = self.desired(facts);
-        let mut problems: Vec<String> = wanted.problems.iter().map(ToString::to_string).collect();
+        let desired = self.desired(host_node);
+        let mut problems: Vec<String> = desired.problems.iter().map(ToString::to_string).collect();
         let mut retry = None;
-        for write in due_writes(wanted.endpoints, endpoints, wanted.keep) {
+        for write in due_writes(desired.endpoints, endpoints, desired.keep) {
             match self.write(write).await {
                 Ok(()) => {}
                 Err(ReconcileError::Permanent(problem)) => problems.push(problem),
@@ -94,7 +94,7 @@ impl Reconcile for HostEndpointReconciler {
         }
         match retry {
             Some(failure) => Err(failure),
-            None if problems.is_empty() => Ok(NextReconcile::Done),
+            None if problems.is_empty() => Ok(NextReconcile::AwaitChange),
             None => Err(ReconcileError::Permanent(problems.join("; "))),
         }
     }
@@ -102,13 +102,13 @@ impl Reconcile for HostEndpointReconciler {
 
 impl HostEndpointReconciler {
     /// Returns true if the node is missing. A watch reports an unreadable node as deleted, which is not a proof.
-    async fn is_gone(&self, node: &str) -> Result<bool, ReconcileError> {
+    async fn is_missing(&self, node: &str) -> Result<bool, ReconcileError> {
         match self.store.get::<CalicoNode>(&ObjectKey::global(node)).await {
             Err(StoreError::NotFound { .. }) => Ok(true),
             Ok(_) => Ok(false),
             // The watch reports the node once it is readable again.
             Err(error @ StoreError::Corrupt { .. }) => Err(ReconcileError::Permanent(format!(
-                "the HostEndpoints of node {node} stay as they are until it is mended or deleted: {error}"
+                "cannot read node {node}, and its HostEndpoints stay as they are; correct or delete the node: {error}"
             ))),
             Err(error) => Err(error.into()),
         }
@@ -135,33 +135,35 @@ impl HostEndpointReconciler {
                     outcome => Ok(outcome.map(drop)?),
                 }
             }
-            DueWrite::Update(found, wanted) => self.update(*found, &wanted).await,
-            DueWrite::Delete(found) => match self.store.delete::<HostEndpoint>(&found.key, Some(&found.revision)).await
-            {
-                // Another writer deleted the endpoint first, which is success.
-                Err(StoreError::NotFound { .. }) => Ok(()),
-                outcome => Ok(outcome?),
-            },
+            DueWrite::Update(stored, wanted) => self.update(*stored, &wanted).await,
+            DueWrite::Delete(stored) => {
+                match self.store.delete::<HostEndpoint>(&stored.key, Some(&stored.revision)).await {
+                    // Another writer deleted the endpoint first, which is success.
+                    Err(StoreError::NotFound { .. }) => Ok(()),
+                    outcome => Ok(outcome?),
+                }
+            }
         }
     }
 
     /// Handles a creation that found an existing endpoint: either ours, which the cache does not contain yet, or a
     /// user's own.
     async fn adopt_existing(&self, wanted: &HostEndpoint) -> Result<(), ReconcileError> {
-        let found = self.store.get::<HostEndpoint>(&wanted.key()).await?;
-        match (is_ours(&found.value), differs(&found.value, wanted)) {
+        let stored = self.store.get::<HostEndpoint>(&wanted.key()).await?;
+        match (is_ours(&stored.value), differs(&stored.value, wanted)) {
             (false, _) => Err(ReconcileError::Permanent(format!(
-                "HostEndpoint {} is not ours and stays as it is; rename it, and the node gets its own",
-                found.key
+                "HostEndpoint {} was not created by kube-controllers and stays as it is; rename it to give the node \
+                 an automatic HostEndpoint",
+                stored.key
             ))),
-            (true, true) => self.update(found, wanted).await,
+            (true, true) => self.update(stored, wanted).await,
             (true, false) => Ok(()),
         }
     }
 
     /// Updates the fields that this controller manages. All other fields stay as they are.
-    async fn update(&self, found: Entry<HostEndpoint>, wanted: &HostEndpoint) -> Result<(), ReconcileError> {
-        let mut endpoint = found.value;
+    async fn update(&self, stored: Entry<HostEndpoint>, wanted: &HostEndpoint) -> Result<(), ReconcileError> {
+        let mut endpoint = stored.value;
         endpoint.metadata.labels = wanted.metadata.labels.clone();
         endpoint.metadata.annotations = wanted.metadata.annotations.clone();
         endpoint.spec.node = wanted.spec.node.clone();
@@ -169,7 +171,7 @@ impl HostEndpointReconciler {
         endpoint.spec.expected_ips = wanted.spec.expected_ips.clone();
         endpoint.spec.profiles = wanted.spec.profiles.clone();
         validate(&endpoint)?;
-        self.store.update(&found.key, &endpoint, &found.revision).await?;
+        self.store.update(&stored.key, &endpoint, &stored.revision).await?;
         Ok(())
     }
 }
@@ -180,14 +182,14 @@ fn validate(endpoint: &HostEndpoint) -> Result<(), ReconcileError> {
 }
 
 /// Returns the writes that turn the found endpoints into the wanted ones. With `keep`, none of them is a deletion.
-fn due_writes(wanted: Vec<HostEndpoint>, mut found: Vec<Entry<HostEndpoint>>, keep: bool) -> Vec<DueWrite> {
+fn due_writes(wanted: Vec<HostEndpoint>, mut stored: Vec<Entry<HostEndpoint>>, keep: bool) -> Vec<DueWrite> {
     let mut due = Vec::new();
     for wanted in wanted {
         let key: ObjectKey = wanted.key();
-        match found.iter().position(|entry| entry.key == key) {
+        match stored.iter().position(|entry| entry.key == key) {
             None => due.push(DueWrite::Create(wanted)),
             Some(at) => {
-                let entry = found.swap_remove(at);
+                let entry = stored.swap_remove(at);
                 if differs(&entry.value, &wanted) {
                     due.push(DueWrite::Update(Box::new(entry), wanted));
                 }
@@ -195,7 +197,7 @@ fn due_writes(wanted: Vec<HostEndpoint>, mut found: Vec<Entry<HostEndpoint>>, ke
         }
     }
     if !keep {
-        due.extend(found.into_iter().map(DueWrite::Delete));
+        due.extend(stored.into_iter().map(DueWrite::Delete));
     }
     due
 }

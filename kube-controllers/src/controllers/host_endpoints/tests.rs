@@ -176,7 +176,10 @@ async fn name_taken_by_a_foreign_host_endpoint_fails_only_that_endpoint() {
     fixture.put("node-1-auto-hep", "node-7", false).await;
     fixture.on_event().await;
     let error = fixture.reconciler.reconcile(&"node-1".into()).await.unwrap_err();
-    assert!(matches!(&error, ReconcileError::Permanent(text) if text.contains("is not ours")), "{error}");
+    assert!(
+        matches!(&error, ReconcileError::Permanent(text) if text.contains("was not created by kube-controllers")),
+        "{error}"
+    );
     assert_eq!(fixture.names().await, ["node-1-auto-hep", "node-1-t-auto-hep"]);
     assert_eq!(fixture.endpoint("node-1-auto-hep").await.value.spec.node, "node-7");
 }
@@ -230,7 +233,7 @@ async fn host_endpoints_of_an_existing_node_survive_a_stale_deletion_event() {
     let (key, node) = (ObjectKey::global("node-1"), "node-1".to_owned());
     let touched = fixture.reconciler.cache.lock().apply_node(&Event::Delete(&key));
     assert_eq!(touched, ["node-1"]);
-    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), NextReconcile::After(LAG), "it is there");
+    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), NextReconcile::After(CACHE_LAG), "it is there");
 
     let (kind, path) = (CalicoNode::KIND, CalicoNode::path(&key));
     let found = fixture.store.get::<CalicoNode>(&key).await.unwrap();
@@ -241,7 +244,7 @@ async fn host_endpoints_of_an_existing_node_survive_a_stale_deletion_event() {
     assert_eq!(fixture.names().await, ["node-1-auto-hep"], "what cannot be read is not gone");
 
     fixture.store.delete::<CalicoNode>(&key, None).await.unwrap();
-    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), NextReconcile::Done);
+    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), NextReconcile::AwaitChange);
     assert!(fixture.names().await.is_empty());
 }
 

@@ -28,13 +28,13 @@ use crate::watches::{Cache, Event, Watches};
 const FINALIZER: &str = "projectcalico.org/ippool-finalizer";
 
 /// The only key. All pools are reconciled together, because the condition of a pool depends on the others.
-const ALL: &str = "all";
+const ALL_POOLS: &str = "all";
 
 /// Delay before the next look at a pool that is being deleted, if no event of its blocks comes before.
-const EMPTYING: Duration = Duration::from_secs(30);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Delay after an event of a block. Blocks are deleted one after the other, so this combines their events.
-const GATHERING: Duration = Duration::from_secs(5);
+const EVENT_DELAY: Duration = Duration::from_secs(5);
 
 type PoolCache = Cache<ObjectKey, Entry<IpPool>>;
 
@@ -57,7 +57,7 @@ impl CachedReconcile for IpPoolReconciler {
         let (queue, pools) = (controller.queue.clone(), controller.cache.clone());
         watches.blocks.subscribe(move |event: &Event<'_, Entry<Block>>| {
             if may_be_empty(&pools.lock(), event) {
-                queue.add_after(ALL, GATHERING);
+                queue.add_after(ALL_POOLS, EVENT_DELAY);
             }
         });
     }
@@ -68,14 +68,14 @@ impl CachedReconcile for IpPoolReconciler {
     }
 
     fn all_keys(_: &PoolCache) -> Vec<&'static str> {
-        vec![ALL]
+        vec![ALL_POOLS]
     }
 }
 
 /// Applies an event. Returns the key of all pools if a pool changed or the first list is complete.
 fn apply_pool(pools: &mut PoolCache, event: &Event<'_, Entry<IpPool>>) -> Vec<&'static str> {
     let changed = pools.apply(event, |entry| Some(entry.clone()));
-    if !changed.is_empty() || matches!(event, Event::ListEnd) { vec![ALL] } else { Vec::new() }
+    if !changed.is_empty() || matches!(event, Event::ListEnd) { vec![ALL_POOLS] } else { Vec::new() }
 }
 
 /// Returns true if a pool that is being deleted may have lost its last block.
@@ -95,11 +95,11 @@ fn may_be_empty(pools: &PoolCache, event: &Event<'_, Entry<Block>>) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 enum FinalizerChange {
     /// No change.
-    Nothing,
+    Keep,
     /// Write these finalizers.
     Write(Vec<String>),
     /// Release the pool's blocks, and remove the finalizer when none is left.
-    Empty,
+    ReleaseBlocks,
 }
 
 impl Reconcile for IpPoolReconciler {
@@ -108,12 +108,12 @@ impl Reconcile for IpPoolReconciler {
 
     /// Reconciles all pools. A pool that cannot be written does not stop the others.
     async fn reconcile(&self, _: &&'static str) -> Result<NextReconcile, ReconcileError> {
-        let Some(pools) = self.snapshot() else { return Ok(NextReconcile::Done) };
-        let (mut failures, mut next) = (Vec::new(), NextReconcile::Done);
+        let Some(pools) = self.snapshot() else { return Ok(NextReconcile::AwaitChange) };
+        let (mut failures, mut next) = (Vec::new(), NextReconcile::AwaitChange);
         for (key, verdict) in allocatable(pools.iter().map(|entry| &entry.value)) {
             let Some(entry) = pools.iter().find(|entry| entry.key == key) else { continue };
             match self.reconcile_pool(entry, verdict).await {
-                Ok(NextReconcile::Done) => {}
+                Ok(NextReconcile::AwaitChange) => {}
                 Ok(later) => next = later,
                 Err(failure) => failures.push(failure),
             }
@@ -134,25 +134,25 @@ impl IpPoolReconciler {
     async fn reconcile_pool(&self, pool: &Entry<IpPool>, verdict: Verdict) -> Result<NextReconcile, ReconcileError> {
         let name = &pool.key.name;
         let mut version = pool.revision.resource_version().to_owned();
-        let conditions = verdict.condition().among(pool.value.status.as_ref(), OffsetDateTime::now_utc());
+        let conditions = verdict.condition().merged_into(pool.value.status.as_ref(), OffsetDateTime::now_utc());
         if let Some(conditions) = conditions {
             version = self.objects.write_conditions(name, &version, &conditions).await?;
         }
         match finalizer_change(&pool.value, verdict) {
-            FinalizerChange::Nothing => Ok(NextReconcile::Done),
+            FinalizerChange::Keep => Ok(NextReconcile::AwaitChange),
             FinalizerChange::Write(finalizers) => {
                 self.objects.write_finalizers(name, &version, &finalizers).await?;
-                Ok(NextReconcile::Done)
+                Ok(NextReconcile::AwaitChange)
             }
-            FinalizerChange::Empty => {
-                let Ok(range) = pool.value.spec.range() else { return Ok(NextReconcile::Done) };
+            FinalizerChange::ReleaseBlocks => {
+                let Ok(range) = pool.value.spec.range() else { return Ok(NextReconcile::AwaitChange) };
                 if !self.release_blocks(name, &range).await? {
-                    return Ok(NextReconcile::After(EMPTYING));
+                    return Ok(NextReconcile::After(RECHECK_INTERVAL));
                 }
                 self.objects
                     .write_finalizers(name, &version, &without_finalizer(&pool.value, FINALIZER).unwrap_or_default())
                     .await?;
-                Ok(NextReconcile::Done)
+                Ok(NextReconcile::AwaitChange)
             }
         }
     }
@@ -160,8 +160,9 @@ impl IpPoolReconciler {
     /// Releases the blocks in the range that can be released. Returns true if none is left.
     async fn release_blocks(&self, name: &str, range: &Cidr) -> Result<bool, ReconcileError> {
         let clock = SystemClock::start();
-        let problem =
-            |error: ipam_plugin::error::IpamError| ReconcileError::Retry(format!("blocks of IPPool {name}: {error}"));
+        let problem = |error: ipam_plugin::error::IpamError| {
+            ReconcileError::Retry(format!("cannot release the blocks of IPPool {name}: {error}"))
+        };
         release_pool_affinities(&*self.store, &clock, range).await.map_err(problem)?;
         // Only empty blocks: Services find their addresses by the owner of the block.
         let services = Owner::Virtual(LOAD_BALANCER_HOST.into());
@@ -177,9 +178,9 @@ impl IpPoolReconciler {
 fn finalizer_change(pool: &IpPool, verdict: Verdict) -> FinalizerChange {
     let others = without_finalizer(pool, FINALIZER);
     match (is_deleting(pool), verdict == Verdict::Ok) {
-        (true, _) => others.map_or(FinalizerChange::Nothing, |_| FinalizerChange::Empty),
-        (false, true) => with_finalizer(pool, FINALIZER).map_or(FinalizerChange::Nothing, FinalizerChange::Write),
-        (false, false) => others.map_or(FinalizerChange::Nothing, FinalizerChange::Write),
+        (true, _) => others.map_or(FinalizerChange::Keep, |_| FinalizerChange::ReleaseBlocks),
+        (false, true) => with_finalizer(pool, FINALIZER).map_or(FinalizerChange::Keep, FinalizerChange::Write),
+        (false, false) => others.map_or(FinalizerChange::Keep, FinalizerChange::Write),
     }
 }
 
@@ -219,20 +220,20 @@ impl Verdict {
 /// (KC-531).
 fn allocatable<'p>(pools: impl IntoIterator<Item = &'p IpPool>) -> Vec<(ObjectKey, Verdict)> {
     let mut pools: Vec<&IpPool> = pools.into_iter().collect();
-    pools.sort_by_key(|pool| (rank(pool), pool.metadata.creation_timestamp.clone(), pool.metadata.name.clone()));
-    let mut taken: Vec<Cidr> = Vec::new();
+    pools.sort_by_key(|pool| (precedence(pool), pool.metadata.creation_timestamp.clone(), pool.metadata.name.clone()));
+    let mut ranges_in_use: Vec<Cidr> = Vec::new();
     let mut verdicts = Vec::new();
     for pool in pools {
         let Ok(range) = pool.spec.range() else { continue };
         let verdict = if pool.spec.disabled {
             Verdict::Disabled
         } else if is_deleting(pool) {
-            taken.push(range);
+            ranges_in_use.push(range);
             Verdict::Terminating
-        } else if taken.iter().any(|other| other.overlaps(&range)) {
+        } else if ranges_in_use.iter().any(|other| other.overlaps(&range)) {
             Verdict::Overlap
         } else {
-            taken.push(range);
+            ranges_in_use.push(range);
             Verdict::Ok
         };
         verdicts.push((pool.key(), verdict));
@@ -245,7 +246,7 @@ fn is_deleting(pool: &IpPool) -> bool {
     pool.metadata.deletion_timestamp.is_some()
 }
 
-fn rank(pool: &IpPool) -> u8 {
+fn precedence(pool: &IpPool) -> u8 {
     match (condition_is_true(pool.status.as_ref(), ALLOCATABLE), is_deleting(pool)) {
         (_, true) => 1,
         (Some(true), false) => 0,

@@ -92,14 +92,14 @@ fn pool_finalizers_follow_the_verdict() {
         finalizer_change(&with(&["other"], false), Verdict::Ok),
         FinalizerChange::Write(vec!["other".into(), FINALIZER.into()])
     );
-    assert_eq!(finalizer_change(&with(&[FINALIZER], false), Verdict::Ok), FinalizerChange::Nothing);
+    assert_eq!(finalizer_change(&with(&[FINALIZER], false), Verdict::Ok), FinalizerChange::Keep);
     assert_eq!(
         finalizer_change(&with(&["other", FINALIZER], false), Verdict::Overlap),
         FinalizerChange::Write(vec!["other".into()])
     );
-    assert_eq!(finalizer_change(&with(&[], false), Verdict::Disabled), FinalizerChange::Nothing);
-    assert_eq!(finalizer_change(&with(&[FINALIZER], true), Verdict::Terminating), FinalizerChange::Empty);
-    assert_eq!(finalizer_change(&with(&[], true), Verdict::Terminating), FinalizerChange::Nothing);
+    assert_eq!(finalizer_change(&with(&[], false), Verdict::Disabled), FinalizerChange::Keep);
+    assert_eq!(finalizer_change(&with(&[FINALIZER], true), Verdict::Terminating), FinalizerChange::ReleaseBlocks);
+    assert_eq!(finalizer_change(&with(&[], true), Verdict::Terminating), FinalizerChange::Keep);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{ReadBatch, Store, StoreError};
 use time::OffsetDateTime;
 
-use super::decision::{HeldAddress, Missing};
+use super::decision::{HeldAddress, MissingAddress};
 use crate::runtime::ReconcileError;
 
 /// The addresses of all Services.
@@ -32,7 +32,7 @@ impl ServiceAddresses {
     /// Returns the addresses that `handle` holds now.
     pub(super) async fn held(&self, handle: &HandleId) -> Result<Vec<HeldAddress>, StoreError> {
         let blocks = match self.store.get::<Handle>(handle).await {
-            Ok(found) => found.value.block,
+            Ok(entry) => entry.value.block,
             Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
@@ -79,7 +79,7 @@ impl ServiceAddresses {
         &self,
         service: &ObjectKey,
         handle: &HandleId,
-        missing: &[Missing],
+        missing: &[MissingAddress],
         labels: Labels,
     ) -> Result<(), ReconcileError> {
         let namespace = service.namespace.clone().unwrap_or_default();
@@ -92,8 +92,8 @@ impl ServiceAddresses {
         let mut outcome = Ok(());
         for missing in missing {
             let assigned = match missing {
-                Missing::Address(ip) => self.assign_one(&request, *ip).await,
-                Missing::Any { version, pools } => {
+                MissingAddress::Address(ip) => self.assign_one(&request, *ip).await,
+                MissingAddress::Any { version, pools } => {
                     let pools = pools.iter().map(Cidr::to_string).collect();
                     let of_family = match version {
                         IpVersion::V4 => AssignRequest { num4: 1, pools4: pools, ..request.clone() },

@@ -41,7 +41,7 @@ impl HeldAddress {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
     /// The Service is not managed and has no address.
-    Leave,
+    Nothing,
     /// The Service needs an address, but there is no pool.
     NoPool,
     /// Remove the Service's addresses from the status, and release them.
@@ -55,7 +55,7 @@ pub(super) enum Decision {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Missing addresses.
-    pub(super) assign: Vec<Missing>,
+    pub(super) assign: Vec<MissingAddress>,
     /// Addresses that stay, at most one of each family.
     pub(super) keep: Vec<HeldAddress>,
     /// Addresses to release.
@@ -64,7 +64,7 @@ pub(super) struct Plan {
 
 /// An address that a Service lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(super) enum MissingAddress {
     /// This address.
     Address(IpAddr),
     /// Any address of a family.
@@ -85,7 +85,7 @@ pub(super) fn decide(
     assign: AssignIps,
 ) -> Result<Decision, RequestError> {
     let Some(service) = service.filter(|service| service.is_managed(assign)) else {
-        return Ok(if held.is_empty() { Decision::Leave } else { Decision::Withdraw });
+        return Ok(if held.is_empty() { Decision::Nothing } else { Decision::Withdraw });
     };
     if pools.is_empty() {
         return Ok(if held.is_empty() { Decision::NoPool } else { Decision::Withdraw });
@@ -112,13 +112,13 @@ struct Family<'a> {
 impl Family<'_> {
     /// Adds the changes for `held`, the addresses of this family, to the plan.
     fn plan<'h>(&self, held: impl Iterator<Item = &'h HeldAddress>, plan: &mut Plan) {
-        let (mut fitting, mut others): (Vec<_>, Vec<_>) = held.cloned().partition(|held| self.fits(held.ip));
+        let (mut fitting, mut others): (Vec<_>, Vec<_>) = held.cloned().partition(|held| self.may_stay(held.ip));
         let requested = self.request.address(self.version);
         match requested {
-            Some(ip) if fitting.iter().all(|held| held.ip != ip) => plan.assign.push(Missing::Address(ip)),
-            None if fitting.is_empty() && self.is_wanted() && !self.request.insists => plan
+            Some(ip) if fitting.iter().all(|held| held.ip != ip) => plan.assign.push(MissingAddress::Address(ip)),
+            None if fitting.is_empty() && self.names_family() && !self.request.is_mandatory => plan
                 .assign
-                .push(Missing::Any { version: self.version, pools: self.request.pools(self.version).to_vec() }),
+                .push(MissingAddress::Any { version: self.version, pools: self.request.pools(self.version).to_vec() }),
             _ => {}
         }
         let is_published = |held: &HeldAddress| self.service.published.contains(&held.ip);
@@ -129,7 +129,8 @@ impl Family<'_> {
         };
         fitting.sort_by_key(rank);
         others.sort_by_key(rank);
-        let substitute = others.first().filter(|held| fitting.is_empty() && self.has_use() && is_published(held));
+        let substitute =
+            others.first().filter(|held| fitting.is_empty() && self.can_use_family() && is_published(held));
         if substitute.is_some() {
             fitting.push(others.remove(0));
         }
@@ -142,11 +143,11 @@ impl Family<'_> {
     /// request it may come from any automatic pool. An address of no pool also stays, for example while its pool is
     /// being deleted, so that a Service in use keeps its address. An address of a family that the Service no longer
     /// names does not stay, because nothing else would ever release it.
-    fn fits(&self, ip: IpAddr) -> bool {
+    fn may_stay(&self, ip: IpAddr) -> bool {
         if self.request.address(self.version) == Some(ip) {
             return true;
         }
-        if self.request.insists || !self.has_use() {
+        if self.request.is_mandatory || !self.can_use_family() {
             return false;
         }
         match self.request.pools(self.version) {
@@ -156,24 +157,24 @@ impl Family<'_> {
     }
 
     /// Returns true if the Service names the family.
-    fn is_wanted(&self) -> bool {
+    fn names_family(&self) -> bool {
         match self.version {
-            IpVersion::V4 => self.service.wants4,
-            IpVersion::V6 => self.service.wants6,
+            IpVersion::V4 => self.service.wants_ipv4,
+            IpVersion::V6 => self.service.wants_ipv6,
         }
     }
 
     /// Returns true if the Service can use an address of the family. A Service that names no family keeps its
     /// addresses.
-    fn has_use(&self) -> bool {
+    fn can_use_family(&self) -> bool {
         let requested = self.request.address(self.version).is_some();
-        let named = self.is_wanted() || !(self.service.wants4 || self.service.wants6);
-        requested || (named && !self.request.insists)
+        let named = self.names_family() || !(self.service.wants_ipv4 || self.service.wants_ipv6);
+        requested || (named && !self.request.is_mandatory)
     }
 }
 
 /// Returns true if `published` differs from the addresses in `held`, regardless of order.
-pub(super) fn is_misstated(published: &[IpAddr], held: &[HeldAddress]) -> bool {
+pub(super) fn status_differs(published: &[IpAddr], held: &[HeldAddress]) -> bool {
     let shown = |ip: &IpAddr| published.contains(ip);
     !held.iter().all(|held| shown(&held.ip)) || published.iter().any(|ip| held.iter().all(|held| held.ip != *ip))
 }

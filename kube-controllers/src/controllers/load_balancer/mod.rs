@@ -72,7 +72,7 @@ async fn retry_until_complete<F: Future<Output = Result<bool, StoreError>>>(
         match leadership.while_held(work()).await {
             Some(Ok(true)) => return,
             Some(Ok(false)) | None => continue,
-            Some(Err(error)) => tracing::warn!(%error, "cannot label old claims of Services' blocks"),
+            Some(Err(error)) => tracing::warn!(%error, "cannot label block affinities of Services; trying again"),
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);

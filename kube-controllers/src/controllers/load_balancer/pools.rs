@@ -34,8 +34,8 @@ impl LoadBalancerPool {
 /// Returns true if a Service that names no pool may have the address: the address is in an automatic pool, or in none
 /// of `pools`.
 pub(super) fn may_serve_unnamed(pools: &[LoadBalancerPool], ip: IpAddr) -> bool {
-    let mut of_address = pools.iter().filter(|pool| pool.cidr.contains(ip)).peekable();
-    of_address.peek().is_none() || of_address.any(|pool| pool.automatic)
+    let mut with_address = pools.iter().filter(|pool| pool.cidr.contains(ip)).peekable();
+    with_address.peek().is_none() || with_address.any(|pool| pool.automatic)
 }
 
 /// Returns the stored pools. Fails if any pool is unreadable: that pool may be for Services, and they would lose their
@@ -47,7 +47,7 @@ pub(super) async fn stored_pools(calico: &Datastore) -> Result<Vec<LoadBalancerP
     for (key, stored) in calico.read(&batch).await?.each(&ticket) {
         let unreadable = |reason: &dyn std::fmt::Display| {
             ReconcileError::Retry(format!(
-                "IPPool {key} cannot be read, mend or delete it; until then no address goes: {reason}"
+                "cannot read IPPool {key}, and no Service loses an address; correct or delete the pool: {reason}"
             ))
         };
         let pool = stored.map_err(|error| unreadable(&error))?.value;

@@ -14,9 +14,9 @@ use libcalico::kubernetes::SERVICES;
 use tokio::sync::watch;
 
 use super::addresses::ServiceAddresses;
-use super::decision::{Decision, HeldAddress, Plan, decide, is_misstated};
+use super::decision::{Decision, HeldAddress, Plan, decide, status_differs};
 use super::pools::{LoadBalancerPool, stored_pools};
-use super::service::{LoadBalancerService, hide_addresses, show_addresses};
+use super::service::{LoadBalancerService, publish_addresses, withdraw_addresses};
 use super::service_cache::{ServiceCache, ServiceState};
 use crate::api_reads;
 use crate::context::Context;
@@ -27,7 +27,7 @@ use crate::settings::{AssignIps, ControllerName, Settings};
 use crate::watches::Watches;
 
 /// Delay before the next look when the cache lags behind.
-pub(super) const LAG: Duration = Duration::from_secs(1);
+pub(super) const CACHE_LAG: Duration = Duration::from_secs(1);
 
 /// The outcome of writing a Service's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ enum StatusWrite {
     /// The status that was read is the desired one already.
     Unchanged,
     /// The Service was deleted meanwhile.
-    Gone,
+    Deleted,
 }
 
 /// The reconciler of one Service.
@@ -80,29 +80,29 @@ impl Reconcile for ServiceReconciler {
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let state = self.cache.lock().state_of(key);
-        let Some(ServiceState { service, held, pools }) = state else { return Ok(NextReconcile::Done) };
+        let Some(ServiceState { service, held, pools }) = state else { return Ok(NextReconcile::AwaitChange) };
         let is_own = |held: &HeldAddress| service.as_ref().is_some_and(|service| service.handle == held.handle);
         let (own, others): (Vec<_>, Vec<_>) = held.into_iter().partition(is_own);
         if !others.is_empty() && !self.release_handles(key, &others).await? {
-            return Ok(NextReconcile::After(LAG));
+            return Ok(NextReconcile::After(CACHE_LAG));
         }
-        let Some(service) = service else { return Ok(NextReconcile::Done) };
+        let Some(service) = service else { return Ok(NextReconcile::AwaitChange) };
         // An unknown `assignIPs` neither assigns nor releases an address.
-        let Some(assign) = self.settings.borrow().assign_ips else { return Ok(NextReconcile::Done) };
+        let Some(assign) = self.settings.borrow().assign_ips else { return Ok(NextReconcile::AwaitChange) };
         match self.decide(key, &service, &own, &pools, assign)? {
-            Decision::Leave => Ok(NextReconcile::Done),
+            Decision::Nothing => Ok(NextReconcile::AwaitChange),
             // A new pool queues all Services again. In a cluster that never had a pool, another implementation may
             // serve Services without a request, so this is no failure.
-            Decision::NoPool if service.asks() => Err(ReconcileError::Permanent(format!(
-                "Service {key}: there is no pool for LoadBalancer to take an address from"
+            Decision::NoPool if service.requests_address() => Err(ReconcileError::Permanent(format!(
+                "Service {key}: no IP pool allows LoadBalancer, so the Service gets no address"
             ))),
-            Decision::NoPool => Ok(NextReconcile::Done),
+            Decision::NoPool => Ok(NextReconcile::AwaitChange),
             Decision::Withdraw => self.withdraw(key, &service.handle, &own, assign).await,
             Decision::Serve(Plan { assign, keep, release })
-                if assign.is_empty() && release.is_empty() && !is_misstated(&service.published, &keep) =>
+                if assign.is_empty() && release.is_empty() && !status_differs(&service.published, &keep) =>
             {
                 self.cache.lock().set_unserved(key, false);
-                Ok(NextReconcile::Done)
+                Ok(NextReconcile::AwaitChange)
             }
             Decision::Serve(_) => self.serve(key, &service.handle, &pools, assign).await,
         }
@@ -150,17 +150,17 @@ impl ServiceReconciler {
             // The cache omits unreadable pools.
             let pools = if service.is_managed(assign) { stored_pools(&self.calico).await? } else { Vec::new() };
             if decide(Some(&service), cached, &pools, assign) != Ok(Decision::Withdraw) {
-                return Ok(NextReconcile::After(LAG));
+                return Ok(NextReconcile::After(CACHE_LAG));
             }
             let held = self.addresses.held(handle).await?;
             let hidden: Vec<IpAddr> = cached.iter().chain(&held).map(|held| held.ip).collect();
-            let written = self.write_status(key, &mut live, |service| hide_addresses(service, &hidden)).await?;
+            let written = self.write_status(key, &mut live, |service| withdraw_addresses(service, &hidden)).await?;
             if !self.is_current(key, &live, written).await? {
-                return Ok(NextReconcile::After(LAG));
+                return Ok(NextReconcile::After(CACHE_LAG));
             }
         }
         self.addresses.release_all(handle).await?;
-        Ok(NextReconcile::Done)
+        Ok(NextReconcile::AwaitChange)
     }
 
     /// Assigns the missing addresses, publishes those that stay, and then releases the others. Each step uses the
@@ -173,7 +173,7 @@ impl ServiceReconciler {
         assign: AssignIps,
     ) -> Result<NextReconcile, ReconcileError> {
         let Some((mut live, service)) = self.live_owner(key, handle).await? else {
-            return Ok(NextReconcile::After(LAG));
+            return Ok(NextReconcile::After(CACHE_LAG));
         };
         let plan = async || {
             let held = self.addresses.held(handle).await?;
@@ -182,30 +182,30 @@ impl ServiceReconciler {
                 _ => Ok::<_, ReconcileError>(None),
             }
         };
-        let Some(mut planned) = plan().await? else { return Ok(NextReconcile::After(LAG)) };
+        let Some(mut planned) = plan().await? else { return Ok(NextReconcile::After(CACHE_LAG)) };
         let mut assigned = Ok(());
         if !planned.assign.is_empty() {
             assigned = match self.labels(key).await {
                 Ok(labels) => self.addresses.assign(key, handle, &planned.assign, labels).await,
                 Err(failure) => Err(failure),
             };
-            let Some(again) = plan().await? else { return Ok(NextReconcile::After(LAG)) };
-            planned = again;
+            let Some(replanned) = plan().await? else { return Ok(NextReconcile::After(CACHE_LAG)) };
+            planned = replanned;
         }
         self.cache.lock().set_unserved(key, assigned.is_err());
         let shown: Vec<IpAddr> = planned.keep.iter().map(|held| held.ip).collect();
-        let written = self.write_status(key, &mut live, |service| show_addresses(service, &shown)).await?;
-        if written == StatusWrite::Gone {
-            return Ok(NextReconcile::After(LAG));
+        let written = self.write_status(key, &mut live, |service| publish_addresses(service, &shown)).await?;
+        if written == StatusWrite::Deleted {
+            return Ok(NextReconcile::After(CACHE_LAG));
         }
         if !planned.release.is_empty() {
             if !self.is_current(key, &live, written).await? {
-                return Ok(NextReconcile::After(LAG));
+                return Ok(NextReconcile::After(CACHE_LAG));
             }
             self.addresses.release(&planned.release).await?;
         }
         match assigned {
-            Ok(()) => Ok(NextReconcile::Done),
+            Ok(()) => Ok(NextReconcile::AwaitChange),
             Err(ReconcileError::Retry(text)) => Err(ReconcileError::Retry(format!("Service {key}: {text}"))),
             Err(ReconcileError::Permanent(text)) => Err(ReconcileError::Permanent(format!("Service {key}: {text}"))),
         }
@@ -220,7 +220,7 @@ impl ServiceReconciler {
     }
 
     async fn live(&self, key: &ObjectKey) -> Result<Option<KubernetesService>, ReconcileError> {
-        api_reads::object(&self.kubernetes, SERVICES, key).await
+        api_reads::read_object(&self.kubernetes, SERVICES, key).await
     }
 
     /// Returns the live Service, if it has the type and is the Service to which `handle` belongs.
@@ -230,8 +230,8 @@ impl ServiceReconciler {
         handle: &HandleId,
     ) -> Result<Option<(KubernetesService, LoadBalancerService)>, ReconcileError> {
         let Some(live) = self.live(key).await? else { return Ok(None) };
-        let balanced = LoadBalancerService::live(&live).filter(|live| live.handle == *handle);
-        Ok(balanced.map(|balanced| (live, balanced)))
+        let service = LoadBalancerService::live(&live).filter(|live| live.handle == *handle);
+        Ok(service.map(|service| (live, service)))
     }
 
     /// Writes the status if `change` changes it, based on the version that was read. Afterwards, `live` is the Service
@@ -251,7 +251,7 @@ impl ServiceReconciler {
         }
         let services = Api::namespaced(self.kubernetes.clone(), key.namespace.as_deref().unwrap_or_default());
         match services.replace_status(&key.name, &PostParams::default(), live).await {
-            Err(error) if is_not_found(&error) => Ok(StatusWrite::Gone),
+            Err(error) if is_not_found(&error) => Ok(StatusWrite::Deleted),
             Err(error) => Err(reconcile_error(&format!("write status of Service {key}"), &error)),
             Ok(written) => {
                 *live = written;
@@ -265,15 +265,15 @@ impl ServiceReconciler {
     async fn is_current(
         &self,
         key: &ObjectKey,
-        judged: &KubernetesService,
+        decided: &KubernetesService,
         written: StatusWrite,
     ) -> Result<bool, ReconcileError> {
         match written {
             StatusWrite::Sent => Ok(true),
-            StatusWrite::Gone => Ok(false),
+            StatusWrite::Deleted => Ok(false),
             StatusWrite::Unchanged => {
                 let version = |service: &KubernetesService| service.metadata.resource_version.clone();
-                Ok(self.live(key).await?.is_some_and(|live| version(&live) == version(judged)))
+                Ok(self.live(key).await?.is_some_and(|live| version(&live) == version(decided)))
             }
         }
     }

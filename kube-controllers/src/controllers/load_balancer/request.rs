@@ -14,7 +14,7 @@ pub(super) struct AddressRequest {
     pub(super) addresses: Vec<IpAddr>,
     /// True if [`AddressRequest::addresses`] is from the annotation, and so must be met. An address in
     /// `spec.loadBalancerIP` is a wish.
-    pub(super) insists: bool,
+    pub(super) is_mandatory: bool,
     /// Ranges of IPv4 pools; empty for any pool.
     pub(super) pools4: Vec<Cidr>,
     /// Ranges of IPv6 pools; empty for any pool.
@@ -24,15 +24,15 @@ pub(super) struct AddressRequest {
 /// An invalid request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RequestError {
-    #[error("{field}: {text:?} is no JSON list of texts: {reason}")]
+    #[error("{field}: {text:?} is not a JSON list of strings: {reason}")]
     NoList { field: &'static str, text: String, reason: String },
-    #[error("{field}: {text:?} is no IP address")]
+    #[error("{field}: {text:?} is not an IP address")]
     NoAddress { field: &'static str, text: String },
-    #[error("{field}: there may be one address of each family, found {text}")]
+    #[error("{field}: more than one address of a family, found {text}")]
     TooMany { field: &'static str, text: String },
     #[error("{field}: {text:?} is neither the range nor the name of a pool for LoadBalancer")]
     NoPool { field: &'static str, text: String },
-    #[error("{field}: the pool {text:?} is not of IPv{wanted}")]
+    #[error("{field}: the pool {text:?} is not an IPv{wanted} pool")]
     Family { field: &'static str, text: String, wanted: IpVersion },
 }
 
@@ -57,12 +57,12 @@ impl AddressRequest {
     ) -> Result<Self, RequestError> {
         let mut request = AddressRequest {
             addresses: addresses(service.addresses.as_deref())?,
-            insists: false,
+            is_mandatory: false,
             pools4: ranges(IPV4_POOLS, service.pools4.as_deref(), IpVersion::V4, pools)?,
             pools6: ranges(IPV6_POOLS, service.pools6.as_deref(), IpVersion::V6, pools)?,
         };
-        request.insists = !request.addresses.is_empty();
-        if let (false, Some(text)) = (request.insists, &service.address) {
+        request.is_mandatory = !request.addresses.is_empty();
+        if let (false, Some(text)) = (request.is_mandatory, &service.address) {
             request.addresses.push(address("spec.loadBalancerIP", text)?);
         }
         Ok(request)

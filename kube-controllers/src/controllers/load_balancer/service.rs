@@ -19,7 +19,7 @@ pub(super) const IPV6_POOLS: &str = "projectcalico.org/ipv6pools";
 /// Annotation with the requested addresses.
 pub(super) const ADDRESSES: &str = "projectcalico.org/loadBalancerIPs";
 
-/// Load reconciler class of Services that are always managed.
+/// Load balancer class of Services that are always managed.
 const CLASS: &str = "calico";
 
 /// A Service of type LoadBalancer.
@@ -30,9 +30,9 @@ pub(super) struct LoadBalancerService {
     /// `spec.loadBalancerClass`.
     class: Option<String>,
     /// Whether to assign an IPv4 address.
-    pub(super) wants4: bool,
+    pub(super) wants_ipv4: bool,
     /// Whether to assign an IPv6 address.
-    pub(super) wants6: bool,
+    pub(super) wants_ipv6: bool,
     /// Annotation [`IPV4_POOLS`].
     pub(super) pools4: Option<String>,
     /// Annotation [`IPV6_POOLS`].
@@ -86,8 +86,8 @@ impl LoadBalancerService {
         Some(LoadBalancerService {
             handle: load_balancer_handle(name.namespace.as_deref().unwrap_or_default(), &name.name, uid),
             class: spec.load_balancer_class.clone(),
-            wants4: wants("IPv4"),
-            wants6: wants("IPv6"),
+            wants_ipv4: wants("IPv4"),
+            wants_ipv6: wants("IPv6"),
             pools4: non_empty(annotations.get(IPV4_POOLS)),
             pools6: non_empty(annotations.get(IPV6_POOLS)),
             addresses: non_empty(annotations.get(ADDRESSES)),
@@ -97,7 +97,7 @@ impl LoadBalancerService {
     }
 
     /// Returns true if the Service requests an address from Calico, by its class or otherwise.
-    pub(super) fn asks(&self) -> bool {
+    pub(super) fn requests_address(&self) -> bool {
         let requests = [&self.pools4, &self.pools6, &self.addresses, &self.address];
         self.class.as_deref() == Some(CLASS) || requests.iter().any(|requests| requests.is_some())
     }
@@ -108,15 +108,15 @@ impl LoadBalancerService {
             (_, Some(CLASS)) => true,
             (_, Some(_)) => false,
             (AssignIps::AllServices, None) => true,
-            (AssignIps::RequestedServicesOnly, None) => self.asks(),
+            (AssignIps::RequestedServicesOnly, None) => self.requests_address(),
         }
     }
 }
 
 /// Publishes exactly these addresses. Other fields of an entry that stays, and entries with host names, are kept;
 /// upstream discards them (KC-512).
-pub(super) fn show_addresses(service: &mut KubernetesService, addresses: &[IpAddr]) {
-    let entries = take(service);
+pub(super) fn publish_addresses(service: &mut KubernetesService, addresses: &[IpAddr]) {
+    let entries = take_entries(service);
     let (mut shown, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.ip.is_some());
     shown.retain(|entry| address(entry).is_some_and(|ip| addresses.contains(&ip)));
     for ip in addresses {
@@ -126,26 +126,26 @@ pub(super) fn show_addresses(service: &mut KubernetesService, addresses: &[IpAdd
     }
     shown.sort_by_key(address);
     shown.extend(others);
-    put(service, shown);
+    put_entries(service, shown);
 }
 
 /// Removes these addresses. All other entries stay as they are.
-pub(super) fn hide_addresses(service: &mut KubernetesService, addresses: &[IpAddr]) {
-    let mut entries = take(service);
+pub(super) fn withdraw_addresses(service: &mut KubernetesService, addresses: &[IpAddr]) {
+    let mut entries = take_entries(service);
     entries.retain(|entry| address(entry).is_none_or(|ip| !addresses.contains(&ip)));
-    put(service, entries);
+    put_entries(service, entries);
 }
 
 fn address(entry: &LoadBalancerIngress) -> Option<IpAddr> {
     entry.ip.as_deref()?.parse().ok()
 }
 
-fn take(service: &mut KubernetesService) -> Vec<LoadBalancerIngress> {
-    let reconciler = service.status.as_mut().and_then(|status| status.load_balancer.as_mut());
-    reconciler.and_then(|reconciler| reconciler.ingress.take()).unwrap_or_default()
+fn take_entries(service: &mut KubernetesService) -> Vec<LoadBalancerIngress> {
+    let status = service.status.as_mut().and_then(|status| status.load_balancer.as_mut());
+    status.and_then(|status| status.ingress.take()).unwrap_or_default()
 }
 
-fn put(service: &mut KubernetesService, entries: Vec<LoadBalancerIngress>) {
+fn put_entries(service: &mut KubernetesService, entries: Vec<LoadBalancerIngress>) {
     let status = service.status.get_or_insert_default();
     status.load_balancer.get_or_insert_default().ingress = (!entries.is_empty()).then_some(entries);
 }

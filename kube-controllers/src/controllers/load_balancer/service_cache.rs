@@ -28,7 +28,7 @@ pub(super) struct ServiceCache {
     /// Services that lack an address, reconciled again when an address becomes free.
     unserved: BTreeSet<ObjectKey>,
     /// True once all kinds have been listed and all Services have been queued.
-    ready: bool,
+    is_ready: bool,
 }
 
 /// The state of one Service.
@@ -66,7 +66,7 @@ impl ServiceCache {
     pub(super) fn apply_block(&mut self, event: &Event<'_, Entry<Block>>) -> Vec<ObjectKey> {
         let changed = self.blocks.apply(event, |entry| addresses_of_services(&entry.value));
         let mut touched = BTreeSet::new();
-        let mut freed = false;
+        let mut has_freed = false;
         for cidr in changed {
             let before = self.addresses_in(&cidr);
             for key in self.in_block.remove(&cidr).unwrap_or_default() {
@@ -84,9 +84,9 @@ impl ServiceCache {
                 touched.insert(key.clone());
             }
             let after = self.addresses_in(&cidr);
-            freed |= before.iter().any(|ip| !after.contains(ip));
+            has_freed |= before.iter().any(|ip| !after.contains(ip));
         }
-        if freed {
+        if has_freed {
             touched.extend(self.unserved.iter().cloned());
         }
         self.keys_if_ready(touched.into_iter().collect())
@@ -100,11 +100,11 @@ impl ServiceCache {
 
     /// Returns the Services to reconcile: none before all kinds have been listed, and then all Services once.
     fn keys_if_ready(&mut self, touched: Vec<ObjectKey>) -> Vec<ObjectKey> {
-        if self.ready {
+        if self.is_ready {
             return touched;
         }
-        self.ready = self.services.is_synced() && self.pools.is_synced() && self.blocks.is_synced();
-        if self.ready { self.services() } else { Vec::new() }
+        self.is_ready = self.services.is_synced() && self.pools.is_synced() && self.blocks.is_synced();
+        if self.is_ready { self.services() } else { Vec::new() }
     }
 
     /// Returns every Service that exists or holds an address.
@@ -115,7 +115,7 @@ impl ServiceCache {
 
     /// Returns the state of a Service, or `None` before all kinds have been listed.
     pub(super) fn state_of(&self, key: &ObjectKey) -> Option<ServiceState> {
-        self.ready.then(|| ServiceState {
+        self.is_ready.then(|| ServiceState {
             service: self.services.get(key).cloned(),
             held: self.held.get(key).into_iter().flat_map(BTreeMap::values).flatten().cloned().collect(),
             pools: self.pools.iter().map(|(_, pool)| pool.clone()).collect(),

@@ -32,7 +32,7 @@ use crate::watches::{Cache, Event, Watches};
 /// Delay before the pods of a missing node are checked again. A kubelet that registers again keeps its pods, and
 /// Kubernetes deletes the pods of a missing node after a minute. Upstream releases their addresses at once, although
 /// the pods may still run (KC-472).
-const PODS_GO: Duration = Duration::from_secs(20);
+const POD_CHECK_INTERVAL: Duration = Duration::from_secs(20);
 
 /// The controller. Its keys are names of Calico nodes.
 pub type NodeDeletion = CachedController<DeletedNodeReconciler>;
@@ -61,7 +61,7 @@ impl CachedReconcile for DeletedNodeReconciler {
     }
 
     fn all_keys(cache: &NodeNameCache) -> Vec<ObjectKey> {
-        cache.orphans()
+        cache.orphaned_nodes()
     }
 }
 
@@ -70,37 +70,37 @@ impl Reconcile for DeletedNodeReconciler {
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
-        let orphaned = self.cache.lock().orphaned(key);
-        let Some(kubernetes) = orphaned else { return Ok(NextReconcile::Done) };
+        let missing_kubernetes_node = self.cache.lock().missing_kubernetes_node(key);
+        let Some(kubernetes) = missing_kubernetes_node else { return Ok(NextReconcile::AwaitChange) };
         let node = match self.store.get::<CalicoNode>(key).await {
-            Err(StoreError::NotFound { .. }) => return Ok(NextReconcile::Done),
-            found => found?,
+            Err(StoreError::NotFound { .. }) => return Ok(NextReconcile::AwaitChange),
+            read => read?,
         };
         if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
-            return Ok(NextReconcile::Done);
+            return Ok(NextReconcile::AwaitChange);
         }
         // The cache may lag behind, so the node is looked up last, right before the deletion.
-        let orphans = || self.cache.lock().orphans();
-        let endpoints = self.endpoints.read(&*self.store, key, orphans).await?;
+        let orphaned_nodes = || self.cache.lock().orphaned_nodes();
+        let endpoints = self.endpoints.read(&*self.store, key, orphaned_nodes).await?;
         if api_reads::exists(&self.kubernetes, NODES, &kubernetes).await? {
-            return Ok(NextReconcile::Done);
+            return Ok(NextReconcile::AwaitChange);
         }
         if api_reads::has_pods(&self.kubernetes, &kubernetes).await? {
-            tracing::info!(node = %key, "kept a node that Kubernetes no longer has until its pods are gone");
-            return Ok(NextReconcile::After(PODS_GO));
+            tracing::info!(node = %key, "keeping a node that was deleted in Kubernetes until its pods are deleted");
+            return Ok(NextReconcile::After(POD_CHECK_INTERVAL));
         }
-        let forgotten = delete_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;
-        let forgotten =
-            forgotten.map_err(|error: NodeCleanupError| ReconcileError::Retry(format!("node {key}: {error}")))?;
+        let cleanup = delete_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;
+        let cleanup =
+            cleanup.map_err(|error: NodeCleanupError| ReconcileError::Retry(format!("node {key}: {error}")))?;
         tracing::info!(
             node = %key,
-            addresses = forgotten.addresses,
-            endpoints = forgotten.endpoints,
-            blocks = forgotten.blocks,
-            attached = forgotten.attached,
-            "deleted a node that Kubernetes no longer has"
+            addresses = cleanup.addresses,
+            endpoints = cleanup.endpoints,
+            blocks = cleanup.blocks,
+            attached = cleanup.attached,
+            "deleted a node that was deleted in Kubernetes"
         );
-        Ok(NextReconcile::Done)
+        Ok(NextReconcile::AwaitChange)
     }
 }
 
@@ -117,32 +117,32 @@ impl NodeNameCache {
         let was_synced = self.kubernetes.is_synced();
         let changed = self.kubernetes.apply(event, |_| Some(()));
         if !was_synced {
-            return if self.kubernetes.is_synced() { self.orphans() } else { Vec::new() };
+            return if self.kubernetes.is_synced() { self.orphaned_nodes() } else { Vec::new() };
         }
-        let gone = changed.iter().filter(|key| self.kubernetes.get(key).is_none());
-        gone.flat_map(|key| self.calico.names.members(key)).cloned().collect()
+        let deleted = changed.iter().filter(|key| self.kubernetes.get(key).is_none());
+        deleted.flat_map(|key| self.calico.names.members(key)).cloned().collect()
     }
 
     /// Applies an event. Returns the changed Calico nodes whose Kubernetes nodes are known to be missing.
     fn apply_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
         let changed = self.calico.apply(event);
-        changed.into_iter().filter(|key| self.orphaned(key).is_some()).collect()
+        changed.into_iter().filter(|key| self.missing_kubernetes_node(key).is_some()).collect()
     }
 
     /// Returns every Calico node whose Kubernetes node is missing; none before all Kubernetes nodes have been listed.
-    fn orphans(&self) -> Vec<ObjectKey> {
-        self.calico.names.all_members().filter(|key| self.orphaned(key).is_some()).cloned().collect()
+    fn orphaned_nodes(&self) -> Vec<ObjectKey> {
+        self.calico.names.all_members().filter(|key| self.missing_kubernetes_node(key).is_some()).cloned().collect()
     }
 
     /// Returns the name of a Calico node's Kubernetes node, if that node is known to be missing.
-    fn orphaned(&self, calico: &ObjectKey) -> Option<ObjectKey> {
+    fn missing_kubernetes_node(&self, calico: &ObjectKey) -> Option<ObjectKey> {
         let kubernetes = self.calico.names.group(calico)?;
         (self.kubernetes.is_synced() && self.kubernetes.get(kubernetes).is_none()).then(|| kubernetes.clone())
     }
 }
 
 /// Time for which a list is used. A missing node gets no new endpoints, but one may have been created just before.
-const FRESH: Duration = Duration::from_secs(10);
+const MAX_LIST_AGE: Duration = Duration::from_secs(10);
 
 /// The cached endpoint keys of waiting nodes.
 #[derive(Debug, Default)]
@@ -152,27 +152,29 @@ struct EndpointKeyCache {
 
 #[derive(Debug)]
 struct KeyList {
-    at: Instant,
+    listed_at: Instant,
     nodes: BTreeSet<String>,
     keys: BTreeMap<String, Vec<ObjectKey>>,
 }
 
 impl EndpointKeyCache {
-    /// Reads the endpoints of `node`. Their keys may come from an earlier list, made for `orphans`.
+    /// Reads the endpoints of `node`. Their keys may come from an earlier list, made for `orphaned_nodes`.
     async fn read<S: Store>(
         &self,
         store: &S,
         node: &ObjectKey,
-        orphans: impl FnOnce() -> Vec<ObjectKey>,
+        orphaned_nodes: impl FnOnce() -> Vec<ObjectKey>,
     ) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
         let mut list = self.list.lock().await;
-        let fresh = list.as_ref().is_some_and(|list| list.at.elapsed() < FRESH && list.nodes.contains(&node.name));
-        if !fresh {
-            let mut nodes: BTreeSet<String> = orphans().into_iter().map(|key| key.name).collect();
+        let is_fresh = list
+            .as_ref()
+            .is_some_and(|list| list.listed_at.elapsed() < MAX_LIST_AGE && list.nodes.contains(&node.name));
+        if !is_fresh {
+            let mut nodes: BTreeSet<String> = orphaned_nodes().into_iter().map(|key| key.name).collect();
             nodes.insert(node.name.clone());
-            let at = Instant::now();
+            let listed_at = Instant::now();
             let keys = endpoint_keys(store, |name| nodes.contains(name)).await?;
-            *list = Some(KeyList { at, nodes, keys });
+            *list = Some(KeyList { listed_at, nodes, keys });
         }
         // Used once: another attempt makes a new list.
         let keys = list.as_mut().and_then(|list| {

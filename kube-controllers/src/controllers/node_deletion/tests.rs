@@ -40,10 +40,10 @@ fn cache() -> NodeNameCache {
 #[test]
 fn nodes_deleted_before_the_start_are_found_by_the_first_list() {
     let mut cache = cache();
-    assert_eq!(cache.orphans(), [], "the list is not complete");
+    assert_eq!(cache.orphaned_nodes(), [], "the list is not complete");
     assert_eq!(cache.apply_kubernetes_node(&Event::ListEnd), [ObjectKey::global("b")]);
-    assert_eq!(cache.orphaned(&ObjectKey::global("a")), None);
-    assert_eq!(cache.orphaned(&ObjectKey::global("c")), None);
+    assert_eq!(cache.missing_kubernetes_node(&ObjectKey::global("a")), None);
+    assert_eq!(cache.missing_kubernetes_node(&ObjectKey::global("c")), None);
 }
 
 #[test]
@@ -51,10 +51,10 @@ fn deletion_event_returns_the_deleted_node_until_recreated() {
     let mut cache = cache();
     cache.apply_kubernetes_node(&Event::ListEnd);
     assert_eq!(cache.apply_kubernetes_node(&Event::Delete(&ObjectKey::global("k-a"))), [ObjectKey::global("a")]);
-    assert_eq!(cache.orphaned(&ObjectKey::global("a")), Some(ObjectKey::global("k-a")));
+    assert_eq!(cache.missing_kubernetes_node(&ObjectKey::global("a")), Some(ObjectKey::global("k-a")));
     // The node is back before it was processed.
     assert_eq!(cache.apply_kubernetes_node(&Event::Upsert(&kubernetes("k-a"))), []);
-    assert_eq!(cache.orphaned(&ObjectKey::global("a")), None);
+    assert_eq!(cache.missing_kubernetes_node(&ObjectKey::global("a")), None);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn restarted_list_reports_deletions_missed_meanwhile() {
     let mut cache = cache();
     cache.apply_kubernetes_node(&Event::ListEnd);
     cache.apply_kubernetes_node(&Event::ListStart);
-    assert_eq!(cache.orphaned(&ObjectKey::global("a")), None, "a list under way proves nothing");
+    assert_eq!(cache.missing_kubernetes_node(&ObjectKey::global("a")), None, "a list under way proves nothing");
     assert_eq!(cache.apply_kubernetes_node(&Event::ListEnd), [ObjectKey::global("a")]);
 }
 
@@ -105,8 +105,8 @@ async fn node_workers_limits_concurrent_node_deletions() {
     for number in 0..5 {
         let node = calico(&format!("n{number}"), "k8s");
         calico_store.create(&node.key, &node.value).await.unwrap();
-        let orphans = controller.cache.lock().apply_calico_node(&Event::Upsert(&node));
-        orphans.into_iter().for_each(|key| controller.queue.add(key));
+        let orphaned_nodes = controller.cache.lock().apply_calico_node(&Event::Upsert(&node));
+        orphaned_nodes.into_iter().for_each(|key| controller.queue.add(key));
     }
     let queue = controller.queue.clone();
     tokio::select! {

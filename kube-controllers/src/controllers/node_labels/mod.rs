@@ -54,31 +54,31 @@ impl Reconcile for NodeLabelReconciler {
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         if !self.settings.borrow().sync_node_labels {
-            return Ok(NextReconcile::Done);
+            return Ok(NextReconcile::AwaitChange);
         }
         let invalid = |error: InvalidRecord| ReconcileError::Permanent(format!("Node {key}: {error}"));
         let cached = self.cache.lock().labels_of(key);
-        let Some((kubernetes, labels, recorded)) = cached else { return Ok(NextReconcile::Done) };
+        let Some((kubernetes, labels, recorded)) = cached else { return Ok(NextReconcile::AwaitChange) };
         if merge(&recorded, &labels).map_err(invalid)?.is_none() {
-            return Ok(NextReconcile::Done);
+            return Ok(NextReconcile::AwaitChange);
         }
         // The cache may lag behind, so the labels are merged again into the stored node.
         let mut node = match self.store.get::<CalicoNode>(key).await {
-            Err(StoreError::NotFound { .. }) => return Ok(NextReconcile::Done),
-            found => found?,
+            Err(StoreError::NotFound { .. }) => return Ok(NextReconcile::AwaitChange),
+            read => read?,
         };
         if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
-            return Ok(NextReconcile::Done);
+            return Ok(NextReconcile::AwaitChange);
         }
         let Some(RecordedLabels { labels, record }) =
             merge(&RecordedLabels::new(&node.value), &labels).map_err(invalid)?
         else {
-            return Ok(NextReconcile::Done);
+            return Ok(NextReconcile::AwaitChange);
         };
         node.value.metadata.labels = labels;
         node.value.metadata.annotations.extend(record.map(|record| (RECORD.to_owned(), record)));
         self.store.update(key, &node.value, &node.revision).await?;
-        Ok(NextReconcile::Done)
+        Ok(NextReconcile::AwaitChange)
     }
 }
 
@@ -111,20 +111,20 @@ struct InvalidRecord(serde_json::Error);
 
 /// Returns the desired labels of a Calico node if its Kubernetes node has the labels `kubernetes`, or `None` if they
 /// are as desired. Labels that never came from Kubernetes stay, unless a label of the Kubernetes node has the same key.
-fn merge(found: &RecordedLabels, kubernetes: &Labels) -> Result<Option<RecordedLabels>, InvalidRecord> {
-    let recorded: Option<Labels> = found
+fn merge(stored: &RecordedLabels, kubernetes: &Labels) -> Result<Option<RecordedLabels>, InvalidRecord> {
+    let recorded: Option<Labels> = stored
         .record
         .as_deref()
         .map(serde_json::from_str::<Option<Labels>>)
         .transpose()
         .map_err(InvalidRecord)?
         .flatten();
-    let mut labels = found.labels.clone();
+    let mut labels = stored.labels.clone();
     labels.retain(|key, _| {
         kubernetes.contains_key(key) || recorded.as_ref().is_none_or(|recorded| !recorded.contains_key(key))
     });
     labels.extend(kubernetes.clone());
-    if labels == found.labels {
+    if labels == stored.labels {
         return Ok(None);
     }
     // A map of strings can always be serialized.

@@ -109,7 +109,7 @@ async fn invalid_label_record_is_reported_and_not_overwritten() {
 async fn sync_of_an_unknown_node_succeeds() {
     let fixture = Fixture::new();
     assert!(fixture.kubernetes("k-n", &[("a", "1")]).is_empty());
-    assert_eq!(fixture.sync("n").await.unwrap(), NextReconcile::Done);
+    assert_eq!(fixture.sync("n").await.unwrap(), NextReconcile::AwaitChange);
 }
 
 mod merging {

@@ -47,11 +47,11 @@ impl MisnamedPolicies {
 /// Unreadable policies are skipped.
 async fn list_misnamed<K: PolicyKind>(calico: &Datastore) -> Result<Vec<StoredPolicy<K>>, WatchFailure> {
     let mut pages = calico.pages::<Object<PolicySpec<K>>>(ObjectSelect::default());
-    let mut found = Vec::new();
+    let mut misnamed = Vec::new();
     loop {
         match pages.next().await {
-            Ok(Some(page)) => found.extend(page.into_iter().filter_map(readable).filter(is_misnamed)),
-            Ok(None) | Err(WatchFailure::Missing(_)) => return Ok(found),
+            Ok(Some(page)) => misnamed.extend(page.into_iter().filter_map(readable).filter(is_misnamed)),
+            Ok(None) | Err(WatchFailure::Missing(_)) => return Ok(misnamed),
             Err(failure) => return Err(failure),
         }
     }
@@ -61,7 +61,7 @@ fn readable<K: PolicyKind>(change: ObjectChange<StoredPolicy<K>, ObjectKey>) -> 
     match change {
         ObjectChange::Upsert(entry) => Some(entry),
         ObjectChange::Unreadable { name, reason, .. } => {
-            tracing::warn!(controller = NAME, kind = K::KIND, name, "cannot be read: {reason}");
+            tracing::warn!(controller = NAME, kind = K::KIND, name, "skipping an unreadable policy: {reason}");
             None
         }
         ObjectChange::Delete(_) => None,
@@ -80,43 +80,43 @@ pub(super) fn is_misnamed<K: PolicyKind>(policy: &StoredPolicy<K>) -> bool {
 #[derive(Debug, PartialEq)]
 pub(super) enum DuplicatePolicy<V> {
     /// The new policy has the same content, or was written later.
-    Right,
+    Current,
     /// The old policy was written later. This value has to replace the new policy.
     Outdated(Box<V>),
     /// The new policy is being deleted.
-    Going,
+    Terminating,
     /// The policies differ, and their revisions cannot be compared.
-    Unclear,
+    Undecidable,
 }
 
 impl<K: PolicyKind> DuplicatePolicy<Object<PolicySpec<K>>> {
     /// Compares `old` with `new`, the policy under its own name.
     pub(super) fn compare(old: &StoredPolicy<K>, new: &StoredPolicy<K>) -> Self {
         if new.value.metadata.deletion_timestamp.is_some() {
-            return DuplicatePolicy::Going;
+            return DuplicatePolicy::Terminating;
         }
         let mut value = old.value.clone();
         // The object keeps its identity.
         value.metadata.uid = new.value.metadata.uid.clone();
         value.metadata.creation_timestamp = new.value.metadata.creation_timestamp.clone();
-        if user_parts(&value) == user_parts(&new.value) {
-            return DuplicatePolicy::Right;
+        if user_fields(&value) == user_fields(&new.value) {
+            return DuplicatePolicy::Current;
         }
-        match (version_number(&old.revision), version_number(&new.revision)) {
-            (Some(old), Some(new)) if old < new => DuplicatePolicy::Right,
+        match (revision_number(&old.revision), revision_number(&new.revision)) {
+            (Some(old), Some(new)) if old < new => DuplicatePolicy::Current,
             (Some(_), Some(_)) => DuplicatePolicy::Outdated(Box::new(value)),
-            _ => DuplicatePolicy::Unclear,
+            _ => DuplicatePolicy::Undecidable,
         }
     }
 }
 
 /// Returns the parts of a policy that users write.
-fn user_parts<K: PolicyKind>(policy: &Object<PolicySpec<K>>) -> (&PolicySpec<K>, [&BTreeMap<String, String>; 2]) {
+fn user_fields<K: PolicyKind>(policy: &Object<PolicySpec<K>>) -> (&PolicySpec<K>, [&BTreeMap<String, String>; 2]) {
     let ObjectMeta { labels, annotations, .. } = &policy.metadata;
     (&policy.spec, [labels, annotations])
 }
 
-fn version_number(revision: &Revision) -> Option<u128> {
+fn revision_number(revision: &Revision) -> Option<u128> {
     revision.resource_version().parse().ok()
 }
 
@@ -146,14 +146,14 @@ mod tests {
             json!({"metadata": {"annotations": {"a": "b"}}}),
         ] {
             let of = |old, new| DuplicatePolicy::compare(&stored(old, other.clone()), &stored(new, same.clone()));
-            assert_eq!(of("9", "10"), DuplicatePolicy::Right, "{other}");
-            assert_eq!(of("9@u", "10@v{}"), DuplicatePolicy::Right, "{other}");
+            assert_eq!(of("9", "10"), DuplicatePolicy::Current, "{other}");
+            assert_eq!(of("9@u", "10@v{}"), DuplicatePolicy::Current, "{other}");
             let DuplicatePolicy::Outdated(value) = of("10", "9") else { panic!("{other}") };
             assert_eq!(value.metadata.uid, "9", "the object stays who it is");
             let mut expected = stored("9", other.clone()).value;
             expected.metadata.resource_version = value.metadata.resource_version.clone();
             assert_eq!(*value, expected);
-            assert_eq!(of("ten", "9"), DuplicatePolicy::Unclear);
+            assert_eq!(of("ten", "9"), DuplicatePolicy::Undecidable);
         }
     }
 
@@ -162,7 +162,7 @@ mod tests {
         for (old, new) in [("9", "10"), ("10", "9"), ("ten", "nine")] {
             assert_eq!(
                 DuplicatePolicy::compare(&stored(old, json!({})), &stored(new, json!({}))),
-                DuplicatePolicy::Right
+                DuplicatePolicy::Current
             );
         }
     }
@@ -170,6 +170,9 @@ mod tests {
     #[test]
     fn duplicate_policy_that_is_being_deleted_is_no_successor() {
         let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
-        assert_eq!(DuplicatePolicy::compare(&stored("1", json!({})), &stored("2", going)), DuplicatePolicy::Going);
+        assert_eq!(
+            DuplicatePolicy::compare(&stored("1", json!({})), &stored("2", going)),
+            DuplicatePolicy::Terminating
+        );
     }
 }

@@ -48,8 +48,8 @@ impl Controller for PolicyNames {
         let reconciler = PolicyNameReconciler {
             context: context.clone(),
             rollout: self.rollout,
-            found: AtomicBool::default(),
-            waits: AtomicU32::default(),
+            has_misnamed: AtomicBool::default(),
+            incomplete_checks: AtomicU32::default(),
         };
         let queue = Queue::default();
         queue.add(ResyncKey::All);
@@ -61,9 +61,9 @@ struct PolicyNameReconciler {
     context: Context,
     rollout: Rollout,
     /// True if there are policies that wait for the roll-out. Policies are not listed again meanwhile.
-    found: AtomicBool,
+    has_misnamed: AtomicBool,
     /// Number of checks in a row that found the roll-out incomplete.
-    waits: AtomicU32,
+    incomplete_checks: AtomicU32,
 }
 
 impl Reconcile for PolicyNameReconciler {
@@ -72,17 +72,17 @@ impl Reconcile for PolicyNameReconciler {
 
     async fn reconcile(&self, _: &ResyncKey) -> Result<NextReconcile, ReconcileError> {
         if !self.context.settings.borrow().policy_name_migrator {
-            return Ok(NextReconcile::Done);
+            return Ok(NextReconcile::AwaitChange);
         }
-        let found = self.found.load(Ordering::Relaxed);
-        if found && let Some(next) = self.wait().await? {
+        let has_misnamed = self.has_misnamed.load(Ordering::Relaxed);
+        if has_misnamed && let Some(next) = self.check_rollout().await? {
             return Ok(next);
         }
         let misnamed = MisnamedPolicies::read(&self.context.calico).await?;
         if misnamed.is_empty() {
             return Ok(NextReconcile::After(PERIOD));
         }
-        if !found && let Some(next) = self.wait().await? {
+        if !has_misnamed && let Some(next) = self.check_rollout().await? {
             return Ok(next);
         }
         let failures = [
@@ -100,22 +100,22 @@ impl Reconcile for PolicyNameReconciler {
 
 impl PolicyNameReconciler {
     /// Returns the time of the next check if the roll-out is not complete. Only the first such check is logged.
-    async fn wait(&self) -> Result<Option<NextReconcile>, ReconcileError> {
+    async fn check_rollout(&self) -> Result<Option<NextReconcile>, ReconcileError> {
         let complete = self.rollout.check_complete().await;
-        self.found.store(complete.is_err(), Ordering::Relaxed);
+        self.has_misnamed.store(complete.is_err(), Ordering::Relaxed);
         match complete {
             Ok(()) => {
-                self.waits.store(0, Ordering::Relaxed);
+                self.incomplete_checks.store(0, Ordering::Relaxed);
                 Ok(None)
             }
             // A failed read is a failure of this controller, and is reported as such.
-            Err(unread @ RolloutBlocker::Unread { .. }) => Err(ReconcileError::Retry(unread.to_string())),
+            Err(unreadable @ RolloutBlocker::Unreadable { .. }) => Err(ReconcileError::Retry(unreadable.to_string())),
             Err(blocker) => {
-                let waits = self.waits.fetch_add(1, Ordering::Relaxed);
-                if waits == 0 {
-                    tracing::info!(controller = Self::NAME, "policies keep their names for now: {blocker}");
+                let incomplete_checks = self.incomplete_checks.fetch_add(1, Ordering::Relaxed);
+                if incomplete_checks == 0 {
+                    tracing::info!(controller = Self::NAME, "not renaming policies yet: {blocker}");
                 }
-                Ok(Some(NextReconcile::After(PAUSES.pause(waits.saturating_add(1), 0.0))))
+                Ok(Some(NextReconcile::After(PAUSES.pause(incomplete_checks.saturating_add(1), 0.0))))
             }
         }
     }
@@ -144,14 +144,14 @@ impl PolicyNameReconciler {
         self.context.leadership.may_write()?;
         match self.context.calico.create(&new, &old.value).await {
             Ok(_) => {}
-            Err(StoreError::AlreadyExists { .. }) => self.bring_up_to_date(&old, &new).await?,
+            Err(StoreError::AlreadyExists { .. }) => self.resolve_duplicate(&old, &new).await?,
             Err(error) => return Err(error.into()),
         }
         self.context.leadership.may_write()?;
         // Deletes only the version that was copied. A later version is a conflict and causes a retry.
         match self.context.calico.delete::<Object<PolicySpec<K>>>(key, Some(&old.revision)).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {
-                tracing::info!(controller = Self::NAME, kind = K::KIND, %key, %new, "stored under its own name");
+                tracing::info!(controller = Self::NAME, kind = K::KIND, %key, %new, "renamed a policy to its own name");
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -159,17 +159,17 @@ impl PolicyNameReconciler {
     }
 
     /// Handles a policy that already exists under its own name.
-    async fn bring_up_to_date<K: PolicyKind>(
+    async fn resolve_duplicate<K: PolicyKind>(
         &self,
         old: &StoredPolicy<K>,
         key: &ObjectKey,
     ) -> Result<(), ReconcileError> {
         let new = self.context.calico.get::<Object<PolicySpec<K>>>(key).await?;
         match DuplicatePolicy::compare(old, &new) {
-            DuplicatePolicy::Right => Ok(()),
-            DuplicatePolicy::Going => Err(ReconcileError::Retry(format!("{} {key} is being deleted", K::KIND))),
-            DuplicatePolicy::Unclear => Err(ReconcileError::Retry(format!(
-                "{kind} {} and {kind} {key} differ, and which of them was written last cannot be told: \
+            DuplicatePolicy::Current => Ok(()),
+            DuplicatePolicy::Terminating => Err(ReconcileError::Retry(format!("{} {key} is being deleted", K::KIND))),
+            DuplicatePolicy::Undecidable => Err(ReconcileError::Retry(format!(
+                "{kind} {} and {kind} {key} differ, and their revisions do not show which was written last; \
                  delete one of them",
                 old.key,
                 kind = K::KIND,
@@ -178,7 +178,7 @@ impl PolicyNameReconciler {
                 self.context.leadership.may_write()?;
                 self.context.calico.update(key, &*value, &new.revision).await?;
                 tracing::warn!(controller = Self::NAME, kind = K::KIND, old = %old.key, %key, written = %old.revision.0,
-                    over = %new.revision.0, "replaced as a whole by what was written later under its old name");
+                    over = %new.revision.0, "replaced a policy by the later one under its old name");
                 Ok(())
             }
         }

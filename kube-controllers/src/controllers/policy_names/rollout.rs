@@ -25,14 +25,14 @@ pub(super) struct Rollout {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RolloutBlocker {
     /// The DaemonSet is missing: Canal uses another name, or the DaemonSet is yet to be installed.
-    #[error("there is no DaemonSet {namespace}/{NAME}")]
+    #[error("the DaemonSet {namespace}/{NAME} is missing")]
     Missing {
         /// Namespace of the DaemonSet.
         namespace: String,
     },
     /// The DaemonSet cannot be read.
-    #[error("reading the DaemonSet {namespace}/{NAME}, without which no policy is renamed: {cause}")]
-    Unread {
+    #[error("cannot read the DaemonSet {namespace}/{NAME}; no policy is renamed: {cause}")]
+    Unreadable {
         /// Namespace of the DaemonSet.
         namespace: String,
         /// The cause.
@@ -40,7 +40,7 @@ pub(super) enum RolloutBlocker {
     },
     /// The roll-out is in progress.
     #[error("the roll-out of the DaemonSet {namespace}/{NAME} is not complete")]
-    UnderWay {
+    InProgress {
         /// Namespace of the DaemonSet.
         namespace: String,
     },
@@ -83,20 +83,20 @@ impl Rollout {
             return Ok(());
         }
         let namespace = &self.namespace;
-        let unread = |cause| {
+        let read_error = |cause| {
             let namespace = namespace.clone();
             if is_not_found(&cause) {
                 RolloutBlocker::Missing { namespace }
             } else {
-                RolloutBlocker::Unread { namespace, cause }
+                RolloutBlocker::Unreadable { namespace, cause }
             }
         };
         let path = Location::namespaced(DAEMON_SETS, namespace, NAME).url_path();
         let request =
-            hyper::Request::get(path).body(Vec::new()).map_err(|error| unread(kube::Error::HttpError(error)))?;
-        let daemon_set = self.kubernetes.request::<DaemonSet>(request).await.map_err(unread)?;
+            hyper::Request::get(path).body(Vec::new()).map_err(|error| read_error(kube::Error::HttpError(error)))?;
+        let daemon_set = self.kubernetes.request::<DaemonSet>(request).await.map_err(read_error)?;
         let complete = daemon_set.is_rolled_out();
-        complete.then_some(()).ok_or_else(|| RolloutBlocker::UnderWay { namespace: namespace.clone() })
+        complete.then_some(()).ok_or_else(|| RolloutBlocker::InProgress { namespace: namespace.clone() })
     }
 }
 

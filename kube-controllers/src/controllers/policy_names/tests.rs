@@ -53,8 +53,12 @@ impl Host {
             stop: tokio_util::sync::CancellationToken::new(),
         };
         let rollout = Rollout::from_environment(kubernetes);
-        let reconciler =
-            PolicyNameReconciler { context, rollout, found: AtomicBool::default(), waits: AtomicU32::default() };
+        let reconciler = PolicyNameReconciler {
+            context,
+            rollout,
+            has_misnamed: AtomicBool::default(),
+            incomplete_checks: AtomicU32::default(),
+        };
         Host { reconciler, unavailable, refusal, _dir: dir }
     }
 
@@ -187,7 +191,7 @@ async fn unreadable_rollout_is_a_failure_and_a_missing_rollout_is_awaited() {
         *host.refusal.lock().unwrap() = Some(code);
         for _ in 0..2 {
             let failed = host.reconciler.reconcile(&ResyncKey::All).await.unwrap_err().to_string();
-            assert!(failed.starts_with("reading the DaemonSet calico-system/calico-node"), "{failed}");
+            assert!(failed.starts_with("cannot read the DaemonSet calico-system/calico-node"), "{failed}");
             assert!(failed.contains(&code.to_string()), "{failed}");
         }
     }
@@ -201,7 +205,7 @@ async fn disabled_policy_renaming_changes_no_policy() {
     let host = Host::new(false);
     host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))
         .await;
-    assert_eq!(host.pass().await, NextReconcile::Done);
+    assert_eq!(host.pass().await, NextReconcile::AwaitChange);
     assert_eq!(host.names::<Global>().await, ["default.g"]);
 }
 

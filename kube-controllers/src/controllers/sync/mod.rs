@@ -16,14 +16,14 @@ use libcalico::api::{Object, ObjectKey, Spec};
 use libcalico::kubernetes::Resource;
 use libcalico::validation_error::ValidationError;
 
-use self::reconcile::Reconciler;
+use self::reconcile::SyncReconciler;
 use super::cached::{CachedController, ResyncKey};
 use crate::settings::ControllerName;
 use crate::watched::Watched;
 use crate::watches::{Cache, Event, Subscribers, Watches};
 
 /// The controller of one kind.
-pub type SyncController<M> = CachedController<Reconciler<M>>;
+pub type SyncController<K> = CachedController<SyncReconciler<K>>;
 
 /// A kind of source, and its conversion to targets.
 pub trait SyncedKind: Send + Sync + 'static {
@@ -57,32 +57,32 @@ pub trait SyncedKind: Send + Sync + 'static {
 }
 
 /// The cached sources.
-pub struct SourceCache<M: SyncedKind> {
-    sources: Cache<ObjectKey, M::Cached>,
+pub struct SourceCache<K: SyncedKind> {
+    sources: Cache<ObjectKey, K::Cached>,
     /// Targets that failed the validation, with the reason.
-    refused: HashMap<ObjectKey, String>,
+    rejected: HashMap<ObjectKey, String>,
 }
 
-impl<M: SyncedKind> Default for SourceCache<M> {
+impl<K: SyncedKind> Default for SourceCache<K> {
     fn default() -> Self {
-        SourceCache { sources: Cache::default(), refused: HashMap::new() }
+        SourceCache { sources: Cache::default(), rejected: HashMap::new() }
     }
 }
 
-impl<M: SyncedKind> SourceCache<M> {
+impl<K: SyncedKind> SourceCache<K> {
     /// Applies an event. Returns the targets of the changed sources. The first complete list returns the first
     /// comparison of all objects, even if the reconcile period is zero. Before that, the cache is incomplete and
     /// nothing is to be done.
-    fn apply(&mut self, event: &Event<'_, M::Source>) -> Vec<ResyncKey> {
+    fn apply(&mut self, event: &Event<'_, K::Source>) -> Vec<ResyncKey> {
         let was_synced = self.sources.is_synced();
         let before = match event {
             Event::Upsert(source) => self.sources.get(&source.key()).cloned(),
             _ => None,
         };
-        let changed = self.sources.apply(event, |source| Some(M::cache(source, before.as_ref())));
-        let targets: Vec<ObjectKey> = changed.iter().map(M::target_of).collect();
+        let changed = self.sources.apply(event, |source| Some(K::cache(source, before.as_ref())));
+        let targets: Vec<ObjectKey> = changed.iter().map(K::target_of).collect();
         for target in &targets {
-            self.refused.remove(target);
+            self.rejected.remove(target);
         }
         match (was_synced, self.sources.is_synced()) {
             (true, _) => targets.into_iter().map(ResyncKey::One).collect(),
@@ -97,23 +97,23 @@ impl<M: SyncedKind> SourceCache<M> {
     }
 
     /// Returns the cached part of a source.
-    fn get(&self, source: &ObjectKey) -> Option<M::Cached> {
+    fn get(&self, source: &ObjectKey) -> Option<K::Cached> {
         self.sources.get(source).cloned()
     }
 
     /// Returns the keys of all desired targets, except those that failed the validation.
     fn targets(&self) -> Vec<ObjectKey> {
-        let all = self.sources.iter().map(|(source, _)| M::target_of(source));
-        all.filter(|target| !self.refused.contains_key(target)).collect()
+        let all = self.sources.iter().map(|(source, _)| K::target_of(source));
+        all.filter(|target| !self.rejected.contains_key(target)).collect()
     }
 
     /// Records that a target failed the validation. Returns true if the reason is new.
-    fn refuse(&mut self, key: &ObjectKey, why: &str) -> bool {
-        self.refused.insert(key.clone(), why.to_owned()).is_none_or(|before| before != why)
+    fn reject(&mut self, key: &ObjectKey, reason: &str) -> bool {
+        self.rejected.insert(key.clone(), reason.to_owned()).is_none_or(|before| before != reason)
     }
 
     /// Returns the number of targets that failed the validation.
-    fn refused(&self) -> usize {
-        self.refused.len()
+    fn rejected_count(&self) -> usize {
+        self.rejected.len()
     }
 }

@@ -1,4 +1,4 @@
-//! [`Reconciler`]: compares targets with their sources, and writes those that differ.
+//! [`SyncReconciler`]: compares targets with their sources, and writes those that differ.
 
 use std::collections::HashSet;
 
@@ -18,48 +18,48 @@ use crate::settings::ControllerName;
 use crate::watches::Watches;
 
 /// The reconciler of one kind.
-pub struct Reconciler<M: SyncedKind> {
-    cache: SharedCache<SourceCache<M>>,
+pub struct SyncReconciler<K: SyncedKind> {
+    cache: SharedCache<SourceCache<K>>,
     queue: Queue<ResyncKey>,
     context: Context,
     invalid: Option<IntGauge>,
 }
 
 /// A stored target. `object` is `None` if the bytes are unreadable.
-struct Stored<S: Spec> {
+struct StoredTarget<S: Spec> {
     revision: Revision,
     object: Option<Object<S>>,
 }
 
-impl<M: SyncedKind> CachedReconcile for Reconciler<M> {
-    type Cache = SourceCache<M>;
-    const CONTROLLER: Option<ControllerName> = Some(M::CONTROLLER);
-    const NOT_NEEDED_IN_KUBERNETES: Option<&'static str> = Some("there is nothing to mirror");
+impl<K: SyncedKind> CachedReconcile for SyncReconciler<K> {
+    type Cache = SourceCache<K>;
+    const CONTROLLER: Option<ControllerName> = Some(K::CONTROLLER);
+    const NOT_NEEDED_IN_KUBERNETES: Option<&'static str> = Some("these objects are derived from Kubernetes");
 
     fn subscribe(controller: &CachedController<Self>, watches: &mut Watches) {
-        controller.subscribe(M::watch(watches), SourceCache::apply);
+        controller.subscribe(K::watch(watches), SourceCache::apply);
     }
 
     fn new(context: &Context, controller: &CachedController<Self>) -> Self {
         let (cache, queue) = (controller.cache.clone(), controller.queue.clone());
-        let invalid = invalid_targets(M::NAME).filter(|gauge| context.metrics.register(gauge.clone()).is_ok());
-        Reconciler { cache, queue, context: context.clone(), invalid }
+        let invalid = invalid_targets(K::NAME).filter(|gauge| context.metrics.register(gauge.clone()).is_ok());
+        SyncReconciler { cache, queue, context: context.clone(), invalid }
     }
 
     /// All objects are compared at an interval of its own.
-    fn all_keys(_: &SourceCache<M>) -> Vec<ResyncKey> {
+    fn all_keys(_: &SourceCache<K>) -> Vec<ResyncKey> {
         Vec::new()
     }
 }
 
-impl<M: SyncedKind> Reconcile for Reconciler<M> {
-    const NAME: &'static str = M::NAME;
+impl<K: SyncedKind> Reconcile for SyncReconciler<K> {
+    const NAME: &'static str = K::NAME;
     type Key = ResyncKey;
 
     async fn reconcile(&self, key: &ResyncKey) -> Result<NextReconcile, ReconcileError> {
         // Before the first list is complete, sources that have not been delivered would look deleted.
         if !self.cache.lock().is_complete() {
-            return Ok(NextReconcile::Done);
+            return Ok(NextReconcile::AwaitChange);
         }
         match key {
             ResyncKey::All => self.compare_all().await,
@@ -68,30 +68,32 @@ impl<M: SyncedKind> Reconcile for Reconciler<M> {
     }
 }
 
-impl<M: SyncedKind> Reconciler<M> {
+impl<K: SyncedKind> SyncReconciler<K> {
     /// Queues every target that differs from its source. Schedules the next comparison.
     async fn compare_all(&self) -> Result<NextReconcile, ReconcileError> {
         // Objects in namespaces cannot be listed by a prefix of their names.
-        let name_prefix = if M::Target::NAMESPACED { String::new() } else { M::PREFIX.to_owned() };
-        let mut pages = self.context.calico.pages::<Object<M::Target>>(ObjectSelect { namespace: None, name_prefix });
-        let mut unseen: HashSet<ObjectKey> = self.cache.lock().targets().into_iter().collect();
+        let name_prefix = if K::Target::NAMESPACED { String::new() } else { K::PREFIX.to_owned() };
+        let mut pages = self.context.calico.pages::<Object<K::Target>>(ObjectSelect { namespace: None, name_prefix });
+        let mut missing: HashSet<ObjectKey> = self.cache.lock().targets().into_iter().collect();
         while let Some(page) = pages.next().await? {
-            for (key, spec) in page.into_iter().filter_map(listed).filter(|(key, _)| key.name.starts_with(M::PREFIX)) {
-                unseen.remove(&key);
+            for (key, spec) in
+                page.into_iter().filter_map(key_and_spec).filter(|(key, _)| key.name.starts_with(K::PREFIX))
+            {
+                missing.remove(&key);
                 let desired = self.desired(&key);
                 if !desired.is_some_and(|(wanted, _)| spec.is_some_and(|spec| spec == wanted)) {
                     self.queue.add(ResyncKey::One(key));
                 }
             }
         }
-        unseen.into_iter().for_each(|key| self.queue.add(ResyncKey::One(key)));
+        missing.into_iter().for_each(|key| self.queue.add(ResyncKey::One(key)));
         Ok(self.next_comparison())
     }
 
     /// Returns the time of the next comparison. A period of zero means that only the first comparison happens.
     fn next_comparison(&self) -> NextReconcile {
-        let period = self.context.settings.borrow().reconcile_period.get(&M::CONTROLLER).copied();
-        period.filter(|period| !period.is_zero()).map_or(NextReconcile::Done, NextReconcile::After)
+        let period = self.context.settings.borrow().reconcile_period.get(&K::CONTROLLER).copied();
+        period.filter(|period| !period.is_zero()).map_or(NextReconcile::AwaitChange, NextReconcile::After)
     }
 
     async fn sync(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
@@ -99,78 +101,78 @@ impl<M: SyncedKind> Reconciler<M> {
         match (self.desired(key), stored) {
             (None, None) => {}
             (None, Some(stored)) => self.delete(key, &stored.revision).await?,
-            (Some((wanted, _)), Some(Stored { object: Some(object), .. })) if object.spec == wanted => {}
+            (Some((wanted, _)), Some(StoredTarget { object: Some(object), .. })) if object.spec == wanted => {}
             (Some(wanted), stored) => self.write(key, wanted, stored).await?,
         }
-        self.show_invalid();
-        Ok(NextReconcile::Done)
+        self.publish_invalid();
+        Ok(NextReconcile::AwaitChange)
     }
 
     /// Returns the desired `spec` of the target under `key`, and the parts of its source that were left out.
-    fn desired(&self, key: &ObjectKey) -> Option<(M::Target, Vec<String>)> {
-        let source = M::source_of(key)?;
+    fn desired(&self, key: &ObjectKey) -> Option<(K::Target, Vec<String>)> {
+        let source = K::source_of(key)?;
         let cached = self.cache.lock().get(&source)?;
-        Some(M::convert(&source, &cached))
+        Some(K::convert(&source, &cached))
     }
 
-    async fn stored(&self, key: &ObjectKey) -> Result<Option<Stored<M::Target>>, StoreError> {
+    async fn stored(&self, key: &ObjectKey) -> Result<Option<StoredTarget<K::Target>>, StoreError> {
         let mut batch = ReadBatch::new();
-        let ticket = batch.get::<Object<M::Target>>(key);
+        let ticket = batch.get::<Object<K::Target>>(key);
         let answers = self.context.calico.read(&batch).await?;
         let Some(raw) = answers.raw(&ticket) else { return Ok(None) };
         let revision = raw.revision.clone();
         let object = match answers.get(&ticket) {
             Ok(entry) => entry.map(|entry| entry.value),
             Err(error) => {
-                tracing::warn!(controller = M::NAME, %key, "stored bytes are no mirror, made anew: {error}");
+                tracing::warn!(controller = K::NAME, %key, "replacing a stored object that is unreadable: {error}");
                 None
             }
         };
-        Ok(Some(Stored { revision, object }))
+        Ok(Some(StoredTarget { revision, object }))
     }
 
     async fn write(
         &self,
         key: &ObjectKey,
-        (spec, left_out): (M::Target, Vec<String>),
-        stored: Option<Stored<M::Target>>,
+        (spec, problems): (K::Target, Vec<String>),
+        stored: Option<StoredTarget<K::Target>>,
     ) -> Result<(), ReconcileError> {
         let (revision, object) = match stored {
-            Some(Stored { revision, object }) => (Some(revision), object),
+            Some(StoredTarget { revision, object }) => (Some(revision), object),
             None => (None, None),
         };
         let mut object = object.unwrap_or_else(|| new_target(key));
         object.spec = spec;
         object.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
-        let object = match M::admit(object) {
+        let object = match K::admit(object) {
             Ok(object) => object,
-            Err(error) => return self.refuse(key, error.to_string()),
+            Err(error) => return self.reject(key, error.to_string()),
         };
-        for problem in left_out {
-            tracing::warn!(controller = M::NAME, %key, "left out, so that it allows nothing: {problem}");
+        for problem in problems {
+            tracing::warn!(controller = K::NAME, %key, "left out a part, which then allows nothing: {problem}");
         }
         self.context.leadership.may_write()?;
         match revision {
             Some(revision) => self.context.calico.update(key, &object, &revision).await?,
             None => self.context.calico.create(key, &object).await?,
         };
-        tracing::info!(controller = M::NAME, %key, "mirrored");
+        tracing::info!(controller = K::NAME, %key, "wrote an object converted from Kubernetes");
         Ok(())
     }
 
     async fn delete(&self, key: &ObjectKey, revision: &Revision) -> Result<(), ReconcileError> {
-        if let Some(source) = M::source_of(key)
-            && api_reads::exists(&self.context.kubernetes, M::RESOURCE, &source).await?
+        if let Some(source) = K::source_of(key)
+            && api_reads::exists(&self.context.kubernetes, K::RESOURCE, &source).await?
         {
             return Err(ReconcileError::Retry(format!(
-                "{} {source} is there, though the watch has not said so",
-                M::RESOURCE.kind
+                "{} {source} exists, although the watch does not show it yet",
+                K::RESOURCE.kind
             )));
         }
         self.context.leadership.may_write()?;
-        match self.context.calico.delete::<Object<M::Target>>(key, Some(revision)).await {
+        match self.context.calico.delete::<Object<K::Target>>(key, Some(revision)).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {
-                tracing::info!(controller = M::NAME, %key, "deleted, for what it mirrored is gone");
+                tracing::info!(controller = K::NAME, %key, "deleted an object: its Kubernetes object no longer exists");
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -178,28 +180,32 @@ impl<M: SyncedKind> Reconciler<M> {
     }
 
     /// Records the failed validation. Returns an error only if the reason is new, so that comparisons do not repeat it.
-    fn refuse(&self, key: &ObjectKey, why: String) -> Result<(), ReconcileError> {
-        let is_news = self.cache.lock().refuse(key, &why);
-        self.show_invalid();
-        if is_news { Err(ReconcileError::Permanent(format!("cannot be mirrored: {why}"))) } else { Ok(()) }
+    fn reject(&self, key: &ObjectKey, reason: String) -> Result<(), ReconcileError> {
+        let is_new = self.cache.lock().reject(key, &reason);
+        self.publish_invalid();
+        if is_new {
+            Err(ReconcileError::Permanent(format!("Calico's validation rejects the converted object: {reason}")))
+        } else {
+            Ok(())
+        }
     }
 
-    fn show_invalid(&self) {
+    fn publish_invalid(&self) {
         if let Some(gauge) = &self.invalid {
-            gauge.set(self.cache.lock().refused().try_into().unwrap_or(i64::MAX));
+            gauge.set(self.cache.lock().rejected_count().try_into().unwrap_or(i64::MAX));
         }
     }
 }
 
 /// Creates the gauge of targets that cannot be written because Calico's validation is stricter than that of Kubernetes.
 fn invalid_targets(controller: &str) -> Option<IntGauge> {
-    let help = "How many objects of Kubernetes cannot be mirrored, for Calico's rules forbid it.";
+    let help = "Kubernetes objects whose converted form Calico's validation rejects.";
     IntGauge::with_opts(Opts::new("kube_controllers_unmirrored_objects", help).const_label("controller", controller))
         .ok()
 }
 
 /// Returns the key of a listed object, and its `spec` if it is readable.
-fn listed<S: Spec>(change: ObjectChange<Entry<Object<S>>, ObjectKey>) -> Option<(ObjectKey, Option<S>)> {
+fn key_and_spec<S: Spec>(change: ObjectChange<Entry<Object<S>>, ObjectKey>) -> Option<(ObjectKey, Option<S>)> {
     match change {
         ObjectChange::Upsert(entry) => Some((entry.key, Some(entry.value.spec))),
         ObjectChange::Unreadable { key, .. } => Some((key?, None)),

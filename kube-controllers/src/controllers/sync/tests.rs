@@ -27,7 +27,7 @@ use libcalico::api::ObjectKey;
 struct Host {
     context: Context,
     controller: SyncController<Policies>,
-    reconciler: Reconciler<Policies>,
+    reconciler: SyncReconciler<Policies>,
     /// Names that exist in the API server, whatever the watch has delivered.
     live: Arc<Mutex<BTreeSet<String>>>,
     _dir: tempfile::TempDir,
@@ -73,7 +73,7 @@ impl Host {
             stop: tokio_util::sync::CancellationToken::new(),
         };
         let controller = SyncController::<Policies>::unsubscribed();
-        let reconciler = Reconciler::new(&context, &controller);
+        let reconciler = SyncReconciler::new(&context, &controller);
         Host { context, controller, reconciler, live, _dir: dir }
     }
 
@@ -101,9 +101,9 @@ impl Host {
             self.controller.queue.done(&work);
             match outcome {
                 Ok(NextReconcile::After(_)) => assert_eq!(work, ResyncKey::All),
-                Ok(NextReconcile::Done) => {}
-                Err(ReconcileError::Retry(why)) => failures.push(format!("retry {work}: {why}")),
-                Err(ReconcileError::Permanent(why)) => failures.push(format!("never {work}: {why}")),
+                Ok(NextReconcile::AwaitChange) => {}
+                Err(ReconcileError::Retry(reason)) => failures.push(format!("retry {work}: {reason}")),
+                Err(ReconcileError::Permanent(reason)) => failures.push(format!("never {work}: {reason}")),
             }
         }
         failures
@@ -136,7 +136,7 @@ async fn all_sources_are_synced_and_unchanged_objects_are_not_rewritten() {
     host.on_event(&Event::ListStart);
     host.on_event(&Event::Upsert(&source("a", 80)));
     assert!(host.controller.queue.is_empty(), "a list that is not complete says nothing");
-    assert!(matches!(host.reconciler.reconcile(&ResyncKey::One(key("b"))).await, Ok(NextReconcile::Done)));
+    assert!(matches!(host.reconciler.reconcile(&ResyncKey::One(key("b"))).await, Ok(NextReconcile::AwaitChange)));
     host.on_event(&Event::ListEnd);
     assert_eq!(host.work().await, [""; 0]);
     let first = host.stored().await;
@@ -205,7 +205,10 @@ async fn object_that_still_exists_in_kubernetes_is_not_deleted() {
     let gone = ObjectKey::namespaced("ns", "a");
     host.on_event(&Event::Delete(&gone));
     let failures = host.work().await;
-    assert_eq!(failures, ["retry ns/knp.default.a: NetworkPolicy ns/a is there, though the watch has not said so"]);
+    assert_eq!(
+        failures,
+        ["retry ns/knp.default.a: NetworkPolicy ns/a exists, although the watch does not show it yet"]
+    );
     assert_eq!(host.names().await, ["knp.default.a"]);
     host.live.lock().unwrap().clear();
     host.controller.queue.add(ResyncKey::One(key("a")));
@@ -223,11 +226,11 @@ async fn unwritable_object_is_reported_once_per_change() {
     assert!(failures[0].starts_with("never ns/knp.default.nnn") && failures[0].contains("too long by 1 bytes"));
     assert_eq!(host.names().await, ["knp.default.a"]);
     assert_eq!(host.compare_all().await, [""; 0], "no news");
-    assert_eq!(host.controller.cache.lock().refused(), 1);
+    assert_eq!(host.controller.cache.lock().rejected_count(), 1);
     host.on_event(&Event::Upsert(&source(&long, 81)));
     assert_eq!(host.work().await.len(), 1, "told again when it changed");
     host.on_event(&Event::Delete(&ObjectKey::namespaced("ns", long)));
-    assert_eq!((host.work().await.len(), host.controller.cache.lock().refused()), (0, 0));
+    assert_eq!((host.work().await.len(), host.controller.cache.lock().rejected_count()), (0, 0));
 }
 
 #[tokio::test]
@@ -249,7 +252,7 @@ async fn replica_that_is_not_leader_writes_no_policies() {
     host.list(&[source("a", 80)]);
     let failures = host.work().await;
     assert_eq!(failures.len(), 2, "{failures:?}");
-    assert!(failures.iter().all(|failure| failure.contains("another replica leads now")), "{failures:?}");
+    assert!(failures.iter().all(|failure| failure.contains("this replica is not the leader")), "{failures:?}");
     assert_eq!(host.names().await, ["knp.default.orphan"]);
     drop(sender);
 }

@@ -30,10 +30,10 @@ use crate::settings::ControllerName;
 use crate::watches::Watches;
 
 /// The controller. Its keys are names of pods.
-pub type WorkloadEndpoints = CachedController<PodEndpoints>;
+pub type WorkloadEndpoints = CachedController<PodEndpointReconciler>;
 
 /// The reconciler of pods' endpoints.
-pub struct PodEndpoints {
+pub struct PodEndpointReconciler {
     workloads: SharedCache<Workloads>,
     queue: Queue<ResyncKey>,
     context: Context,
@@ -44,14 +44,14 @@ pub struct PodEndpoints {
 /// The need of an endpoint.
 enum EndpointNeed {
     /// The fields copied from the pod are out of date.
-    Labels,
+    CopyLabels,
     /// The endpoint may be orphaned.
-    Verdict,
+    CheckOrphan,
     /// The endpoint is up to date.
-    Nothing,
+    UpToDate,
 }
 
-impl CachedReconcile for PodEndpoints {
+impl CachedReconcile for PodEndpointReconciler {
     type Cache = Workloads;
     const CONTROLLER: Option<ControllerName> = Some(ControllerName::WorkloadEndpoint);
     const NOT_NEEDED_IN_KUBERNETES: Option<&'static str> = Some("an endpoint is its pod");
@@ -67,7 +67,7 @@ impl CachedReconcile for PodEndpoints {
     fn new(context: &Context, controller: &WorkloadEndpoints) -> Self {
         let (workloads, queue) = (controller.cache.clone(), controller.queue.clone());
         let orphans = orphan_counter().filter(|counter| context.metrics.register(counter.clone()).is_ok());
-        PodEndpoints { workloads, queue, context: context.clone(), orphans, candidates: Mutex::default() }
+        PodEndpointReconciler { workloads, queue, context: context.clone(), orphans, candidates: Mutex::default() }
     }
 
     /// All endpoints are compared at an interval of their own.
@@ -76,7 +76,7 @@ impl CachedReconcile for PodEndpoints {
     }
 }
 
-impl Reconcile for PodEndpoints {
+impl Reconcile for PodEndpointReconciler {
     const NAME: &'static str = "workloadendpoint";
     type Key = ResyncKey;
 
@@ -88,36 +88,36 @@ impl Reconcile for PodEndpoints {
     }
 }
 
-impl PodEndpoints {
+impl PodEndpointReconciler {
     fn compare_all(&self) -> NextReconcile {
-        let doubtful = {
+        let pods_to_check = {
             let workloads = self.workloads.lock();
             if !workloads.is_complete() {
                 // Each completed list queues this work again.
-                return NextReconcile::Done;
+                return NextReconcile::AwaitChange;
             }
-            self.candidates().retain(|endpoint| workloads.has(endpoint));
-            workloads.doubtful()
+            self.candidates().retain(|endpoint| workloads.has_endpoint(endpoint));
+            workloads.pods_to_check()
         };
-        doubtful.into_iter().for_each(|pod| self.queue.add(ResyncKey::One(pod)));
+        pods_to_check.into_iter().for_each(|pod| self.queue.add(ResyncKey::One(pod)));
         let period = self.context.settings.borrow().reconcile_period.get(&ControllerName::WorkloadEndpoint).copied();
-        period.filter(|period| !period.is_zero()).map_or(NextReconcile::Done, NextReconcile::After)
+        period.filter(|period| !period.is_zero()).map_or(NextReconcile::AwaitChange, NextReconcile::After)
     }
 
     /// Reconciles the endpoints of a pod. An endpoint that fails does not stop the others.
     async fn reconcile_pod(&self, pod: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let (mut next, mut failure) = (None::<Duration>, None);
-        for (endpoint, need) in self.needs(pod) {
+        for (endpoint, need) in self.endpoint_needs(pod) {
             let outcome = match need {
-                EndpointNeed::Nothing => {
+                EndpointNeed::UpToDate => {
                     self.candidates().clear(&endpoint);
                     Ok(None)
                 }
-                EndpointNeed::Labels => {
+                EndpointNeed::CopyLabels => {
                     self.candidates().clear(&endpoint);
                     self.copy_labels(pod, &endpoint).await.map(|()| None)
                 }
-                EndpointNeed::Verdict => self.check_orphan(pod, &endpoint).await,
+                EndpointNeed::CheckOrphan => self.check_orphan(pod, &endpoint).await,
             };
             match outcome {
                 Ok(later) => next = next.into_iter().chain(later).min(),
@@ -126,17 +126,17 @@ impl PodEndpoints {
         }
         match failure {
             Some(failure) => Err(failure),
-            None => Ok(next.map_or(NextReconcile::Done, NextReconcile::After)),
+            None => Ok(next.map_or(NextReconcile::AwaitChange, NextReconcile::After)),
         }
     }
 
-    fn needs(&self, pod: &ObjectKey) -> Vec<(ObjectKey, EndpointNeed)> {
+    fn endpoint_needs(&self, pod: &ObjectKey) -> Vec<(ObjectKey, EndpointNeed)> {
         let workloads = self.workloads.lock();
         let Some(workload) = workloads.get(pod).filter(|_| workloads.is_complete()) else { return Vec::new() };
         let need = |endpoint| match () {
-            () if workloads.is_suspicious(workload, endpoint) => EndpointNeed::Verdict,
-            () if workload.is_mislabelled(endpoint) => EndpointNeed::Labels,
-            () => EndpointNeed::Nothing,
+            () if workloads.may_be_orphaned(workload, endpoint) => EndpointNeed::CheckOrphan,
+            () if workload.has_outdated_labels(endpoint) => EndpointNeed::CopyLabels,
+            () => EndpointNeed::UpToDate,
         };
         let key = |name: &str| ObjectKey { namespace: pod.namespace.clone(), name: name.to_owned() };
         workload.endpoints.iter().map(|endpoint| (key(&endpoint.name), need(endpoint))).collect()
@@ -145,13 +145,15 @@ impl PodEndpoints {
     /// Copies the pod's present fields to an endpoint. Both objects are read again, so earlier changes by the CNI
     /// plugin stay. A concurrent change makes the compare-and-swap fail.
     async fn copy_labels(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<(), ReconcileError> {
-        let Some(live) = api_reads::object::<Pod>(&self.context.kubernetes, PODS, pod).await? else { return Ok(()) };
+        let Some(live) = api_reads::read_object::<Pod>(&self.context.kubernetes, PODS, pod).await? else {
+            return Ok(());
+        };
         let namespace = pod.namespace.as_deref().unwrap_or_default();
         let desired = EndpointLabels::for_pod(namespace, &live.metadata.labels, &live.spec.service_account_name);
         let mut entry = match self.context.calico.get::<WorkloadEndpoint>(endpoint).await {
             Err(StoreError::NotFound { .. }) => return Ok(()),
             Err(error @ StoreError::Corrupt { .. }) => return Err(ReconcileError::Permanent(error.to_string())),
-            found => found?,
+            read => read?,
         };
         if EndpointLabels::from_endpoint(&entry.value) == desired {
             return Ok(());
@@ -159,7 +161,7 @@ impl PodEndpoints {
         desired.apply_to(&mut entry.value);
         self.context.leadership.may_write()?;
         self.context.calico.update(endpoint, &entry.value, &entry.revision).await?;
-        tracing::info!(controller = Self::NAME, %endpoint, "labels and service account taken over from the pod");
+        tracing::info!(controller = Self::NAME, %endpoint, "copied labels and service account from the pod");
         Ok(())
     }
 
@@ -170,6 +172,6 @@ impl PodEndpoints {
 
 /// Creates the counter of deleted or reported orphaned endpoints.
 fn orphan_counter() -> Option<IntCounterVec> {
-    let help = "Endpoints that had outlived their pod or node, and whether they were deleted or only reported.";
+    let help = "Endpoints whose pod or node no longer exists, deleted or only reported.";
     IntCounterVec::new(Opts::new("kube_controllers_orphaned_endpoints_total", help), &["action"]).ok()
 }

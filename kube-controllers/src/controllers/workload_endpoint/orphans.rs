@@ -13,11 +13,11 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::PodEndpoints;
+use super::PodEndpointReconciler;
 use super::workloads::pod_and_node;
 use crate::api_reads;
 use crate::runtime::{Reconcile, ReconcileError};
-use crate::settings::Gc;
+use crate::settings::GcMode;
 
 /// The stored endpoint and its node.
 struct StoredEndpoint {
@@ -26,7 +26,7 @@ struct StoredEndpoint {
     node: ObjectKey,
 }
 
-impl PodEndpoints {
+impl PodEndpointReconciler {
     /// Deletes an endpoint that has looked orphaned for the grace period, and is orphaned by the live state. Returns
     /// the time of the next check, if the grace period has not passed.
     pub(super) async fn check_orphan(
@@ -36,12 +36,12 @@ impl PodEndpoints {
     ) -> Result<Option<Duration>, ReconcileError> {
         let (grace, mode) = {
             let settings = self.context.settings.borrow();
-            (settings.orphan_endpoint_grace_period, settings.gc)
+            (settings.orphan_endpoint_grace_period, settings.gc_mode)
         };
         if grace.is_zero() {
             return Ok(None);
         }
-        let Some(stored) = self.stored(endpoint).await? else {
+        let Some(stored) = self.read_stored(endpoint).await? else {
             self.candidates().clear(endpoint);
             return Ok(None);
         };
@@ -49,18 +49,18 @@ impl PodEndpoints {
         if age < grace {
             return Ok(Some(grace - age));
         }
-        let Some(why) = self.verdict(pod, &stored).await? else {
+        let Some(reason) = self.orphan_reason(pod, &stored).await? else {
             self.candidates().clear(endpoint);
             return Ok(None);
         };
         match mode {
-            Gc::Report => self.report(endpoint, why),
-            Gc::Reclaim => self.delete(&stored.endpoint, why).await?,
+            GcMode::Report => self.report(endpoint, reason),
+            GcMode::Reclaim => self.delete(&stored.endpoint, reason).await?,
         }
         Ok(None)
     }
 
-    async fn stored(&self, endpoint: &ObjectKey) -> Result<Option<StoredEndpoint>, ReconcileError> {
+    async fn read_stored(&self, endpoint: &ObjectKey) -> Result<Option<StoredEndpoint>, ReconcileError> {
         let Some((_, node)) = pod_and_node(endpoint) else { return Ok(None) };
         let node = ObjectKey::global(node);
         let mut batch = ReadBatch::new();
@@ -79,15 +79,19 @@ impl PodEndpoints {
     }
 
     /// Returns the reason why the endpoint is orphaned, by the present state in Kubernetes.
-    async fn verdict(&self, pod: &ObjectKey, stored: &StoredEndpoint) -> Result<Option<Orphaned>, ReconcileError> {
+    async fn orphan_reason(
+        &self,
+        pod: &ObjectKey,
+        stored: &StoredEndpoint,
+    ) -> Result<Option<Orphaned>, ReconcileError> {
         let kubernetes = &self.context.kubernetes;
-        let pod = api_reads::object::<Pod>(kubernetes, PODS, pod).await?;
-        let held: Vec<IpAddr> = pod.iter().flat_map(addresses).collect();
+        let pod = api_reads::read_object::<Pod>(kubernetes, PODS, pod).await?;
+        let pod_addresses: Vec<IpAddr> = pod.iter().flat_map(addresses).collect();
         let pod = pod.as_ref().map(|pod| PodSight {
             uid: Uuid::parse_str(&pod.metadata.uid).ok(),
             host_network: pod.spec.host_network,
             node: &pod.spec.node_name,
-            addresses: &held,
+            addresses: &pod_addresses,
         });
         // The node is looked up only if the pod exists; without a pod, the node does not matter.
         let exists = pod.is_none() || api_reads::exists(kubernetes, NODES, &stored.node).await?;
@@ -101,19 +105,19 @@ impl PodEndpoints {
         Ok(orphaned(&endpoint, pod))
     }
 
-    fn report(&self, endpoint: &ObjectKey, why: Orphaned) {
+    fn report(&self, endpoint: &ObjectKey, reason: Orphaned) {
         if self.candidates().report(endpoint) {
             self.count("reported");
-            tracing::info!(controller = Self::NAME, %endpoint, "dry run: would be deleted, for {why}");
+            tracing::info!(controller = Self::NAME, %endpoint, "would delete an endpoint: {reason}");
         }
     }
 
-    async fn delete(&self, endpoint: &Entry<WorkloadEndpoint>, why: Orphaned) -> Result<(), ReconcileError> {
+    async fn delete(&self, endpoint: &Entry<WorkloadEndpoint>, reason: Orphaned) -> Result<(), ReconcileError> {
         self.context.leadership.may_write()?;
         match self.context.calico.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await {
             Ok(()) => {
                 self.count("deleted");
-                tracing::info!(controller = Self::NAME, endpoint = %endpoint.key, "deleted, for {why}");
+                tracing::info!(controller = Self::NAME, endpoint = %endpoint.key, "deleted an endpoint: {reason}");
             }
             Err(StoreError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -152,10 +156,10 @@ struct DeletionCandidate {
 impl DeletionCandidates {
     /// Returns the time for which the endpoint has looked orphaned; zero at the first call.
     pub(super) fn age(&mut self, endpoint: &ObjectKey, uid: &str, now: Instant) -> Duration {
-        let fresh = || DeletionCandidate { uid: uid.to_owned(), since: now, reported: false };
-        let candidate = self.by_endpoint.entry(endpoint.clone()).or_insert_with(fresh);
+        let new_candidate = || DeletionCandidate { uid: uid.to_owned(), since: now, reported: false };
+        let candidate = self.by_endpoint.entry(endpoint.clone()).or_insert_with(new_candidate);
         if candidate.uid != uid {
-            *candidate = fresh();
+            *candidate = new_candidate();
         }
         now.saturating_duration_since(candidate.since)
     }
@@ -166,8 +170,8 @@ impl DeletionCandidates {
     }
 
     /// Removes the endpoints that no longer exist.
-    pub(super) fn retain(&mut self, is_there: impl Fn(&ObjectKey) -> bool) {
-        self.by_endpoint.retain(|endpoint, _| is_there(endpoint));
+    pub(super) fn retain(&mut self, exists: impl Fn(&ObjectKey) -> bool) {
+        self.by_endpoint.retain(|endpoint, _| exists(endpoint));
     }
 
     /// Removes an endpoint that is deleted or no longer looks orphaned.

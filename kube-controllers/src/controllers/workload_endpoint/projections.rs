@@ -54,7 +54,7 @@ pub(super) struct PodIdentity {
     uid: Option<Uuid>,
     address: Option<IpAddr>,
     /// True if the pod is being deleted, so that a later pod may have its address already.
-    is_leaving: bool,
+    is_deleting: bool,
 }
 
 /// The container of an endpoint.
@@ -70,7 +70,7 @@ pub(super) struct Sandbox {
 impl PodIdentity {
     pub(super) fn new(pod: &Pod) -> Self {
         let address = pod.pod_ip.as_ref().or(pod.pod_ips.first()).and_then(|address| address.parse().ok());
-        PodIdentity { uid: Uuid::parse_str(&pod.uid).ok(), address, is_leaving: pod.deleting }
+        PodIdentity { uid: Uuid::parse_str(&pod.uid).ok(), address, is_deleting: pod.is_deleting }
     }
 }
 
@@ -89,7 +89,7 @@ impl Sandbox {
 
     /// Records the uid of the pod with the endpoint's pod name, if the pod has the endpoint's address.
     pub(super) fn match_pod(&mut self, pod: &PodIdentity) {
-        if !pod.is_leaving && pod.uid.is_some() && self.has_address_of(pod) {
+        if !pod.is_deleting && pod.uid.is_some() && self.has_address_of(pod) {
             self.pod_uid = pod.uid;
         }
     }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     fn pod(uid: u128, address: &str) -> PodIdentity {
-        PodIdentity { uid: Some(Uuid::from_u128(uid)), address: address.parse().ok(), is_leaving: false }
+        PodIdentity { uid: Some(Uuid::from_u128(uid)), address: address.parse().ok(), is_deleting: false }
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
         let mut sandbox = sandbox("c1");
         sandbox.match_pod(&pod(1, ""));
         sandbox.match_pod(&pod(1, "10.0.0.2"));
-        sandbox.match_pod(&PodIdentity { is_leaving: true, ..pod(1, "10.0.0.1") });
+        sandbox.match_pod(&PodIdentity { is_deleting: true, ..pod(1, "10.0.0.1") });
         assert_eq!(sandbox.pod_uid("c1"), None);
         assert!(!sandbox.belongs_to_other_pod(&pod(2, "")), "nothing is known");
         sandbox.match_pod(&pod(1, "10.0.0.1"));

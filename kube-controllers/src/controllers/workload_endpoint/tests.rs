@@ -13,7 +13,7 @@ use super::*;
 use crate::controllers::testing::{embedded, kubernetes, settings};
 use crate::leader::Leadership;
 use crate::runtime::{NextReconcile, Reconcile};
-use crate::settings::{Gc, Mode};
+use crate::settings::{GcMode, Mode};
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;
 use crate::watched::Node;
@@ -32,7 +32,7 @@ fn add(queue: &Queue<ResyncKey>, keys: Vec<ResyncKey>) {
 }
 
 struct Host {
-    reconciler: PodEndpoints,
+    reconciler: PodEndpointReconciler,
     queue: Queue<ResyncKey>,
     workloads: SharedCache<Workloads>,
     /// The content of the API server: `pods` and `nodes`.
@@ -49,7 +49,7 @@ fn pod(label: &str) -> Pod {
         host_network: false,
         service_account: "robot".into(),
         labels: Labels::from([("app".to_owned(), label.to_owned())]),
-        deleting: false,
+        is_deleting: false,
         phase: "Running".into(),
         reason: "".into(),
         pod_ip: Some("10.0.0.1".into()),
@@ -89,13 +89,13 @@ fn endpoint(node: &str, label: &str) -> WorkloadEndpoint {
 }
 
 impl Host {
-    fn new(mode: Gc) -> Self {
+    fn new(mode: GcMode) -> Self {
         let (dir, calico) = embedded();
         let live = Arc::new(Mutex::new(json!({"pods": [], "nodes": [{"metadata": {"name": "n1"}}]})));
         let there = live.clone();
         let mut settings = settings();
         settings.orphan_endpoint_grace_period = GRACE;
-        settings.gc = mode;
+        settings.gc_mode = mode;
         let context = Context {
             kubernetes: kubernetes(move |uri| {
                 let kind = uri.path().rsplit('/').next().unwrap_or_default().to_owned();
@@ -110,7 +110,7 @@ impl Host {
             stop: tokio_util::sync::CancellationToken::new(),
         };
         let controller = WorkloadEndpoints::unsubscribed();
-        let reconciler = PodEndpoints::new(&context, &controller);
+        let reconciler = PodEndpointReconciler::new(&context, &controller);
         let CachedController { queue, cache: workloads } = controller;
         Host { reconciler, queue, workloads, live, _dir: dir }
     }
@@ -184,7 +184,7 @@ impl Host {
 
 #[tokio::test]
 async fn label_update_follows_the_pod_and_changes_no_other_field() {
-    let host = Host::new(Gc::Reclaim);
+    let host = Host::new(GcMode::Reclaim);
     let mut before = endpoint("n1", "web");
     before.spec.mac = "aa:bb:cc:dd:ee:ff".into();
     let key = host.store(&before).await;
@@ -216,7 +216,7 @@ async fn label_update_follows_the_pod_and_changes_no_other_field() {
 
 #[tokio::test]
 async fn foreign_label_changes_of_an_endpoint_are_reverted() {
-    let host = Host::new(Gc::Reclaim);
+    let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "stale")).await;
     host.set_live("pods", json!([live(&pod("web"))]));
     host.list(&[pod("web")]).await;
@@ -226,7 +226,7 @@ async fn foreign_label_changes_of_an_endpoint_are_reverted() {
 
 #[tokio::test]
 async fn pod_without_an_address_or_endpoint_is_left_unchanged() {
-    let host = Host::new(Gc::Reclaim);
+    let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "stale")).await;
     let mut waiting = pod("web");
     (waiting.pod_ip, waiting.pod_ips) = (None, vec![]);
@@ -241,7 +241,7 @@ async fn pod_without_an_address_or_endpoint_is_left_unchanged() {
 
 #[tokio::test]
 async fn endpoint_without_a_pod_is_deleted_after_the_grace_period() {
-    let host = Host::new(Gc::Reclaim);
+    let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
     host.set_live("pods", json!([live(&pod("web"))]));
     host.list(&[pod("web")]).await;
@@ -257,7 +257,7 @@ async fn endpoint_without_a_pod_is_deleted_after_the_grace_period() {
 
 #[tokio::test]
 async fn endpoint_of_a_pod_deleted_before_the_start_is_deleted() {
-    let host = Host::new(Gc::Reclaim);
+    let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
     host.list(&[]).await;
     host.after_grace().await;
@@ -266,7 +266,7 @@ async fn endpoint_of_a_pod_deleted_before_the_start_is_deleted() {
 
 #[tokio::test]
 async fn endpoint_of_a_pod_missing_only_from_the_cache_is_retained() {
-    let host = Host::new(Gc::Reclaim);
+    let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
     host.set_live("pods", json!([live(&pod("web"))]));
     // The watch lags behind.
@@ -277,7 +277,7 @@ async fn endpoint_of_a_pod_missing_only_from_the_cache_is_retained() {
 
 #[tokio::test]
 async fn recreated_endpoint_gets_a_new_grace_period() {
-    let host = Host::new(Gc::Reclaim);
+    let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
     host.list(&[]).await;
     host.work().await;
@@ -298,7 +298,7 @@ async fn recreated_endpoint_gets_a_new_grace_period() {
 #[tokio::test]
 async fn endpoint_on_the_former_node_is_deleted_unless_the_pod_has_the_address() {
     for (address, kept) in [("10.0.0.2", false), ("10.0.0.1", true)] {
-        let host = Host::new(Gc::Reclaim);
+        let host = Host::new(GcMode::Reclaim);
         let key = host.store(&endpoint("n1", "web")).await;
         let moved =
             Pod { node: "n2".into(), pod_ip: Some(address.into()), pod_ips: vec![address.into()], ..pod("web") };
@@ -320,7 +320,7 @@ async fn successor_pod_on_the_same_node_does_not_retain_its_predecessors_endpoin
         (SECOND, Some("10.0.0.2"), false),
         (SECOND, Some("10.0.0.1"), true),
     ] {
-        let host = Host::new(Gc::Reclaim);
+        let host = Host::new(GcMode::Reclaim);
         let key = host.store(&endpoint("n1", "web")).await;
         let first = Pod { uid: FIRST.into(), ..pod("web") };
         host.set_live("pods", json!([live(&first)]));
@@ -340,7 +340,7 @@ async fn successor_pod_on_the_same_node_does_not_retain_its_predecessors_endpoin
 
 #[tokio::test]
 async fn endpoint_written_by_a_successor_pod_meanwhile_is_retained() {
-    let host = Host::new(Gc::Reclaim);
+    let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
     let first = Pod { uid: FIRST.into(), ..pod("web") };
     host.list(std::slice::from_ref(&first)).await;
@@ -358,7 +358,7 @@ async fn endpoint_written_by_a_successor_pod_meanwhile_is_retained() {
 
 #[tokio::test]
 async fn endpoint_of_a_host_network_pod_is_deleted() {
-    let host = Host::new(Gc::Reclaim);
+    let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
     let own = Pod { host_network: true, pod_ip: Some("192.0.2.1".into()), pod_ips: vec![], ..pod("web") };
     host.set_live("pods", json!([live(&own)]));
@@ -373,7 +373,7 @@ async fn endpoint_on_a_deleted_node_is_deleted_unless_the_pod_reports_the_addres
     for (nodes, address, kept) in
         [(json!([]), "10.0.0.9", false), (json!([]), "10.0.0.1", true), (there, "10.0.0.9", true)]
     {
-        let host = Host::new(Gc::Reclaim);
+        let host = Host::new(GcMode::Reclaim);
         let key = host.store(&endpoint("lost", "web")).await;
         let there = Pod { node: "lost".into(), pod_ip: Some(address.into()), pod_ips: vec![], ..pod("web") };
         host.set_live("pods", json!([live(&there)]));
@@ -386,7 +386,7 @@ async fn endpoint_on_a_deleted_node_is_deleted_unless_the_pod_reports_the_addres
 
 #[tokio::test]
 async fn endpoint_on_a_calico_node_of_another_name_is_matched_to_its_pod() {
-    let host = Host::new(Gc::Reclaim);
+    let host = Host::new(GcMode::Reclaim);
     let reference = OrchRef { node_name: "n1".into(), orchestrator: "k8s".into(), ..OrchRef::default() };
     let node = CalicoNode::new("calico-1", NodeSpec { orch_refs: vec![reference], ..NodeSpec::default() });
     host.reconciler.context.calico.create(&node.key(), &node).await.unwrap();
@@ -400,7 +400,7 @@ async fn endpoint_on_a_calico_node_of_another_name_is_matched_to_its_pod() {
 
 #[tokio::test]
 async fn dry_run_reports_a_deletion_once() {
-    let host = Host::new(Gc::Report);
+    let host = Host::new(GcMode::Report);
     let key = host.store(&endpoint("n1", "web")).await;
     host.list(&[]).await;
     host.after_grace().await;
@@ -412,7 +412,7 @@ async fn dry_run_reports_a_deletion_once() {
 
 #[tokio::test]
 async fn endpoints_of_other_orchestrators_are_not_deleted() {
-    let host = Host::new(Gc::Reclaim);
+    let host = Host::new(GcMode::Reclaim);
     let mut container = endpoint("n1", "web");
     container.metadata.name = "n1-cni-c1-eth0".into();
     container.spec.orchestrator = "cni".into();

@@ -20,11 +20,11 @@ use crate::watches::{Cache, Event};
 #[derive(Default)]
 pub struct Workloads {
     workloads: HashMap<ObjectKey, Workload>,
-    pods: List,
-    endpoints: List,
+    pods: ListProgress,
+    endpoints: ListProgress,
     nodes: Cache<ObjectKey, ()>,
     calico_nodes: NodeNames,
-    words: StringInterner,
+    strings: StringInterner,
 }
 
 /// A pod and its endpoints. The pod or the endpoints may be missing.
@@ -65,9 +65,9 @@ pub(super) struct CachedEndpoint {
 
 /// The number of the latest list of a kind, and true once a list has been complete.
 #[derive(Debug, Default)]
-struct List {
+struct ListProgress {
     number: u64,
-    complete: bool,
+    is_complete: bool,
 }
 
 impl Workloads {
@@ -76,7 +76,7 @@ impl Workloads {
         match event {
             Event::ListStart => self.pods.number += 1,
             Event::ListEnd => {
-                self.pods.complete = true;
+                self.pods.is_complete = true;
                 self.drop_unlisted_pods();
                 return vec![ResyncKey::All];
             }
@@ -89,15 +89,15 @@ impl Workloads {
                 let (identity, host_network) = (PodIdentity::new(pod), pod.host_network);
                 let cached = CachedPod { node, is_networked, labels_hash, identity, host_network };
                 let workload = self.workloads.entry(pod.name.clone()).or_default();
-                let is_news = workload.pod.as_ref() != Some(&cached);
+                let is_new = workload.pod.as_ref() != Some(&cached);
                 workload.endpoints.iter_mut().for_each(|endpoint| endpoint.sandbox.match_pod(&cached.identity));
                 (workload.pod, workload.pod_list) = (Some(cached), self.pods.number);
-                return self.work_for(is_news, &pod.name);
+                return self.keys_for(is_new, &pod.name);
             }
             Event::Delete(pod) => {
                 let was_there = self.workloads.get_mut(*pod).is_some_and(|workload| workload.pod.take().is_some());
-                let work = self.work_for(was_there, pod);
-                self.forget_if_empty(pod);
+                let work = self.keys_for(was_there, pod);
+                self.remove_if_empty(pod);
                 return work;
             }
         }
@@ -109,9 +109,11 @@ impl Workloads {
         match event {
             Event::ListStart => self.endpoints.number += 1,
             Event::ListEnd => {
-                self.endpoints.complete = true;
+                self.endpoints.is_complete = true;
                 let last = self.endpoints.number;
-                self.workloads.values_mut().for_each(|workload| workload.endpoints.retain(|one| one.list == last));
+                self.workloads
+                    .values_mut()
+                    .for_each(|workload| workload.endpoints.retain(|endpoint| endpoint.list == last));
                 self.workloads.retain(|_, workload| !workload.is_empty());
                 return vec![ResyncKey::All];
             }
@@ -119,28 +121,28 @@ impl Workloads {
                 let Some((pod, node)) = pod_and_node(&entry.key) else { return Vec::new() };
                 let mut cached = CachedEndpoint {
                     name: entry.key.name.as_str().into(),
-                    node: self.words.share(&node),
+                    node: self.strings.intern(&node),
                     labels_hash: EndpointLabels::from_endpoint(&entry.value).fingerprint(),
                     sandbox: Sandbox::new(&entry.value.spec),
                     list: self.endpoints.number,
                 };
                 let Workload { pod: cached_pod, endpoints, .. } = self.workloads.entry(pod.clone()).or_default();
-                if let Some(before) = endpoints.iter().find(|one| one.name == cached.name) {
+                if let Some(before) = endpoints.iter().find(|endpoint| endpoint.name == cached.name) {
                     cached.sandbox.copy_pod_uid(&before.sandbox);
                 }
                 cached_pod.iter().for_each(|pod| cached.sandbox.match_pod(&pod.identity));
-                match endpoints.iter_mut().find(|one| one.name == cached.name) {
+                match endpoints.iter_mut().find(|endpoint| endpoint.name == cached.name) {
                     Some(before) => *before = cached,
                     None => endpoints.push(cached),
                 }
-                return self.work_for(true, &pod);
+                return self.keys_for(true, &pod);
             }
             Event::Delete(key) => {
                 let Some((pod, _)) = pod_and_node(key) else { return Vec::new() };
                 if let Some(workload) = self.workloads.get_mut(&pod) {
-                    workload.endpoints.retain(|one| *one.name != *key.name);
+                    workload.endpoints.retain(|endpoint| *endpoint.name != *key.name);
                 }
-                self.forget_if_empty(&pod);
+                self.remove_if_empty(&pod);
             }
         }
         Vec::new()
@@ -160,7 +162,7 @@ impl Workloads {
 
     /// Returns true if all kinds have been listed, so that other objects are known not to exist.
     pub(super) fn is_complete(&self) -> bool {
-        self.pods.complete && self.endpoints.complete && self.nodes.is_synced() && self.calico_nodes.is_synced()
+        self.pods.is_complete && self.endpoints.is_complete && self.nodes.is_synced() && self.calico_nodes.is_synced()
     }
 
     /// Returns a pod and its endpoints.
@@ -169,30 +171,30 @@ impl Workloads {
     }
 
     /// Returns true if the endpoint exists.
-    pub(super) fn has(&self, endpoint: &ObjectKey) -> bool {
+    pub(super) fn has_endpoint(&self, endpoint: &ObjectKey) -> bool {
         let workload = pod_and_node(endpoint).and_then(|(pod, _)| self.workloads.get(&pod));
-        workload.is_some_and(|workload| workload.endpoints.iter().any(|one| *one.name == *endpoint.name))
+        workload.is_some_and(|workload| workload.endpoints.iter().any(|cached| *cached.name == *endpoint.name))
     }
 
     /// Returns the uid of the pod for which the endpoint with this container was created, if it is known.
     pub(super) fn pod_uid(&self, endpoint: &ObjectKey, container_id: &str) -> Option<Uuid> {
         let workload = pod_and_node(endpoint).and_then(|(pod, _)| self.workloads.get(&pod))?;
-        workload.endpoints.iter().find(|one| *one.name == *endpoint.name)?.sandbox.pod_uid(container_id)
+        workload.endpoints.iter().find(|cached| *cached.name == *endpoint.name)?.sandbox.pod_uid(container_id)
     }
 
     /// Returns the pods with an endpoint that is out of date or may be orphaned.
-    pub(super) fn doubtful(&self) -> Vec<ObjectKey> {
-        let doubtful = self.workloads.iter().filter(|(_, workload)| {
+    pub(super) fn pods_to_check(&self) -> Vec<ObjectKey> {
+        let pods_to_check = self.workloads.iter().filter(|(_, workload)| {
             workload
                 .endpoints
                 .iter()
-                .any(|endpoint| workload.is_mislabelled(endpoint) || self.is_suspicious(workload, endpoint))
+                .any(|endpoint| workload.has_outdated_labels(endpoint) || self.may_be_orphaned(workload, endpoint))
         });
-        doubtful.map(|(pod, _)| pod.clone()).collect()
+        pods_to_check.map(|(pod, _)| pod.clone()).collect()
     }
 
     /// Returns true if an endpoint looks orphaned by the cached state.
-    pub(super) fn is_suspicious(&self, workload: &Workload, endpoint: &CachedEndpoint) -> bool {
+    pub(super) fn may_be_orphaned(&self, workload: &Workload, endpoint: &CachedEndpoint) -> bool {
         let Some(pod) = &workload.pod else { return true };
         let node = self.kubernetes_node(&endpoint.node);
         let is_elsewhere = *node.name != *pod.node && !pod.node.is_empty();
@@ -208,9 +210,9 @@ impl Workloads {
         self.calico_nodes.names.group(&calico).cloned().unwrap_or(calico)
     }
 
-    fn work_for(&self, is_news: bool, pod: &ObjectKey) -> Vec<ResyncKey> {
+    fn keys_for(&self, is_new: bool, pod: &ObjectKey) -> Vec<ResyncKey> {
         let has_endpoints = self.workloads.get(pod).is_some_and(|workload| !workload.endpoints.is_empty());
-        if is_news && has_endpoints { vec![ResyncKey::One(pod.clone())] } else { Vec::new() }
+        if is_new && has_endpoints { vec![ResyncKey::One(pod.clone())] } else { Vec::new() }
     }
 
     fn drop_unlisted_pods(&mut self) {
@@ -222,7 +224,7 @@ impl Workloads {
         self.workloads.retain(|_, workload| !workload.is_empty());
     }
 
-    fn forget_if_empty(&mut self, pod: &ObjectKey) {
+    fn remove_if_empty(&mut self, pod: &ObjectKey) {
         if let Slot::Occupied(slot) = self.workloads.entry(pod.clone())
             && slot.get().is_empty()
         {
@@ -233,7 +235,7 @@ impl Workloads {
 
 impl Workload {
     /// Returns true if the fields of the endpoint are out of date.
-    pub(super) fn is_mislabelled(&self, endpoint: &CachedEndpoint) -> bool {
+    pub(super) fn has_outdated_labels(&self, endpoint: &CachedEndpoint) -> bool {
         self.pod.as_ref().is_some_and(|pod| pod.is_networked && pod.labels_hash != endpoint.labels_hash)
     }
 

@@ -13,15 +13,15 @@ use uuid::Uuid;
 
 use super::gate::LeaderGate;
 use crate::events::{self, EventType, NAMESPACE};
-use crate::settings::Gc;
+use crate::settings::GcMode;
 
 /// Maximum number of addresses named in an Event; a pass may release thousands.
-const NAMED: usize = 10;
+const MAX_NAMED_ADDRESSES: usize = 10;
 /// Length of a message in bytes above which no further address is added. Readers of Events may accept only 1 KiB.
-const LONG: usize = 550;
+const MAX_MESSAGE_LENGTH: usize = 550;
 
 /// Number of Events that are posted at the same time.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT: usize = 8;
 
 /// Posts Events as long as the role allows it.
 #[derive(Debug, Default)]
@@ -32,11 +32,12 @@ pub(super) struct EventPublisher {
 impl EventPublisher {
     /// Posts an Event per node about `suspects`, which were released, or would be in the mode `report`. Failures are
     /// only logged, because nothing depends on Events.
-    pub(super) async fn publish(&self, client: &kube::Client, gate: &LeaderGate, mode: Gc, suspects: &[&Suspect]) {
-        let events =
-            by_node(suspects).into_iter().map(|(node, suspects)| build_event(node, mode, &suspects, SystemTime::now()));
+    pub(super) async fn publish(&self, client: &kube::Client, gate: &LeaderGate, mode: GcMode, suspects: &[&Suspect]) {
+        let events = group_by_node(suspects)
+            .into_iter()
+            .map(|(node, suspects)| build_event(node, mode, &suspects, SystemTime::now()));
         let written: Vec<_> = events.map(|event| self.write(client, gate, event)).collect();
-        stream::iter(written).buffer_unordered(AT_ONCE).collect::<Vec<bool>>().await;
+        stream::iter(written).buffer_unordered(MAX_CONCURRENT).collect::<Vec<bool>>().await;
     }
 
     /// Posts an Event about a conflict of the pod with this uid. Returns true if the Event exists, or if the role
@@ -57,8 +58,8 @@ impl EventPublisher {
     async fn write(&self, client: &kube::Client, gate: &LeaderGate, event: Value) -> bool {
         // A 403 in another namespace may come from a quota or from the namespace's deletion, and does not apply
         // elsewhere.
-        let everywhere = event["metadata"]["namespace"] == NAMESPACE;
-        if everywhere && self.forbidden.load(Ordering::Relaxed) {
+        let is_cluster_scope = event["metadata"]["namespace"] == NAMESPACE;
+        if is_cluster_scope && self.forbidden.load(Ordering::Relaxed) {
             return true;
         }
         // Posting an Event is a write, so a replica that is no longer the leader posts none.
@@ -69,8 +70,11 @@ impl EventPublisher {
             Ok(()) => true,
             Err(kube::Error::Api(status)) if status.code == 409 => true,
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                if everywhere && !self.forbidden.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(reason = %status.message, "this role may not create events; none are from now on");
+                if is_cluster_scope && !self.forbidden.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        reason = %status.message,
+                        "the role does not allow creating Events; posting no more Events"
+                    );
                 }
                 true
             }
@@ -83,7 +87,7 @@ impl EventPublisher {
 }
 
 /// Groups suspects by node, with the node's name in Kubernetes if it is known. Addresses without a node are left out.
-fn by_node<'s>(suspects: &[&'s Suspect]) -> BTreeMap<&'s str, Vec<&'s Suspect>> {
+fn group_by_node<'s>(suspects: &[&'s Suspect]) -> BTreeMap<&'s str, Vec<&'s Suspect>> {
     let mut by_node = BTreeMap::<&str, Vec<&Suspect>>::new();
     for suspect in suspects {
         if let Some(node) = suspect.kubernetes_node.as_deref().or(suspect.node.as_deref()) {
@@ -93,14 +97,14 @@ fn by_node<'s>(suspects: &[&'s Suspect]) -> BTreeMap<&'s str, Vec<&'s Suspect>> 
     by_node
 }
 
-fn build_event(node: &str, mode: Gc, suspects: &[&Suspect], now: SystemTime) -> Value {
+fn build_event(node: &str, mode: GcMode, suspects: &[&Suspect], now: SystemTime) -> Value {
     let (reason, verb) = match mode {
-        Gc::Reclaim => ("LeakedAddressesReclaimed", "took back"),
-        Gc::Report => ("LeakedAddressesFound", "would take back"),
+        GcMode::Reclaim => ("LeakedAddressesReclaimed", "released"),
+        GcMode::Report => ("LeakedAddressesFound", "would release"),
     };
     let mut message = format!("{verb} {} leaked address(es): ", suspects.len());
     for (at, suspect) in suspects.iter().enumerate() {
-        if at == NAMED || message.len() > LONG {
+        if at == MAX_NAMED_ADDRESSES || message.len() > MAX_MESSAGE_LENGTH {
             message.push_str(&format!(" and {} more", suspects.len() - at));
             break;
         }
@@ -114,7 +118,7 @@ fn build_event(node: &str, mode: Gc, suspects: &[&Suspect], now: SystemTime) -> 
 }
 
 /// Length of the part of a pod's name that an Event's name begins with, in bytes.
-const LONGEST_NAME: usize = 200;
+const MAX_NAME_PREFIX: usize = 200;
 
 /// Returns the Event about a conflict. Its name is derived from the pod and the address. So another replica, or this
 /// one after a restart, does not create the Event again.
@@ -122,11 +126,11 @@ fn build_conflict_event(conflict: &Conflict, uid: &str, rival: &Rival, now: Syst
     let Conflict { namespace, name, address, .. } = conflict;
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid });
     let message = format!(
-        "this pod uses {address}, which IPAM has {rival}, so that two pods may get it; deleting this pod before new \
-         pods start gives its successor an address of its own"
+        "this pod uses {address}, which IPAM has {rival}, so another pod may get the same address; delete this pod \
+         before new pods start, and its successor gets another address"
     );
     let mut event = events::event(&pod, EventType::Warning, "AddressNotAllocated", &message, now);
-    let short = name.get(..LONGEST_NAME).unwrap_or(name).trim_end_matches(['.', '-']);
+    let short = name.get(..MAX_NAME_PREFIX).unwrap_or(name).trim_end_matches(['.', '-']);
     let digest = Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{uid}/{address}").as_bytes());
     event["metadata"]["name"] = json!(format!("{short}.{}", digest.simple()));
     event

@@ -40,9 +40,9 @@ async fn no_event_is_published_after_the_gate_closes() {
     let client = kube::Client::new(service, "default");
     let gate = LeaderGate::new(crate::leader::Leadership::always(), stop.clone(), 0);
     let (events, suspect) = (EventPublisher::default(), suspect(1, Some("a")));
-    events.publish(&client, &gate, Gc::Reclaim, &[&suspect]).await;
+    events.publish(&client, &gate, GcMode::Reclaim, &[&suspect]).await;
     stop.cancel();
-    events.publish(&client, &gate, Gc::Reclaim, &[&suspect]).await;
+    events.publish(&client, &gate, GcMode::Reclaim, &[&suspect]).await;
     assert_eq!(asked.load(Ordering::Relaxed), 1);
 }
 
@@ -85,7 +85,7 @@ async fn event_forbidden_in_a_tenant_namespace_does_not_block_other_events() {
     let conflict =
         Conflict { namespace: "tenant".into(), name: "p".into(), address: suspect.address, block: suspect.block };
     assert!(events.report_conflict(&client, &gate, &conflict, "u", &Rival::Free).await, "it is not tried again");
-    events.publish(&client, &gate, Gc::Reclaim, &[&suspect]).await;
+    events.publish(&client, &gate, GcMode::Reclaim, &[&suspect]).await;
     assert_eq!(*asked.lock().unwrap(), ["/api/v1/namespaces/tenant/events", "/api/v1/namespaces/default/events"]);
 }
 
@@ -93,7 +93,7 @@ async fn event_forbidden_in_a_tenant_namespace_does_not_block_other_events() {
 fn event_message_with_the_longest_names_fits_in_a_kibibyte() {
     let mut long = suspect(1, Some("a"));
     long.holder.names = Some(("n".repeat(63), "p".repeat(253)));
-    let event = build_event("a", Gc::Reclaim, &[&long; 9], UNIX_EPOCH);
+    let event = build_event("a", GcMode::Reclaim, &[&long; 9], UNIX_EPOCH);
     let message = event["message"].as_str().unwrap();
     assert!(message.len() <= 1024 && message.ends_with(" and 7 more"), "{}: {message}", message.len());
 }
@@ -103,12 +103,12 @@ fn released_leaks_are_published_as_an_event_per_node() {
     let suspects: Vec<Suspect> =
         (1..=14).map(|n| suspect(n, (n > 1).then_some(if n == 2 { "b" } else { "a" }))).collect();
     let suspects: Vec<&Suspect> = suspects.iter().collect();
-    let by_node = by_node(&suspects);
+    let by_node = group_by_node(&suspects);
     assert_eq!(by_node.iter().map(|(node, of)| (*node, of.len())).collect::<Vec<_>>(), [("a", 12), ("b", 1)]);
     let at = UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
-    let event = build_event("a", Gc::Reclaim, &by_node["a"], at);
+    let event = build_event("a", GcMode::Reclaim, &by_node["a"], at);
     let message = event["message"].as_str().unwrap();
-    let begin = "took back 12 leaked address(es): 10.0.0.3 of pod ns/pod3 (its pod is gone), ";
+    let begin = "released 12 leaked address(es): 10.0.0.3 of pod ns/pod3 (its pod is gone), ";
     assert!(message.starts_with(begin), "{message}");
     assert!(message.ends_with(" and 2 more"), "{message}");
     assert_eq!(event["firstTimestamp"], "2023-11-14T22:13:20Z");

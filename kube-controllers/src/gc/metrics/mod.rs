@@ -30,7 +30,7 @@ impl IpamMetrics {
     pub(super) fn new(cache: ClusterCache) -> Result<Self, prometheus::Error> {
         let describe =
             |family: &MetricFamily| Desc::new(family.name().into(), family.help().into(), Vec::new(), HashMap::new());
-        let descriptions = families(&Counted::default()).iter().map(describe).collect::<Result<_, _>>()?;
+        let descriptions = families(&CounterSnapshot::default()).iter().map(describe).collect::<Result<_, _>>()?;
         Ok(IpamMetrics { cache, descriptions })
     }
 }
@@ -46,8 +46,8 @@ impl Collector for IpamMetrics {
             return Vec::new();
         }
         // Only the copy is made while the index is locked, so that a scrape does not delay watches.
-        let counted = Counted::from_index(&self.cache.index());
-        families(&counted)
+        let snapshot = CounterSnapshot::from_index(&self.cache.index());
+        families(&snapshot)
     }
 }
 
@@ -56,22 +56,22 @@ type Name = Option<Arc<str>>;
 
 /// A snapshot of the index's counters. Each name is stored once.
 #[derive(Default)]
-struct Counted {
-    pools: Vec<CountedPool>,
+struct CounterSnapshot {
+    pools: Vec<PoolCounters>,
     nodes: Vec<Arc<str>>,
-    places: Vec<Place>,
+    samples: Vec<OwnedSample>,
     /// Released addresses by pool and node.
     reclaimed: Vec<(Name, Name, u64)>,
 }
 
-struct CountedPool {
+struct PoolCounters {
     name: Arc<str>,
     size: u128,
     reserved: u128,
 }
 
 /// A copy of a [`Sample`] that owns its names.
-struct Place {
+struct OwnedSample {
     pool: Name,
     node: Name,
     in_use: i64,
@@ -81,61 +81,62 @@ struct Place {
     blocks: i64,
 }
 
-impl Counted {
+impl CounterSnapshot {
     fn from_index(index: &Index) -> Self {
         let mut names = HashMap::<&str, Arc<str>>::new();
         let mut name = |name| names.entry(name).or_insert_with(|| Arc::from(name)).clone();
         let pools = index.pools().into_iter();
-        let pools =
-            pools.map(|pool| CountedPool { name: name(pool.name), size: pool.size, reserved: pool.reserved }).collect();
+        let pools = pools
+            .map(|pool| PoolCounters { name: name(pool.name), size: pool.size, reserved: pool.reserved })
+            .collect();
         let nodes = index.calico_nodes().map(&mut name).collect();
-        let place = |sample: Sample<'_>, pool, node| {
+        let owned = |sample: Sample<'_>, pool, node| {
             let Sample { in_use, borrowed, candidates, unknown_owner, blocks, .. } = sample;
-            Place { pool, node, in_use, borrowed, candidates, unknown_owner, blocks }
+            OwnedSample { pool, node, in_use, borrowed, candidates, unknown_owner, blocks }
         };
-        let places =
-            index.samples().map(|sample| place(sample, sample.pool.map(&mut name), sample.node.map(&mut name)));
-        let places = places.collect();
+        let samples =
+            index.samples().map(|sample| owned(sample, sample.pool.map(&mut name), sample.node.map(&mut name)));
+        let samples = samples.collect();
         let reclaimed = index.reclaimed();
-        let reclaimed = reclaimed.map(|gone| (gone.pool.map(&mut name), gone.node.map(&mut name), gone.addresses));
-        Counted { pools, nodes, places, reclaimed: reclaimed.collect() }
+        let reclaimed = reclaimed.map(|count| (count.pool.map(&mut name), count.node.map(&mut name), count.addresses));
+        CounterSnapshot { pools, nodes, samples, reclaimed: reclaimed.collect() }
     }
 }
 
 type Values<K> = BTreeMap<K, f64>;
 
 /// Builds the metric families from the snapshot.
-fn families(counted: &Counted) -> Vec<MetricFamily> {
-    let pools = &counted.pools;
+fn families(snapshot: &CounterSnapshot) -> Vec<MetricFamily> {
+    let pools = &snapshot.pools;
     // For an existing pool, each existing node has an explicit value, even zero (KC-155).
     let zeros: Values<[&str; 2]> =
-        counted.nodes.iter().flat_map(|node| pools.iter().map(move |pool| ([&*pool.name, &**node], 0.0))).collect();
+        snapshot.nodes.iter().flat_map(|node| pools.iter().map(move |pool| ([&*pool.name, &**node], 0.0))).collect();
     let (mut in_use, mut borrowed, mut candidates) = (zeros.clone(), zeros.clone(), zeros);
     let mut blocks = Values::new();
     let (mut per_node, mut borrowed_per_node, mut blocks_per_node) = (Values::new(), Values::new(), Values::new());
     let mut unknown_owner = Values::new();
-    for place in &counted.places {
-        let pool = place.pool.as_deref().unwrap_or(NO_POOL);
-        let (node, owner) = (place.node.as_deref().unwrap_or(NO_NODE), place.node.as_deref().unwrap_or(NO_AFFINITY));
+    for sample in &snapshot.samples {
+        let pool = sample.pool.as_deref().unwrap_or(NO_POOL);
+        let (node, owner) = (sample.node.as_deref().unwrap_or(NO_NODE), sample.node.as_deref().unwrap_or(NO_AFFINITY));
         for (values, value) in
-            [(&mut in_use, place.in_use), (&mut borrowed, place.borrowed), (&mut candidates, place.candidates)]
+            [(&mut in_use, sample.in_use), (&mut borrowed, sample.borrowed), (&mut candidates, sample.candidates)]
         {
             // A zero replaces only a value that exists already.
-            if value != 0 || (place.pool.is_some() && values.contains_key(&[pool, node])) {
+            if value != 0 || (sample.pool.is_some() && values.contains_key(&[pool, node])) {
                 values.insert([pool, node], value as f64);
             }
         }
-        add(&mut blocks, [pool, owner], place.blocks);
-        add(&mut blocks_per_node, [owner], place.blocks);
-        add(&mut unknown_owner, [pool], place.unknown_owner);
-        if let Some(node) = place.node.as_deref() {
-            add(&mut per_node, [node], place.in_use);
-            add(&mut borrowed_per_node, [node], place.borrowed);
+        add(&mut blocks, [pool, owner], sample.blocks);
+        add(&mut blocks_per_node, [owner], sample.blocks);
+        add(&mut unknown_owner, [pool], sample.unknown_owner);
+        if let Some(node) = sample.node.as_deref() {
+            add(&mut per_node, [node], sample.in_use);
+            add(&mut borrowed_per_node, [node], sample.borrowed);
         }
     }
     // Two entries may have the same labels: a deleted pool, and addresses that never had a pool.
     let mut reclamations = Values::new();
-    for (pool, node, addresses) in &counted.reclaimed {
+    for (pool, node, addresses) in &snapshot.reclaimed {
         let key = [pool.as_deref().unwrap_or(NO_POOL), node.as_deref().unwrap_or(NO_NODE)];
         *reclamations.entry(key).or_default() += *addresses as f64;
     }
@@ -145,7 +146,7 @@ fn families(counted: &Counted) -> Vec<MetricFamily> {
         gauge("ipam_allocations_in_use", "Addresses in use.", POOL_AND_NODE, in_use),
         gauge(
             "ipam_allocations_borrowed",
-            "Addresses in use from a block of another node, or of none.",
+            "Addresses in use from a block of another node, or of no node.",
             POOL_AND_NODE,
             borrowed,
         ),
@@ -159,7 +160,7 @@ fn families(counted: &Counted) -> Vec<MetricFamily> {
         family(
             MetricType::COUNTER,
             "ipam_allocations_gc_reclamations",
-            "Leaked addresses that were taken back.",
+            "Leaked addresses that were released.",
             POOL_AND_NODE,
             reclamations,
         ),
@@ -175,7 +176,7 @@ fn families(counted: &Counted) -> Vec<MetricFamily> {
         gauge("ipam_blocks_per_node", "Blocks of the node.", NODE, blocks_per_node),
         gauge(
             "kube_controllers_gc_unknown_owner_addresses",
-            "Addresses of which nobody can tell whether they are held: they are never taken back.",
+            "Addresses whose owner is of an unknown kind, which are never released.",
             POOL,
             unknown_owner,
         ),

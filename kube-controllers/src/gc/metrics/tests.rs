@@ -22,13 +22,13 @@ impl Collector for Made {
 }
 
 fn text(index: &Index) -> String {
-    rendered(&Counted::from_index(index))
+    rendered(&CounterSnapshot::from_index(index))
 }
 
-fn rendered(counted: &Counted) -> String {
+fn rendered(snapshot: &CounterSnapshot) -> String {
     let registry = Registry::new();
     let description = Desc::new("x".into(), "x".into(), vec![], Default::default()).unwrap();
-    registry.register(Box::new(Made(families(counted), vec![description]))).unwrap();
+    registry.register(Box::new(Made(families(snapshot), vec![description]))).unwrap();
     TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
 }
 
@@ -121,11 +121,11 @@ fn gauges_count_used_borrowed_and_leaked_addresses() {
 #[test]
 fn scrape_renders_a_consistent_copy_of_the_index() {
     let mut index = cluster();
-    let (before, counted) = (text(&index), Counted::from_index(&index));
+    let (before, snapshot) = (text(&index), CounterSnapshot::from_index(&index));
     index.pool_gone("test-ippool-1");
     index.calico_node_gone("node-b");
     assert_ne!(text(&index), before);
-    assert_eq!(rendered(&counted), before);
+    assert_eq!(rendered(&snapshot), before);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn gc_metric_names_types_and_labels_match_upstreams() {
 
 #[test]
 fn no_ipam_metric_name_occurs_in_the_help_of_another_metric() {
-    let all = families(&Counted::default());
+    let all = families(&CounterSnapshot::default());
     for one in &all {
         assert!(all.iter().all(|other| !other.help().contains(one.name())), "{}", one.name());
     }

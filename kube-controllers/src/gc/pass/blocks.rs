@@ -29,7 +29,7 @@ impl GcPass {
         self.read_cooldown().await;
         let blocks = self.cache.index().cold_blocks(OffsetDateTime::now_utc(), self.now());
         for block in &blocks {
-            tracing::info!(%block, reason = "their time to rest is over", "releasing addresses that rested");
+            tracing::info!(%block, reason = "the cooldown is over", "releasing addresses after their cooldown");
         }
         let clock = SystemClock::start();
         let none = |_: &Block| Vec::new();
@@ -37,28 +37,28 @@ impl GcPass {
         match outcome {
             Ok(outcome) => {
                 for (block, error) in outcome.failed {
-                    self.metrics.failed("rested");
-                    tracing::warn!(%block, %error, "cannot free rested addresses");
+                    self.metrics.count_failure("rested");
+                    tracing::warn!(%block, %error, "cannot release addresses after their cooldown; trying again later");
                 }
             }
             Err(error) => {
-                self.metrics.failed("rested");
-                tracing::warn!(%error, "cannot free rested addresses");
+                self.metrics.count_failure("rested");
+                tracing::warn!(%error, "cannot release addresses after their cooldown; trying again later");
             }
         }
     }
 
     async fn read_cooldown(&mut self) {
         let now = self.now();
-        if self.config_read.is_some_and(|read| now < read + CONFIG_IS_FRESH) {
+        if self.config_read_at.is_some_and(|read| now < read + CONFIG_IS_FRESH) {
             return;
         }
         let cooldown = match self.context.calico.get::<IpamConfig>(&TheConfig).await {
             Ok(entry) => entry.value.ip_cooldown_seconds,
             Err(StoreError::NotFound { .. }) => 0,
-            Err(error) => return tracing::warn!(%error, "cannot read how long addresses rest"),
+            Err(error) => return tracing::warn!(%error, "cannot read ipCooldownSeconds; the last value stays in force"),
         };
-        self.config_read = Some(now);
+        self.config_read_at = Some(now);
         let mut index = self.cache.index();
         let settings = Settings { cooldown, ..*index.settings() };
         index.set_settings(settings);
@@ -79,15 +79,19 @@ impl GcPass {
         tracing::info!(%block, %owner, reason = "the node has other blocks", "releasing an empty block");
         match release_empty_block(&*self.context.calico, &SystemClock::start(), &self.gate, &owner, block).await {
             Ok(()) => {
-                tracing::info!(%block, %owner, "gave up an empty block of a node that has others");
+                tracing::info!(%block, %owner, "released an empty block of a node that has other blocks");
                 // Updates the index at once, so that the next pass keeps the last block of the node.
                 self.cache.index().block_gone(&block);
             }
-            Err(IpamError::BlockNotEmpty(_)) => tracing::debug!(%block, %owner, "block is in use again"),
-            Err(IpamError::Stopped) => tracing::info!(%block, %owner, "an empty block is left to whoever leads now"),
+            Err(IpamError::BlockNotEmpty(_)) => {
+                tracing::debug!(%block, %owner, "kept a block: the block is in use again")
+            }
+            Err(IpamError::Stopped) => {
+                tracing::info!(%block, %owner, "kept an empty block: this replica may no longer write")
+            }
             Err(error) => {
-                self.metrics.failed("blocks");
-                tracing::warn!(%block, %owner, %error, "cannot give up an empty block");
+                self.metrics.count_failure("blocks");
+                tracing::warn!(%block, %owner, %error, "cannot release an empty block");
             }
         }
     }
@@ -113,31 +117,34 @@ impl GcPass {
     async fn release_node(&self, node: &GoneNode) -> bool {
         let (calico, kubernetes) = self.reader().node(node).await;
         if !node.is_gone(calico, kubernetes) {
-            tracing::info!(node = node.calico, "a node that seemed gone is there, or could not be looked for");
+            tracing::info!(node = node.calico, "keeping the blocks of a node: the node exists, or cannot be looked up");
             return false;
         }
         if !self.gate.is_open() {
             return false;
         }
         let owner = Owner::Host(node.calico.clone());
-        tracing::info!(node = node.calico, reason = "the node is gone", "releasing the blocks of a node");
+        tracing::info!(node = node.calico, reason = "the node is deleted", "releasing the blocks of a node");
         match release_host_affinities(&*self.context.calico, &SystemClock::start(), &self.gate, &owner, true).await {
             Ok(outcome) => {
                 for block in &outcome.released {
-                    tracing::info!(%block, node = node.calico, "gave up a block of a node that is gone");
+                    tracing::info!(%block, node = node.calico, "released a block of a deleted node");
                 }
                 for (block, reason) in &outcome.kept {
-                    tracing::debug!(%block, %reason, node = node.calico, "a block of a node that is gone stays");
+                    tracing::debug!(%block, %reason, node = node.calico, "kept a block of a deleted node");
                 }
                 outcome.kept.is_empty()
             }
             Err(IpamError::Stopped) => {
-                tracing::info!(node = node.calico, "the blocks of a node that is gone are left to whoever leads now");
+                tracing::info!(
+                    node = node.calico,
+                    "kept the blocks of a deleted node: this replica may no longer write"
+                );
                 false
             }
             Err(error) => {
-                self.metrics.failed("nodes");
-                tracing::warn!(node = node.calico, %error, "cannot give up the blocks of a node that is gone");
+                self.metrics.count_failure("nodes");
+                tracing::warn!(node = node.calico, %error, "cannot release the blocks of a deleted node");
                 false
             }
         }
@@ -148,10 +155,10 @@ impl GcPass {
         let now = self.now();
         let mut index = self.cache.index();
         for Surrender { block, node } in index.surrender(now) {
-            tracing::info!(%block, node, "would give up an empty block of a node that has others");
+            tracing::info!(%block, node, "would release an empty block of a node that has other blocks");
         }
         for node in index.nodes_to_release(now) {
-            tracing::info!(node = node.calico, "would give up the blocks of a node that is gone");
+            tracing::info!(node = node.calico, "would release the blocks of a deleted node");
             index.node_not_released(&node.calico, now);
         }
     }

@@ -13,26 +13,26 @@ use libcalico::net::Cidr;
 
 use super::GcPass;
 use crate::gc::recheck::CurrentState;
-use crate::settings::Gc;
+use crate::settings::GcMode;
 
 /// Number of leaks that are checked and released together, as in upstream (KC-445).
-const AT_ONCE: usize = 10_000;
+const BATCH_SIZE: usize = 10_000;
 
 impl GcPass {
-    pub(super) async fn release_leaks(&mut self, mode: Gc) {
+    pub(super) async fn release_leaks(&mut self, mode: GcMode) {
         // All due times are compared with the start of the pass. So a leak that is postponed does not come up again in
         // the same pass, however long the pass takes.
-        let began = self.now();
+        let started_at = self.now();
         loop {
-            let suspects = self.cache.index().suspects(began, AT_ONCE);
+            let suspects = self.cache.index().suspects(started_at, BATCH_SIZE);
             if suspects.is_empty() || !self.gate.is_open() {
                 return;
             }
-            let (mut plan, live) = self.recheck(suspects).await;
+            let (mut plan, state) = self.recheck(suspects).await;
             match mode {
-                Gc::Report => self.report(&plan).await,
-                Gc::Reclaim => {
-                    self.unlist(&mut plan, &live).await;
+                GcMode::Report => self.report(&plan).await,
+                GcMode::Reclaim => {
+                    self.delete_listing_endpoints(&mut plan, &state).await;
                     self.release(&plan).await;
                 }
             }
@@ -43,101 +43,101 @@ impl GcPass {
     /// suspects in the index.
     async fn recheck(&self, suspects: Vec<Suspect>) -> (Plan, CurrentState) {
         let pods = self.cache.index().subjects();
-        let live = self.reader().read(&suspects, pods).await;
+        let state = self.reader().read(&suspects, pods).await;
         let decided = suspects.into_iter().map(|suspect| {
-            let decision = suspect.revalidate(&live.facts(&suspect));
+            let decision = suspect.revalidate(&state.current_facts(&suspect));
             (suspect, decision)
         });
         let plan = plan(decided);
         let now = self.now();
         let mut index = self.cache.index();
         for (suspect, reason) in &plan.kept {
-            log(suspect, reason, "not released");
+            log_suspect(suspect, reason, "kept an address that looked leaked");
             index.kept(suspect, *reason, now);
         }
         // Another address of the same handle stays, so these stay too (KC-445). They are postponed, as after a failure.
         plan.spared.iter().for_each(|suspect| index.failed(suspect, now));
         drop(index);
-        (plan, live)
+        (plan, state)
     }
 
     async fn report(&mut self, plan: &Plan) {
-        let found: Vec<&Suspect> = plan.blocks.values().flatten().collect();
+        let leaks: Vec<&Suspect> = plan.blocks.values().flatten().collect();
         let new: Vec<&Suspect> =
-            found.iter().copied().filter(|suspect| self.reported.insert(identity(suspect))).collect();
+            leaks.iter().copied().filter(|suspect| self.reported.insert(leak_id(suspect))).collect();
         for suspect in &new {
-            log(suspect, &suspect.evidence, "would release a leaked address");
+            log_suspect(suspect, &suspect.evidence, "would release a leaked address");
         }
-        self.metrics.would_reclaim.inc_by(new.len() as u64);
-        self.events.publish(&self.context.kubernetes, &self.gate, Gc::Report, &new).await;
+        self.metrics.reported_leaks.inc_by(new.len() as u64);
+        self.events.publish(&self.context.kubernetes, &self.gate, GcMode::Report, &new).await;
         let now = self.now();
         let mut index = self.cache.index();
-        found.iter().for_each(|suspect| index.failed(suspect, now));
+        leaks.iter().for_each(|suspect| index.failed(suspect, now));
     }
 
     async fn release(&self, plan: &Plan) {
         let blocks: Vec<Cidr> = plan.blocks.keys().copied().collect();
-        let of_block = |block: &Block| {
+        let requests_for = |block: &Block| {
             let suspects = plan.blocks.get(&block.cidr).map(Vec::as_slice).unwrap_or_default();
             let requests = still_leaked(block, suspects).0;
-            let is_asked = |suspect: &&Suspect| requests.iter().any(|request| request.ip == suspect.address);
-            for suspect in suspects.iter().filter(is_asked) {
-                log(suspect, &suspect.evidence, "releasing a leaked address");
+            let is_requested = |suspect: &&Suspect| requests.iter().any(|request| request.ip == suspect.address);
+            for suspect in suspects.iter().filter(is_requested) {
+                log_suspect(suspect, &suspect.evidence, "releasing a leaked address");
             }
             requests
         };
         let clock = SystemClock::start();
         let outcome =
-            release_batch(&*self.context.calico, &clock, &self.gate, &blocks, of_block, self.parallel()).await;
-        let released: HashSet<IpAddr> = match outcome {
+            release_batch(&*self.context.calico, &clock, &self.gate, &blocks, requests_for, self.parallel()).await;
+        let released_addresses: HashSet<IpAddr> = match outcome {
             Ok(outcome) => {
                 for (block, error) in &outcome.failed {
-                    self.metrics.failed("leaks");
+                    self.metrics.count_failure("leaks");
                     tracing::warn!(%block, %error, "cannot release leaked addresses of a block");
                 }
                 for (block, refusal) in &outcome.refused {
-                    tracing::info!(%block, %refusal, "not released: it was allocated anew");
+                    tracing::info!(%block, %refusal, "not released: the address was reallocated meanwhile");
                 }
                 outcome.released.iter().map(|(_, address)| *address).collect()
             }
             Err(error) => {
-                self.metrics.failed("leaks");
-                tracing::warn!(%error, "leaked addresses cannot be released");
+                self.metrics.count_failure("leaks");
+                tracing::warn!(%error, "cannot release leaked addresses; trying again later");
                 HashSet::new()
             }
         };
         let now = self.now();
-        let (gone, left): (Vec<&Suspect>, Vec<&Suspect>) =
-            plan.blocks.values().flatten().partition(|suspect| released.contains(&suspect.address));
+        let (released, remaining): (Vec<&Suspect>, Vec<&Suspect>) =
+            plan.blocks.values().flatten().partition(|suspect| released_addresses.contains(&suspect.address));
         {
             let mut index = self.cache.index();
-            gone.iter().for_each(|suspect| index.released(suspect));
+            released.iter().for_each(|suspect| index.released(suspect));
             // Postponed until the next event of the block shows the result.
-            left.iter().for_each(|suspect| index.failed(suspect, now));
+            remaining.iter().for_each(|suspect| index.failed(suspect, now));
         }
-        for suspect in &gone {
-            log(suspect, &suspect.evidence, "released a leaked address");
+        for suspect in &released {
+            log_suspect(suspect, &suspect.evidence, "released a leaked address");
         }
-        self.metrics.reclaimed.inc_by(gone.len() as u64);
-        self.events.publish(&self.context.kubernetes, &self.gate, Gc::Reclaim, &gone).await;
+        self.metrics.reclaimed.inc_by(released.len() as u64);
+        self.events.publish(&self.context.kubernetes, &self.gate, GcMode::Reclaim, &released).await;
     }
 
     /// Removes leaks that no longer exist from the reported ones, so that they are reported if they come back.
-    pub(in crate::gc) fn forget_reported(&mut self) {
+    pub(in crate::gc) fn prune_reported(&mut self) {
         if self.reported.is_empty() {
             return;
         }
         let confirmed: HashSet<_> =
-            self.cache.index().suspects(Duration::MAX, usize::MAX).iter().map(identity).collect();
+            self.cache.index().suspects(Duration::MAX, usize::MAX).iter().map(leak_id).collect();
         self.reported.retain(|reported| confirmed.contains(reported));
     }
 }
 
-fn identity(suspect: &Suspect) -> (HandleId, IpAddr, Option<u64>) {
+fn leak_id(suspect: &Suspect) -> (HandleId, IpAddr, Option<u64>) {
     (suspect.handle.clone(), suspect.address, suspect.sequence)
 }
 
-fn log(suspect: &Suspect, reason: &dyn Display, outcome: &str) {
+fn log_suspect(suspect: &Suspect, reason: &dyn Display, outcome: &str) {
     tracing::info!(address = %suspect.address, handle = %suspect.handle,
         node = suspect.node.as_deref().map(display),
         pod = suspect.holder.pod().map(display), %reason, "{outcome}");

@@ -3,7 +3,7 @@
 mod blocks;
 mod conflicts;
 mod leaks;
-mod listings;
+mod listing_endpoints;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -15,21 +15,21 @@ use libcalico::ipam::{AffinityKey, HandleId};
 use time::OffsetDateTime;
 use tracing::field::display;
 
+use super::affinities::AffinityAudit;
 use super::cache::ClusterCache;
-use super::claims::Claims;
 use super::clock::Clock;
 use super::events::EventPublisher;
 use super::gate::LeaderGate;
 use super::handles::{self, HandleAudit};
-use super::recheck::{ApiReader, KubeVirt};
-use super::telemetry::PassMetrics;
+use super::pass_metrics::PassMetrics;
+use super::recheck::{ApiReader, KubeVirtDiscovery};
 use crate::context::Context;
-use crate::settings::{Gc, Settings};
+use crate::settings::{GcMode, Settings};
 
 /// Shortest interval between two looks for addresses whose cooldown has ended.
-const RESTLESS: Duration = Duration::from_secs(1);
+const MIN_COOLDOWN_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of passes over due entries on a replica that may not write.
-const STANDBY: Duration = Duration::from_secs(1);
+const STANDBY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The state that passes share.
 pub(super) struct GcPass {
@@ -39,10 +39,10 @@ pub(super) struct GcPass {
     pub(super) metrics: PassMetrics,
     events: EventPublisher,
     handles: HandleAudit,
-    claims: Claims,
-    kubevirt: KubeVirt,
+    affinities: AffinityAudit,
+    kubevirt: KubeVirtDiscovery,
     pub(super) clock: Clock,
-    config_read: Option<Duration>,
+    config_read_at: Option<Duration>,
     /// Leaks that a report has already logged.
     reported: HashSet<(HandleId, IpAddr, Option<u64>)>,
     /// Affinities that a report has already logged.
@@ -60,10 +60,10 @@ impl GcPass {
             metrics,
             events: EventPublisher::default(),
             handles: HandleAudit::default(),
-            claims: Claims::default(),
-            kubevirt: KubeVirt::default(),
+            affinities: AffinityAudit::default(),
+            kubevirt: KubeVirtDiscovery::default(),
             clock,
-            config_read: None,
+            config_read_at: None,
             reported: HashSet::new(),
             reported_affinities: HashSet::new(),
         }
@@ -92,12 +92,12 @@ impl GcPass {
     }
 
     /// Assesses the entries, and acts on the result while this replica may write.
-    pub(super) async fn pass(&mut self, scope: Scope) {
+    pub(super) async fn run(&mut self, scope: Scope) {
         let settings = self.settings();
         self.discover_kubevirt().await;
-        self.apply(&settings);
+        self.apply_settings(&settings);
         let changes = self.cache.index().examine(self.now(), scope);
-        self.note(&changes);
+        self.log_changes(&changes);
         self.count_conflicts();
         if !self.gate.is_open() {
             return;
@@ -105,8 +105,8 @@ impl GcPass {
         let (leadership, watchdog) = (self.context.leadership.clone(), self.context.watchdog.clone());
         // A batch of writes is several requests, each with retries; none is sent after the right to write has ended.
         // Watching that right wakes this task, so the watchdog observes only the actions themselves.
-        let acting = watchdog.observe("a pass of garbage collection".into(), self.act(&settings));
-        _ = leadership.while_held(acting).await;
+        let phases = watchdog.observe("a pass of garbage collection".into(), self.run_phases(&settings));
+        _ = leadership.while_held(phases).await;
     }
 
     /// Runs discovery while this replica may write and an address belongs to a virtual machine.
@@ -115,75 +115,76 @@ impl GcPass {
         if !self.kubevirt.is_due(now) && self.gate.is_open() {
             return;
         }
-        let wanted = self.gate.is_open() && self.cache.index().has_machines();
-        if wanted {
-            self.kubevirt.record(self.reader().without_kubevirt().await, now);
+        let is_needed = self.gate.is_open() && self.cache.index().has_machines();
+        if is_needed {
+            self.kubevirt.record(self.reader().look_up_kubevirt().await, now);
         } else {
-            self.kubevirt = KubeVirt::default();
+            self.kubevirt = KubeVirtDiscovery::default();
         }
     }
 
-    async fn act(&mut self, settings: &Settings) {
-        self.release_leaks(settings.gc).await;
-        match settings.gc {
-            Gc::Reclaim => {
+    async fn run_phases(&mut self, settings: &Settings) {
+        self.release_leaks(settings.gc_mode).await;
+        match settings.gc_mode {
+            GcMode::Reclaim => {
                 self.release_cooled_addresses().await;
                 self.release_excess_blocks().await;
                 self.release_deleted_nodes().await;
             }
-            Gc::Report => self.report_blocks(),
+            GcMode::Report => self.report_blocks(),
         }
         if let Some(grace) = settings.leak_grace_period.filter(|grace| !grace.is_zero()) {
             let (calico, cache) = (self.context.calico.clone(), self.cache.clone());
-            let (claims, clock) = (self.claims.clone(), self.clock.clone());
-            let of_all = |orphans| handles::list(calico.clone(), cache, orphans, claims, clock);
-            self.handles.list_if_due(self.now(), grace, of_all);
-            let repaired = self.handles.repair(&calico, &self.gate, settings.gc, self.now(), grace).await;
-            self.metrics.repaired(repaired, self.handles.wrong());
-            let (now, told) = (self.now(), &mut self.reported_affinities);
-            let failed = self.claims.finish(&calico, &self.gate, settings.gc, now, grace, told).await;
-            (0..failed).for_each(|_| self.metrics.failed("claims"));
+            let (affinities, clock) = (self.affinities.clone(), self.clock.clone());
+            let list_all = |wrong_handles| handles::list_all(calico.clone(), cache, wrong_handles, affinities, clock);
+            self.handles.list_if_due(self.now(), grace, list_all);
+            let repaired = self.handles.repair(&calico, &self.gate, settings.gc_mode, self.now(), grace).await;
+            self.metrics.record_repairs(repaired, self.handles.wrong_count());
+            let (now, reported) = (self.now(), &mut self.reported_affinities);
+            let failed = self.affinities.finish(&calico, &self.gate, settings.gc_mode, now, grace, reported).await;
+            (0..failed).for_each(|_| self.metrics.count_failure("claims"));
         }
         // Last, because there may be thousands of conflicts after a restore.
         self.report_conflicts().await;
     }
 
     /// Returns the time of the next pass if nothing changes before.
-    pub(super) fn next(&self) -> Duration {
+    pub(super) fn next_deadline(&self) -> Duration {
         let now = self.now();
         let settings = self.settings();
         let index = self.cache.index();
-        let cold = index.next_cold(OffsetDateTime::now_utc()).map(|wait| now + wait.max(RESTLESS));
-        let acting = self.gate.is_open();
+        let cold = index.next_cold(OffsetDateTime::now_utc()).map(|wait| now + wait.max(MIN_COOLDOWN_INTERVAL));
+        let may_write = self.gate.is_open();
         // On a replica that does not act, entries stay due, so their deadlines do not count before the next turn.
-        let of_index = index.next_deadline(now).map(|due| if acting { due } else { due.max(now + STANDBY) });
+        let index_deadline =
+            index.next_deadline(now).map(|due| if may_write { due } else { due.max(now + STANDBY_INTERVAL) });
         let grace = settings.leak_grace_period.filter(|grace| !grace.is_zero());
-        let handles = grace.filter(|_| acting).map(|grace| self.handles.next_deadline(now, grace));
-        let claims = grace.filter(|_| acting).and_then(|grace| self.claims.next_deadline(now, grace));
-        let cold = cold.filter(|_| acting && settings.gc == Gc::Reclaim);
-        let kubevirt = self.kubevirt.next_deadline().filter(|_| acting);
-        let next = of_index.into_iter().chain(cold).chain(handles).chain(claims).chain(kubevirt).min();
+        let handles = grace.filter(|_| may_write).map(|grace| self.handles.next_deadline(now, grace));
+        let affinities = grace.filter(|_| may_write).and_then(|grace| self.affinities.next_deadline(now, grace));
+        let cold = cold.filter(|_| may_write && settings.gc_mode == GcMode::Reclaim);
+        let kubevirt = self.kubevirt.next_deadline().filter(|_| may_write);
+        let next = index_deadline.into_iter().chain(cold).chain(handles).chain(affinities).chain(kubevirt).min();
         next.unwrap_or(Duration::MAX)
     }
 
-    fn apply(&self, settings: &Settings) {
+    fn apply_settings(&self, settings: &Settings) {
         let mut index = self.cache.index();
         let in_force = libcalico::ipam::gc::Settings {
             leak_grace: settings.leak_grace_period,
-            machines: if self.kubevirt.is_gone() {
+            machines: if self.kubevirt.is_missing() {
                 Machines::Undefined
-            } else if self.cache.knows_machines() {
+            } else if self.cache.has_listed_vms() {
                 Machines::Watched
             } else {
                 Machines::Unwatched
             },
-            services: self.cache.knows_services(),
+            services: self.cache.has_listed_services(),
             ..*index.settings()
         };
         index.set_settings(in_force);
     }
 
-    fn note(&self, changes: &[Change]) {
+    fn log_changes(&self, changes: &[Change]) {
         for Change { kind, block, address, handle, holder, node } in changes {
             let (node, pod) = (node.as_deref().map(display), holder.pod().map(display));
             match kind {
@@ -195,7 +196,7 @@ impl GcPass {
                     tracing::info!(%address, %handle, node, pod, %block, %reason, "an address is leaked");
                 }
                 ChangeKind::Cleared => {
-                    tracing::info!(%address, %handle, node, pod, %block, "an address that looked leaked is held");
+                    tracing::info!(%address, %handle, node, pod, %block, "an address that looked leaked is in use");
                 }
             }
         }

@@ -13,7 +13,7 @@ const GROUP: &str = "kubevirt.io";
 impl ApiReader<'_> {
     /// Looks up a VirtualMachine or VirtualMachineInstance with this name. Unlike upstream (KC-436), any instance
     /// counts: it may outlive its VirtualMachine, and its launcher pod is running then.
-    pub(super) async fn machine(&self, key: &ObjectKey) -> MachineSight {
+    pub(super) async fn virtual_machine(&self, key: &ObjectKey) -> MachineSight {
         for resource in [VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES] {
             match self.exists(resource, key).await {
                 Sight::Absent => {}
@@ -26,7 +26,7 @@ impl ApiReader<'_> {
 
     /// Checks if the API server serves neither kind. Returns [`MachineSight::Undefined`] if so, and otherwise
     /// [`MachineSight::Unknown`], because no particular machine was looked up.
-    pub(in crate::gc) async fn without_kubevirt(&self) -> MachineSight {
+    pub(in crate::gc) async fn look_up_kubevirt(&self) -> MachineSight {
         match self.serves(GROUP, &[VIRTUAL_MACHINES.plural, VIRTUAL_MACHINE_INSTANCES.plural]).await {
             Sight::Absent => MachineSight::Undefined,
             Sight::Present(()) | Sight::Unknown => MachineSight::Unknown,
@@ -35,36 +35,36 @@ impl ApiReader<'_> {
 }
 
 /// Interval of discovery requests while an address belongs to a virtual machine.
-const PERIOD: Duration = Duration::from_secs(60);
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The result of the last discovery.
 #[derive(Debug, Default)]
-pub(in crate::gc) struct KubeVirt {
+pub(in crate::gc) struct KubeVirtDiscovery {
     /// Time of the last discovery, by the clock of grace periods. `None` while no address belongs to a virtual machine.
     discovered_at: Option<Duration>,
-    is_gone: bool,
+    is_missing: bool,
 }
 
-impl KubeVirt {
+impl KubeVirtDiscovery {
     /// Returns true if the API server served neither kind at the last discovery. The grace period of an address begins
     /// with the first such result, and any other result ends it.
-    pub(in crate::gc) fn is_gone(&self) -> bool {
-        self.is_gone
+    pub(in crate::gc) fn is_missing(&self) -> bool {
+        self.is_missing
     }
 
     /// Returns true if discovery is due.
     pub(in crate::gc) fn is_due(&self, now: Duration) -> bool {
-        self.discovered_at.is_none_or(|discovered_at| now >= discovered_at + PERIOD)
+        self.discovered_at.is_none_or(|discovered_at| now >= discovered_at + DISCOVERY_INTERVAL)
     }
 
     /// Returns the time of the next discovery, if any.
     pub(in crate::gc) fn next_deadline(&self) -> Option<Duration> {
-        self.discovered_at.map(|discovered_at| discovered_at + PERIOD)
+        self.discovered_at.map(|discovered_at| discovered_at + DISCOVERY_INTERVAL)
     }
 
     /// Records the result of a discovery.
-    pub(in crate::gc) fn record(&mut self, sight: MachineSight, now: Duration) {
-        *self = KubeVirt { discovered_at: Some(now), is_gone: sight == MachineSight::Undefined };
+    pub(in crate::gc) fn record(&mut self, lookup: MachineSight, now: Duration) {
+        *self = KubeVirtDiscovery { discovered_at: Some(now), is_missing: lookup == MachineSight::Undefined };
     }
 }
 
@@ -74,18 +74,18 @@ mod tests {
 
     #[test]
     fn kubevirt_is_absent_only_while_each_lookup_confirms_it() {
-        let mut kubevirt = KubeVirt::default();
+        let mut kubevirt = KubeVirtDiscovery::default();
         let at = |minutes: u64| Duration::from_secs(60) * minutes as u32;
-        assert!(kubevirt.is_due(at(0)) && !kubevirt.is_gone() && kubevirt.next_deadline().is_none());
-        for (minute, sight, is_gone) in [
+        assert!(kubevirt.is_due(at(0)) && !kubevirt.is_missing() && kubevirt.next_deadline().is_none());
+        for (minute, lookup, is_missing) in [
             (0, MachineSight::Undefined, true),
             (1, MachineSight::Unknown, false),
             (2, MachineSight::Undefined, true),
             (3, MachineSight::Undefined, true),
         ] {
             assert!(kubevirt.is_due(at(minute)));
-            kubevirt.record(sight, at(minute));
-            assert_eq!(kubevirt.is_gone(), is_gone, "minute {minute}");
+            kubevirt.record(lookup, at(minute));
+            assert_eq!(kubevirt.is_missing(), is_missing, "minute {minute}");
             assert!(!kubevirt.is_due(at(minute)));
             assert_eq!(kubevirt.next_deadline(), Some(at(minute + 1)));
         }

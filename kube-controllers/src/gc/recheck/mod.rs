@@ -6,7 +6,7 @@
 mod kubevirt;
 mod pods;
 
-pub(super) use self::kubevirt::KubeVirt;
+pub(super) use self::kubevirt::KubeVirtDiscovery;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ use libcalico::kubernetes::{NODES, Resource, SERVICES};
 use libcalico::store::{Store, StoreError};
 use serde::de::DeserializeOwned;
 
-use super::cache::pod_facts;
+use super::cache::pod_state;
 use super::gate::LeaderGate;
 use crate::api_reads;
 use crate::runtime::ReconcileError;
@@ -32,7 +32,7 @@ use crate::watched::Pod;
 #[derive(Debug, Default)]
 pub(super) struct CurrentState {
     pods: BTreeMap<ObjectKey, Sight<Pod>>,
-    machines: BTreeMap<ObjectKey, MachineSight>,
+    vms: BTreeMap<ObjectKey, MachineSight>,
     others: BTreeMap<OtherObject, Sight<()>>,
 }
 
@@ -56,32 +56,32 @@ impl ApiReader<'_> {
     /// Reads every object that the suspects depend on, each object once. The result of a failed read is unknown, and
     /// addresses that depend on it stay. `pods` is the approximate number of pods in the cluster.
     pub(super) async fn read(&self, suspects: &[Suspect], pods: usize) -> CurrentState {
-        let queries: BTreeSet<OtherObject> = suspects.iter().flat_map(others).flatten().collect();
+        let queries: BTreeSet<OtherObject> = suspects.iter().flat_map(other_objects).flatten().collect();
         let lookups = queries.into_iter().map(|other| self.look_up(other));
         CurrentState {
             pods: self.read_pods(suspects, pods).await,
-            machines: self.read_machines(suspects).await,
+            vms: self.read_vms(suspects).await,
             others: stream::iter(lookups).buffer_unordered(self.parallel).collect().await,
         }
     }
 
     /// Reads the virtual machines. A single discovery serves all machines for which the index found KubeVirt missing.
-    async fn read_machines(&self, suspects: &[Suspect]) -> BTreeMap<ObjectKey, MachineSight> {
+    async fn read_vms(&self, suspects: &[Suspect]) -> BTreeMap<ObjectKey, MachineSight> {
         let named = suspects.iter().filter_map(|suspect| Some((suspect.evidence, key(suspect.questions().machine?))));
         let (orphans, named): (BTreeSet<_>, BTreeSet<_>) =
             named.partition(|(evidence, _)| *evidence == Evidence::NoKubeVirt);
-        let mut found = BTreeMap::new();
+        let mut vms = BTreeMap::new();
         if !orphans.is_empty() {
-            let lookup = self.without_kubevirt().await;
-            found.extend(orphans.into_iter().map(|(_, key)| (key, lookup)));
+            let lookup = self.look_up_kubevirt().await;
+            vms.extend(orphans.into_iter().map(|(_, key)| (key, lookup)));
         }
         let lookups = named.into_iter().map(|(_, key)| async move {
-            let lookup = self.machine(&key).await;
+            let lookup = self.virtual_machine(&key).await;
             (key, lookup)
         });
         let lookups: Vec<_> = stream::iter(lookups).buffer_unordered(self.parallel).collect().await;
-        found.extend(lookups);
-        found
+        vms.extend(lookups);
+        vms
     }
 
     async fn look_up(&self, other: OtherObject) -> (OtherObject, Sight<()>) {
@@ -100,9 +100,9 @@ impl ApiReader<'_> {
     }
 
     /// Reads the object.
-    async fn whole<T: DeserializeOwned + 'static>(&self, resource: Resource, key: &ObjectKey) -> Sight<T> {
+    async fn read_object<T: DeserializeOwned + 'static>(&self, resource: Resource, key: &ObjectKey) -> Sight<T> {
         self.gate.pace(1).await;
-        to_lookup(api_reads::object(self.kubernetes, resource, key).await)
+        to_lookup(api_reads::read_object(self.kubernetes, resource, key).await)
     }
 
     /// Looks up if the object exists.
@@ -130,7 +130,7 @@ impl ApiReader<'_> {
             Ok(_) => Sight::Present(()),
             Err(StoreError::NotFound { .. }) => Sight::Absent,
             Err(error) => {
-                tracing::warn!(node = name, %error, "cannot look whether a node of Calico is there");
+                tracing::warn!(node = name, %error, "cannot look up a Calico node; its addresses stay allocated");
                 Sight::Unknown
             }
         }
@@ -138,12 +138,12 @@ impl ApiReader<'_> {
 }
 
 /// Converts a result; a failed read counts as unknown.
-fn to_lookup<T>(found: Result<Option<T>, ReconcileError>) -> Sight<T> {
-    match found {
+fn to_lookup<T>(read: Result<Option<T>, ReconcileError>) -> Sight<T> {
+    match read {
         Ok(Some(object)) => Sight::Present(object),
         Ok(None) => Sight::Absent,
         Err(failure) => {
-            tracing::warn!("what it may hold stays: {failure}");
+            tracing::warn!("cannot look up an owner; its addresses and blocks stay allocated: {failure}");
             Sight::Unknown
         }
     }
@@ -151,15 +151,15 @@ fn to_lookup<T>(found: Result<Option<T>, ReconcileError>) -> Sight<T> {
 
 impl CurrentState {
     /// Returns the objects that a suspect depends on, as far as they were read.
-    pub(super) fn facts(&self, suspect: &Suspect) -> LiveFacts<'_> {
+    pub(super) fn current_facts(&self, suspect: &Suspect) -> LiveFacts<'_> {
         let queries = suspect.questions();
-        let [service, kubernetes_node, calico_node] = others(suspect).map(|other| {
-            let found = other.and_then(|other| self.others.get(&other));
-            found.copied().unwrap_or(Sight::Unknown)
+        let [service, kubernetes_node, calico_node] = other_objects(suspect).map(|other| {
+            let lookup = other.and_then(|other| self.others.get(&other));
+            lookup.copied().unwrap_or(Sight::Unknown)
         });
         LiveFacts {
             pod: self.pod(queries.pod),
-            machine: self.machine_sight(queries.machine),
+            machine: self.vm_lookup(queries.machine),
             owners: queries.owners.iter().map(|(namespace, name)| self.pod(Some((namespace, name)))).collect(),
             service,
             kubernetes_node,
@@ -167,15 +167,15 @@ impl CurrentState {
         }
     }
 
-    fn machine_sight(&self, names: Option<(&str, &str)>) -> MachineSight {
-        let found = names.and_then(|names| self.machines.get(&key(names)));
-        found.copied().unwrap_or(MachineSight::Unknown)
+    fn vm_lookup(&self, names: Option<(&str, &str)>) -> MachineSight {
+        let lookup = names.and_then(|names| self.vms.get(&key(names)));
+        lookup.copied().unwrap_or(MachineSight::Unknown)
     }
 
     fn pod(&self, names: Option<(&str, &str)>) -> Sight<PodState<'_>> {
-        let found = names.and_then(|names| self.pods.get(&key(names)));
-        match found {
-            Some(Sight::Present(pod)) => Sight::Present(pod_facts(pod)),
+        let lookup = names.and_then(|names| self.pods.get(&key(names)));
+        match lookup {
+            Some(Sight::Present(pod)) => Sight::Present(pod_state(pod)),
             Some(Sight::Absent) => Sight::Absent,
             Some(Sight::Unknown) | None => Sight::Unknown,
         }
@@ -187,7 +187,7 @@ fn key((namespace, name): (&str, &str)) -> ObjectKey {
 }
 
 /// Returns the Service, the Kubernetes node and the Calico node on which a suspect depends.
-fn others(suspect: &Suspect) -> [Option<OtherObject>; 3] {
+fn other_objects(suspect: &Suspect) -> [Option<OtherObject>; 3] {
     let queries = suspect.questions();
     [
         queries.service.map(key).map(OtherObject::Service),

@@ -15,27 +15,27 @@ use crate::api_reads::{List, UnexpectedKind};
 use crate::watched::{Pod, Projection, ProjectionOptions, StringInterner, Watched};
 
 /// Number of pods on one node from which on a list of the node's pods is cheaper than single requests.
-pub(super) const MANY: usize = 16;
+pub(super) const MIN_LISTED_PODS: usize = 16;
 /// Measured number of pods that an API server filters in the time of one request. With an etcd older than 3.5.13, the
 /// API server filters all pods of the cluster for each list of one node.
-const LOOKED_THROUGH: usize = 128;
+const PODS_FILTERED_PER_REQUEST: usize = 128;
 /// Number of concurrent lists. Each holds all pods of a node in memory.
-const MOST_LISTS: usize = 8;
+const MAX_CONCURRENT_LISTS: usize = 8;
 
 impl ApiReader<'_> {
     /// Reads the pods of the suspects. `pods` is the approximate number of pods in the cluster.
     pub(super) async fn read_pods(&self, suspects: &[Suspect], pods: usize) -> BTreeMap<ObjectKey, Sight<Pod>> {
-        let (lists, gets) = split(suspects, MANY.max(pods / LOOKED_THROUGH));
-        let mut found = BTreeMap::new();
+        let (lists, gets) = split_reads(suspects, MIN_LISTED_PODS.max(pods / PODS_FILTERED_PER_REQUEST));
+        let mut lookups = BTreeMap::new();
         let listed = lists.into_iter().map(|(node, keys)| async move {
             let on_node = self.pods_of_node(&node).await;
             (node, keys, on_node)
         });
-        let mut listed = stream::iter(listed).buffer_unordered(self.parallel.min(MOST_LISTS));
+        let mut listed = stream::iter(listed).buffer_unordered(self.parallel.min(MAX_CONCURRENT_LISTS));
         let mut gets: Vec<ObjectKey> = gets.into_iter().collect();
         while let Some((node, keys, on_node)) = listed.next().await {
             match on_node {
-                Ok(mut on_node) => found.extend(keys.into_iter().map(|key| {
+                Ok(mut on_node) => lookups.extend(keys.into_iter().map(|key| {
                     let lookup = on_node.remove(&key).map_or(Sight::Absent, Sight::Present);
                     (key, lookup)
                 })),
@@ -43,7 +43,7 @@ impl ApiReader<'_> {
                     tracing::warn!(
                         node,
                         error = error.to_string(),
-                        "cannot list the pods of a node; they are read one by one"
+                        "cannot list the pods of a node; reading the pods one by one"
                     );
                     gets.extend(keys);
                 }
@@ -54,20 +54,20 @@ impl ApiReader<'_> {
             (key, lookup)
         });
         let got: Vec<_> = stream::iter(gets).buffer_unordered(self.parallel).collect().await;
-        found.extend(got);
-        found
+        lookups.extend(got);
+        lookups
     }
 
     /// Reads the present state of a pod.
     pub(in crate::gc) async fn pod(&self, key: &ObjectKey) -> Sight<Pod> {
-        match self.whole::<Box<RawValue>>(PODS, key).await {
+        match self.read_object::<Box<RawValue>>(PODS, key).await {
             Sight::Absent => Sight::Absent,
             Sight::Unknown => Sight::Unknown,
             Sight::Present(json) => {
                 match Pod::project(json.get(), &mut StringInterner::default(), ProjectionOptions::default()) {
                     Ok(pod) => Sight::Present(pod),
                     Err(error) => {
-                        tracing::warn!(pod = %key, %error, "cannot read a pod; its addresses stay");
+                        tracing::warn!(pod = %key, %error, "cannot read a pod; its addresses stay allocated");
                         Sight::Unknown
                     }
                 }
@@ -81,8 +81,8 @@ impl ApiReader<'_> {
     /// The request has no `limit`: with a limit, API servers before 1.34 do not use their index of pods by node, and
     /// read all pods of the cluster from etcd. Pages are followed if the server still sends them.
     async fn pods_of_node(&self, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, ListError> {
-        let mut words = StringInterner::default();
-        let mut found = BTreeMap::new();
+        let mut strings = StringInterner::default();
+        let mut pods = BTreeMap::new();
         let first = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", escaped(node));
         let mut target = first.clone();
         loop {
@@ -90,24 +90,24 @@ impl ApiReader<'_> {
             let page: List<&RawValue> = serde_json::from_str(&json)?;
             let (items, next) = page.page(|kind| PODS.is_list(kind))?;
             for item in items {
-                let pod = Pod::project(item.get(), &mut words, ProjectionOptions::default())?;
-                found.insert(pod.key(), pod);
+                let pod = Pod::project(item.get(), &mut strings, ProjectionOptions::default())?;
+                pods.insert(pod.key(), pod);
             }
             match next {
                 Some(token) => target = format!("{first}&continue={}", escaped(&token)),
-                None => return Ok(found),
+                None => return Ok(pods),
             }
         }
     }
 }
 
-type Lists = BTreeMap<String, BTreeSet<ObjectKey>>;
+type PodsByNode = BTreeMap<String, BTreeSet<ObjectKey>>;
 
 /// Decides which pods are read by a list of their node, and which by single requests. A list proves that a pod is gone
 /// only if the cache does not know the pod either: a known pod may be on another node. A list needs at least `many`
 /// pods on the node.
-fn split(suspects: &[Suspect], many: usize) -> (Lists, BTreeSet<ObjectKey>) {
-    let (mut lists, mut gets) = (Lists::new(), BTreeSet::new());
+fn split_reads(suspects: &[Suspect], many: usize) -> (PodsByNode, BTreeSet<ObjectKey>) {
+    let (mut lists, mut gets) = (PodsByNode::new(), BTreeSet::new());
     for suspect in suspects {
         let queries = suspect.questions();
         gets.extend(queries.owners.iter().map(|(namespace, name)| ObjectKey::namespaced(namespace, name)));
@@ -119,11 +119,11 @@ fn split(suspects: &[Suspect], many: usize) -> (Lists, BTreeSet<ObjectKey>) {
         }
     }
     lists.retain(|_, keys| {
-        let worth_it = keys.len() >= many;
-        if !worth_it {
+        let is_worth_a_list = keys.len() >= many;
+        if !is_worth_a_list {
             gets.append(keys);
         }
-        worth_it
+        is_worth_a_list
     });
     (lists, gets)
 }

@@ -15,7 +15,7 @@ use crate::gc::events::tests::suspect;
 use crate::leader::Leadership;
 
 /// Number of pods on a node that are read with one list.
-const MANY: u8 = pods::MANY as u8;
+const MIN_LISTED_PODS: u8 = pods::MIN_LISTED_PODS as u8;
 
 /// The responses of an API server, by path and query.
 #[derive(Clone, Default)]
@@ -83,7 +83,7 @@ async fn decide_among(server: &Server, suspects: &[Suspect], pods: usize) -> Vec
     let kubernetes = server.client();
     let reader = ApiReader { kubernetes: &kubernetes, calico: &calico, gate: &gate, parallel: 4 };
     let live = reader.read(suspects, pods).await;
-    suspects.iter().map(|suspect| suspect.revalidate(&live.facts(suspect))).collect()
+    suspects.iter().map(|suspect| suspect.revalidate(&live.current_facts(suspect))).collect()
 }
 
 fn pod(number: u8, node: &str, ip: &str) -> Value {
@@ -142,17 +142,21 @@ async fn many_pods_of_a_node_are_read_with_a_single_list() {
     let page = |token: &str, pod: Value| json!({"kind": "PodList", "metadata": {"continue": token}, "items": [pod]});
     server.says(list, page("more", pod(1, "a", "10.0.0.1")));
     server.says(&format!("{list}&continue=more"), page("", pod(2, "a", "10.0.0.99")));
-    let mut suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
+    let mut suspects: Vec<Suspect> = (1..=MIN_LISTED_PODS).map(|n| suspect(n, Some("a"))).collect();
     // The cache had found this pod on another node, so a list of one node does not locate the pod.
-    suspects.push(Suspect { evidence: Evidence::PodElsewhere, ..suspect(MANY + 1, Some("a")) });
-    suspects.push(suspect(MANY + 2, Some("b")));
+    suspects.push(Suspect { evidence: Evidence::PodElsewhere, ..suspect(MIN_LISTED_PODS + 1, Some("a")) });
+    suspects.push(suspect(MIN_LISTED_PODS + 2, Some("b")));
     let decided = decide(&server, &suspects).await;
     assert_eq!(decided[..2], [Decision::Keep(Keeper::Pod), Decision::Keep(Keeper::Unseen)]);
     assert!(decided[2..].iter().all(|decision| *decision == Decision::Release(Evidence::PodGone)), "{decided:?}");
     let mut asked = server.asked();
     asked.sort();
-    let mut expected =
-        [by_name(&pod_path(MANY + 1)), by_name(&pod_path(MANY + 2)), list.to_owned(), format!("{list}&continue=more")];
+    let mut expected = [
+        by_name(&pod_path(MIN_LISTED_PODS + 1)),
+        by_name(&pod_path(MIN_LISTED_PODS + 2)),
+        list.to_owned(),
+        format!("{list}&continue=more"),
+    ];
     expected.sort();
     assert_eq!(asked, expected);
 }
@@ -161,13 +165,13 @@ async fn many_pods_of_a_node_are_read_with_a_single_list() {
 #[tokio::test]
 async fn large_clusters_need_more_suspects_per_node_before_listing() {
     let server = Server::default();
-    let suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
+    let suspects: Vec<Suspect> = (1..=MIN_LISTED_PODS).map(|n| suspect(n, Some("a"))).collect();
     let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";
     server.says(list, json!({"kind": "PodList", "metadata": {}, "items": []}));
     decide_among(&server, &suspects, 2_000).await;
     assert_eq!(server.asked(), [list]);
     decide_among(&server, &suspects, 20_000).await;
-    assert_eq!(server.asked().len(), usize::from(MANY));
+    assert_eq!(server.asked().len(), usize::from(MIN_LISTED_PODS));
 }
 
 /// The server has lost the position of the second page, so the first page is incomplete.
@@ -178,12 +182,12 @@ async fn incomplete_pod_list_is_ignored() {
     server.says(list, json!({"kind": "PodList", "metadata": {"continue": "more"}, "items": [pod(1, "a", "10.0.0.1")]}));
     let gone = json!({"kind": "Status", "code": 410, "reason": "Expired"});
     server.fails(&format!("{list}&continue=more"), 410, gone);
-    for number in 1..=MANY {
+    for number in 1..=MIN_LISTED_PODS {
         server.has(&pod_path(number), pod(number, "a", &format!("10.0.0.{number}")));
     }
-    let suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
-    assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Pod); pods::MANY]);
-    assert_eq!(server.asked().len(), usize::from(MANY) + 2);
+    let suspects: Vec<Suspect> = (1..=MIN_LISTED_PODS).map(|n| suspect(n, Some("a"))).collect();
+    assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Pod); pods::MIN_LISTED_PODS]);
+    assert_eq!(server.asked().len(), usize::from(MIN_LISTED_PODS) + 2);
 }
 
 #[tokio::test]
@@ -192,17 +196,17 @@ async fn pod_list_with_an_unreadable_item_is_ignored() {
     let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";
     server.says(list, json!({"kind": "PodList", "metadata": {}, "items": [{"metadata": {"name": "odd"}}]}));
     server.has(&pod_path(1), pod(1, "a", "10.0.0.1"));
-    let suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
+    let suspects: Vec<Suspect> = (1..=MIN_LISTED_PODS).map(|n| suspect(n, Some("a"))).collect();
     let decided = decide(&server, &suspects).await;
     assert_eq!(decided[..2], [Decision::Keep(Keeper::Pod), Decision::Release(Evidence::PodGone)]);
-    assert_eq!(server.asked().len(), usize::from(MANY) + 1);
+    assert_eq!(server.asked().len(), usize::from(MIN_LISTED_PODS) + 1);
 }
 
 /// A proxy may answer with something else.
 #[tokio::test]
 async fn response_other_than_a_pod_list_is_ignored() {
     let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";
-    let suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
+    let suspects: Vec<Suspect> = (1..=MIN_LISTED_PODS).map(|n| suspect(n, Some("a"))).collect();
     for answer in [
         json!({}),
         json!({"kind": "Status", "status": "Success", "code": 200}),
@@ -212,15 +216,15 @@ async fn response_other_than_a_pod_list_is_ignored() {
     ] {
         let server = Server::default();
         server.says(list, answer.clone());
-        for number in 1..=MANY {
+        for number in 1..=MIN_LISTED_PODS {
             server.has(&pod_path(number), pod(number, "a", &format!("10.0.0.{number}")));
         }
-        assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Pod); pods::MANY], "{answer}");
+        assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Pod); pods::MIN_LISTED_PODS], "{answer}");
     }
     for empty in [json!([]), json!(null)] {
         let server = Server::default();
         server.says(list, json!({"kind": "PodList", "metadata": {}, "items": empty}));
-        assert_eq!(decide(&server, &suspects).await, [Decision::Release(Evidence::PodGone); pods::MANY]);
+        assert_eq!(decide(&server, &suspects).await, [Decision::Release(Evidence::PodGone); pods::MIN_LISTED_PODS]);
         assert_eq!(server.asked(), [list]);
     }
 }

@@ -10,7 +10,7 @@ use procfs::process::{MMPermissions, MMapPath, Process};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-use super::format::{Builder, Code, Frame, ProfileError};
+use super::format::{Builder, Frame, MappedCode, ProfileError};
 
 /// Samples per second of processor time, as in Go.
 const FREQUENCY: i32 = 100;
@@ -38,12 +38,12 @@ pub(in crate::http) async fn profile(duration: Duration) -> Result<Vec<u8>, Prof
 }
 
 /// Encodes addresses only. Function names are in a separate debug file, which the reader of the profile provides.
-fn encode(report: &UnresolvedReport, code: &[Code], begin: SystemTime, duration: Duration) -> Vec<u8> {
+fn encode(report: &UnresolvedReport, code: &[MappedCode], begin: SystemTime, duration: Duration) -> Vec<u8> {
     let period = 1_000_000_000 / i64::from(FREQUENCY);
     let mut builder = Builder::new(&[("samples", "count"), ("cpu", "nanoseconds")]);
     let since_epoch = begin.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     builder.timing(nanoseconds(since_epoch), nanoseconds(duration), period);
-    builder.without(SAMPLING);
+    builder.drop_functions(SAMPLING);
     builder.code(code);
     for (stack, count) in &report.data {
         // A caller's frame has the return address, and the call is the instruction before it.
@@ -62,7 +62,7 @@ fn nanoseconds(duration: Duration) -> i64 {
 }
 
 /// Returns the mappings with code, that of the program itself first.
-fn mapped_code() -> Result<Vec<Code>, ProcError> {
+fn mapped_code() -> Result<Vec<MappedCode>, ProcError> {
     let process = Process::myself()?;
     let program = process.exe()?;
     let mut code = Vec::new();
@@ -70,8 +70,9 @@ fn mapped_code() -> Result<Vec<Code>, ProcError> {
         if let (MMapPath::Path(path), true) = (map.pathname, map.perms.contains(MMPermissions::EXECUTE)) {
             let own = path == program;
             let build_id = if own { build_id() } else { String::new() };
-            let one = Code { memory: map.address, offset: map.offset, file: path.display().to_string(), build_id };
-            code.insert(if own { 0 } else { code.len() }, one);
+            let mapping =
+                MappedCode { memory: map.address, offset: map.offset, file: path.display().to_string(), build_id };
+            code.insert(if own { 0 } else { code.len() }, mapping);
         }
     }
     Ok(code)
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!(program.file, file);
         let notes = Command::new("readelf").args(["--wide", "--notes", &file]).output().expect("readelf");
         let notes = String::from_utf8(notes.stdout).expect("text");
-        let told = notes.lines().find_map(|line| line.split("Build ID: ").nth(1)).expect("a build id").trim();
-        assert_eq!(program.build_id, told);
+        let build_id = notes.lines().find_map(|line| line.split("Build ID: ").nth(1)).expect("a build id").trim();
+        assert_eq!(program.build_id, build_id);
     }
 }

@@ -27,7 +27,7 @@ pub(super) const INDEX: &str = "/debug/pprof/profile?seconds=30  processor time,
 
 /// The response to a request for function names. pprof sends such a request for each mapping whose names it lacks, and
 /// discards the whole profile if the request fails.
-pub(super) const SYMBOLS: &str = "num_symbols: 0\n";
+pub(super) const NO_SYMBOLS: &str = "num_symbols: 0\n";
 
 /// The use of memory by the name of its mapping, including `heap` and `anonymous`.
 pub(super) struct HeapProfile(BTreeMap<String, MappedBytes>);

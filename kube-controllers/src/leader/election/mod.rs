@@ -16,20 +16,20 @@ pub(super) struct Election {
     observed: Option<ObservedLease>,
     /// True if some replica has held the Lease since this process began.
     was_held: bool,
-    role: Role,
+    access: LeaseAccess,
     /// The end of this process's wait before its first write, if the process holds a Lease with which it has to wait.
-    settled: Option<Instant>,
+    first_write_at: Option<Instant>,
 }
 
 /// The permission to use the Lease, according to the responses to this process.
 #[derive(Debug, Clone, Copy)]
-enum Role {
+enum LeaseAccess {
     /// The role has never refused the Lease.
-    Allows,
+    NeverRefused,
     /// The role refused the Lease at the last attempt.
-    Refuses,
+    Refused,
     /// The role refused the Lease before, and has allowed it since this time.
-    AllowsSince(Instant),
+    AllowedSince(Instant),
 }
 
 /// The Lease as it was last read or written.
@@ -53,19 +53,26 @@ pub(super) enum ElectionStep {
 
 impl Election {
     pub(super) fn new(identity: String, timing: Timing) -> Self {
-        Election { identity, timing, observed: None, was_held: false, role: Role::Allows, settled: None }
+        Election {
+            identity,
+            timing,
+            observed: None,
+            was_held: false,
+            access: LeaseAccess::NeverRefused,
+            first_write_at: None,
+        }
     }
 
     /// Records that the role refuses the Lease. A wait in progress starts over, because another replica may be writing
     /// without the Lease.
     pub(super) fn refused(&mut self) {
-        (self.role, self.settled) = (Role::Refuses, None);
+        (self.access, self.first_write_at) = (LeaseAccess::Refused, None);
     }
 
     /// Records the Lease as read or written, or that there is none.
     pub(super) fn observe(&mut self, lease: Option<Lease>, now: Instant) {
-        if matches!(self.role, Role::Refuses) {
-            self.role = Role::AllowsSince(now);
+        if matches!(self.access, LeaseAccess::Refused) {
+            self.access = LeaseAccess::AllowedSince(now);
         }
         self.observed = lease.map(|lease| {
             let same = self.observed.take().filter(|observed| version(&observed.lease) == version(&lease));
@@ -73,22 +80,22 @@ impl Election {
         });
         self.was_held |= !self.holder().is_empty();
         // Counted from when the Lease is seen, because the response to the write may have been lost.
-        let settled = self.settled.unwrap_or(now + self.timing.settling());
-        self.settled = (self.is_ours() && self.says_that_holder_waits()).then_some(settled);
+        let first_write_at = self.first_write_at.unwrap_or(now + self.timing.first_write_delay());
+        self.first_write_at = (self.is_held_by_self() && self.shows_waiting_holder()).then_some(first_write_at);
     }
 
     /// Returns the end of the wait, if this process has a Lease but may not write yet.
     pub(super) fn waits_until(&self, now: Instant) -> Option<Instant> {
-        self.settled.filter(|settled| *settled > now)
+        self.first_write_at.filter(|first_write_at| *first_write_at > now)
     }
 
     /// Returns true if the duration in the Lease shows that its holder waits before it writes.
-    fn says_that_holder_waits(&self) -> bool {
+    fn shows_waiting_holder(&self) -> bool {
         self.observed.as_ref().is_some_and(|observed| self.duration_of(&observed.lease) > self.timing.lease)
     }
 
     /// Returns true if this process holds the Lease, as last observed.
-    pub(super) fn is_ours(&self) -> bool {
+    pub(super) fn is_held_by_self(&self) -> bool {
         self.observed.as_ref().is_some_and(|observed| holder(&observed.lease) == self.identity)
     }
 
@@ -107,17 +114,17 @@ impl Election {
     /// a wait: no other replica writes without a Lease before that right has ended.
     pub(super) fn step(&self, now: Instant, wall: MicroTime, leads: bool) -> ElectionStep {
         let Some(observed) = &self.observed else {
-            let duration = if leads { self.timing.lease } else { self.timing.settling() };
-            return ElectionStep::Create(Box::new(self.claimed(Lease::default(), wall, duration)));
+            let duration = if leads { self.timing.lease } else { self.timing.first_write_delay() };
+            return ElectionStep::Create(Box::new(self.held_by_self(Lease::default(), wall, duration)));
         };
         let free = observed.since + self.duration_of(&observed.lease);
         let is_held = !holder(&observed.lease).is_empty();
-        if !is_held || self.is_ours() || free <= now {
+        if !is_held || self.is_held_by_self() || free <= now {
             let waits = self.waits_until(now).is_some()
-                || (!leads && self.was_refused_lately(now))
-                || (!is_held && !self.was_given_back_lately(&observed.lease, &wall));
-            let duration = if waits { self.timing.settling() } else { self.timing.lease };
-            ElectionStep::Replace(Box::new(self.claimed(observed.lease.clone(), wall, duration)))
+                || (!leads && self.was_refused_recently(now))
+                || (!is_held && !self.was_released_recently(&observed.lease, &wall));
+            let duration = if waits { self.timing.first_write_delay() } else { self.timing.lease };
+            ElectionStep::Replace(Box::new(self.held_by_self(observed.lease.clone(), wall, duration)))
         } else {
             ElectionStep::Wait(free)
         }
@@ -127,25 +134,25 @@ impl Election {
     /// Leases when the last holder released it, and a replica writes without a Lease only after the role has forbidden
     /// Leases for longer than that. The time in the Lease is from another clock; a clock that differs by more than a
     /// few seconds causes only an unnecessary wait.
-    fn was_given_back_lately(&self, lease: &Lease, wall: &MicroTime) -> bool {
-        let Some(given_back) = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()) else { return false };
-        wall.0.duration_since(given_back.0).unsigned_abs() <= self.timing.renew_deadline
+    fn was_released_recently(&self, lease: &Lease, wall: &MicroTime) -> bool {
+        let Some(released) = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()) else { return false };
+        wall.0.duration_since(released.0).unsigned_abs() <= self.timing.renew_deadline
     }
 
     /// Returns true if another replica may be writing, or finishing a write, without a Lease because the role refused
     /// it. Returns false once the role has allowed the Lease for as long as the creator of a Lease waits.
-    fn was_refused_lately(&self, now: Instant) -> bool {
-        match self.role {
-            Role::Allows => false,
-            Role::Refuses => true,
-            Role::AllowsSince(since) => now < since + self.timing.settling(),
+    fn was_refused_recently(&self, now: Instant) -> bool {
+        match self.access {
+            LeaseAccess::NeverRefused => false,
+            LeaseAccess::Refused => true,
+            LeaseAccess::AllowedSince(since) => now < since + self.timing.first_write_delay(),
         }
     }
 
     /// Returns the Lease without a holder, if this process holds it and has no wait left. With a wait left the Lease is
     /// kept, because the next replica takes a released Lease without waiting.
-    pub(super) fn given_back(&self, now: Instant, wall: MicroTime) -> Option<Lease> {
-        let may = self.is_ours() && self.waits_until(now).is_none() && !self.was_refused_lately(now);
+    pub(super) fn released(&self, now: Instant, wall: MicroTime) -> Option<Lease> {
+        let may = self.is_held_by_self() && self.waits_until(now).is_none() && !self.was_refused_recently(now);
         let mut lease = self.observed.as_ref().filter(|_| may)?.lease.clone();
         let spec = lease.spec.get_or_insert_default();
         spec.holder_identity = Some(String::new());
@@ -157,7 +164,7 @@ impl Election {
     }
 
     /// Returns the Lease with this process as the holder for `duration`. Other fields stay as they are.
-    fn claimed(&self, mut lease: Lease, wall: MicroTime, duration: Duration) -> Lease {
+    fn held_by_self(&self, mut lease: Lease, wall: MicroTime, duration: Duration) -> Lease {
         let renewed = holder(&lease) == self.identity;
         let spec = lease.spec.get_or_insert_default();
         if !renewed {

@@ -124,7 +124,7 @@ fn refused_holder_renews_with_a_wait_only_after_its_right_to_write_ended() {
     assert_eq!(renewed.spec.as_ref().and_then(|spec| spec.lease_duration_seconds), Some(25));
     election.observe(Some(renewed.clone()), begin + SECOND);
     assert_eq!(election.waits_until(begin + 25 * SECOND), Some(begin + 26 * SECOND));
-    assert_eq!(election.given_back(begin + 25 * SECOND, wall(9)), None);
+    assert_eq!(election.released(begin + 25 * SECOND, wall(9)), None);
     // A refusal in between makes the wait start over.
     election.refused();
     assert_eq!(duration(election.step(begin + 20 * SECOND, wall(9), false)), Some(25));
@@ -134,7 +134,7 @@ fn refused_holder_renews_with_a_wait_only_after_its_right_to_write_ended() {
         (election.waits_until(begin + 45 * SECOND), duration(election.step(begin + 45 * SECOND, wall(9), false))),
         (None, Some(15))
     );
-    assert!(election.given_back(begin + 45 * SECOND, wall(9)).is_some());
+    assert!(election.released(begin + 45 * SECOND, wall(9)).is_some());
 }
 
 #[test]
@@ -151,12 +151,12 @@ fn refused_standby_acquires_with_a_wait_until_allowed_for_a_lease_and_a_write() 
 #[test]
 fn only_an_own_lease_is_released_and_without_a_holder() {
     let now = Instant::now();
-    let returned = election(Some(lease(3, "we")), now).given_back(now, wall(9)).expect("it is ours");
+    let returned = election(Some(lease(3, "we")), now).released(now, wall(9)).expect("it is ours");
     let spec = returned.spec.expect("a spec");
     assert_eq!((spec.holder_identity.as_deref(), spec.lease_duration_seconds), (Some(""), Some(1)));
     assert_eq!((spec.lease_transitions, returned.metadata.resource_version.as_deref()), (Some(7), Some("3")));
-    assert_eq!(election(Some(lease(3, "other")), now).given_back(now, wall(9)), None);
-    assert_eq!(election(None, now).given_back(now, wall(9)), None);
+    assert_eq!(election(Some(lease(3, "other")), now).released(now, wall(9)), None);
+    assert_eq!(election(None, now).released(now, wall(9)), None);
 }
 
 /// A deleted Lease that the role does not allow to create again is refused to every replica of the election.

@@ -20,27 +20,35 @@ pub(super) struct Elector<L> {
     election: Election,
     term: watch::Sender<LeadershipTerm>,
     /// True if the present right to write is that of a replica without a Lease.
-    alone: bool,
+    without_lease: bool,
     refusals: RefusalLog,
     /// The last warning, which is not repeated.
-    complaint: Option<String>,
+    last_warning: Option<String>,
 }
 
 /// The outcome of an attempt.
 #[derive(Debug)]
 enum Outcome {
     /// This process holds the Lease and may write until the deadline.
-    Ours(Deadline),
+    Held(Deadline),
     /// This process holds the Lease, but another replica may still be writing without one. Writing begins at this time.
-    Settling(Instant),
+    HeldWaiting(Instant),
     /// Another replica holds the Lease until this time.
-    Anothers(Instant),
+    HeldByOther(Instant),
 }
 
 impl<L: Leases> Elector<L> {
     pub(super) fn new(leases: L, config: LeaderElectionConfig, term: watch::Sender<LeadershipTerm>) -> Self {
         let election = Election::new(config.identity.clone(), config.timing);
-        Elector { leases, config, election, term, alone: false, refusals: RefusalLog::default(), complaint: None }
+        Elector {
+            leases,
+            config,
+            election,
+            term,
+            without_lease: false,
+            refusals: RefusalLog::default(),
+            last_warning: None,
+        }
     }
 
     /// Takes part in the election until `stop`, then releases the Lease.
@@ -56,7 +64,7 @@ impl<L: Leases> Elector<L> {
             () = attempts => {}
         }
         self.term.send_replace(LeadershipTerm::No);
-        self.give_back().await;
+        self.release_lease().await;
     }
 
     /// Makes one attempt within the time limit. Returns the delay before the next attempt.
@@ -69,59 +77,63 @@ impl<L: Leases> Elector<L> {
         let attempted = timeout(check_interval, self.attempt()).await;
         let outcome =
             attempted.unwrap_or_else(|_| Err(LeaseError::Other(format!("no answer within {check_interval:?}"))));
-        if self.contradicts_refusals(&outcome) {
-            self.refusals.end();
+        if self.ends_refusals(&outcome) {
+            self.refusals.clear();
         }
         if matches!(outcome, Err(LeaseError::Forbidden(_))) {
             self.election.refused();
         }
         let now = Instant::now();
         let pause = match outcome {
-            Ok(Outcome::Ours(until)) => {
-                self.complaint = None;
+            Ok(Outcome::Held(until)) => {
+                self.last_warning = None;
                 self.set_term(LeadershipTerm::Until(until));
                 pause
             }
-            Ok(Outcome::Settling(settled)) => {
-                let wait = settled.saturating_duration_since(now);
+            Ok(Outcome::HeldWaiting(first_write_at)) => {
+                let wait = first_write_at.saturating_duration_since(now);
                 if !waited {
                     let lease = &self.config.name;
                     tracing::info!(
                         lease,
                         ?wait,
-                        "this replica has the lease; writing begins when no replica can write without it any more"
+                        "this replica holds the Lease, and waits until no other replica can write without it"
                     );
                 }
-                self.complaint = None;
+                self.last_warning = None;
                 self.set_term(LeadershipTerm::No);
                 pause.min(wait)
             }
-            Ok(Outcome::Anothers(free)) => {
-                self.complaint = None;
+            Ok(Outcome::HeldByOther(free)) => {
+                self.last_warning = None;
                 self.set_term(LeadershipTerm::No);
-                tracing::debug!(lease = self.config.name, holder = self.election.holder(), "another replica leads");
+                tracing::debug!(
+                    lease = self.config.name,
+                    holder = self.election.holder(),
+                    "another replica is the leader"
+                );
                 pause.min(free.saturating_duration_since(now))
             }
-            Err(LeaseError::Forbidden(reason)) if self.may_be_alone() => {
+            Err(LeaseError::Forbidden(reason)) if self.may_write_without_lease() => {
                 self.refused(&reason, sent);
                 pause
             }
             // The present right to write stays valid until its deadline.
             Err(error) => {
-                self.complain(format!("cannot take or renew the lease {}: {error}", self.config.name));
+                self.warn_once(format!("cannot take or renew the Lease {}: {error}", self.config.name));
                 pause
             }
         };
         // Counted from when the request was sent, as the right to write is.
-        if self.is_alone() { check_interval.saturating_sub(begin.elapsed()) } else { pause }
+        if self.writes_without_lease() { check_interval.saturating_sub(begin.elapsed()) } else { pause }
     }
 
     /// Takes or renews the Lease if it is free or held by this process.
     async fn attempt(&mut self) -> Result<Outcome, LeaseError> {
-        if self.election.is_ours() {
+        if self.election.is_held_by_self() {
             // No other replica writes the Lease while this process holds it, so it need not be read.
             match self.write().await {
-                Err(LeaseError::Race) => {}
+                Err(LeaseError::Conflict) => {}
                 outcome => return outcome,
             }
         }
@@ -133,15 +145,15 @@ impl<L: Leases> Elector<L> {
     async fn write(&mut self) -> Result<Outcome, LeaseError> {
         // Other replicas count from when they see this write, which is later.
         let until = Deadline::now().plus(self.config.timing.renew_deadline);
-        let leads = !self.alone && self.term.borrow().holds();
-        let written = match self.election.step(Instant::now(), wall(), leads) {
+        let leads = !self.without_lease && self.term.borrow().holds();
+        let written = match self.election.step(Instant::now(), wall_clock(), leads) {
             ElectionStep::Create(lease) => self.leases.create(*lease).await?,
             ElectionStep::Replace(lease) => self.leases.replace(*lease).await?,
-            ElectionStep::Wait(free) => return Ok(Outcome::Anothers(free)),
+            ElectionStep::Wait(free) => return Ok(Outcome::HeldByOther(free)),
         };
         let now = Instant::now();
         self.election.observe(Some(written), now);
-        Ok(self.election.waits_until(now).map_or(Outcome::Ours(until), Outcome::Settling))
+        Ok(self.election.waits_until(now).map_or(Outcome::Held(until), Outcome::HeldWaiting))
     }
 
     /// Handles a refusal by the role. If the refusals last, there can be no election, and this process acts as the only
@@ -150,43 +162,43 @@ impl<L: Leases> Elector<L> {
     fn refused(&mut self, reason: &str, sent: Deadline) {
         let timing = self.config.timing;
         let right = LeadershipTerm::Until(sent.plus(timing.renew_deadline));
-        if self.is_alone() {
+        if self.writes_without_lease() {
             self.term.send_replace(right);
             return;
         }
-        let first = self.refusals.are_none();
-        if self.refusals.go_on(&timing) {
+        let first = self.refusals.is_empty();
+        if self.refusals.record(&timing) {
             self.set_term(right);
-            self.alone = true;
+            self.without_lease = true;
             let LeaderElectionConfig { namespace, name, .. } = &self.config;
-            let complaint = format!(
-                "the role does not allow to write the lease {namespace}/{name} ({reason}), so there must be no \
-                 second replica"
+            let warning = format!(
+                "the role does not allow writing the Lease {namespace}/{name} ({reason}); this replica writes without \
+                 it, so run no second replica"
             );
-            self.complain(complaint);
+            self.warn_once(warning);
         } else if first {
             tracing::info!(
                 lease = self.config.name,
-                "the role refuses the lease ({reason}); a replica that is refused for {:?} writes without the lease",
-                timing.settling()
+                "the role refuses the Lease ({reason}); a replica that is refused for {:?} writes without the Lease",
+                timing.first_write_delay()
             );
         }
     }
 
     /// Sets the right to write that results from the election.
     fn set_term(&mut self, term: LeadershipTerm) {
-        self.alone = false;
+        self.without_lease = false;
         self.term.send_replace(term);
     }
 
     /// Returns true if this process writes without a Lease.
-    fn is_alone(&self) -> bool {
-        self.alone && self.term.borrow().holds()
+    fn writes_without_lease(&self) -> bool {
+        self.without_lease && self.term.borrow().holds()
     }
 
     /// Returns true if the outcome does not fit a role without Leases. While this process writes without a Lease, an
     /// attempt without a response is no contradiction.
-    fn contradicts_refusals(&self, outcome: &Result<Outcome, LeaseError>) -> bool {
+    fn ends_refusals(&self, outcome: &Result<Outcome, LeaseError>) -> bool {
         match outcome {
             Ok(_) => true,
             Err(LeaseError::Forbidden(_)) => false,
@@ -197,40 +209,40 @@ impl<L: Leases> Elector<L> {
     /// Returns true if a refusal means that there is no election. If a replica has held the Lease before, there is one:
     /// another replica may still hold the Lease, or may also act as the only replica after the Lease was deleted and
     /// the role does not allow creating it again.
-    fn may_be_alone(&self) -> bool {
+    fn may_write_without_lease(&self) -> bool {
         !self.config.required && !self.election.was_held()
     }
 
     /// Releases the Lease, so that the next replica starts at once.
-    async fn give_back(&mut self) {
+    async fn release_lease(&mut self) {
         let name = self.config.name.clone();
-        match timeout(self.config.timing.retry, self.try_to_give_back()).await {
-            Ok(Ok(true)) => tracing::info!(lease = name, "gave the lease back"),
+        match timeout(self.config.timing.retry, self.try_to_release()).await {
+            Ok(Ok(true)) => tracing::info!(lease = name, "released the Lease"),
             Ok(Ok(false)) => {}
-            Ok(Err(error)) => tracing::warn!(lease = name, "cannot give the lease back: {error}"),
-            Err(_) => tracing::warn!(lease = name, "cannot give the lease back: no answer"),
+            Ok(Err(error)) => tracing::warn!(lease = name, "cannot release the Lease: {error}"),
+            Err(_) => tracing::warn!(lease = name, "cannot release the Lease: no answer"),
         }
     }
 
-    async fn try_to_give_back(&mut self) -> Result<bool, LeaseError> {
-        let Some(lease) = self.election.given_back(Instant::now(), wall()) else { return Ok(false) };
+    async fn try_to_release(&mut self) -> Result<bool, LeaseError> {
+        let Some(lease) = self.election.released(Instant::now(), wall_clock()) else { return Ok(false) };
         match self.leases.replace(lease).await {
             Ok(_) => return Ok(true),
             // The response to the last renewal was lost.
-            Err(LeaseError::Race) => {}
+            Err(LeaseError::Conflict) => {}
             Err(error) => return Err(error),
         }
         let lease = self.leases.get().await?;
         self.election.observe(lease, Instant::now());
-        let Some(lease) = self.election.given_back(Instant::now(), wall()) else { return Ok(false) };
+        let Some(lease) = self.election.released(Instant::now(), wall_clock()) else { return Ok(false) };
         self.leases.replace(lease).await.map(|_| true)
     }
 
     /// Logs a warning, unless it repeats the last one.
-    fn complain(&mut self, complaint: String) {
-        if self.complaint.as_ref() != Some(&complaint) {
-            tracing::warn!("{complaint}");
-            self.complaint = Some(complaint);
+    fn warn_once(&mut self, warning: String) {
+        if self.last_warning.as_ref() != Some(&warning) {
+            tracing::warn!("{warning}");
+            self.last_warning = Some(warning);
         }
     }
 }
@@ -240,11 +252,11 @@ impl<L: Leases> Elector<L> {
 /// before the role lost the permission also still writes. So only refusals that last longer than a Lease count.
 #[derive(Debug, Default)]
 struct RefusalLog {
-    run: Option<Run>,
+    series: Option<RefusalSeries>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct RefusalSeries {
     first: Deadline,
     last: Deadline,
 }
@@ -253,27 +265,27 @@ impl RefusalLog {
     /// Records a refusal now. Returns true if the refusals have lasted longer than a Lease and a write. The Lease of
     /// another replica has expired by then, even if that replica's API server learned some seconds later of the change
     /// of the role. A process that was paused for a while starts over, because it missed the responses in between.
-    fn go_on(&mut self, timing: &Timing) -> bool {
+    fn record(&mut self, timing: &Timing) -> bool {
         let now = Deadline::now();
-        let run = self.run.filter(|run| !run.last.plus(timing.renew_deadline).has_passed());
-        let first = run.map_or(now, |run| run.first);
-        self.run = Some(Run { first, last: now });
-        first.plus(timing.settling()).has_passed()
+        let series = self.series.filter(|series| !series.last.plus(timing.renew_deadline).has_passed());
+        let first = series.map_or(now, |series| series.first);
+        self.series = Some(RefusalSeries { first, last: now });
+        first.plus(timing.first_write_delay()).has_passed()
     }
 
     /// Returns true if no refusal is recorded.
-    fn are_none(&self) -> bool {
-        self.run.is_none()
+    fn is_empty(&self) -> bool {
+        self.series.is_none()
     }
 
     /// Records any other response, which ends the series.
-    fn end(&mut self) {
-        self.run = None;
+    fn clear(&mut self) {
+        self.series = None;
     }
 }
 
 /// Returns the wall-clock time for the Lease.
-fn wall() -> MicroTime {
+fn wall_clock() -> MicroTime {
     MicroTime(Timestamp::now())
 }
 

@@ -18,7 +18,7 @@ pub struct Queue<K> {
 struct Shared<K> {
     state: Mutex<State<K>>,
     changed: Notify,
-    /// Gauge of the number of waiting keys, once [`Queue::show_depth`] has set it.
+    /// Gauge of the number of waiting keys, once [`Queue::publish_depth`] has set it.
     depth: OnceLock<IntGauge>,
 }
 
@@ -26,20 +26,20 @@ struct State<K> {
     /// The waiting keys in order, with the time at which each was added.
     waiting: LinkedHashMap<K, Instant>,
     /// The keys that workers are processing. The value is true if the key was added again meanwhile.
-    held: HashMap<K, bool>,
+    in_progress: HashMap<K, bool>,
     timers: Timers<K>,
 }
 
 /// The keys that were added with a delay, with one deadline for each.
 struct Timers<K> {
     /// The number distinguishes keys with the same deadline.
-    by_moment: BTreeMap<(Instant, u64), K>,
+    by_deadline: BTreeMap<(Instant, u64), K>,
     by_key: HashMap<K, (Instant, u64)>,
     next_number: u64,
 }
 
 /// A key that a worker has taken.
-pub(super) struct Taken<K> {
+pub(super) struct TakenKey<K> {
     pub(super) key: K,
     /// The time that the key waited in the queue.
     pub(super) waited: Duration,
@@ -53,8 +53,8 @@ impl<K> Clone for Queue<K> {
 
 impl<K: Clone + Eq + Hash + Send + 'static> Default for Queue<K> {
     fn default() -> Self {
-        let timers = Timers { by_moment: BTreeMap::new(), by_key: HashMap::new(), next_number: 0 };
-        let state = State { waiting: LinkedHashMap::new(), held: HashMap::new(), timers };
+        let timers = Timers { by_deadline: BTreeMap::new(), by_key: HashMap::new(), next_number: 0 };
+        let state = State { waiting: LinkedHashMap::new(), in_progress: HashMap::new(), timers };
         Queue { shared: Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), depth: OnceLock::new() }) }
     }
 }
@@ -72,11 +72,11 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
             return self.add(key);
         }
         let is_first = self.change(|state| {
-            let first = state.timers.first();
+            let first = state.timers.first_deadline();
             if !state.waiting.contains_key(&key) {
                 state.timers.set(key, Instant::now() + delay);
             }
-            state.timers.first() != first
+            state.timers.first_deadline() != first
         });
         if is_first {
             // All waiting workers wait for a later deadline.
@@ -93,7 +93,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
     /// Records that the worker has finished with `key`.
     pub fn done(&self, key: &K) {
         self.change(|state| {
-            if state.held.remove(key).unwrap_or(false) {
+            if state.in_progress.remove(key).unwrap_or(false) {
                 state.add(key.clone());
             }
         });
@@ -102,7 +102,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
     /// Returns the number of waiting keys, without keys whose delay has not ended.
     pub fn len(&self) -> usize {
         let mut state = self.state();
-        state.wake(Instant::now());
+        state.add_due(Instant::now());
         state.waiting.len()
     }
 
@@ -112,7 +112,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
     }
 
     /// Like [`Queue::next`], and also returns the time that the key waited.
-    pub(super) async fn take_next(&self) -> Taken<K> {
+    pub(super) async fn take_next(&self) -> TakenKey<K> {
         loop {
             let changed = self.shared.changed.notified();
             let due = match self.take() {
@@ -129,21 +129,21 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
     }
 
     /// Publishes the number of waiting keys in `gauge` from now on.
-    pub(super) fn show_depth(&self, gauge: IntGauge) {
+    pub(super) fn publish_depth(&self, gauge: IntGauge) {
         let _ = self.shared.depth.set(gauge);
         self.change(|_| ());
     }
 
     /// Takes a key, or returns the earliest deadline of a delayed key.
-    fn take(&self) -> Result<Taken<K>, Option<Instant>> {
+    fn take(&self) -> Result<TakenKey<K>, Option<Instant>> {
         let now = Instant::now();
         self.change(|state| {
-            state.wake(now);
+            state.add_due(now);
             let Some((key, since)) = state.waiting.pop_front() else {
-                return Err(state.timers.first());
+                return Err(state.timers.first_deadline());
             };
-            state.held.insert(key.clone(), false);
-            Ok(Taken { key, waited: now.saturating_duration_since(since) })
+            state.in_progress.insert(key.clone(), false);
+            Ok(TakenKey { key, waited: now.saturating_duration_since(since) })
         })
     }
 
@@ -170,16 +170,16 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
 
 impl<K: Clone + Eq + Hash> State<K> {
     fn add(&mut self, key: K) {
-        self.timers.forget(&key);
-        if let Some(again) = self.held.get_mut(&key) {
-            *again = true;
+        self.timers.remove(&key);
+        if let Some(is_added_again) = self.in_progress.get_mut(&key) {
+            *is_added_again = true;
         } else if !self.waiting.contains_key(&key) {
             self.waiting.insert(key, Instant::now());
         }
     }
 
     /// Adds the keys whose delay has ended.
-    fn wake(&mut self, now: Instant) {
+    fn add_due(&mut self, now: Instant) {
         while let Some(key) = self.timers.due(now) {
             self.add(key);
         }
@@ -187,30 +187,30 @@ impl<K: Clone + Eq + Hash> State<K> {
 }
 
 impl<K: Clone + Eq + Hash> Timers<K> {
-    fn set(&mut self, key: K, moment: Instant) {
-        if self.by_key.get(&key).is_some_and(|(earlier, _)| *earlier <= moment) {
+    fn set(&mut self, key: K, deadline: Instant) {
+        if self.by_key.get(&key).is_some_and(|(earlier, _)| *earlier <= deadline) {
             return;
         }
-        self.forget(&key);
-        let place = (moment, self.next_number);
+        self.remove(&key);
+        let slot = (deadline, self.next_number);
         self.next_number += 1;
-        self.by_moment.insert(place, key.clone());
-        self.by_key.insert(key, place);
+        self.by_deadline.insert(slot, key.clone());
+        self.by_key.insert(key, slot);
     }
 
-    fn forget(&mut self, key: &K) {
-        if let Some(place) = self.by_key.remove(key) {
-            self.by_moment.remove(&place);
+    fn remove(&mut self, key: &K) {
+        if let Some(slot) = self.by_key.remove(key) {
+            self.by_deadline.remove(&slot);
         }
     }
 
-    fn first(&self) -> Option<Instant> {
-        self.by_moment.first_key_value().map(|((moment, _), _)| *moment)
+    fn first_deadline(&self) -> Option<Instant> {
+        self.by_deadline.first_key_value().map(|((deadline, _), _)| *deadline)
     }
 
     fn due(&mut self, now: Instant) -> Option<K> {
-        self.first().filter(|moment| *moment <= now)?;
-        let (_, key) = self.by_moment.pop_first()?;
+        self.first_deadline().filter(|deadline| *deadline <= now)?;
+        let (_, key) = self.by_deadline.pop_first()?;
         self.by_key.remove(&key);
         Some(key)
     }

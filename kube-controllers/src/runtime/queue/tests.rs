@@ -126,7 +126,7 @@ async fn queue_depth_gauge_counts_due_keys_only() {
     let queue = Queue::default();
     let gauge = IntGauge::new("depth", "of a test").expect("a valid name");
     queue.add(1);
-    queue.show_depth(gauge.clone());
+    queue.publish_depth(gauge.clone());
     queue.add_after(2, Duration::from_secs(1));
     assert_eq!(gauge.get(), 1);
     let key = queue.next().await;
@@ -177,7 +177,7 @@ proptest! {
                         wanted.entry(key).and_modify(|earlier| *earlier = due.min(*earlier)).or_insert(due);
                     }
                     Act::Take => {
-                        if let Ok(Taken { key, .. }) = queue.take() {
+                        if let Ok(TakenKey { key, .. }) = queue.take() {
                             assert!(!held.contains(&key), "{key} is held twice");
                             assert!(wanted.remove(&key).is_some_and(|due| due <= Instant::now()), "{key} came unasked");
                             held.push(key);
@@ -190,7 +190,7 @@ proptest! {
             }
             held.iter().for_each(|key| queue.done(key));
             tokio::time::advance(Duration::from_secs(60)).await;
-            while let Ok(Taken { key, .. }) = queue.take() {
+            while let Ok(TakenKey { key, .. }) = queue.take() {
                 assert!(wanted.remove(&key).is_some(), "{key} came unasked");
                 queue.done(&key);
             }

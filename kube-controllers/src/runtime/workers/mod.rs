@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::queue::{Queue, Taken};
+use super::queue::{Queue, TakenKey};
 use super::{NextReconcile, Reconcile, ReconcileError};
 use crate::context::Context;
 use crate::leader::Leadership;
@@ -23,7 +23,7 @@ use crate::telemetry::WorkerMetrics;
 
 /// Time limit for the current keys after `context.stop`. Every write that was sent has its response by
 /// then.
-const DRAIN: Duration = Duration::from_secs(5);
+const STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// Number of failures in a row that are normal and not worth a warning, such as a conflict or a restarted server.
 const EXPECTED_FAILURES: u32 = 5;
 /// Delay after the first failure, as in client-go. Most conflicts are resolved by then.
@@ -31,7 +31,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(5);
 /// Longest delay. client-go waits up to 1000 s, which would delay keys long after an outage of some minutes has ended.
 /// An attempt every half a minute costs little.
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
-const DELAYS: backoff::Backoff =
+const RETRY_BACKOFF: backoff::Backoff =
     backoff::Backoff { first: FIRST_DELAY, longest: LONGEST_DELAY, jitter: backoff::Jitter::Half };
 
 /// Processes `queue` with `workers` tasks, at least one, while this replica is the leader, until `context.stop`.
@@ -49,14 +49,14 @@ pub async fn run<R: Reconcile>(reconciler: Arc<R>, queue: Queue<R::Key>, workers
 struct WorkerPool<R: Reconcile> {
     reconciler: Arc<R>,
     queue: Queue<R::Key>,
-    backoff: Mutex<Backoff<R::Key>>,
+    backoff: Mutex<KeyBackoff<R::Key>>,
     metrics: WorkerMetrics,
     watchdog: Watchdog,
 }
 
 impl<R: Reconcile> WorkerPool<R> {
     async fn run(self, workers: usize, leadership: Leadership, stop: CancellationToken) {
-        self.queue.show_depth(self.metrics.depth.clone());
+        self.queue.publish_depth(self.metrics.depth.clone());
         let pool = Arc::new(self);
         let tasks: Vec<_> = (0..workers.max(1))
             // Each worker is a task of its own, so that the workers use several cores. The tasks are aborted when this
@@ -84,23 +84,27 @@ impl<R: Reconcile> WorkerPool<R> {
     }
 
     /// Processes one key, and returns it to the queue even if this future is dropped.
-    async fn handle(&self, taken: Taken<R::Key>, leadership: &Leadership, stop: &CancellationToken) {
-        let mut in_progress = KeyInProgress { queue: &self.queue, key: taken.key, concluded: false };
+    async fn handle(&self, taken: TakenKey<R::Key>, leadership: &Leadership, stop: &CancellationToken) {
+        let mut in_progress = KeyInProgress { queue: &self.queue, key: taken.key, is_recorded: false };
         self.metrics.waited.observe(taken.waited.as_secs_f64());
         let begin = Instant::now();
         let work = self.watchdog.observe(format!("{} {}", R::NAME, in_progress.key), self.reconcile(&in_progress.key));
         let outcome = tokio::select! {
             biased;
             outcome = leadership.while_held(work) => outcome,
-            () = drained(stop) => None,
+            () = stop_deadline_passed(stop) => None,
         };
         let Some(outcome) = outcome else {
-            tracing::info!(controller = R::NAME, key = %in_progress.key, "dropped: not allowed to write any more");
+            tracing::info!(
+                controller = R::NAME,
+                key = %in_progress.key,
+                "canceled the work on a key: this replica may no longer write"
+            );
             return;
         };
         self.metrics.duration.observe(begin.elapsed().as_secs_f64());
-        self.conclude(&in_progress.key, outcome);
-        in_progress.concluded = true;
+        self.record_outcome(&in_progress.key, outcome);
+        in_progress.is_recorded = true;
     }
 
     async fn reconcile(&self, key: &R::Key) -> Result<NextReconcile, ReconcileError> {
@@ -109,28 +113,28 @@ impl<R: Reconcile> WorkerPool<R> {
             Ok(outcome) => outcome,
             Err(panic) => {
                 self.metrics.panics.inc();
-                let message = panic_message(&*panic).unwrap_or("something that is no text");
+                let message = panic_message(&*panic).unwrap_or("a value that is not a text");
                 Err(ReconcileError::Retry(format!("panicked: {message}")))
             }
         }
     }
 
-    fn conclude(&self, key: &R::Key, outcome: Result<NextReconcile, ReconcileError>) {
+    fn record_outcome(&self, key: &R::Key, outcome: Result<NextReconcile, ReconcileError>) {
         let mut backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
             Ok(next) => {
-                backoff.forget(key);
+                backoff.reset(key);
                 if let NextReconcile::After(delay) = next {
                     self.queue.add_after(key.clone(), delay);
                 }
             }
             Err(ReconcileError::Permanent(reason)) => {
-                backoff.forget(key);
+                backoff.reset(key);
                 self.metrics.permanent_failures.inc();
-                tracing::warn!(controller = R::NAME, %key, "cannot be done until something changes: {reason}");
+                tracing::warn!(controller = R::NAME, %key, "failed, not retried until an object changes: {reason}");
             }
             Err(ReconcileError::Retry(reason)) => {
-                let Failed { times, delay } = backoff.failed(key, fastrand::f64());
+                let KeyFailure { times, delay } = backoff.failed(key, fastrand::f64());
                 self.metrics.retries.inc();
                 if times > EXPECTED_FAILURES {
                     tracing::warn!(controller = R::NAME, %key, times, "failed, trying again in {delay:?}: {reason}");
@@ -148,12 +152,12 @@ impl<R: Reconcile> WorkerPool<R> {
 struct KeyInProgress<'a, K: Clone + Eq + Hash + Send + 'static> {
     queue: &'a Queue<K>,
     key: K,
-    concluded: bool,
+    is_recorded: bool,
 }
 
 impl<K: Clone + Eq + Hash + Send + 'static> Drop for KeyInProgress<'_, K> {
     fn drop(&mut self) {
-        if !self.concluded {
+        if !self.is_recorded {
             self.queue.add(self.key.clone());
         }
         self.queue.done(&self.key);
@@ -162,44 +166,44 @@ impl<K: Clone + Eq + Hash + Send + 'static> Drop for KeyInProgress<'_, K> {
 
 /// Number of failures in a row of each key.
 #[derive(Debug)]
-struct Backoff<K> {
+struct KeyBackoff<K> {
     failures: HashMap<K, u32>,
 }
 
 /// A failure of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Failed {
+struct KeyFailure {
     /// Number of failures in a row, including this failure.
     times: u32,
     /// Time until the next attempt.
     delay: Duration,
 }
 
-impl<K> Default for Backoff<K> {
+impl<K> Default for KeyBackoff<K> {
     fn default() -> Self {
-        Backoff { failures: HashMap::new() }
+        KeyBackoff { failures: HashMap::new() }
     }
 }
 
-impl<K: Clone + Eq + Hash> Backoff<K> {
+impl<K: Clone + Eq + Hash> KeyBackoff<K> {
     /// Records a failure of the key. `random` is uniform over 0..1 and spreads the delays, so that keys that failed
     /// together are not retried together.
-    fn failed(&mut self, key: &K, random: f64) -> Failed {
+    fn failed(&mut self, key: &K, random: f64) -> KeyFailure {
         let times = self.failures.entry(key.clone()).or_insert(0);
         *times = times.saturating_add(1);
-        Failed { times: *times, delay: DELAYS.pause(*times, random) }
+        KeyFailure { times: *times, delay: RETRY_BACKOFF.pause(*times, random) }
     }
 
     /// Resets the key: it succeeded or is not retried.
-    fn forget(&mut self, key: &K) {
+    fn reset(&mut self, key: &K) {
         self.failures.remove(key);
     }
 }
 
-/// Waits for `stop`, then for [`DRAIN`].
-async fn drained(stop: &CancellationToken) {
+/// Waits for `stop`, then for [`STOP_DEADLINE`].
+async fn stop_deadline_passed(stop: &CancellationToken) {
     stop.cancelled().await;
-    sleep(DRAIN).await;
+    sleep(STOP_DEADLINE).await;
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ impl Reconcile for Scripted {
             _ => {}
         }
         self.finished.fetch_add(1, Ordering::SeqCst);
-        Ok(NextReconcile::Done)
+        Ok(NextReconcile::AwaitChange)
     }
 }
 
@@ -265,15 +265,15 @@ async fn endless_reconcile_is_reported_as_stuck_and_periodic_work_is_not() {
     let bench = Bench::new(2, LeadershipTerm::Until(Deadline::now().plus(Duration::from_secs(86_400))));
     bench.queue.add("every minute");
     sleep(Duration::from_secs(3600)).await;
-    assert_eq!(bench.watchdog.stuck(), None);
+    assert_eq!(bench.watchdog.stuck_work(), None);
     bench.queue.add("slow");
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(bench.watchdog.stuck(), None);
+    assert_eq!(bench.watchdog.stuck_work(), None);
     sleep(Duration::from_secs(3600)).await;
-    assert_eq!(bench.watchdog.stuck().as_deref(), Some("scripted slow"));
+    assert_eq!(bench.watchdog.stuck_work().as_deref(), Some("scripted slow"));
     bench.scripted.gate.add_permits(1);
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(bench.watchdog.stuck(), None);
+    assert_eq!(bench.watchdog.stuck_work(), None);
 }
 
 mod backoff {
@@ -281,7 +281,7 @@ mod backoff {
 
     /// Returns the delays of the first failures, without jitter.
     fn delays(count: usize) -> Vec<u128> {
-        let mut backoff = Backoff::default();
+        let mut backoff = KeyBackoff::default();
         (0..count).map(|_| backoff.failed(&"a", 1.0).delay.as_millis()).collect()
     }
 
@@ -295,7 +295,7 @@ mod backoff {
 
     #[test]
     fn jitter_reduces_the_delay_by_at_most_half() {
-        let delay = |random| Backoff::default().failed(&"a", random).delay;
+        let delay = |random| KeyBackoff::default().failed(&"a", random).delay;
         assert_eq!(delay(0.0), Duration::from_micros(2500));
         assert_eq!(delay(0.5), Duration::from_micros(3750));
         assert_eq!(delay(1.0), Duration::from_millis(5));
@@ -303,11 +303,11 @@ mod backoff {
 
     #[test]
     fn success_resets_the_backoff_of_a_single_key() {
-        let mut backoff = Backoff::default();
+        let mut backoff = KeyBackoff::default();
         assert_eq!(backoff.failed(&"a", 1.0).times, 1);
         assert_eq!(backoff.failed(&"a", 1.0).times, 2);
         assert_eq!(backoff.failed(&"b", 1.0).times, 1);
-        backoff.forget(&"a");
-        assert_eq!(backoff.failed(&"a", 1.0), Failed { times: 1, delay: FIRST_DELAY });
+        backoff.reset(&"a");
+        assert_eq!(backoff.failed(&"a", 1.0), KeyFailure { times: 1, delay: FIRST_DELAY });
     }
 }

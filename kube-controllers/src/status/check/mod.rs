@@ -30,14 +30,14 @@ struct Arguments {
 
 /// The output of the probe, and its result.
 #[derive(Debug, PartialEq, Eq)]
-struct Verdict {
+struct ProbeResult {
     text: String,
     passes: bool,
 }
 
 /// Returns the arguments of `check-status` if the process was called as such: by its name, or as `kube-controllers
 /// kube-controllers-health -l`. Upstream's charts use the second form, with further words before it (KC-146).
-pub fn called(command_line: impl IntoIterator<Item = OsString>) -> Option<Vec<OsString>> {
+pub fn probe_arguments(command_line: impl IntoIterator<Item = OsString>) -> Option<Vec<OsString>> {
     let mut words = command_line.into_iter();
     let program = words.next()?;
     let name = Path::new(&program).file_name()?;
@@ -55,34 +55,34 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => error.exit(),
     };
-    let verdict = judge(&arguments, since_boot());
+    let result = evaluate(&arguments, since_boot());
     // There is no other place to report a closed stdout.
-    let _ = writeln!(std::io::stdout(), "{}", verdict.text);
-    if verdict.passes { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let _ = writeln!(std::io::stdout(), "{}", result.text);
+    if result.passes { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn judge(arguments: &Arguments, now: u64) -> Verdict {
+fn evaluate(arguments: &Arguments, now: u64) -> ProbeResult {
     if arguments.version {
-        return Verdict { text: env!("CARGO_PKG_VERSION").into(), passes: true };
+        return ProbeResult { text: env!("CARGO_PKG_VERSION").into(), passes: true };
     }
     if !arguments.ready && !arguments.live {
-        return Verdict { text: "No command specified to check-status".into(), passes: false };
+        return ProbeResult { text: "No command specified to check-status".into(), passes: false };
     }
     let file = match StatusFile::read(&arguments.file) {
         Ok(file) => file,
-        Err(error) => return Verdict { text: error.to_string(), passes: false },
+        Err(error) => return ProbeResult { text: error.to_string(), passes: false },
     };
     match file.liveness {
         Some(liveness) if arguments.live && !arguments.ready => {
             let age = now.saturating_sub(liveness.heartbeat);
             if age <= HEARTBEAT_LIMIT.as_secs() {
-                Verdict { text: "Live".into(), passes: true }
+                ProbeResult { text: "Live".into(), passes: true }
             } else {
-                Verdict { text: format!("no sign of life for {age} s"), passes: false }
+                ProbeResult { text: format!("no heartbeat for {age} s"), passes: false }
             }
         }
-        _ if file.is_ready() => Verdict { text: "Ready".into(), passes: true },
-        _ => Verdict { text: file.reasons(), passes: false },
+        _ if file.is_ready() => ProbeResult { text: "Ready".into(), passes: true },
+        _ => ProbeResult { text: file.reasons(), passes: false },
     }
 }
 

@@ -1,9 +1,9 @@
 //! Decisions, requests, the status and the cache. The whole controller is tested with a real API server in
 //! tests/tests/controllers_nodes.rs.
 
+mod convergence;
 mod labeling;
 mod serving;
-mod settling;
 
 use k8s_openapi::api::core::v1::Service as KubernetesService;
 use libcalico::api::{IpPoolSpec, ObjectKey};
@@ -17,14 +17,14 @@ use time::OffsetDateTime;
 use super::addresses::ServiceAddresses;
 use super::decision::Decision;
 use super::decision::HeldAddress;
-use super::decision::Missing;
+use super::decision::MissingAddress;
 use super::decision::decide;
-use super::decision::is_misstated;
+use super::decision::status_differs;
 use super::pools::LoadBalancerPool;
-use super::reconcile::LAG;
+use super::reconcile::CACHE_LAG;
 use super::request::{AddressRequest, RequestError};
 use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS};
-use super::service::{LoadBalancerService, hide_addresses, show_addresses};
+use super::service::{LoadBalancerService, publish_addresses, withdraw_addresses};
 use super::service_cache::ServiceCache;
 use super::*;
 use crate::controllers::cached::SharedCache;
@@ -70,8 +70,8 @@ fn served(service: &LoadBalancerService, ips: &[&str]) -> (Vec<String>, String) 
     let decision = decide(Some(service), &held(ips), &pools(), AssignIps::AllServices).unwrap();
     let Decision::Serve(plan) = decision else { panic!("{decision:?}") };
     let assign = plan.assign.iter().map(|missing| match missing {
-        Missing::Address(ip) => ip.to_string(),
-        Missing::Any { version, .. } => format!("IPv{version}"),
+        MissingAddress::Address(ip) => ip.to_string(),
+        MissingAddress::Any { version, .. } => format!("IPv{version}"),
     });
     (plan.release.iter().map(|held| held.ip.to_string()).collect(), assign.collect::<Vec<_>>().join(" "))
 }
@@ -131,9 +131,9 @@ fn unmanaged_services_lose_all_their_addresses() {
     let ours = Some(service(json!(["IPv4"]), json!({})));
     let all = AssignIps::AllServices;
     for (service, ips, pools, expected) in [
-        (&other, &[][..], pools(), Decision::Leave),
+        (&other, &[][..], pools(), Decision::Nothing),
         (&other, &["10.0.0.1"], pools(), Decision::Withdraw),
-        (&None, &[], pools(), Decision::Leave),
+        (&None, &[], pools(), Decision::Nothing),
         (&None, &["10.0.0.1"], pools(), Decision::Withdraw),
         (&ours, &[], Vec::new(), Decision::NoPool),
         (&ours, &["10.0.0.1"], Vec::new(), Decision::Withdraw),
@@ -171,18 +171,18 @@ fn foreign_ingress_entries_in_the_status_are_preserved() {
     let ips = |ips: &[&str]| ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
     let proxied = json!({"ip": "10.0.0.1", "ipMode": "Proxy", "ports": [{"port": 80, "protocol": "TCP"}]});
     let mut service = with_status(json!([proxied, {"hostname": "h"}, {"ip": "10.0.0.9"}]));
-    show_addresses(&mut service, &ips(&["10.0.0.2", "10.0.0.1"]));
+    publish_addresses(&mut service, &ips(&["10.0.0.2", "10.0.0.1"]));
     assert_eq!(ingress(&service), json!([proxied, {"ip": "10.0.0.2"}, {"hostname": "h"}]));
-    hide_addresses(&mut service, &ips(&["10.0.0.2"]));
+    withdraw_addresses(&mut service, &ips(&["10.0.0.2"]));
     assert_eq!(ingress(&service), json!([proxied, {"hostname": "h"}]));
-    show_addresses(&mut service, &[]);
-    hide_addresses(&mut service, &[]);
+    publish_addresses(&mut service, &[]);
+    withdraw_addresses(&mut service, &[]);
     assert_eq!(ingress(&service), json!([{"hostname": "h"}]));
     let mut bare = KubernetesService::default();
-    show_addresses(&mut bare, &ips(&["fd00::1"]));
+    publish_addresses(&mut bare, &ips(&["fd00::1"]));
     assert_eq!(ingress(&bare), json!([{"ip": "fd00::1"}]));
-    assert!(!is_misstated(&ips(&["10.0.0.2", "10.0.0.1"]), &held(&["10.0.0.1", "10.0.0.2"])));
-    assert!(is_misstated(&ips(&["10.0.0.2"]), &held(&[])) && is_misstated(&[], &held(&["10.0.0.1"])));
+    assert!(!status_differs(&ips(&["10.0.0.2", "10.0.0.1"]), &held(&["10.0.0.1", "10.0.0.2"])));
+    assert!(status_differs(&ips(&["10.0.0.2"]), &held(&[])) && status_differs(&[], &held(&["10.0.0.1"])));
 }
 
 // The cache.

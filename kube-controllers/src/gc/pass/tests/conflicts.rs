@@ -79,12 +79,12 @@ async fn replica(server: &Server, calico: &Arc<Datastore>) -> GcPass {
     index.put_block(&block).unwrap();
     let addresses = ReportedAddresses::new(vec!["10.0.0.5".parse().unwrap()]);
     index.put_pod("ns", "lost", &PodState { node: "node-a", addresses, ended: None, runs: true });
-    collector(server.client(), calico.clone(), index, Leadership::always())
+    new_pass(server.client(), calico.clone(), index, Leadership::always())
 }
 
-fn shown(collector: &GcPass) -> bool {
+fn shown(gc_pass: &GcPass) -> bool {
     let line = "kube_controllers_gc_conflicting_addresses{held=\"free\"} 1\n";
-    collector.context.metrics.text().unwrap().contains(line)
+    gc_pass.context.metrics.text().unwrap().contains(line)
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,7 +95,7 @@ async fn conflict_lasting_two_minutes_is_counted_and_reported_once() {
     for (wait, told, counted) in [(0, 0, false), (115, 0, false), (5, 1, true), (300, 1, true)] {
         advance(Duration::from_secs(wait)).await;
         for replica in &mut replicas {
-            replica.pass(Scope::Changed).await;
+            replica.run(Scope::Changed).await;
             assert_eq!(shown(replica), counted, "after {wait} s more");
         }
         assert_eq!(server.reported().len(), told, "after {wait} s more");
@@ -140,12 +140,12 @@ async fn conflict_not_confirmed_by_a_live_read_is_not_reported() {
             now["status"]["podIP"] = now["status"]["podIPs"][0]["ip"].clone();
         }
         *server.pod.lock().unwrap() = now;
-        replica.pass(Scope::Changed).await;
+        replica.run(Scope::Changed).await;
         advance(Duration::from_secs(121)).await;
-        replica.pass(Scope::Changed).await;
+        replica.run(Scope::Changed).await;
         assert_eq!(server.reported(), Vec::<String>::new());
         // The two minutes start over.
-        replica.pass(Scope::Changed).await;
+        replica.run(Scope::Changed).await;
         assert!(!shown(&replica));
     }
 }

@@ -1,5 +1,5 @@
 mod conflicts;
-mod listings;
+mod listing_endpoints;
 mod parallel;
 mod stuck;
 
@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::controllers::testing::{embedded, settings};
 use crate::gc::cache::ClusterCache;
 use crate::gc::clock::Clock;
-use crate::gc::telemetry::PassMetrics;
+use crate::gc::pass_metrics::PassMetrics;
 use crate::leader::{Deadline, Leadership, LeadershipTerm};
 use crate::settings::Mode;
 use crate::status::Watchdog;
@@ -86,7 +86,7 @@ fn leaked(settings: libcalico::ipam::gc::Settings, handle: &str, owners: [&[(&st
     (index, block)
 }
 
-fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index, leadership: Leadership) -> GcPass {
+fn new_pass(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index, leadership: Leadership) -> GcPass {
     let context = Context {
         kubernetes,
         calico,
@@ -106,12 +106,12 @@ fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index, lea
 async fn leak_whose_owner_is_unreadable_is_checked_once_per_pass() {
     let (_dir, calico) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
-    let mut collector = collector(failing(asked.clone()), calico, leaky().0, Leadership::always());
-    assert_eq!(collector.cache.index().suspects(Duration::ZERO, 10).len(), 1);
-    timeout(ANSWER * 20, collector.release_leaks(Gc::Reclaim)).await.expect("it ends");
+    let mut gc_pass = new_pass(failing(asked.clone()), calico, leaky().0, Leadership::always());
+    assert_eq!(gc_pass.cache.index().suspects(Duration::ZERO, 10).len(), 1);
+    timeout(ANSWER * 20, gc_pass.release_leaks(GcMode::Reclaim)).await.expect("it ends");
     assert_eq!(asked.load(Ordering::Relaxed), 1);
     // The postponement is counted from the response.
-    assert!(collector.cache.index().suspects(collector.now(), 10).is_empty());
+    assert!(gc_pass.cache.index().suspects(gc_pass.now(), 10).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,8 +120,8 @@ async fn gc_pass_stops_when_the_leadership_term_ends() {
     let asked = Arc::new(AtomicUsize::new(0));
     let right = Duration::from_secs(5);
     let (_sender, term) = watch::channel(LeadershipTerm::Until(Deadline::now().plus(right)));
-    let mut collector = collector(failing(asked.clone()), calico, leaky().0, Leadership::new(term));
+    let mut gc_pass = new_pass(failing(asked.clone()), calico, leaky().0, Leadership::new(term));
     let begin = Instant::now();
-    collector.pass(Scope::Changed).await;
+    gc_pass.run(Scope::Changed).await;
     assert_eq!((begin.elapsed(), asked.load(Ordering::Relaxed)), (right, 1), "the answer was not waited for");
 }

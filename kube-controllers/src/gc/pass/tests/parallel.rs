@@ -7,10 +7,10 @@ use crate::settings::GcLimits;
 const AT_ONCE: usize = 3;
 const ALL: u8 = 5;
 
-fn limited(collector: GcPass) -> GcPass {
+fn limited(gc_pass: GcPass) -> GcPass {
     let gc_limits = GcLimits { parallelism: AT_ONCE, ..GcLimits::default() };
     let settings = watch::channel(Arc::new(Settings { gc_limits, ..settings() })).1;
-    GcPass { context: Context { settings, ..collector.context }, ..collector }
+    GcPass { context: Context { settings, ..gc_pass.context }, ..gc_pass }
 }
 
 /// Returns an index with confirmed leaks of missing pods, in `blocks` blocks with `addresses` addresses each.
@@ -43,15 +43,15 @@ fn leaky_blocks(blocks: u8, addresses: u8) -> Index {
 async fn under_way(index: Index, work: impl AsyncFnOnce(&mut GcPass)) -> usize {
     let (_dir, calico) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
-    let mut collector = limited(collector(silent(asked.clone()), calico, index, Leadership::always()));
+    let mut gc_pass = limited(new_pass(silent(asked.clone()), calico, index, Leadership::always()));
     // The paused clock advances only when no task can run.
-    assert!(timeout(ANSWER, work(&mut collector)).await.is_err(), "no answer came, and the work ended");
+    assert!(timeout(ANSWER, work(&mut gc_pass)).await.is_err(), "no answer came, and the work ended");
     asked.load(Ordering::Relaxed)
 }
 
 #[tokio::test(start_paused = true)]
 async fn gc_parallelism_limits_concurrent_pod_lookups() {
-    let release = async |collector: &mut GcPass| collector.release_leaks(Gc::Reclaim).await;
+    let release = async |gc_pass: &mut GcPass| gc_pass.release_leaks(GcMode::Reclaim).await;
     assert_eq!(under_way(leaky_blocks(1, ALL), release).await, AT_ONCE);
 }
 
@@ -66,6 +66,6 @@ async fn gc_parallelism_limits_concurrent_releases_of_deleted_nodes() {
     }
     index.examine(Duration::ZERO, Scope::Everything);
     assert_eq!(index.nodes_to_release(Duration::ZERO).len(), usize::from(ALL));
-    let release = async |collector: &mut GcPass| collector.release_deleted_nodes().await;
+    let release = async |gc_pass: &mut GcPass| gc_pass.release_deleted_nodes().await;
     assert_eq!(under_way(index, release).await, AT_ONCE);
 }

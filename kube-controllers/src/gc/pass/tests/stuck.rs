@@ -14,13 +14,13 @@ async fn liveness(index: Index) -> Vec<bool> {
     let asked = Arc::new(AtomicUsize::new(0));
     let term = || LeadershipTerm::Until(Deadline::now().plus(RIGHT));
     let (election, leads) = watch::channel(term());
-    let collector = collector(silent(asked.clone()), calico, index, Leadership::new(leads));
-    collector.cache.complete_all();
+    let gc_pass = new_pass(silent(asked.clone()), calico, index, Leadership::new(leads));
+    gc_pass.cache.mark_all_listed();
     let status = Status::new(dir.path().join("status.json"));
-    let watchdog = collector.context.watchdog.clone();
+    let watchdog = gc_pass.context.watchdog.clone();
     let mut live = Vec::new();
     tokio::select! {
-        () = run_passes(collector) => unreachable!("nobody stopped it"),
+        () = run_passes(gc_pass) => unreachable!("nobody stopped it"),
         () = watchdog.watch(status.clone(), CancellationToken::new()) => unreachable!("nobody stopped it"),
         // Each renewal wakes the task of the pass, which does not count as progress of the pass.
         () = async { loop {

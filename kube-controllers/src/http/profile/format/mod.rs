@@ -127,7 +127,7 @@ pub(super) enum Frame {
 
 /// A part of a program's file that is mapped into memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Code {
+pub(super) struct MappedCode {
     /// Address range: the first address, and the first address after the mapping.
     pub(super) memory: (u64, u64),
     /// Offset of the first address in the file, in bytes.
@@ -161,17 +161,17 @@ impl Builder {
 
     /// Sets the mappings that contain the addresses of samples. Call it before adding samples, with the program itself
     /// first.
-    pub(super) fn code(&mut self, code: &[Code]) {
-        for (id, one) in (1..).zip(code) {
-            let (filename, build_id) = (self.string(&one.file), self.string(&one.build_id));
-            let (memory_start, memory_limit) = one.memory;
-            let file_offset = one.offset;
+    pub(super) fn code(&mut self, code: &[MappedCode]) {
+        for (id, mapping) in (1..).zip(code) {
+            let (filename, build_id) = (self.string(&mapping.file), self.string(&mapping.build_id));
+            let (memory_start, memory_limit) = mapping.memory;
+            let file_offset = mapping.offset;
             self.profile.mapping.push(Mapping { id, memory_start, memory_limit, file_offset, filename, build_id });
         }
     }
 
     /// Sets a regular expression of function names. The reader drops these functions and all that they call.
-    pub(super) fn without(&mut self, names: &str) {
+    pub(super) fn drop_functions(&mut self, names: &str) {
         self.profile.drop_frames = self.string(names);
     }
 
@@ -193,8 +193,8 @@ impl Builder {
         let id = self.locations.len() as u64 + 1;
         let location = match &frame {
             Frame::Address(address) => {
-                let holds = |one: &&Mapping| (one.memory_start..one.memory_limit).contains(address);
-                let mapping_id = self.profile.mapping.iter().find(holds).map_or(0, |one| one.id);
+                let holds = |mapping: &&Mapping| (mapping.memory_start..mapping.memory_limit).contains(address);
+                let mapping_id = self.profile.mapping.iter().find(holds).map_or(0, |mapping| mapping.id);
                 Location { id, mapping_id, address: *address, line: Vec::new() }
             }
             Frame::Name(name) => {

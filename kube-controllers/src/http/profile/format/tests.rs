@@ -25,10 +25,11 @@ pub(in crate::http) fn folded(encoded: &[u8]) -> Vec<String> {
 
 #[test]
 fn equal_profile_entries_are_stored_once() {
-    let code = |memory, offset, file: &str, id: &str| Code { memory, offset, file: file.into(), build_id: id.into() };
+    let code =
+        |memory, offset, file: &str, id: &str| MappedCode { memory, offset, file: file.into(), build_id: id.into() };
     let mut builder = Builder::new(&[("samples", "count"), ("cpu", "nanoseconds")]);
     builder.timing(1, 2, 3);
-    builder.without("handler");
+    builder.drop_functions("handler");
     builder.code(&[code((0x1000, 0x2000), 16, "program", "ab"), code((0x8000, 0x9000), 0, "library", "")]);
     let thread = || Frame::Name("thread 1".into());
     builder.sample([Frame::Address(0x1fff), Frame::Address(0x1000), thread()], vec![2, 20]);

@@ -1,9 +1,9 @@
 //! Candidates in virtual time, at an API server with scripted failures.
 
-mod alone;
 mod creation;
 mod refusals;
 mod regained;
+mod without_lease;
 
 use std::sync::{Arc, Mutex};
 
@@ -108,7 +108,7 @@ impl Server {
         let mut state = self.state();
         state.requests += 1;
         if state.lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone()) != expected {
-            return Err(LeaseError::Race);
+            return Err(LeaseError::Conflict);
         }
         let holder = holder(&lease);
         for (identity, leadership) in &state.leaderships {
@@ -131,15 +131,15 @@ impl Server {
 
     /// Returns a server with a Lease that was released a moment ago, so that the next replica takes it without a wait.
     fn used() -> Self {
-        Self::unheld(Some(wall()))
+        Self::unheld(Some(wall_clock()))
     }
 
     /// Returns a server with a Lease that has no holder.
-    fn unheld(given_back: Option<MicroTime>) -> Self {
+    fn unheld(released: Option<MicroTime>) -> Self {
         let (server, mut lease) = (Server::default(), Lease::default());
         lease.metadata.resource_version = Some("0".into());
         let spec = lease.spec.get_or_insert_default();
-        (spec.holder_identity, spec.renew_time) = (Some(String::new()), given_back);
+        (spec.holder_identity, spec.renew_time) = (Some(String::new()), released);
         server.state().lease = Some(lease);
         server
     }

@@ -9,20 +9,20 @@ use super::super::*;
 /// Advances the clock by `seconds` and records a refusal. Returns true if the refusals have lasted.
 async fn after(refusals: &mut RefusalLog, seconds: u64) -> bool {
     advance(Duration::from_secs(seconds)).await;
-    refusals.go_on(&Timing::default())
+    refusals.record(&Timing::default())
 }
 
 #[tokio::test(start_paused = true)]
 async fn refusals_become_lasting_after_a_lease_and_a_write_timeout() {
     let mut refusals = RefusalLog::default();
-    assert!(refusals.are_none());
+    assert!(refusals.is_empty());
     assert!(!after(&mut refusals, 0).await);
     for _ in 0..12 {
         assert!(!after(&mut refusals, 2).await);
     }
     assert!(after(&mut refusals, 2).await);
-    refusals.end();
-    assert!(refusals.are_none());
+    refusals.clear();
+    assert!(refusals.is_empty());
     assert!(!after(&mut refusals, 2).await, "anew");
 }
 

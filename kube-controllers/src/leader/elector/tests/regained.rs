@@ -137,7 +137,7 @@ proptest! {
             let weather = Weather::Changing(answer);
             let mut replicas: Vec<_> = ["a", "b"].map(|name| replica(&server, name, weather.clone(), false)).into();
             watched(&server, 300).await;
-            let mut may_be_alone = true;
+            let mut may_write_without_lease = true;
             for (number, (tenths, dies, starts)) in turns.into_iter().enumerate() {
                 let forbids = number % 2 == 0;
                 role.send_replace(if forbids { Answer::Forbidden } else { Answer::Allowed });
@@ -145,8 +145,8 @@ proptest! {
                     let died = replicas.remove(fastrand::usize(0..replicas.len()));
                     died.task.abort();
                 }
-                if starts && (may_be_alone || !forbids) {
-                    may_be_alone &= !forbids;
+                if starts && (may_write_without_lease || !forbids) {
+                    may_write_without_lease &= !forbids;
                     replicas.push(replica(&server, &format!("next {number}"), weather.clone(), false));
                 }
                 watched(&server, tenths).await;

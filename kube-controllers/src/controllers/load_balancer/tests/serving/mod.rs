@@ -138,7 +138,7 @@ impl Scene {
     /// Returns a scene with a pool and a Service that has its address.
     async fn served(annotations: Value) -> Self {
         let scene = Scene::new(stored_service(annotations), &[stored_pool().value]).await;
-        assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
+        assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
         assert_eq!(scene.shown(), scene.held().await);
         assert_eq!(scene.shown().len(), 1);
         scene.server.lock().unwrap().written.clear();
@@ -213,7 +213,7 @@ async fn live_service_and_not_the_cache_decides_the_release() {
     scene.on_event().await;
     // The Service was changed back, and the cache does not show that yet.
     scene.annotate(wants("10.0.0.5"));
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
     assert_eq!((scene.held().await, scene.written()), (texts(&["10.0.0.5"]), vec![]));
 }
 
@@ -231,7 +231,7 @@ async fn unreadable_pool_releases_no_service_address() {
     // A Service that is no longer managed loses its addresses anyway.
     scene.server.lock().unwrap().service["spec"]["loadBalancerClass"] = json!("other");
     scene.on_event().await;
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
     assert_eq!((scene.held().await, scene.written()), (texts(&[]), vec![(texts(&[]), texts(&["10.0.0.5"]))]));
 }
 
@@ -244,10 +244,10 @@ async fn unknown_assign_ips_value_neither_assigns_nor_releases() {
     let mut scene = Scene::served(json!({})).await;
     let held = scene.held().await;
     scene.reconciler.settings = assigning("Allservices");
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
     assert_eq!((scene.held().await, scene.shown(), scene.written()), (held.clone(), held.clone(), vec![]));
     scene.reconciler.settings = assigning("RequestedServicesOnly");
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
     assert_eq!((scene.held().await, scene.written()), (texts(&[]), vec![(texts(&[]), held)]));
 }
 
@@ -259,9 +259,9 @@ async fn service_addresses_are_released_when_no_pool_exists() {
     scene.calico.delete::<IpPool>(&pool, None).await.unwrap();
     scene.on_event().await;
     scene.calico.create(&pool, &kept).await.unwrap();
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::After(LAG), "there is one again");
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::After(CACHE_LAG), "there is one again");
     assert_eq!(scene.held().await, texts(&["10.0.0.5"]));
     scene.calico.delete::<IpPool>(&pool, None).await.unwrap();
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
     assert_eq!((scene.held().await, scene.written()), (texts(&[]), vec![(texts(&[]), texts(&["10.0.0.5"]))]));
 }

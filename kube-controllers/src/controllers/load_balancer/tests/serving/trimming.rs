@@ -47,7 +47,7 @@ impl Scene {
         let service = self.server.lock().unwrap().service.clone();
         let handle = LoadBalancerService::live(&serde_json::from_value(service).unwrap()).unwrap().handle;
         for ip in ips {
-            let missing = [Missing::Address(ip.parse().unwrap())];
+            let missing = [MissingAddress::Address(ip.parse().unwrap())];
             let key = ObjectKey::namespaced("n", "s");
             self.reconciler.addresses.assign(&key, &handle, &missing, Labels::new()).await.unwrap();
         }
@@ -131,7 +131,7 @@ async fn new_address_is_published_before_the_old_address_is_released() {
     assert_eq!(scene.held().await, texts(&["10.0.0.7"]));
     scene.annotate(wants("10.0.0.8"));
     scene.on_event().await;
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
     assert_eq!(scene.written(), [(texts(&["10.0.0.8"]), texts(&["10.0.0.7", "10.0.0.8"]))]);
     assert_eq!(scene.held().await, texts(&["10.0.0.8"]));
 }
@@ -182,7 +182,7 @@ async fn foreign_address_is_retained_when_the_service_changed_after_the_read() {
     scene.publish(&["10.0.0.5"]);
     scene.on_event().await;
     scene.server.lock().unwrap().after_read = Some(|service| service["spec"]["loadBalancerIP"] = json!("10.0.0.9"));
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::After(LAG));
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::After(CACHE_LAG));
     assert_eq!(scene.held().await, texts(&["10.0.0.5", "10.0.0.9"]));
     assert_eq!(scene.settle().await, 1);
     assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.9"]), texts(&["10.0.0.9"])));
@@ -199,7 +199,7 @@ async fn address_is_retained_when_the_service_is_managed_again_after_the_read() 
         service["spec"]["loadBalancerClass"] = Value::Null;
         service["status"] = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.5"}]}});
     });
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::After(LAG));
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::After(CACHE_LAG));
     assert_eq!(scene.settle().await, 0);
     assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.5"]), texts(&["10.0.0.5"])));
 }

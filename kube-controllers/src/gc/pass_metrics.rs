@@ -19,7 +19,7 @@ pub(super) struct PassMetrics {
     /// Number of released leaks.
     pub(super) reclaimed: IntCounter,
     /// Number of leaks that a report has logged.
-    pub(super) would_reclaim: IntCounter,
+    pub(super) reported_leaks: IntCounter,
     handles: IntCounterVec,
     wrong_handles: IntGauge,
     failures: IntCounterVec,
@@ -36,67 +36,72 @@ impl PassMetrics {
         let gauge = |name, help| registered(metrics, IntGauge::new(name, help));
         let counters = |name, help, label| registered(metrics, IntCounterVec::new(Opts::new(name, help), &[label]));
         let gauges = |name, help, label| registered(metrics, IntGaugeVec::new(Opts::new(name, help), &[label]));
-        let duration = HistogramOpts::new("kube_controllers_gc_pass_duration_seconds", "How long a pass took.");
+        let duration =
+            HistogramOpts::new("kube_controllers_gc_pass_duration_seconds", "Duration of a pass, in seconds.");
         Ok(PassMetrics {
             leaked: counter("kube_controllers_gc_leaked_total", "Addresses that were confirmed to be leaked.")?,
             reclaimed: counter("kube_controllers_gc_reclaimed_total", "Leaked addresses that were released.")?,
-            would_reclaim: counter(
+            reported_leaks: counter(
                 "kube_controllers_gc_reported_total",
-                "Leaked addresses that would have been released, were this not only a report.",
+                "Leaked addresses that were reported and not released, because GC_MODE is report.",
             )?,
-            handles: counters("kube_controllers_gc_handles_mended_total", "Handles that counted wrongly.", "how")?,
-            wrong_handles: gauge("kube_controllers_gc_wrong_handles", "Handles that seem to count wrongly now.")?,
-            failures: counters("kube_controllers_gc_failures_total", "What could not be done, by phase.", "phase")?,
+            handles: counters(
+                "kube_controllers_gc_handles_mended_total",
+                "Repaired handles with a wrong count.",
+                "how",
+            )?,
+            wrong_handles: gauge("kube_controllers_gc_wrong_handles", "Handles that have a wrong count at present.")?,
+            failures: counters("kube_controllers_gc_failures_total", "Failures, by the phase of the pass.", "phase")?,
             duration: registered(metrics, HistogramVec::new(duration.buckets(PASS.to_vec()), &["scope"]))?,
             last_full: gauge(
                 "kube_controllers_gc_last_full_pass_timestamp_seconds",
-                "When everything was last looked at, in seconds since 1970.",
+                "Time of the last pass over all entries, in seconds since 1970.",
             )?,
             awaited: gauges(
                 "kube_controllers_gc_awaited",
-                "1 for kinds that must be known before anything is judged.",
+                "1 for each kind that must be listed before the first pass.",
                 "kind",
             )?,
             conflicts: gauges(
                 "kube_controllers_gc_conflicting_addresses",
-                "Addresses that running pods report and that IPAM has free, or for another, for two minutes.",
+                "Addresses that running pods report and that IPAM has free, or for another owner, for two minutes.",
                 "held",
             )?,
         })
     }
 
     /// Records if a required kind has not been listed yet.
-    pub(super) fn awaits(&self, kind: &str, awaited: bool) {
+    pub(super) fn set_awaited(&self, kind: &str, awaited: bool) {
         self.awaited.with_label_values(&[kind]).set(i64::from(awaited));
     }
 
     /// Records the numbers of conflicting addresses that are free, and that are allocated to another owner.
-    pub(super) fn conflicts(&self, free: usize, another: usize) {
+    pub(super) fn set_conflicts(&self, free: usize, another: usize) {
         for (held, n) in [("free", free), ("another", another)] {
             self.conflicts.with_label_values(&[held]).set(i64::try_from(n).unwrap_or(i64::MAX));
         }
     }
 
     /// Counts a failure of a phase.
-    pub(super) fn failed(&self, phase: &str) {
+    pub(super) fn count_failure(&self, phase: &str) {
         self.failures.with_label_values(&[phase]).inc();
     }
 
     /// Records the repairs of handles, and the present number of wrong handles.
-    pub(super) fn repaired(&self, repaired: RepairedHandles, wrong: usize) {
+    pub(super) fn record_repairs(&self, repaired: RepairedHandles, wrong: usize) {
         for (how, n) in [("deleted", repaired.deleted), ("corrected", repaired.corrected)] {
             if n > 0 {
                 self.handles.with_label_values(&[how]).inc_by(n as u64);
             }
         }
         for _ in 0..repaired.failed {
-            self.failed("handles");
+            self.count_failure("handles");
         }
         self.wrong_handles.set(i64::try_from(wrong).unwrap_or(i64::MAX));
     }
 
     /// Records the end of a pass. `full` is the Unix time if the pass assessed all entries.
-    pub(super) fn passed(&self, took: Duration, full: Option<i64>) {
+    pub(super) fn record_pass(&self, took: Duration, full: Option<i64>) {
         let scope = if full.is_some() { "full" } else { "changed" };
         self.duration.with_label_values(&[scope]).observe(took.as_secs_f64());
         if let Some(at) = full {

@@ -17,7 +17,7 @@ pub enum SettingsError {
     },
     /// The migration from flannel, which this program does not contain.
     #[error(
-        "ENABLED_CONTROLLERS: `flannelmigration` is not offered; run upstream's kube-controllers for the migration"
+        "ENABLED_CONTROLLERS: `flannelmigration` is not supported; run upstream's kube-controllers for the migration"
     )]
     FlannelMigration,
     /// A value of the wrong form.
@@ -33,49 +33,49 @@ pub enum SettingsError {
 }
 
 pub(super) fn duration(variable: &'static str, text: &str) -> Result<GoDuration, SettingsError> {
-    of_form(variable, text, "a duration such as `90s`, `5m` or `1h30m`")
+    from_str(variable, text, "a duration such as `90s`, `5m` or `1h30m`")
 }
 
 /// Parses a number of at least 1.
 pub(super) fn count(variable: &'static str, text: &str) -> Result<usize, SettingsError> {
     let wanted = "a whole number from 1 on";
-    let number: usize = of_form(variable, text, wanted)?;
-    if number == 0 { Err(wrong(variable, text, wanted)) } else { Ok(number) }
+    let number: usize = from_str(variable, text, wanted)?;
+    if number == 0 { Err(invalid(variable, text, wanted)) } else { Ok(number) }
 }
 
 pub(super) fn rate(variable: &'static str, text: &str) -> Result<u32, SettingsError> {
-    of_form(variable, text, "a whole number of requests per second")
+    from_str(variable, text, "a whole number of requests per second")
 }
 
 /// Parses the Boolean values that Go's `strconv.ParseBool` accepts.
-pub(super) fn truth(variable: &'static str, text: &str) -> Result<bool, SettingsError> {
+pub(super) fn boolean(variable: &'static str, text: &str) -> Result<bool, SettingsError> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
-        _ => Err(wrong(variable, text, "true or false")),
+        _ => Err(invalid(variable, text, "true or false")),
     }
 }
 
-/// Returns a parser of one of `words`, in any case.
-pub(super) fn word<T: Copy>(
+/// Returns a parser of one of `keywords`, in any case.
+pub(super) fn keyword<T: Copy>(
     wanted: &'static str,
-    words: [(&'static str, T); 2],
+    keywords: [(&'static str, T); 2],
 ) -> impl Fn(&'static str, &str) -> Result<T, SettingsError> {
     move |variable, text| {
         let given = text.to_ascii_lowercase();
-        let meaning = words.iter().find(|(word, _)| *word == given);
-        meaning.map(|(_, meaning)| *meaning).ok_or_else(|| wrong(variable, text, wanted))
+        let value = keywords.iter().find(|(word, _)| *word == given);
+        value.map(|(_, value)| *value).ok_or_else(|| invalid(variable, text, wanted))
     }
 }
 
-pub(super) fn of_form<T: FromStr>(
+pub(super) fn from_str<T: FromStr>(
     variable: &'static str,
     text: &str,
     wanted: &'static str,
 ) -> Result<T, SettingsError> {
-    text.parse().map_err(|_| wrong(variable, text, wanted))
+    text.parse().map_err(|_| invalid(variable, text, wanted))
 }
 
-fn wrong(variable: &'static str, text: &str, wanted: &'static str) -> SettingsError {
+fn invalid(variable: &'static str, text: &str, wanted: &'static str) -> SettingsError {
     SettingsError::Value { variable, value: text.into(), wanted }
 }

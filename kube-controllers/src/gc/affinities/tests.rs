@@ -17,25 +17,25 @@ fn gate(stop: &CancellationToken) -> LeaderGate {
 }
 
 /// A node with a pending affinity for its own block, and another for a missing block, both seen at the same time.
-async fn scene(directory: &tempfile::TempDir) -> (Datastore, Claims) {
+async fn scene(directory: &tempfile::TempDir) -> (Datastore, AffinityAudit) {
     let local = LocalConfig { path: directory.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
     let store = Datastore::open(&DatastoreConfig::Local(local)).unwrap();
     let mut index = Index::new(Settings::default());
     index.put_kubernetes_node("node-a", false);
     index.put_calico_node("node-a", Some("node-a"));
-    let (claims, owner) = (Claims::default(), Owner::Host("node-a".into()));
+    let (affinities, owner) = (AffinityAudit::default(), Owner::Host("node-a".into()));
     let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
     for cidr in ["10.0.0.0/29", "10.0.0.8/29"] {
         store.create(&AffinityKey { owner: owner.clone(), cidr: cidr.parse().unwrap() }, &pending).await.unwrap();
     }
     let block = Block::new("10.0.0.0/29".parse().unwrap(), &owner, OffsetDateTime::now_utc()).unwrap();
     store.create(&block.cidr, &block).await.unwrap();
-    claims.get().list_begins();
+    affinities.get().list_begins();
     for entry in store.list::<BlockAffinity>(&AffinitySelect::default()).await.unwrap() {
-        claims.get().listed(&entry, &index, AT(0));
+        affinities.get().listed(&entry, &index, AT(0));
     }
-    claims.get().list_ends();
-    (store, claims)
+    affinities.get().list_ends();
+    (store, affinities)
 }
 
 async fn states(store: &Datastore) -> Vec<(String, AffinityState)> {
@@ -46,26 +46,26 @@ async fn states(store: &Datastore) -> Vec<(String, AffinityState)> {
 #[tokio::test]
 async fn unfinished_affinities_are_completed_after_five_minutes() {
     let (directory, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
-    let (store, claims) = scene(&directory).await;
+    let (store, affinities) = scene(&directory).await;
     let (gate, mut told) = (gate(&stop), HashSet::new());
-    claims.finish(&store, &gate, Gc::Reclaim, AT(299), GRACE, &mut told).await;
+    affinities.finish(&store, &gate, GcMode::Reclaim, AT(299), GRACE, &mut told).await;
     assert_eq!(states(&store).await.len(), 2);
-    assert_eq!(claims.next_deadline(AT(299), GRACE), Some(AT(300)));
-    assert_eq!(claims.finish(&store, &gate, Gc::Reclaim, AT(300), GRACE, &mut told).await, 0);
+    assert_eq!(affinities.next_deadline(AT(299), GRACE), Some(AT(300)));
+    assert_eq!(affinities.finish(&store, &gate, GcMode::Reclaim, AT(300), GRACE, &mut told).await, 0);
     assert_eq!(states(&store).await, [("10.0.0.0/29".to_owned(), AffinityState::Confirmed)]);
-    assert_eq!(claims.get().due(AT(1000), GRACE), []);
+    assert_eq!(affinities.get().due(AT(1000), GRACE), []);
 }
 
 #[tokio::test]
 async fn report_mode_and_a_closed_gate_write_no_affinities() {
     let (directory, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
-    let (store, claims) = scene(&directory).await;
+    let (store, affinities) = scene(&directory).await;
     let (gate, mut told) = (gate(&stop), HashSet::new());
     let before = states(&store).await;
-    claims.finish(&store, &gate, Gc::Report, AT(300), GRACE, &mut told).await;
+    affinities.finish(&store, &gate, GcMode::Report, AT(300), GRACE, &mut told).await;
     assert_eq!((states(&store).await, told.len()), (before.clone(), 2));
     stop.cancel();
-    claims.finish(&store, &gate, Gc::Reclaim, AT(300), GRACE, &mut told).await;
+    affinities.finish(&store, &gate, GcMode::Reclaim, AT(300), GRACE, &mut told).await;
     assert_eq!(states(&store).await, before);
-    assert_eq!(claims.get().due(AT(300), GRACE).len(), 2, "they are left to whoever leads");
+    assert_eq!(affinities.get().due(AT(300), GRACE).len(), 2, "they are left to whoever leads");
 }

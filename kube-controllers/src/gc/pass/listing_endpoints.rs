@@ -19,16 +19,16 @@ use crate::gc::recheck::CurrentState;
 use crate::settings::Mode;
 
 /// The endpoints of a namespace, on one node if the node is known: namespace and node.
-type Group = (String, Option<String>);
+type EndpointGroup = (String, Option<String>);
 
 /// A pod that an allocation names, whose endpoint may list the address.
-struct Named<'s> {
+struct NamedPod<'s> {
     namespace: &'s str,
     name: &'s str,
     /// The pod's node, if the allocation names it.
     node: Option<&'s str>,
     /// True if the pod is running. Its endpoint is newer than the addresses that kubelet reports.
-    runs: bool,
+    is_running: bool,
 }
 
 /// Endpoints by their keys. Unreadable ones have the error instead.
@@ -37,24 +37,24 @@ type Endpoints = Vec<(ObjectKey, Result<Entry<WorkloadEndpoint>, StoreError>)>;
 impl GcPass {
     /// Deletes the endpoints that list addresses of the plan and whose pods are not running. Removes from the plan the
     /// addresses that an endpoint still lists, together with all addresses of their handles.
-    pub(super) async fn unlist(&self, plan: &mut Plan, live: &CurrentState) {
+    pub(super) async fn delete_listing_endpoints(&self, plan: &mut Plan, state: &CurrentState) {
         if self.context.mode != Mode::Etcd {
             return;
         }
         let suspects = || plan.blocks.values().flatten();
-        let groups: BTreeSet<Group> =
-            suspects().flat_map(|suspect| named(suspect, live)).map(|pod| group(&pod)).collect();
+        let groups: BTreeSet<EndpointGroup> =
+            suspects().flat_map(|suspect| named_pods(suspect, state)).map(|pod| endpoint_group(&pod)).collect();
         let read = groups.into_iter().map(|group| self.endpoints_of(group));
         let read: BTreeMap<_, _> = stream::iter(read).buffer_unordered(self.parallel()).collect().await;
-        let mut listed = BTreeSet::<HandleId>::new();
+        let mut listed_handles = BTreeSet::<HandleId>::new();
         for suspect in suspects() {
-            for pod in named(suspect, live) {
-                let deleted = match read.get(&group(&pod)) {
+            for pod in named_pods(suspect, state) {
+                let deleted = match read.get(&endpoint_group(&pod)) {
                     Some(Some(endpoints)) => self.delete_endpoints(suspect, &pod, endpoints).await,
                     _ => false,
                 };
                 if !deleted {
-                    listed.insert(suspect.handle.clone());
+                    listed_handles.insert(suspect.handle.clone());
                 }
             }
         }
@@ -62,20 +62,20 @@ impl GcPass {
         let mut index = self.cache.index();
         for suspects in plan.blocks.values_mut() {
             suspects.retain(|suspect| {
-                let stays = listed.contains(&suspect.handle);
-                if stays {
+                let is_listed = listed_handles.contains(&suspect.handle);
+                if is_listed {
                     tracing::info!(address = %suspect.address, handle = %suspect.handle,
-                        "the address is not released: an endpoint lists it, or cannot be read");
+                        "kept a leaked address: an endpoint lists the address, or is unreadable");
                     index.failed(suspect, now);
                 }
-                !stays
+                !is_listed
             });
         }
         plan.blocks.retain(|_, suspects| !suspects.is_empty());
     }
 
     /// Returns the endpoints of pods in the group, or `None` if they cannot be read.
-    async fn endpoints_of(&self, group: Group) -> (Group, Option<Endpoints>) {
+    async fn endpoints_of(&self, group: EndpointGroup) -> (EndpointGroup, Option<Endpoints>) {
         let (namespace, node) = group.clone();
         let prefix = node.map_or(Ok(String::new()), |node| {
             let ids = EndpointIdentifiers { node, orchestrator: KUBERNETES.into(), ..EndpointIdentifiers::default() };
@@ -91,22 +91,23 @@ impl GcPass {
             Ok(answers) => (group, Some(answers.each(&ticket).collect())),
             Err(error) => {
                 tracing::warn!(node = group.1, namespace = group.0, %error,
-                    "cannot list the endpoints that may list leaked addresses; these stay until the next pass");
+                    "cannot list the endpoints of pods with leaked addresses; the addresses stay until the next pass");
                 (group, None)
             }
         }
     }
 
     /// Deletes the pod's endpoints that list the address of a suspect. Returns true if no such endpoint is left.
-    async fn delete_endpoints(&self, suspect: &Suspect, pod: &Named<'_>, endpoints: &Endpoints) -> bool {
+    async fn delete_endpoints(&self, suspect: &Suspect, pod: &NamedPod<'_>, endpoints: &Endpoints) -> bool {
         let is_pods = |key: &ObjectKey| EndpointIdentifiers::parse(&key.name).is_ok_and(|ids| ids.pod == pod.name);
         for (key, found) in endpoints.iter().filter(|(key, _)| is_pods(key)) {
             let Entry { revision, value, .. } = match found {
-                Ok(endpoint) if lists(&endpoint.value, suspect.address) => endpoint,
+                Ok(endpoint) if lists_address(&endpoint.value, suspect.address) => endpoint,
                 Ok(_) => continue,
                 Err(error) => {
                     tracing::warn!(endpoint = %key, address = %suspect.address, %error,
-                        "cannot read an endpoint: the leaked addresses of its pod stay until it is mended or deleted");
+                        "cannot read an endpoint, and the leaked addresses of its pod stay allocated; correct or \
+                         delete the endpoint");
                     return false;
                 }
             };
@@ -116,7 +117,7 @@ impl GcPass {
             if suspect.holder.kind == ClaimKind::Pod && !suspect.handle.is_of_container(&value.spec.container_id) {
                 return false;
             }
-            if pod.runs || !self.gate.admit(1).await {
+            if pod.is_running || !self.gate.admit(1).await {
                 return false;
             }
             tracing::info!(address = %suspect.address, handle = %suspect.handle,
@@ -138,19 +139,19 @@ impl GcPass {
 
 /// Returns the pod that the suspect's allocation names. For an address of a virtual machine, returns the pods that own
 /// the address.
-fn named<'s>(suspect: &'s Suspect, live: &CurrentState) -> Vec<Named<'s>> {
-    let pod = suspect.questions().pod.map(|(namespace, name)| Named {
+fn named_pods<'s>(suspect: &'s Suspect, state: &CurrentState) -> Vec<NamedPod<'s>> {
+    let pod = suspect.questions().pod.map(|(namespace, name)| NamedPod {
         namespace,
         name,
         node: suspect.node.as_deref(),
-        runs: suspect.evidence == Evidence::OtherAddresses,
+        is_running: suspect.evidence == Evidence::OtherAddresses,
     });
-    let sights = live.facts(suspect).owners;
-    let owners = suspect.owners.iter().zip(sights).map(|((namespace, name), sight)| Named {
+    let lookups = state.current_facts(suspect).owners;
+    let owners = suspect.owners.iter().zip(lookups).map(|((namespace, name), lookup)| NamedPod {
         namespace,
         name,
         node: None,
-        runs: match sight {
+        is_running: match lookup {
             Sight::Absent => false,
             Sight::Present(pod) => pod.ended.is_none(),
             Sight::Unknown => true,
@@ -159,12 +160,12 @@ fn named<'s>(suspect: &'s Suspect, live: &CurrentState) -> Vec<Named<'s>> {
     pod.into_iter().chain(owners).collect()
 }
 
-fn group(pod: &Named<'_>) -> Group {
+fn endpoint_group(pod: &NamedPod<'_>) -> EndpointGroup {
     (pod.namespace.to_owned(), pod.node.map(str::to_owned))
 }
 
 /// Returns true if the endpoint lists the address, or an unreadable text that may stand for the address.
-fn lists(endpoint: &WorkloadEndpoint, address: IpAddr) -> bool {
+fn lists_address(endpoint: &WorkloadEndpoint, address: IpAddr) -> bool {
     let mut listed = endpoint.spec.ip_networks.iter().map(|text| Cidr::parse_or_host(text));
     listed.any(|network| network.is_none_or(|network| network.contains(address)))
 }

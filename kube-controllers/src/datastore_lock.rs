@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::leader::Leadership;
-use crate::startup::insist;
+use crate::startup::retry_until_ok;
 
 /// Name of the only ClusterInformation.
 const NAME: &str = "default";
@@ -23,21 +23,21 @@ const NAME: &str = "default";
 /// until `stop`.
 ///
 /// The datastore counts as not ready until ClusterInformation has been read, and while it is missing or unreadable.
-/// `found` is called when ClusterInformation exists. Missing built-in tiers are created before the right to write
+/// `on_found` is called when ClusterInformation exists. Missing built-in tiers are created before the right to write
 /// begins, and never while the datastore is locked.
 pub fn guard(
     elected: Leadership,
     calico: Arc<Datastore>,
-    found: impl Fn(),
+    on_found: impl Fn(),
     stop: CancellationToken,
 ) -> (Leadership, impl Future<Output = ()>) {
     let (sender, unlocked) = watch::channel(false);
-    (elected.clone().while_unlocked(unlocked), follow(elected, calico, found, sender, stop))
+    (elected.clone().while_unlocked(unlocked), follow(elected, calico, on_found, sender, stop))
 }
 
 /// Creates the objects that the datastore lacks, if this replica is the leader. On any other replica, returns an error
 /// while ClusterInformation is missing.
-pub(crate) async fn verify(calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
+pub(crate) async fn initialize_or_check(calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
     match elected.while_held(calico.ensure_initialized_for_kubernetes()).await {
         Some(made) => made,
         None => calico.get::<ClusterInformation>(&ObjectKey::global(NAME)).await.map(drop),
@@ -58,7 +58,7 @@ async fn initialize(calico: &Datastore, elected: &Leadership) -> Result<(), Stor
 async fn follow(
     elected: Leadership,
     calico: Arc<Datastore>,
-    found: impl Fn(),
+    on_found: impl Fn(),
     unlocked: watch::Sender<bool>,
     stop: CancellationToken,
 ) {
@@ -70,8 +70,8 @@ async fn follow(
         let mut state = ReadyState::default();
         loop {
             state.apply(watch.next().await);
-            if state.named {
-                found();
+            if state.is_named {
+                on_found();
             }
             sender.send_if_modified(|ready| std::mem::replace(ready, state.ready) != state.ready);
         }
@@ -79,7 +79,7 @@ async fn follow(
     let initialize = async || initialize(&calico, &elected).await;
     let unlocking = async {
         // Initializes first, because ClusterInformation itself may be missing.
-        if insist("initialise the datastore", &stop, initialize).await.is_some() {
+        if retry_until_ok("initialize the datastore", &stop, initialize).await.is_some() {
             unlock(ready, unlocked, &stop, initialize).await;
         }
     };
@@ -104,16 +104,16 @@ async fn unlock<E: Display>(
             Some(false) => {
                 unlocked.send_replace(false);
                 tracing::warn!(
-                    "ClusterInformation({NAME}) is missing or says that the datastore is not ready: no controller \
-                     writes until spec.datastoreReady is true"
+                    "ClusterInformation({NAME}) is missing or its spec.datastoreReady is false: no controller writes \
+                     until it is true"
                 );
             }
             Some(true) => tokio::select! {
                 biased;
                 Ok(()) = changes.changed() => continue,
-                Some(()) = insist("initialise the datastore", stop, &initialize) => {
+                Some(()) = retry_until_ok("initialize the datastore", stop, &initialize) => {
                     unlocked.send_replace(true);
-                    tracing::info!("ClusterInformation({NAME}) says that the datastore is ready");
+                    tracing::info!("the datastore is ready: spec.datastoreReady of ClusterInformation({NAME}) is true");
                 }
             },
         }
@@ -129,20 +129,20 @@ struct ReadyState {
     /// `None` until the first list is complete.
     ready: Option<bool>,
     /// Whether to treat the object as existing: the list in progress, or a later event, named it.
-    named: bool,
+    is_named: bool,
 }
 
 impl ReadyState {
     /// Applies an event. A missing object counts as not ready, and a missing field leaves the state unchanged (KC-425).
     fn apply(&mut self, event: WatchEvent<Entry<ClusterInformation>, ObjectKey>) {
         match event {
-            WatchEvent::ListStart => self.named = false,
+            WatchEvent::ListStart => self.is_named = false,
             WatchEvent::Upsert(entry) if entry.key.name == NAME => {
-                self.named = true;
+                self.is_named = true;
                 self.ready = entry.value.spec.datastore_ready.or(self.ready);
             }
             WatchEvent::Delete(key) if key.name == NAME => self.ready = Some(false),
-            WatchEvent::ListEnd if !self.named => self.ready = Some(false),
+            WatchEvent::ListEnd if !self.is_named => self.ready = Some(false),
             WatchEvent::Upsert(_) | WatchEvent::Delete(_) | WatchEvent::ListEnd => {}
         }
     }
@@ -204,20 +204,20 @@ mod tests {
         calico.delete::<ClusterInformation>(&ObjectKey::global(NAME), None).await.unwrap();
         let (term, elected) = watch::channel(LeadershipTerm::No);
         let elected = Leadership::new(elected);
-        let missing = verify(&calico, &elected).await;
+        let missing = initialize_or_check(&calico, &elected).await;
         assert!(matches!(missing, Err(StoreError::NotFound { .. })), "{missing:?}");
         let mut making = pin!(initialize(&calico, &elected));
         assert!(making.as_mut().now_or_never().is_none(), "it waits");
-        assert!(verify(&calico, &elected).await.is_err(), "nothing was made");
+        assert!(initialize_or_check(&calico, &elected).await.is_err(), "nothing was made");
         term.send_replace(LeadershipTerm::Always);
         making.await.unwrap();
         term.send_replace(LeadershipTerm::No);
-        verify(&calico, &elected).await.unwrap();
+        initialize_or_check(&calico, &elected).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn writes_are_unlocked_after_initialization_and_locked_while_not_ready() {
-        let (told, said) = watch::channel(None);
+        let (changes, states) = watch::channel(None);
         let (unlocked, shown) = watch::channel(false);
         let (answer, asked) = (Cell::new(Err("away")), Cell::new(0));
         let initialize = async || {
@@ -236,13 +236,13 @@ mod tests {
                 (Some(false), Ok(())),
             ] {
                 answer.set(outcome);
-                told.send_replace(word);
+                changes.send_replace(word);
                 sleep(Duration::from_millis(500)).await;
                 seen.borrow_mut().push((*shown.borrow(), asked.get()));
             }
         };
         tokio::select! {
-            () = unlock(said, unlocked, &stop, initialize) => unreachable!("it ends with the word's sender"),
+            () = unlock(states, unlocked, &stop, initialize) => unreachable!("it ends with the word's sender"),
             () = telling => {}
         }
         assert_eq!(*seen.borrow(), [(false, 0), (false, 0), (false, 1), (false, 1), (true, 2), (false, 2)]);

@@ -9,7 +9,7 @@ async fn lasting_refusal_makes_a_single_replica_lead_and_poll_every_five_seconds
     let mut one = replica(&server, "one", Weather::Changing(answer), false);
     let begin = Instant::now();
     in_the_end(one.leadership.gained()).await;
-    let (settling, retry) = (Timing::default().settling(), Timing::default().retry);
+    let (settling, retry) = (Timing::default().first_write_delay(), Timing::default().retry);
     assert!((settling..=settling + retry).contains(&begin.elapsed()), "{:?}", begin.elapsed());
     for _ in 0..600 {
         assert!(one.leadership.holds());

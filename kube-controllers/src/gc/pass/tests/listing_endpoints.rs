@@ -55,11 +55,11 @@ async fn store_unreadable(calico: &Datastore, endpoint: &WorkloadEndpoint) {
     calico.write_one(Write { kind, path, key: key.to_string(), op }).await.unwrap();
 }
 
-/// Runs the release phase of a collector with one leak. Returns true if the address is still allocated.
+/// Runs the release phase of a pass with one leak. Returns true if the address is still allocated.
 async fn collect(kubernetes: kube::Client, calico: &Arc<Datastore>, (index, block): (Index, Block)) -> bool {
     calico.create(&block.cidr, &block).await.unwrap();
-    let mut collector = collector(kubernetes, calico.clone(), index, Leadership::always());
-    collector.release_leaks(Gc::Reclaim).await;
+    let mut gc_pass = new_pass(kubernetes, calico.clone(), index, Leadership::always());
+    gc_pass.release_leaks(GcMode::Reclaim).await;
     let block = calico.get::<Block>(&block.cidr).await.unwrap().value;
     block.allocated().any(|held| held.ip.to_string() == ADDRESS)
 }
@@ -89,11 +89,11 @@ async fn release_is_logged_before_each_write_with_address_handle_node_pod_and_re
 async fn leak_candidate_is_logged_at_info_with_its_pod() {
     let (log, _logging) = Captured::on_this_thread(LogSeverity::Info);
     let (_dir, calico) = embedded();
-    let collector = collector(answering(&[]), calico, leaky().0, Leadership::always());
-    let suspect = collector.cache.index().suspects(Duration::MAX, 1).remove(0);
+    let gc_pass = new_pass(answering(&[]), calico, leaky().0, Leadership::always());
+    let suspect = gc_pass.cache.index().suspects(Duration::MAX, 1).remove(0);
     let Suspect { block, address, handle, holder, node, .. } = suspect;
     let kind = ChangeKind::Candidate(Evidence::PodGone);
-    collector.note(&[Change { kind, block, address, handle, holder, node }]);
+    gc_pass.log_changes(&[Change { kind, block, address, handle, holder, node }]);
     let [line] = &log.from("an address looks leaked")[..] else { panic!("{:?}", log.text()) };
     for field in ["address=10.0.0.1", "handle=net.gone", "node=node-a", "pod=ns/gone", "reason=its pod is gone"] {
         assert!(line.contains(field), "{field}: {line}");

@@ -16,13 +16,13 @@ use libcalico::ipam::{AffinityKey, AffinitySelect, BlockAffinity, Owner};
 use super::Clock;
 use super::cache::ClusterCache;
 use super::gate::LeaderGate;
-use crate::settings::Gc;
+use crate::settings::GcMode;
 
 /// The unfinished affinities, shared between the list that finds them and the passes that finish them.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Claims(Arc<Mutex<UnfinishedClaims>>);
+pub(super) struct AffinityAudit(Arc<Mutex<UnfinishedClaims>>);
 
-impl Claims {
+impl AffinityAudit {
     fn get(&self) -> MutexGuard<'_, UnfinishedClaims> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -31,9 +31,9 @@ impl Claims {
     /// a deleted node without blocks may still have some.
     pub(super) async fn list(&self, calico: &Datastore, cache: &ClusterCache, clock: &Clock) {
         let mut nodes = HashSet::new();
-        let Some(mut affinities) = calico.watch::<BlockAffinity>(&AffinitySelect::default()) else { return };
+        let Some(mut watch) = calico.watch::<BlockAffinity>(&AffinitySelect::default()) else { return };
         loop {
-            match affinities.next().await {
+            match watch.next().await {
                 WatchEvent::ListStart => {
                     nodes.clear();
                     self.get().list_begins();
@@ -58,13 +58,13 @@ impl Claims {
         self.get().next_deadline(now, grace)
     }
 
-    /// Finishes or deletes the affinities that have been unfinished for `grace`. Returns the number of failures. `told`
-    /// contains the affinities that a report has already logged.
+    /// Finishes or deletes the affinities that have been unfinished for `grace`. Returns the number of failures.
+    /// `reported` contains the affinities that a report has already logged.
     pub(super) async fn finish(
         &self,
         calico: &Datastore,
         gate: &LeaderGate,
-        mode: Gc,
+        mode: GcMode,
         now: Duration,
         grace: Duration,
         reported: &mut HashSet<AffinityKey>,
@@ -74,28 +74,28 @@ impl Claims {
         let mut failed = 0;
         for (key, revision) in due {
             let AffinityKey { owner, cidr: block } = &key;
-            if mode == Gc::Report {
+            if mode == GcMode::Report {
                 if reported.insert(key.clone()) {
-                    tracing::info!(%block, %owner, "would finish or drop a claim that nobody goes on with");
+                    tracing::info!(%block, %owner, "would complete or delete an unfinished affinity");
                 }
                 continue;
             }
             match finish_affinity(calico, gate, &key, &revision).await {
                 Ok(FinishedAffinity::Confirmed) => {
-                    tracing::info!(%block, %owner, "confirmed a claim that was not finished")
+                    tracing::info!(%block, %owner, "confirmed an unfinished affinity")
                 }
                 Ok(FinishedAffinity::Released) => {
-                    tracing::info!(%block, %owner, "gave up an empty block, as was begun")
+                    tracing::info!(%block, %owner, "released an empty block whose release was interrupted")
                 }
                 Ok(FinishedAffinity::Deleted) => {
-                    tracing::info!(%block, %owner, "dropped a claim for no block of the node")
+                    tracing::info!(%block, %owner, "deleted an affinity for a block that the node does not have")
                 }
                 Ok(FinishedAffinity::Unchanged) => {
-                    tracing::debug!(%block, %owner, "a claim is in order, or somebody changes it")
+                    tracing::debug!(%block, %owner, "kept an affinity that is complete or has changed meanwhile")
                 }
                 Err(IpamError::Stopped) => break,
                 Err(error) => {
-                    tracing::warn!(%block, %owner, %error, "cannot finish a claim; it is tried again");
+                    tracing::warn!(%block, %owner, %error, "cannot complete an unfinished affinity; trying later");
                     self.get().failed(&key, now);
                     failed += 1;
                     continue;

@@ -42,9 +42,9 @@ fn foreign_entry_equal_to_a_new_own_entry_is_not_duplicated() {
     assert_eq!(merged, json!([calico(2), tuning("9"), portmap()]));
 }
 
-/// Merges as `over` does, with the record that the previous write left.
+/// Merges as `merged_over` does, with the record that the previous write left.
 #[track_caller]
-fn over_after(today: Value, present: Value, before: (Value, Value)) -> Value {
+fn merged_over_after(today: Value, present: Value, before: (Value, Value)) -> Value {
     let recorded = rendered(&list(before.0)).merge_over(&list(before.1), &[]).rendering;
     rendered(&list(today)).merge_over(&list(present), &[recorded]).chain.to_list()["plugins"].clone()
 }
@@ -69,7 +69,7 @@ fn first_entry_recorded_as_foreign_is_preserved() {
     let ours = || json!([calico(1), portmap()]);
     let chained = json!({ "type": "cilium-cni" });
     let before = (ours(), json!([calico(1), portmap(), chained]));
-    let merged = over_after(ours(), json!([chained, istio()]), before);
+    let merged = merged_over_after(ours(), json!([chained, istio()]), before);
     assert_eq!(merged, json!([calico(1), portmap(), chained, istio()]));
 }
 
@@ -77,7 +77,7 @@ fn first_entry_recorded_as_foreign_is_preserved() {
 fn modified_own_entry_is_replaced_instead_of_an_entry_recorded_as_foreign() {
     let ours = || json!([calico(1), tuning("1")]);
     let before = (ours(), json!([calico(1), tuning("2"), tuning("1")]));
-    let merged = over_after(ours(), json!([calico(1), tuning("2"), tuning("3")]), before);
+    let merged = merged_over_after(ours(), json!([calico(1), tuning("2"), tuning("3")]), before);
     assert_eq!(merged, json!([calico(1), tuning("2"), tuning("1")]));
 }
 

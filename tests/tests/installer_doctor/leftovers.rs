@@ -153,11 +153,8 @@ fn doctor_reports_stale_results_in_the_libcni_cache() {
         Break { found: &["warn libcni cache"], words: ("libcni cache", "is missing: k8s-pod-network-abc-eth0") }
             .and_mend(node, || fs::write(&file, kept).unwrap(), || fs::remove_file(&file).unwrap());
         let away = directory.with_extension("away");
-        Break { found: &["skipped libcni cache"], words: ("libcni cache", "is not seen from here") }.and_mend(
-            node,
-            || fs::rename(&directory, &away).unwrap(),
-            || fs::rename(&away, &directory).unwrap(),
-        );
+        Break { found: &["skipped libcni cache"], words: ("libcni cache", "is not mounted in this container") }
+            .and_mend(node, || fs::rename(&directory, &away).unwrap(), || fs::rename(&away, &directory).unwrap());
     });
 }
 

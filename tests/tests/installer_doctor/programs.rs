@@ -63,7 +63,7 @@ fn doctor_finds_programs_in_the_given_bin_dir() {
             let call = Plugins::locate().unwrap().call("calico").args(["doctor", "-o", "json", "--root", &root]);
             Said::of(&call.args(more.iter().copied()).run().unwrap()).words("program portmap")
         };
-        assert!(doctor(&[]).starts_with("not there"), "{}", doctor(&[]));
+        assert!(doctor(&[]).starts_with("the program is missing"), "{}", doctor(&[]));
         let found = doctor(&["--bin-dir", "/home/kubernetes/bin"]);
         assert!(found.contains("home/kubernetes/bin/portmap, up to 1.0.0"), "{found}");
     });

@@ -9,10 +9,10 @@ use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::journal::{self, Journal};
 use ipam_plugin::kubernetes_api::KubernetesApi;
 use ipam_plugin::{busy_server, datastore_settings};
-use node_process::node_name;
 use libcalico::workload::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use netconf::conf::DatastoreType;
 use netconf::{Call, CniError, Code, Command, NetConf};
+use node_process::node_name;
 use tokio::time::Instant;
 
 use crate::interface::InterfaceConfig;

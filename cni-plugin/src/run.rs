@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use ipam_plugin::datastore_settings;
-use node_process::process;
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::Store;
 use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Code, Command, NetConf};
+use node_process::process;
 
 use crate::context::Context;
 use crate::timings::Timings;

@@ -1,7 +1,6 @@
 //! Pods of deferred DELs with a VMI of KubeVirt: removes the pod from the owners of the VMI's addresses.
 
 use datastore::Datastore;
-use os::clock::SystemClock;
 use ipam_plugin::error::{VmiError, cni_error};
 use ipam_plugin::exhausted::Releasing;
 use ipam_plugin::journal::PendingDel;
@@ -13,6 +12,7 @@ use libcalico::kubernetes::{MachinePod, Pod, may_be_machine};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::{Store, StoreError};
 use netconf::CniError;
+use os::clock::SystemClock;
 
 use crate::cni_error::{naming_error, store_error};
 use crate::endpoint;

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use datastore::bootstrap::{FirstPoolError, ensure_first_pool, ensure_node};
 use datastore::{Datastore, Kubernetes, KubernetesConfig};
-use node_process::{node_name, process};
 use libcalico::api::{IpPool, Node, NodeSpec, OrchRef};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::store::StoreError;
 use netconf::NetConf;
 use netconf::conf::{self, DatastoreType};
+use node_process::{node_name, process};
 
 use crate::node_conf::{self, NodeConfError};
 use crate::service_account::{ServiceAccount, ServiceAccountError};

@@ -9,10 +9,10 @@ use data_encoding::BASE64;
 use node_process::process;
 use time::OffsetDateTime;
 
-use os::atomic_file::{self, AtomicFileError, Change};
-use os::atomic_file::regular_file;
 use crate::service_account::ServiceAccount;
 use crate::token::{Claims, IssuedToken, TokenCheck, TokenError, TokenRequest, check_token};
+use os::atomic_file::regular_file;
+use os::atomic_file::{self, AtomicFileError, Change};
 
 /// The file name in the configuration directory. It has no extension of CNI, so runtimes ignore the file.
 pub const NAME: &str = "calico-kubeconfig";

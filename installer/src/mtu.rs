@@ -10,12 +10,12 @@ use libcalico::api::IpPoolSpec;
 use libcalico::net::IpVersion;
 use netconf::NetConf;
 
-use os::atomic_file::{self, AtomicFileError};
 use crate::digest;
 use crate::host_network::{self, HostNetwork, Interface};
 use crate::layout::{CALICO, Layout, Place};
 use crate::node_conf;
 use crate::state::State;
+use os::atomic_file::{self, AtomicFileError};
 
 /// The file name in `/var/lib/calico`.
 pub const NAME: &str = "mtu";

@@ -3,9 +3,9 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use os::atomic_file::{self, AtomicFileError};
 use crate::layout::Layout;
 use crate::settings::Settings;
+use os::atomic_file::{self, AtomicFileError};
 
 /// The file name in `/var/lib/calico`.
 pub const NAME: &str = "nodename";

@@ -7,8 +7,8 @@ use std::time::Duration;
 use datastore::KubernetesConfig;
 use datastore::config::Overrides;
 
-use os::atomic_file::AtomicFileError;
 use crate::layout::Layout;
+use os::atomic_file::AtomicFileError;
 
 /// Reasons for an unusable service account. Upstream also ends with an error then.
 #[derive(Debug, thiserror::Error)]

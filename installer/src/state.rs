@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use os::atomic_file::{self, AtomicFileError};
 use crate::layout::{Layout, Place};
 use crate::plugin_chain::Rendering;
+use os::atomic_file::{self, AtomicFileError};
 
 /// The file name in `/var/lib/calico`.
 pub const NAME: &str = "cni-install-state.json";

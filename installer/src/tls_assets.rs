@@ -9,8 +9,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use os::atomic_file::{self, AtomicFileError};
 use crate::template::TlsPaths;
+use os::atomic_file::{self, AtomicFileError};
 
 /// The directory beside the configuration.
 pub const DIRECTORY: &str = "calico-tls";

@@ -15,15 +15,15 @@ use tokio::time::Instant;
 
 use crate::alloc::inputs::AllocationInputs;
 use crate::cli;
-use os::clock::SystemClock;
 use crate::cni::{self, IpamRequest};
 use crate::error::cni_error;
 use crate::host_link::HostLinks;
 use crate::kubernetes_api::KubernetesApi;
 use crate::pod_lookup::PodQueries;
-use node_process::process::is_path_to_own_netns;
 use crate::release::ReleaseInputs;
+use node_process::process::is_path_to_own_netns;
 use node_process::{node_name, process};
+use os::clock::SystemClock;
 
 use crate::{busy_server, datastore_settings, own_node, upgrade};
 

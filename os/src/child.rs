@@ -125,7 +125,10 @@ mod tests {
     #[test]
     fn run_of_a_program_returns_status_and_both_outputs() {
         let output = shell("cat; echo words >&2; exit 3", b"input", LONG).unwrap();
-        assert_eq!((output.status.code(), &output.stdout[..], &output.stderr[..]), (Some(3), &b"input"[..], &b"words\n"[..]));
+        assert_eq!(
+            (output.status.code(), &output.stdout[..], &output.stderr[..]),
+            (Some(3), &b"input"[..], &b"words\n"[..])
+        );
     }
 
     /// Sends more bytes than the capacity of a pipe in every direction, in the order that blocks most easily.

@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use datastore::Datastore;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::busy;
-use os::clock::{Clock, SystemClock};
 use ipam_plugin::cni::{self, IpamRequest};
 use ipam_plugin::release::release_addresses;
 use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::ipam::ReleaseRequest;
 use libcalico::net::IpVersion;
 use netconf::{CniError, CniResult};
+use os::clock::{Clock, SystemClock};
 
 use super::attach_and_record::{ATTACH_STEP, AttachFailure, attach_and_record, unassign_after_failure};
 use super::attachment::Attachment;

@@ -6,10 +6,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use node_process::process::is_own_netns;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
+use node_process::process::is_own_netns;
 
 /// A failure to open or enter a network namespace.
 #[derive(Debug, thiserror::Error)]

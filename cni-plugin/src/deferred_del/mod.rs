@@ -11,11 +11,11 @@ use ipam_plugin::busy_server;
 use ipam_plugin::error::cni_error;
 use ipam_plugin::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
-use node_process::logging::Subject;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::store::Store;
 use libcalico::workload::EndpointFacts;
 use netconf::{CniError, Code, NetConf};
+use node_process::logging::Subject;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 

@@ -14,7 +14,6 @@ use std::net::IpAddr;
 
 use datastore::Datastore;
 use ipam_plugin::alloc::inputs::AllocationInputs;
-use os::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamRequest};
 use ipam_plugin::error::cni_error;
 use ipam_plugin::lock::HostLock;
@@ -26,6 +25,7 @@ use libcalico::ipam::ReleaseRequest;
 use libcalico::kubernetes::MachinePod;
 use libcalico::workload::EndpointFacts;
 use netconf::{Call, CniError, CniResult};
+use os::clock::SystemClock;
 
 use self::pod_cidr::PodCidrSubnets;
 use self::requested::EarlierAddresses;

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use datastore::Datastore;
-use os::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamRequest, LeakedAddresses};
 use ipam_plugin::error::{IpamError, cni_error};
 use ipam_plugin::exhausted::Releasing;
@@ -14,6 +13,7 @@ use libcalico::ipam::Block;
 use libcalico::store::{ReadBatch, Store};
 use libcalico::workload::{ContainerFacts, EndpointFacts, Orchestrator};
 use netconf::{Call, CniError};
+use os::clock::SystemClock;
 
 use super::exec;
 use crate::cni_error::store_error;

@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use datastore::Datastore;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::predecessor::Predecessor;
-use os::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamRequest};
 use ipam_plugin::exhausted::Releasing;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::workload::EndpointFacts;
 use netconf::result::{IpConfig, IpNet};
 use netconf::{Call, CniError, CniResult};
+use os::clock::SystemClock;
 
 use super::{AssignedAddresses, CalicoRequest};
 use crate::cni_error::store_error;

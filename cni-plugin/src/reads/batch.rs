@@ -3,7 +3,6 @@
 use futures::future::join;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::prefetch::{self, Prefetch};
-use os::clock::SystemClock;
 use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::release::ReleaseInputs;
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
@@ -12,6 +11,7 @@ use libcalico::kubernetes::Pod;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code};
+use os::clock::SystemClock;
 
 use crate::cni_error::first_read_error;
 use crate::context::Context;

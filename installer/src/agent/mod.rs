@@ -31,9 +31,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use crate::kubeconfig;
-use os::atomic_file::regular_file;
 use crate::service_account::ServiceAccount;
 use crate::token::{IssuedToken, TokenCheck, TokenRequest, check_token};
+use os::atomic_file::regular_file;
 use projected_token::ProjectedToken;
 use refresh_schedule::{HeldToken, Moment, RefreshAttempt, RefreshReason, RefreshSchedule};
 pub use status::FileCheck;

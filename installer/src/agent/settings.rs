@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use node_process::process::{Variable, variable};
 use libcalico::api::GoDuration;
+use node_process::process::{Variable, variable};
 
 use super::refresh_schedule::RefreshPace;
 use crate::token::{DEFAULT_ACCOUNT, DEFAULT_LIFETIME, MIN_LIFETIME};

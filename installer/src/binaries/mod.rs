@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{AccessFlags, access};
 
 use self::plan::{Plan, Present, ProgramAction, ProgramTask, SourceProgram};
-use os::atomic_file::{self, AtomicFileError, Draft};
-use crate::version_run::{RunError, run_version};
 use crate::digest;
 use crate::layout::{CALICO, CALICO_IPAM, Layout, Place};
 use crate::settings::{Settings, Update};
 use crate::state::State;
+use crate::version_run::{RunError, run_version};
+use os::atomic_file::{self, AtomicFileError, Draft};
 
 /// The plans for all plugin directories.
 #[derive(Debug)]

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::BinariesError;
-use os::atomic_file::{self, AtomicFileError};
 use crate::digest;
 use crate::layout::{CALICO, CALICO_IPAM, Layout, Place};
 use crate::settings::{ExtraPlugins, Settings, Update};
+use os::atomic_file::{self, AtomicFileError};
 
 /// The steps for one directory, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]

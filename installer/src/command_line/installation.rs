@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use node_process::logging::{self, Subject};
-use node_process::process::{self, variables_help};
 use netconf::conf::DatastoreType;
 use netconf::conf::LogConf;
+use node_process::logging::{self, Subject};
+use node_process::process::{self, variables_help};
 
 use super::arguments::{OptionSpec, run_with};
 use crate::agent::{self, AgentSettings, ApiGroupWatch, Pass, Plugins, ReplayError, VARIABLES, deferred_dels};

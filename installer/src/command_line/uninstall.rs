@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use netconf::conf::LogConf;
 use node_process::logging::{self, Subject};
 use node_process::process;
-use netconf::conf::LogConf;
 
 use super::arguments::{OptionSpec, exit_with, print, run_with};
 use crate::host_network::HostNetwork;

@@ -8,15 +8,15 @@ use serde_json::{Map, Value};
 
 use super::files::Target;
 use super::is_installed_in;
-use os::atomic_file::AtomicFileError;
+use crate::digest;
 use crate::layout::{Layout, Place};
 use crate::node_conf::{self, NodeConfError};
 use crate::plugin_chain::{Chain, Rendered, Rendering, read_chain};
 use crate::settings::{Settings, Template};
 use crate::state::State;
 use crate::template::{self, TOKEN_PLACEHOLDER, TemplateError, Values};
+use os::atomic_file::AtomicFileError;
 use os::atomic_file::regular_file;
-use crate::digest;
 
 /// Reasons for a missing configuration.
 #[derive(Debug, thiserror::Error)]

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use super::{has_calico, is_installed_in, is_read_by_runtimes};
 use crate::layout::Place;
 use crate::plugin_chain::{Chain, read_chain};
-use os::atomic_file::regular_file;
 use crate::settings::Settings;
 use crate::state::{InstalledFile, State};
+use os::atomic_file::regular_file;
 
 /// The file to write, and the state's record of the present one.
 #[derive(Debug, Clone)]

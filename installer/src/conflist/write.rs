@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use super::configuration::Conflist;
 use super::files::{FormerConfig, Target};
 use super::{has_only_our_entries, is_read_by_runtimes};
-use os::atomic_file::{self, AtomicFileError, Change, draft_name};
 use crate::layout::Place;
 use crate::plugin_chain::{Chain, Merged, Rendering, read_chain};
-use os::atomic_file::regular_file;
 use crate::state::{InstalledFile, State};
+use os::atomic_file::regular_file;
+use os::atomic_file::{self, AtomicFileError, Change, draft_name};
 
 /// The result of writing a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use netconf::NetConf;
 
 use super::InstallError;
-use os::atomic_file::{self, AtomicFileError, Change};
 use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, ConfigTrial};
@@ -23,6 +22,7 @@ use crate::settings::Settings;
 use crate::state::State;
 use crate::template;
 use crate::tls_assets::{self, TlsAssets};
+use os::atomic_file::{self, AtomicFileError, Change};
 
 /// Time limit for reading the pools during an installation.
 const POOLS_DEADLINE: Duration = Duration::from_secs(5);

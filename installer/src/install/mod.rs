@@ -8,7 +8,6 @@
 mod installation;
 mod reconcile;
 
-use os::atomic_file::AtomicFileError;
 use crate::binaries::BinariesError;
 use crate::cluster::ClusterError;
 use crate::conflist::ConflistError;
@@ -16,6 +15,7 @@ use crate::kubeconfig::KubeconfigError;
 use crate::service_account::ServiceAccountError;
 use crate::state::StateError;
 pub use installation::Installation;
+use os::atomic_file::AtomicFileError;
 pub use reconcile::InstallReconciler;
 
 /// Reasons for a failed installation.

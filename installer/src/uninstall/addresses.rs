@@ -6,17 +6,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipam_plugin::affinity::remove_host;
-use os::clock::SystemClock;
+use ipam_plugin::cni;
 use ipam_plugin::cni::LeakedAddresses;
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use ipam_plugin::lock::HostLock;
 use ipam_plugin::release::NoListings;
-use ipam_plugin::cni;
-use node_process::node_name;
 use libcalico::ipam::{Block, HandleId};
 use libcalico::store::{Entry, Store};
 use netconf::NetConf;
 use netconf::conf::DatastoreType;
+use node_process::node_name;
+use os::clock::SystemClock;
 
 use super::address_users::{
     DeletedInterfaces, Endpoints, check_endpoints, check_pods, connected_pods, delete_endpoints, read_endpoints,

@@ -9,8 +9,8 @@ use super::report::UninstallReport;
 use crate::conflist;
 use crate::plugin_chain::{self, Entry, EntryRelation, read_chain};
 use crate::state::{InstalledFile, State};
-use os::atomic_file::regular_file;
 use os::atomic_file;
+use os::atomic_file::regular_file;
 
 /// The configurations to remove, and their successor.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use super::report::UninstallReport;
 use crate::layout::{Layout, Place};
 use crate::plugin_chain::read_chain;
 use crate::state::{InstalledFile, State};
-use os::atomic_file::regular_file;
 use crate::{conflist, digest, kubeconfig, template, tls_assets};
+use os::atomic_file::regular_file;
 
 /// The extension of a configuration during its removal. Runtimes ignore it (INST-159).
 const RETIRED: &str = "removed";

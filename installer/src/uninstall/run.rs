@@ -10,10 +10,10 @@ use super::plan::{Options, RemovalTask, Verdict, plan};
 use super::preconditions::Blocker;
 use super::report::UninstallReport;
 use super::{ConfError, address_users, addresses, files, other_files, preconditions};
-use os::atomic_file;
 use crate::host_network::HostNetwork;
 use crate::layout::{Layout, NET_DIR};
 use crate::state::{self, State, StateError};
+use os::atomic_file;
 
 /// Removes the installed files of the node that `layout` describes, or reports the plan.
 ///

@@ -258,7 +258,7 @@ mod tests {
 
     use crate::alloc::one_address::assign_address;
     use crate::alloc::request::AssignRequest;
-    use crate::logging::line::{Fields, LineFormat};
+    use node_process::logging::line::{Fields, LineFormat};
     use crate::testing::{Cluster, MemoryStore, cidr};
 
     /// Runs allocations and returns the field `source` of their log lines.

@@ -15,9 +15,9 @@ use crate::alloc::assignment::{
 use crate::alloc::inputs::BlockCounts;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::Snapshot;
-use os::clock::Clock;
 use crate::handle_refs::decrement;
 use crate::release::{ReleasedBatch, release_from_blocks};
+use os::clock::Clock;
 
 /// The error of a list of writes that was not applied in full.
 #[derive(Debug)]

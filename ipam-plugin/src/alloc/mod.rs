@@ -35,9 +35,9 @@ use crate::alloc::repair::AffinityRepair;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::reserved_handle::release_reserved;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
-use os::clock::Clock;
 use crate::error::{Exhaustion, IpamError};
 use crate::retry::{OPERATION_TIME, Retry};
+use os::clock::Clock;
 
 /// The progress of one family.
 struct FamilyProgress<'a> {

@@ -7,10 +7,10 @@ use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::Store;
 
-use os::clock::Clock;
 use crate::error::IpamError;
 use crate::reads::{all_pools, blocks_by_name, blocks_by_pool};
 use crate::release::release_from_blocks;
+use os::clock::Clock;
 
 /// The earlier sandbox of a pod. The pod's annotations name it, and a tenant can change these. An address is therefore
 /// treated as the sandbox's only if its allocation has the sandbox's handle and its attributes name this pod.

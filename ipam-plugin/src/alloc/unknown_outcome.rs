@@ -11,9 +11,9 @@ use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write, Wri
 use crate::alloc::assignment::{BlockAssignment, consume_reserved};
 use crate::alloc::commit::{Commit, UnknownWrite};
 use crate::block_writes::empty_block_writes;
-use os::clock::Clock;
 use crate::handle_refs::decrement;
 use crate::retry::{Retry, UNDO_TIME};
+use os::clock::Clock;
 
 /// The handle and the blocks as read after the lost write.
 struct ObservedWrite {

@@ -16,8 +16,8 @@ use super::kind::ResourceKind;
 use super::settings;
 use super::store_object::retry_races;
 use crate::affinity::release_pool_affinities;
-use os::clock::SystemClock;
 use crate::node_cleanup::{NodeCleanupError, delete_node, endpoints_of_node};
+use os::clock::SystemClock;
 
 /// Time for allocations in progress after the pool was disabled, as in upstream.
 const GRACE: Duration = Duration::from_millis(500);

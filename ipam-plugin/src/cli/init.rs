@@ -12,8 +12,8 @@ use super::apply::Row;
 use super::error::CliError;
 use super::store_object::{Applied, retry_races};
 use super::{apply, documents};
-use node_process::node_name;
 use crate::reads::find;
+use node_process::node_name;
 
 /// Prepare an empty datastore: cluster information, tiers, this node, pools
 #[derive(Debug, Args)]

@@ -21,9 +21,9 @@ use super::{Arguments, execute};
 use crate::alloc::assign;
 use crate::alloc::inputs::{AllocationInputs, InputsQuery};
 use crate::alloc::request::{AssignRequest, workload_attributes};
-use os::clock::SystemClock;
 use crate::host_link::NoHostLinks;
 use node_process::process::block_on;
+use os::clock::SystemClock;
 
 /// A new datastore in a directory that is removed with it.
 pub(super) struct Shell {

@@ -16,10 +16,10 @@ use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::one_address::assign_address;
 use crate::alloc::prefetch;
 use crate::alloc::{Assignment, assign};
-use os::clock::Clock;
 use crate::error::{IpamError, VmiError, cni_error};
 use crate::lock::HostLock;
 use crate::vmi::{self, AdoptedAddresses};
+use os::clock::Clock;
 
 /// Longest wait for the lock after which a process still uses the inputs it read before. Calico's client disables a
 /// pool 500 ms before it deletes it. No process may still use the pool by then (IPAM-100).

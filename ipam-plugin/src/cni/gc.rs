@@ -7,10 +7,10 @@ use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store};
 
-use os::clock::Clock;
 use crate::error::IpamError;
 use crate::lock::ReleaseLock;
 use crate::release::{Leaving, Listings, NoListings, ReleaseInputs, release_addresses, release_unlisted};
+use os::clock::Clock;
 
 /// Result of a garbage collection.
 #[derive(Debug, Default)]

@@ -12,9 +12,9 @@ use netconf::{CniError, Code, Command, Version};
 use super::{IpamRequest, add, check, del, differences, gc, status};
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::request::AssignRequest;
-use os::clock::SystemClock;
 use crate::release::ReleaseInputs;
 use crate::testing::{Cluster, Fault, assert_consistent, call, cidr, held};
+use os::clock::SystemClock;
 
 async fn add_to(cluster: &Cluster, call: &IpamRequest) -> Result<netconf::CniResult, CniError> {
     let inputs = AllocationInputs::read(&cluster.store, &call.inputs_query()).await.unwrap();

@@ -4,9 +4,9 @@ use libcalico::ipam::{Handle, HandleId};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError, Write};
 
-use os::clock::Clock;
 use crate::reads::find;
 use crate::retry::{Retry, UNDO_TIME};
+use os::clock::Clock;
 
 /// Decrements the handle by `counts`, and deletes it with its last block. Failure is only logged, because a handle that
 /// counts too many addresses is harmless (IPAM-75). A handle that counts too few would lose addresses, so no count is

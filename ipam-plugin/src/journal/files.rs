@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::pending_del::{DatastoreIdentity, PendingDel};
-use os::atomic_file::{self, AtomicFileError};
 use crate::lock::LockError;
+use os::atomic_file::{self, AtomicFileError};
 
 /// The extensions of entries: of an attachment's first entry, and of its others. Earlier releases support one entry per
 /// attachment and read only files with the first extension.

@@ -18,8 +18,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use os::atomic_file::{self, is_draft};
 use crate::lock::{HostLock, LONGEST_WAIT, LockError};
+use os::atomic_file::{self, is_draft};
 
 /// The directory of entries. Tests use another one.
 pub const DEFAULT_DIRECTORY: &str = "/var/lib/calico/cni-journal";

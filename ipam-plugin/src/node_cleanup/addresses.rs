@@ -8,10 +8,10 @@ use libcalico::ipam::{Allocation, Attribute, Block, Claim, HandleId, OldHandle, 
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
-use os::clock::Clock;
 use crate::error::IpamError;
 use crate::reads::blocks_by_name;
 use crate::release::{ReleaseInputs, release, release_from_blocks};
+use os::clock::Clock;
 
 /// Releases the addresses that these endpoints list, and those that the Node lists for its tunnels, as far as they are
 /// still allocated to these pods and tunnels on this node. Returns their number.

@@ -18,8 +18,8 @@ use libcalico::store::{Entry, Kind, RawEntry, ReadBatch, Store, StoreError, Writ
 use serde_json::Value;
 
 use crate::affinity::remove_host;
-use os::clock::Clock;
 use crate::error::IpamError;
+use os::clock::Clock;
 
 /// The objects deleted with a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

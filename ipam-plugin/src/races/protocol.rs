@@ -5,9 +5,9 @@ use libcalico::net::Cidr;
 use libcalico::store::{Kind, Store};
 
 use crate::affinity::release_host_affinities;
-use os::clock::Clock;
 use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
 use crate::write_gate::OpenGate;
+use os::clock::Clock;
 
 const BLOCK: &str = "10.65.166.128/26";
 

@@ -15,9 +15,9 @@ use libcalico::store::{Store, StoreError};
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::one_address::assign_address;
 use crate::alloc::request::AssignRequest;
-use os::clock::Clock;
 use crate::error::IpamError;
 use crate::lock::LockError;
+use os::clock::Clock;
 
 /// Number of attempts of a write that loses races. `PAUSE` is the time between two attempts.
 const ATTEMPTS: u32 = 5;

@@ -24,9 +24,9 @@ use netconf::{CallError, CniError, Code};
 use self::assign::{PAUSE, UpgradeError, assign_unless_assigned, ensure_tunnel_address, until_written};
 use self::leases::Leases;
 use crate::alloc::request::AssignRequest;
-use os::clock::{Clock, SystemClock};
 use node_process::logging::{self, Subject};
 use node_process::process;
+use os::clock::{Clock, SystemClock};
 
 /// The network of host-local's addresses.
 const NETWORK: &str = "k8s-pod-network";

@@ -7,8 +7,8 @@ use libcalico::store::Kind;
 use serde_json::json;
 
 use super::{Places, migrate};
-use os::clock::Clock;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
+use os::clock::Clock;
 
 struct Lab {
     cluster: Cluster,

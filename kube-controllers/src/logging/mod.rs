@@ -20,8 +20,7 @@ const COMPONENT: &str = "kube-controllers";
 
 /// The crates that log at the configured severity. Other libraries log at `error`, because their debug events contain
 /// request headers, and so tokens.
-const OWN_CRATES: [&str; 6] =
-    ["kube_controllers", "ipam_plugin", "datastore", "node_process", "os", "libcalico"];
+const OWN_CRATES: [&str; 6] = ["kube_controllers", "ipam_plugin", "datastore", "node_process", "os", "libcalico"];
 
 /// Handle that changes the severity. Cheap to clone.
 #[derive(Debug, Clone)]

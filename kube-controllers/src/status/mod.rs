@@ -22,8 +22,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use node_process::logging::printable;
 use nix::time::{ClockId, clock_gettime};
+use node_process::logging::printable;
 use tokio_util::sync::CancellationToken;
 
 use file::Liveness;

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-
 use super::draft::{AtomicFileError, Change, Draft};
 use super::regular_file::{MAX_SIZE, ReadFile, too_large};
 

@@ -19,8 +19,8 @@ use kube_controllers::controllers::policy::PolicyController;
 use kube_controllers::controllers::policy_names::PolicyNames;
 use kube_controllers::controllers::service_account::ServiceAccountController;
 use kube_controllers::controllers::workload_endpoint::WorkloadEndpoints;
-use kube_controllers::leader::Leadership;
 use kube_controllers::datastore_lock;
+use kube_controllers::leader::Leadership;
 use kube_controllers::runtime::Controller;
 use kube_controllers::settings::{ControllerName, Environment, Mode, Settings, default_configuration, merge};
 use kube_controllers::status::Watchdog;
@@ -176,7 +176,8 @@ impl Scene<'_> {
                     Mode::Kubernetes(_) => DatastoreConfig::Kubernetes(Box::new(kubernetes.clone())),
                 };
                 let calico = Arc::new(Datastore::open(&calico).unwrap());
-                let (leadership, lock) = datastore_lock::guard(Leadership::always(), calico.clone(), || (), token.clone());
+                let (leadership, lock) =
+                    datastore_lock::guard(Leadership::always(), calico.clone(), || (), token.clone());
                 let context = Context {
                     kubernetes: datastore::kubernetes::client(&kubernetes).await.unwrap(),
                     calico,

@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use os::atomic_file;
 use integration_tests::installation::{BIN, Container, NET, OWN_BIN};
 use integration_tests::namespaces::isolated;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use os::atomic_file;
 use serde_json::Value;
 
 use super::succeeded;

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::*;
-use os::atomic_file::Change;
 use crate::digest;
 use crate::layout::{Layout, Place};
 use crate::plugin_chain::{Chain, Rendering, read_chain};
 use crate::settings::Settings;
 use crate::state::State;
 use crate::template::{self, kind, plugins};
+use os::atomic_file::Change;
 
 fn settings(variables: &[(&str, &str)]) -> Settings {
     let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());

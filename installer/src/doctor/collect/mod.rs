@@ -11,8 +11,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use ipam_plugin::busy;
-use node_process::{node_name, process};
 use netconf::NetConf;
+use node_process::{node_name, process};
 use time::OffsetDateTime;
 
 use self::configurations::Configurations;

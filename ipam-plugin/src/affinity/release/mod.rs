@@ -8,10 +8,10 @@ use libcalico::selector::Selector;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, WriteModel};
 
 use crate::affinity::repair::release_affinity;
-use os::clock::Clock;
 use crate::error::IpamError;
 use crate::retry::{OPERATION_TIME, Retry};
 use crate::write_gate::{GatedStore, WriteGate};
+use os::clock::Clock;
 
 /// The outcome for the affinities.
 #[derive(Debug, Default)]

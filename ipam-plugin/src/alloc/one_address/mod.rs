@@ -18,10 +18,10 @@ use crate::alloc::request::AssignRequest;
 use crate::alloc::reserved_handle::release_reserved;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
-use os::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_refs::decrement;
 use crate::retry::{OPERATION_TIME, Retry};
+use os::clock::Clock;
 
 /// Assigns `ip` to the request's handle. Pool selectors, reservations, manual assignment and block limits do not apply
 /// (IPAM-134, IPAM-137). A restricted request is an exception: the namespace selector and reservations apply to it.

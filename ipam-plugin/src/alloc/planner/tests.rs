@@ -5,8 +5,8 @@ use libcalico::ipam::{AffinityState, Block, BlockAffinity, BlockWalk, Owner};
 use libcalico::store::Kind;
 
 use crate::alloc::request::Namespace;
-use os::clock::Clock;
 use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr};
+use os::clock::Clock;
 
 #[tokio::test]
 async fn empty_block_of_a_deselected_pool_is_released_by_the_next_assignment() {

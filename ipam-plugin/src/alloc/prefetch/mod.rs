@@ -21,8 +21,8 @@ use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError, WriteMod
 use crate::alloc::block_hints::BlockHints;
 use crate::alloc::inputs::{AllocationInputs, BlockCounts, InputsQuery, StoredHandle};
 use crate::alloc::reserved_handle;
-use os::clock::Clock;
 use crate::lock::HostLock;
+use os::clock::Clock;
 
 /// Kubernetes name prefix of the pods in which VMIs run. The handle of their addresses is known only after the pod was
 /// read.

@@ -13,8 +13,8 @@ use libcalico::store::{Entry, GetTicket, ReadBatch, Store, StoreError};
 
 use crate::alloc::inputs::{BlockCounts, StoredHandle};
 use crate::alloc::snapshot::{MissingReads, Snapshot};
-use os::clock::Clock;
 use crate::handle_refs::decrement;
+use os::clock::Clock;
 
 /// Creates the handle with the counts in `reserved`, without reading it first, since it rarely exists. Reads it if it
 /// exists already. Returns the handle, and its counts that belong to this operation: all of `reserved` if this

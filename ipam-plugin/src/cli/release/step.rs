@@ -10,12 +10,12 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
 use crate::cli::error::CliError;
-use os::clock::SystemClock;
 use crate::error::IpamError;
 use crate::exhausted::Releasing;
 use crate::release::handle_repair::repair_unwatched_handles;
 use crate::release::release_addresses;
 use crate::write_gate::OpenGate;
+use os::clock::SystemClock;
 
 /// The step for one address, handle or block.
 #[derive(Debug, PartialEq)]

@@ -6,7 +6,6 @@ use netconf::CniError;
 
 use super::call::IpamRequest;
 use crate::alloc::assignment::comma_separated;
-use os::clock::Clock;
 use crate::error::{IpamError, cni_error};
 use crate::lock::ReleaseLock;
 use crate::release::{
@@ -14,6 +13,7 @@ use crate::release::{
     release_unlisted,
 };
 use crate::vmi;
+use os::clock::Clock;
 
 /// Releases the handles in `inputs`: those handles of [`IpamRequest::handles_to_read`] that exist. A DEL without any
 /// address succeeds. If a VMI keeps its addresses, this only removes the pod as their owner.

@@ -10,11 +10,11 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
 use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
-use os::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_refs;
 use crate::reads::{FoundEntry, blocks_by_name, find_each};
 use crate::retry::{OPERATION_TIME, Retry};
+use os::clock::Clock;
 
 /// The outcome for the addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

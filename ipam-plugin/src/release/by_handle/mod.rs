@@ -11,12 +11,12 @@ use time::OffsetDateTime;
 use super::{Leaving, Listings, NoListings, missing_blocks};
 use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
-use os::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_refs;
 use crate::lock::ReleaseLock;
 use crate::reads::find_each;
 use crate::retry::{OPERATION_TIME, Retry};
+use os::clock::Clock;
 
 /// The handles of a container, as read.
 #[derive(Debug, Clone)]

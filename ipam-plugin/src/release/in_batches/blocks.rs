@@ -9,11 +9,11 @@ use libcalico::store::{Entry, Revision, Store, StoreError};
 
 use super::{ReleasedBatch, Requests};
 use crate::block_writes::write_released;
-use os::clock::Clock;
 use crate::error::IpamError;
 use crate::reads::find_each;
 use crate::retry::{OPERATION_TIME, Retry};
 use crate::write_gate::{WriteGate, write_admitted};
+use os::clock::Clock;
 
 /// The planned write of a block.
 struct BlockUpdate {

@@ -6,11 +6,11 @@ use libcalico::ipam::{Handle, HandleId};
 use libcalico::store::{Entry, Store, StoreError, Write, WriteModel};
 
 use super::{HandleCounts, ReleasedBatch};
-use os::clock::Clock;
 use crate::handle_refs;
 use crate::reads::find_each;
 use crate::retry::{Retry, UNDO_TIME};
 use crate::write_gate::{WriteGate, write_admitted};
+use os::clock::Clock;
 
 /// Maximum number of handles in a transaction, within etcd's limit.
 const MAX_IN_TRANSACTION: usize = 64;

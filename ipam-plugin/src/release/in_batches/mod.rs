@@ -13,10 +13,10 @@ use libcalico::store::Store;
 use self::blocks::release_from;
 use self::handles::decrement_handles;
 use crate::affinity::release_if_deselected;
-use os::clock::Clock;
 use crate::error::IpamError;
 use crate::reads::find;
 use crate::write_gate::{GatedStore, OpenGate, WriteGate};
+use os::clock::Clock;
 
 /// Releases addresses of `blocks`, `parallel` blocks or handles at a time. Each address is compared with its request
 /// when its block is read, and again by the revision when the block is written. A mismatch rejects only its own

@@ -1,11 +1,11 @@
 use libcalico::ipam::{AffinityState, Block, BlockAffinity, Handle, HandleId};
 use libcalico::store::{Store, StoreError, Write, WriteOp};
 
-use os::clock::Clock;
 use crate::cni;
 use crate::error::IpamError;
 use crate::release::{ReleaseInputs, ReleasedHandles, release};
 use crate::testing::{self, Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held, take_one};
+use os::clock::Clock;
 
 const BLOCK: &str = "10.65.0.0/26";
 const HANDLE: &str = "net.a";

@@ -10,12 +10,12 @@ use libcalico::store::{Entry, Store, Write};
 
 use crate::alloc::assignment::comma_separated;
 use crate::alloc::inputs::StoredHandle;
-use os::clock::Clock;
 use crate::error::IpamError;
 use crate::lock::ReleaseLock;
 use crate::reads::{find, read_blocks};
 use crate::release::{Listings, ReleaseInputs, release_unlisted};
 use crate::retry::{OPERATION_TIME, Retry};
+use os::clock::Clock;
 
 /// The addresses of a VMI whose owner a pod became.
 #[derive(Debug)]

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use ipam_plugin::affinity::{release_empty_affinities, release_pool_affinities};
-use os::clock::SystemClock;
 use libcalico::api::{IpPool, IpPoolSpec, ObjectKey};
 use libcalico::ipam::LOAD_BALANCER_HOST;
 use libcalico::ipam::{Block, Owner};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
+use os::clock::SystemClock;
 use time::OffsetDateTime;
 
 use super::cached::{CachedController, CachedReconcile, SharedCache};

@@ -9,7 +9,6 @@ use ipam_plugin::alloc::assign;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::one_address::assign_address;
 use ipam_plugin::alloc::request::{AssignRequest, Namespace, go_time};
-use os::clock::SystemClock;
 use ipam_plugin::error::IpamError;
 use ipam_plugin::release::release_addresses;
 use ipam_plugin::release::{ReleaseInputs, release};
@@ -18,6 +17,7 @@ use libcalico::ipam::LOAD_BALANCER_HOST;
 use libcalico::ipam::{Block, Handle, HandleId, Labels};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{ReadBatch, Store, StoreError};
+use os::clock::SystemClock;
 use time::OffsetDateTime;
 
 use super::decision::{HeldAddress, MissingAddress};

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::Datastore;
-use os::clock::SystemClock;
 use ipam_plugin::node_cleanup::{NodeCleanupError, delete_node, endpoint_keys, read_endpoints};
 use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::NODES;
 use libcalico::store::{Entry, Store, StoreError};
+use os::clock::SystemClock;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 

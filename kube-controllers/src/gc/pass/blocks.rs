@@ -5,12 +5,12 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream;
 use ipam_plugin::affinity::{release_empty_block, release_host_affinities};
-use os::clock::SystemClock;
 use ipam_plugin::error::IpamError;
 use ipam_plugin::release::release_batch;
 use libcalico::ipam::gc::{GoneNode, Settings, Surrender};
 use libcalico::ipam::{Block, IpamConfig, Owner, TheConfig};
 use libcalico::store::{Store, StoreError};
+use os::clock::SystemClock;
 use time::OffsetDateTime;
 
 use super::GcPass;

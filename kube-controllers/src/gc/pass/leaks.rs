@@ -5,11 +5,11 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use os::clock::SystemClock;
 use ipam_plugin::release::release_batch;
 use libcalico::ipam::gc::{Plan, Suspect, plan, still_leaked};
 use libcalico::ipam::{Block, HandleId};
 use libcalico::net::Cidr;
+use os::clock::SystemClock;
 
 use super::GcPass;
 use crate::gc::recheck::CurrentState;

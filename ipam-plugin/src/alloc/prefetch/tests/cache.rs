@@ -5,10 +5,10 @@ use libcalico::ipam::{AffinitySelect, AffinityState, Block, BlockAffinity, Owner
 use super::{Node, with_room};
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::one_address::assign_address;
-use os::clock::Clock;
 use crate::cni;
 use crate::release::ReleaseInputs;
 use crate::testing::cidr;
+use os::clock::Clock;
 
 /// Another process has allocated an address, which the cache shows as free.
 #[tokio::test]

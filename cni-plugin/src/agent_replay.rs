@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use datastore::{Datastore, DatastoreConfig};
-use installer::agent::{Pass, Plugins, ReplayError};
+use installer::agent::{NodePlugins, ReplayError, ReplayPass};
 use ipam_plugin::datastore_settings;
 use ipam_plugin::journal::{DatastoreIdentity, Journal};
 use ipam_plugin::kubernetes_api::KubernetesApi;
@@ -22,10 +22,10 @@ const DEADLINE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The datastore is unreachable, rejects a request, or is not ready, or the configuration is invalid.
-pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
+pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
     let journal = Journal::new(&plugins.journal);
-    if journal.is_empty() && !plugins.learns {
-        return Ok(Pass::default());
+    if journal.is_empty() && !plugins.reads_identity {
+        return Ok(ReplayPass::default());
     }
     let config = datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), |_| None).map_err(failed)?;
     if let DatastoreConfig::Local(local) = &config
@@ -58,7 +58,7 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
     };
     let target = DatastoreIdentity { name: plugins.datastore.clone(), identity };
     // The process that has the lock replays the same entries.
-    let Some(locked) = journal.try_lock().map_err(failed)? else { return Ok(Pass::default()) };
+    let Some(locked) = journal.try_lock().map_err(failed)? else { return Ok(ReplayPass::default()) };
     locked.remove_abandoned();
     let node = node_name_or_empty(&plugins.conf);
     let replayer = Replayer {
@@ -72,7 +72,7 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
         target,
     };
     let ReplayOutcome { replayed, remaining } = replayer.replay_some(&locked).await;
-    Ok(Pass { learned: true, replayed, remaining })
+    Ok(ReplayPass { has_read_identity: true, replayed, remaining })
 }
 
 fn failed(reason: impl Display) -> ReplayError {

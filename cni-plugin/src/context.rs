@@ -9,7 +9,7 @@ use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::journal::{self, Journal};
 use ipam_plugin::kubernetes_api::KubernetesApi;
 use ipam_plugin::{busy_server, datastore_settings};
-use libcalico::workload::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
+use libcalico::workload::{ContainerIdentity, Orchestrator, PodIdentity, WorkloadIdentity};
 use netconf::conf::DatastoreType;
 use netconf::{Call, CniError, Code, Command, NetConf};
 use node_process::node_name;
@@ -28,7 +28,7 @@ pub struct Context {
     pub call: Box<Call>,
     /// The node, the container or pod, and the interface. In a DEL the name of the node may be unknown and is then
     /// empty.
-    pub workload: EndpointFacts,
+    pub workload: WorkloadIdentity,
     /// The settings of the connection to the datastore. The journal derives the name of the datastore from them.
     pub datastore_config: DatastoreConfig,
     /// The datastore. Opening it sends no request.
@@ -64,7 +64,7 @@ impl Context {
             Command::Del => {
                 // A server that answers none of the requests ends all of them early.
                 store.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
-                if let KubernetesApi::Beside(api) = &api {
+                if let KubernetesApi::Separate(api) = &api {
                     api.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
                 }
                 // A DEL cuts the traffic and records its remaining work before it waits for a busy server.
@@ -108,7 +108,7 @@ impl Context {
 
     /// Returns the datastore's address without credentials, which is the datastore's name in the journal.
     pub fn datastore_name(&self) -> String {
-        journal::name_of(&self.datastore_config)
+        journal::datastore_name(&self.datastore_config)
     }
 }
 
@@ -142,15 +142,15 @@ pub fn node_name_or_empty(conf: &NetConf) -> String {
 
 /// Returns the workload of a call: a pod if CNI_ARGS names one (CNI-31), else a plain container. The labels and ports
 /// of a pod are read from the Kubernetes API later.
-fn workload_of(call: &Call, node: String) -> EndpointFacts {
+fn workload_of(call: &Call, node: String) -> WorkloadIdentity {
     let orchestrator = match call.args.pod() {
-        Some(pod) => Orchestrator::Kubernetes(PodFacts {
+        Some(pod) => Orchestrator::Kubernetes(PodIdentity {
             namespace: pod.namespace.into(),
             name: pod.name.into(),
-            ..PodFacts::default()
+            ..PodIdentity::default()
         }),
         None => {
-            let mut container = ContainerFacts::new(&call.conf.name);
+            let mut container = ContainerIdentity::new(&call.conf.name);
             if !call.args.test_namespace.is_empty() {
                 container.namespace = call.args.test_namespace.clone();
             }
@@ -160,5 +160,5 @@ fn workload_of(call: &Call, node: String) -> EndpointFacts {
             Orchestrator::Cni(container)
         }
     };
-    EndpointFacts { node, container_id: call.container_id.clone(), endpoint: call.ifname.clone(), orchestrator }
+    WorkloadIdentity { node, container_id: call.container_id.clone(), endpoint: call.ifname.clone(), orchestrator }
 }

@@ -12,7 +12,7 @@ use ipam_plugin::cni::LeakedAddresses;
 use libcalico::api::{ObjectSelect, WorkloadEndpoint};
 use libcalico::names::InterfaceAlias;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
-use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
+use libcalico::workload::{Orchestrator, PodIdentity, WorkloadIdentity};
 use netconf::{CniError, Code};
 
 use crate::cni_error::store_error;
@@ -101,8 +101,8 @@ async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<Entry<W
         return cx.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
     }
     let of_pod = |(namespace, name): &(String, String)| {
-        let pod = PodFacts { namespace: namespace.clone(), name: name.clone(), ..PodFacts::default() };
-        EndpointFacts { orchestrator: Orchestrator::Kubernetes(pod), ..cx.workload.clone() }.select().ok()
+        let pod = PodIdentity { namespace: namespace.clone(), name: name.clone(), ..PodIdentity::default() };
+        WorkloadIdentity { orchestrator: Orchestrator::Kubernetes(pod), ..cx.workload.clone() }.endpoint_select().ok()
     };
     let mut batch = ReadBatch::new();
     let tickets: Vec<_> =
@@ -228,8 +228,8 @@ fn report_running(cx: &Context, running: &RunningContainer) -> String {
 fn endpoints_of<'s>(cx: &'s Context, entry: &Entry<WorkloadEndpoint>) -> ContainerEndpoints<'s, Datastore> {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.clone().unwrap_or_default();
-    let pod = PodFacts { namespace, name: spec.pod.clone(), ..PodFacts::default() };
-    let workload = EndpointFacts {
+    let pod = PodIdentity { namespace, name: spec.pod.clone(), ..PodIdentity::default() };
+    let workload = WorkloadIdentity {
         node: spec.node.clone(),
         container_id: spec.container_id.clone(),
         endpoint: String::new(),

@@ -128,7 +128,7 @@ impl PendingPodLookup {
     ) -> Self {
         let batch = match api {
             KubernetesApi::Datastore => datastore,
-            KubernetesApi::Beside(_) => beside,
+            KubernetesApi::Separate(_) => beside,
             KubernetesApi::Unused => return PendingPodLookup::default(),
         };
         let Some(pod) = call.args.pod() else { return PendingPodLookup::default() };

@@ -2,13 +2,13 @@
 
 use datastore::Datastore;
 use ipam_plugin::error::{VmiError, cni_error};
-use ipam_plugin::exhausted::Releasing;
+use ipam_plugin::exhausted::ReleaseGuard;
 use ipam_plugin::journal::PendingDel;
 use ipam_plugin::release::Listings;
 use ipam_plugin::vmi::{DetectedVmi, detect, release_ownership};
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::HandleId;
-use libcalico::kubernetes::{MachinePod, Pod, may_be_machine};
+use libcalico::kubernetes::{Pod, VmiPod, may_be_virt_launcher};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::{Store, StoreError};
 use netconf::CniError;
@@ -19,7 +19,7 @@ use crate::endpoint;
 
 /// Returns true if the pod of a deferred DEL may have run a VMI, according to the name of the pod.
 pub fn may_have_had_vmi(pending_del: &PendingDel) -> bool {
-    may_be_machine(&EndpointIdentifiers::parse(&pending_del.endpoint.1).unwrap_or_default().pod)
+    may_be_virt_launcher(&EndpointIdentifiers::parse(&pending_del.endpoint.1).unwrap_or_default().pod)
 }
 
 /// Removes a pod from the owners of its VMI's addresses, for a deferred DEL. Does nothing if the endpoint belongs to a
@@ -34,8 +34,8 @@ pub async fn release_deferred<L: Listings>(
     let (namespace, endpoint) = &pending_del.endpoint;
     let ids = EndpointIdentifiers::parse(endpoint).unwrap_or_default();
     let Some(vmi) = detect_vmi(store, api, &ids.pod, pending_del).await? else { return Ok(()) };
-    let handle = HandleId::for_machine(&pending_del.network, namespace, &vmi.instance);
-    let _releasing = Releasing::here();
+    let handle = HandleId::for_vmi(&pending_del.network, namespace, &vmi.vmi_name);
+    let _releasing = ReleaseGuard::here();
     let released = release_ownership(store, &SystemClock::start(), &handle, &vmi, &pending_del.node, listings).await;
     released.map_err(|error| cni_error(&error))
 }
@@ -45,7 +45,7 @@ async fn detect_vmi(
     api: &Datastore,
     pod: &str,
     pending_del: &PendingDel,
-) -> Result<Option<MachinePod>, CniError> {
+) -> Result<Option<VmiPod>, CniError> {
     // The recorded endpoint name contains a placeholder if the name of the node was unknown to the DEL.
     let key = pending_del.attachment().key().map_err(|error| naming_error(&error))?;
     let namespace = &pending_del.endpoint.0;

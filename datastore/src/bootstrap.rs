@@ -4,7 +4,7 @@ use libcalico::api::{
     ClusterInformation, ClusterInformationSpec, IpPool, Node, Object, ObjectKey, ObjectSelect, Spec, Tier, TierSpec,
 };
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, Write};
-use libcalico::validation::{PoolSurroundings, admit_ip_pool};
+use libcalico::validation::{PoolContext, admit_ip_pool};
 use libcalico::validation_error::ValidationError;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
@@ -82,7 +82,7 @@ async fn create_if_missing<S: Spec>(
 /// if the pool was created.
 pub async fn ensure_first_pool(store: &impl Store, pool: IpPool) -> Result<bool, FirstPoolError> {
     let invalid = |cause| FirstPoolError::Invalid { name: pool.metadata.name.clone(), cause };
-    let admitted = admit_ip_pool(pool.clone(), &PoolSurroundings::default()).map_err(invalid)?;
+    let admitted = admit_ip_pool(pool.clone(), &PoolContext::default()).map_err(invalid)?;
     let family = |pool: &IpPool| pool.spec.range().ok().map(|range| range.version());
     let mut batch = ReadBatch::new();
     let pools = batch.list::<IpPool>(&ObjectSelect::default());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libcalico::api::{ClusterInformation, ObjectKey};
-use libcalico::ipam::Sighting;
+use libcalico::ipam::ListedBlock;
 use libcalico::kubernetes::Namespace;
 use libcalico::store::{
     Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel,
@@ -14,7 +14,7 @@ use crate::Local;
 use crate::bootstrap;
 use crate::config::{ConfigError, DatastoreConfig};
 use crate::etcd::{Etcd, EtcdSource};
-use crate::kubernetes::{ApiSource, BusyRule, CalicoObjects, GROUP_FILE, Kubernetes};
+use crate::kubernetes::{API_GROUP_FILE, ApiSource, BusyRule, CalicoObjects, Kubernetes};
 use crate::pairs::prefix_range;
 use crate::watch::{StatsHandle, WatchEvent, Watcher};
 
@@ -39,7 +39,9 @@ impl Datastore {
         Ok(match config {
             DatastoreConfig::Etcd(config) => Datastore::Etcd(Box::new(Etcd::new(config)?)),
             DatastoreConfig::Local(config) => Datastore::Local(Local::open(config)?),
-            DatastoreConfig::Kubernetes(config) => Datastore::Kubernetes(Arc::new(Kubernetes::new(config, GROUP_FILE))),
+            DatastoreConfig::Kubernetes(config) => {
+                Datastore::Kubernetes(Arc::new(Kubernetes::new(config, API_GROUP_FILE)))
+            }
         })
     }
 
@@ -86,9 +88,9 @@ impl Datastore {
 
     /// Returns true if upstream's migration has moved Calico's objects to `projectcalico.org/v3`. Call this after
     /// finding the ClusterInformation of `crd.projectcalico.org/v1` missing or not ready.
-    pub async fn has_moved(&self) -> Result<bool, StoreError> {
+    pub async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
         match self {
-            Datastore::Kubernetes(kubernetes) => kubernetes.has_moved().await,
+            Datastore::Kubernetes(kubernetes) => kubernetes.has_migrated_to_v3().await,
             Datastore::Etcd(_) | Datastore::Local(_) => Ok(false),
         }
     }
@@ -209,7 +211,11 @@ impl Store for Datastore {
         }
     }
 
-    async fn survey(&self, survey: &Survey, on_sighting: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+    async fn survey(
+        &self,
+        survey: &Survey,
+        on_sighting: &mut (dyn FnMut(ListedBlock) + Send),
+    ) -> Result<(), StoreError> {
         match self {
             Datastore::Etcd(etcd) => Box::pin(etcd.survey(survey, on_sighting)).await,
             Datastore::Local(local) => local.survey(survey, on_sighting).await,

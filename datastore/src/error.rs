@@ -15,7 +15,7 @@ pub enum ConfigError {
          (with etcd_endpoints) or to `local` (one file, {DEFAULT_PATH}), in the network configuration or as \
          DATASTORE_TYPE in the environment"
     )]
-    Nothing,
+    NotConfigured,
     /// A datastore type that is not supported.
     #[error("unknown datastore type: {found}; datastore_type must be `kubernetes`, `etcdv3` or `local`")]
     UnknownType {

@@ -88,7 +88,7 @@ async fn list_local<K: Kind>(local: &Local, select: &K::Select) -> Result<Listed
     let mut batch = ReadBatch::new();
     let ticket = batch.list::<K>(select);
     let answers = local.read(&batch).await.map_err(|error: StoreError| WatchFailure::lost(error.to_string()))?;
-    Ok(answers.pairs(&ticket).iter().filter_map(|raw| ObjectChange::decode(raw, &raw.path)).collect())
+    Ok(answers.raw_entries(&ticket).iter().filter_map(|raw| ObjectChange::decode(raw, &raw.path)).collect())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use libcalico::store::{Freshness, Range, Revision, StoreError, Write, WriteError
 
 /// Returns the range of all pairs whose path begins with `prefix`.
 pub(crate) fn prefix_range(prefix: &str) -> Range {
-    Range { kind: "", path: prefix.into(), prefix: true, keys_only: false, freshness: Freshness::Latest }
+    Range { kind: "", path: prefix.into(), is_prefix: true, keys_only: false, freshness: Freshness::Latest }
 }
 
 /// Returns the first text, in byte order, after all texts that begin with `prefix`, or `None` if there is no such text.

@@ -39,7 +39,7 @@ fn single_process_compacts_to_the_revision_of_the_previous_round() {
 
         let old = write(&mut client, "a").await;
         assert_eq!(one.round(&first).await, Ok(Round::First));
-        assert_eq!(other.round(&second).await, Ok(Round::Anothers));
+        assert_eq!(other.round(&second).await, Ok(Round::ByAnotherProcess));
         let recent = write(&mut client, "b").await;
         assert!(is_readable(&mut client, old).await);
 
@@ -48,20 +48,20 @@ fn single_process_compacts_to_the_revision_of_the_previous_round() {
         assert!(!is_readable(&mut client, old).await);
         assert!(is_readable(&mut client, recent).await);
         // Another process has already compacted in this period.
-        assert_eq!(other.round(&second).await, Ok(Round::Anothers));
+        assert_eq!(other.round(&second).await, Ok(Round::ByAnotherProcess));
 
         // The first process stops, and the other takes over.
         write(&mut client, "c").await;
         let Round::Compacted(revision) = other.round(&second).await.unwrap() else { panic!() };
         assert!(revision > recent);
         assert!(!is_readable(&mut client, recent).await);
-        assert_eq!(one.round(&first).await, Ok(Round::Anothers));
+        assert_eq!(one.round(&first).await, Ok(Round::ByAnotherProcess));
 
         // A process without state, for example after a restart, loses its first round and reads the present one.
         other = Compaction::default();
-        assert_eq!(other.round(&second).await, Ok(Round::Anothers));
+        assert_eq!(other.round(&second).await, Ok(Round::ByAnotherProcess));
         let mut stale = Compaction::default();
-        assert_eq!(stale.round(&first).await, Ok(Round::Anothers));
+        assert_eq!(stale.round(&first).await, Ok(Round::ByAnotherProcess));
         assert!(matches!(one.round(&first).await, Ok(Round::Compacted(_))));
     });
 }

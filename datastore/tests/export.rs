@@ -76,7 +76,7 @@ fn import_overwrites_other_values_only_if_requested() {
         let error = import(&target, text.as_bytes(), OnExisting::Keep, |_, _| {}).await.unwrap_err();
         // The pool, and the ClusterInformation and the tiers, which have their own identifiers.
         assert!(
-            matches!(&error, TransferError::Occupied { count: 5, named } if named.contains("/ippools/p")),
+            matches!(&error, TransferError::ConflictingPairs { count: 5, named } if named.contains("/ippools/p")),
             "{error}"
         );
         assert_eq!(exported(&target).await, before);

@@ -117,7 +117,7 @@ pub fn ensure_objects(
                 return Ok(());
             };
             let access = KubernetesConfig { group: configured_group(conf), ..account.access(DEADLINE)? };
-            (Datastore::Kubernetes(Arc::new(Kubernetes::lasting(&access))), "this pod's service account")
+            (Datastore::Kubernetes(Arc::new(Kubernetes::long_running(&access))), "this pod's service account")
         }
         DatastoreType::Etcdv3 => {
             let (_, store) = node_conf::datastore(conf, DEADLINE).map_err(ClusterError::Etcd)?;

@@ -14,7 +14,7 @@ pub struct Interface {
     /// The MTU in bytes.
     pub mtu: u32,
     /// True if the kind and the MAC address are those of the host's end of a pod's interface.
-    pub is_pods: bool,
+    pub is_pod_interface: bool,
 }
 
 /// A route of the main table.
@@ -96,7 +96,7 @@ pub(crate) mod testing {
     }
 
     pub(crate) fn interface(name: &str, mtu: u32) -> Interface {
-        Interface { name: name.into(), mtu, is_pods: false }
+        Interface { name: name.into(), mtu, is_pod_interface: false }
     }
 
     pub(crate) fn route(destination: &str, interfaces: &[&str]) -> Route {

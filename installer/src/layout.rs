@@ -41,7 +41,7 @@ pub struct Layout {
 /// role of their directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum DirectoryRole {
     /// The plugin directory.
     Bin,
     /// The second plugin directory, which some clusters have (INST-15).
@@ -101,12 +101,15 @@ impl Layout {
 
     /// Returns the plugin directories. Runtimes search them in this order.
     #[must_use]
-    pub fn bin_dirs(&self) -> Vec<(Place, PathBuf)> {
+    pub fn bin_dirs(&self) -> Vec<(DirectoryRole, PathBuf)> {
         if self.is_container {
-            vec![(Place::Bin, self.path("/host/opt/cni/bin")), (Place::SecondaryBin, self.path(SECONDARY_BIN_DIR))]
+            vec![
+                (DirectoryRole::Bin, self.path("/host/opt/cni/bin")),
+                (DirectoryRole::SecondaryBin, self.path(SECONDARY_BIN_DIR)),
+            ]
         } else {
-            let secondary = self.secondary_bin_dir.iter().map(|dir| (Place::SecondaryBin, self.path(dir)));
-            [(Place::Bin, self.path(&self.bin_dir))].into_iter().chain(secondary).collect()
+            let secondary = self.secondary_bin_dir.iter().map(|dir| (DirectoryRole::SecondaryBin, self.path(dir)));
+            [(DirectoryRole::Bin, self.path(&self.bin_dir))].into_iter().chain(secondary).collect()
         }
     }
 
@@ -177,11 +180,11 @@ impl Layout {
 
     /// Returns the directory of a role.
     #[must_use]
-    pub fn dir(&self, place: Place, net_dir_on_node: &Path) -> PathBuf {
+    pub fn dir(&self, place: DirectoryRole, net_dir_on_node: &Path) -> PathBuf {
         match place {
-            Place::Net => self.net_dir(net_dir_on_node),
-            Place::State => self.state_dir(),
-            Place::Bin | Place::SecondaryBin => {
+            DirectoryRole::Net => self.net_dir(net_dir_on_node),
+            DirectoryRole::State => self.state_dir(),
+            DirectoryRole::Bin | DirectoryRole::SecondaryBin => {
                 let known = self.bin_dirs().into_iter().find(|(known, _)| *known == place);
                 known.map_or_else(|| self.path(SECONDARY_BIN_DIR), |(_, dir)| dir)
             }
@@ -243,16 +246,16 @@ mod tests {
     fn node_and_container_layouts_have_different_paths() {
         let layout = Layout::node();
         assert_eq!(layout.net_dir("/var/run/multus/cni/net.d"), Path::new("/var/run/multus/cni/net.d"));
-        assert_eq!(layout.dir(Place::Bin, Path::new(NET_DIR)), Path::new("/opt/cni/bin"));
+        assert_eq!(layout.dir(DirectoryRole::Bin, Path::new(NET_DIR)), Path::new("/opt/cni/bin"));
         assert_eq!(layout.own_plugins(), None);
 
         let elsewhere = layout.with_bin_dir("/home/kubernetes/bin");
-        assert_eq!(elsewhere.bin_dirs(), [(Place::Bin, "/home/kubernetes/bin".into())]);
+        assert_eq!(elsewhere.bin_dirs(), [(DirectoryRole::Bin, "/home/kubernetes/bin".into())]);
         assert_eq!(Layout::container().with_bin_dir("/x").bin_dirs(), Layout::container().bin_dirs());
-        let second = |layout: &Layout| layout.dir(Place::SecondaryBin, Path::new(NET_DIR));
+        let second = |layout: &Layout| layout.dir(DirectoryRole::SecondaryBin, Path::new(NET_DIR));
         assert_ne!(
             second(&elsewhere),
-            elsewhere.dir(Place::Bin, Path::new(NET_DIR)),
+            elsewhere.dir(DirectoryRole::Bin, Path::new(NET_DIR)),
             "what is in one is not in the other"
         );
         assert_eq!(second(&elsewhere.with_secondary_bin_dir("/second")), Path::new("/second"));

@@ -12,7 +12,7 @@ use netconf::NetConf;
 
 use crate::digest;
 use crate::host_network::{self, HostNetwork, Interface};
-use crate::layout::{CALICO, Layout, Place};
+use crate::layout::{CALICO, DirectoryRole, Layout};
 use crate::node_conf;
 use crate::state::State;
 use os::atomic_file::{self, AtomicFileError};
@@ -153,20 +153,20 @@ fn ensure_with(
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(source) => return Err(AtomicFileError { action: "read", path, source }),
     };
-    let is_ours = present.as_ref().is_none_or(|present| state.is_ours(Place::State, NAME, present));
+    let is_ours = present.as_ref().is_none_or(|present| state.is_ours(DirectoryRole::State, NAME, present));
     let change = match (is_ours, present.as_ref() == Some(&wanted)) {
         (false, true) => return Ok(MtuFile::UpToDate),
         (false, false) => return Ok(MtuFile::Foreign),
         (true, true) => MtuFile::UpToDate,
         (true, false) => {
-            state.record_replacement(Place::State, NAME, wanted.clone(), present.as_deref());
+            state.record_replacement(DirectoryRole::State, NAME, wanted.clone(), present.as_deref());
             state.save(layout)?;
             put(&path, text.as_bytes())?;
             MtuFile::Written
         }
     };
     // The file is in place, so its predecessor is no longer ours. The caller saves the record.
-    state.record(Place::State, NAME, Some(wanted), false);
+    state.record(DirectoryRole::State, NAME, Some(wanted), false);
     Ok(change)
 }
 
@@ -252,15 +252,15 @@ mod tests {
                 ensure(&layout, 1450, &mut State::default()).unwrap();
                 let mut state = State::load(&layout).unwrap();
                 let digest = |text: &str| digest::of_bytes(text.as_bytes());
-                state.record_replacement(Place::State, NAME, digest(recorded), Some(&digest("1450")));
+                state.record_replacement(DirectoryRole::State, NAME, digest(recorded), Some(&digest("1450")));
                 let file = layout.state_dir().join(NAME);
                 fs::write(&file, present).unwrap();
 
                 let expected = if present == wanted.to_string() { MtuFile::UpToDate } else { MtuFile::Written };
                 assert_eq!(ensure(&layout, wanted, &mut state).unwrap(), expected, "{present} {wanted}");
                 assert_eq!(fs::read_to_string(&file).unwrap(), wanted.to_string());
-                assert_eq!(state.get(Place::State, NAME).unwrap().former, None);
-                assert!(state.is_ours(Place::State, NAME, &digest(&wanted.to_string())), "{present} {wanted}");
+                assert_eq!(state.get(DirectoryRole::State, NAME).unwrap().former, None);
+                assert!(state.is_ours(DirectoryRole::State, NAME, &digest(&wanted.to_string())), "{present} {wanted}");
             }
         }
     }
@@ -273,7 +273,7 @@ mod tests {
         ensure(&layout, 1450, &mut state).unwrap();
         let is_recorded = |number: &str| {
             let recorded = State::load(&layout).unwrap();
-            recorded.is_ours(Place::State, NAME, &digest::of_bytes(number.as_bytes()))
+            recorded.is_ours(DirectoryRole::State, NAME, &digest::of_bytes(number.as_bytes()))
         };
         let put = |path: &Path, text: &[u8]| {
             assert!(is_recorded("1450") && is_recorded("1430"));

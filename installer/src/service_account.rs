@@ -101,7 +101,7 @@ impl ServiceAccount {
         let overrides = Overrides {
             server: Some(self.server.clone()),
             token: Some(token),
-            authorities: (!self.insecure).then(|| self.ca_file.clone()),
+            ca_certificates: (!self.insecure).then(|| self.ca_file.clone()),
             insecure: self.insecure,
             ..Overrides::default()
         };

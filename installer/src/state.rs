@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{Layout, Place};
+use crate::layout::{DirectoryRole, Layout};
 use crate::plugin_chain::Rendering;
 use os::atomic_file::{self, AtomicFileError};
 
@@ -31,7 +31,7 @@ pub struct State {
     /// The configuration directory on the node.
     pub net_dir: String,
     /// The files by directory and name.
-    pub files: BTreeMap<Place, BTreeMap<String, InstalledFile>>,
+    pub files: BTreeMap<DirectoryRole, BTreeMap<String, InstalledFile>>,
     /// The addresses behind interfaces that an unfinished uninstallation deleted or was about to delete.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub torn_down: BTreeSet<IpAddr>,
@@ -117,18 +117,18 @@ impl State {
 
     /// Returns the record of a file.
     #[must_use]
-    pub fn get(&self, place: Place, name: &str) -> Option<&InstalledFile> {
+    pub fn get(&self, place: DirectoryRole, name: &str) -> Option<&InstalledFile> {
         self.files.get(&place)?.get(name)
     }
 
     /// Returns true if the present file, which has this digest, is recorded as ours.
     #[must_use]
-    pub fn is_ours(&self, place: Place, name: &str, digest: &str) -> bool {
+    pub fn is_ours(&self, place: DirectoryRole, name: &str, digest: &str) -> bool {
         self.get(place, name).is_some_and(|recorded| recorded.has_digest(digest))
     }
 
     /// Records a file. `replaces` is true if the present file is not ours; this stays recorded.
-    pub fn record(&mut self, place: Place, name: &str, digest: Option<String>, replaces: bool) {
+    pub fn record(&mut self, place: DirectoryRole, name: &str, digest: Option<String>, replaces: bool) {
         let files = self.files.entry(place).or_default();
         let replaced = replaces || files.get(name).is_some_and(|recorded| recorded.replaced);
         files.insert(name.to_owned(), InstalledFile { digest, replaced, ..InstalledFile::default() });
@@ -137,7 +137,13 @@ impl State {
     /// Records a file that will replace the present one, whose digest is `present_digest`. If the present file is ours,
     /// both digests count as ours until [`record`](State::record) records that the new file is in place, because a killed
     /// run may leave either. Otherwise the record says that a file was replaced.
-    pub fn record_replacement(&mut self, place: Place, name: &str, digest: String, present_digest: Option<&str>) {
+    pub fn record_replacement(
+        &mut self,
+        place: DirectoryRole,
+        name: &str,
+        digest: String,
+        present_digest: Option<&str>,
+    ) {
         let other = present_digest.filter(|present_digest| *present_digest != digest);
         let former = other.filter(|present_digest| self.is_ours(place, name, present_digest)).map(str::to_owned);
         self.record(place, name, Some(digest), other.is_some() && former.is_none());
@@ -147,12 +153,12 @@ impl State {
     }
 
     /// Returns the record of a file, to add `origin` or `renderings`.
-    pub fn get_mut(&mut self, place: Place, name: &str) -> Option<&mut InstalledFile> {
+    pub fn get_mut(&mut self, place: DirectoryRole, name: &str) -> Option<&mut InstalledFile> {
         self.files.get_mut(&place)?.get_mut(name)
     }
 
     /// Restores the records of a directory from another state, because the directory was not changed.
-    pub fn restore(&mut self, place: Place, before: &State) {
+    pub fn restore(&mut self, place: DirectoryRole, before: &State) {
         match before.files.get(&place) {
             Some(files) => drop(self.files.insert(place, files.clone())),
             None => drop(self.files.remove(&place)),
@@ -160,7 +166,7 @@ impl State {
     }
 
     /// Removes the record of a file.
-    pub fn remove_record(&mut self, place: Place, name: &str) {
+    pub fn remove_record(&mut self, place: DirectoryRole, name: &str) {
         if let Some(files) = self.files.get_mut(&place) {
             files.remove(name);
         }
@@ -184,30 +190,32 @@ mod tests {
         let layout = Layout::below(root.path());
         assert_eq!(State::load(&layout).unwrap(), State::default());
         let mut state = State { version: "v1".into(), net_dir: "/etc/cni/net.d".into(), ..State::default() };
-        state.record_replacement(Place::Bin, "portmap", "aa".into(), Some("another's"));
-        state.record(Place::Net, "calico-kubeconfig", None, false);
+        state.record_replacement(DirectoryRole::Bin, "portmap", "aa".into(), Some("another's"));
+        state.record(DirectoryRole::Net, "calico-kubeconfig", None, false);
         state.save(&layout).unwrap();
         assert_eq!(State::load(&layout).unwrap(), state);
 
-        state.record(Place::Bin, "portmap", Some("bb".into()), false);
-        assert!(state.is_ours(Place::Bin, "portmap", "bb") && !state.is_ours(Place::Bin, "portmap", "aa"));
-        assert!(state.get(Place::Bin, "portmap").unwrap().replaced);
-        assert!(!state.is_ours(Place::SecondaryBin, "portmap", "bb"));
-        state.remove_record(Place::Bin, "portmap");
+        state.record(DirectoryRole::Bin, "portmap", Some("bb".into()), false);
+        assert!(
+            state.is_ours(DirectoryRole::Bin, "portmap", "bb") && !state.is_ours(DirectoryRole::Bin, "portmap", "aa")
+        );
+        assert!(state.get(DirectoryRole::Bin, "portmap").unwrap().replaced);
+        assert!(!state.is_ours(DirectoryRole::SecondaryBin, "portmap", "bb"));
+        state.remove_record(DirectoryRole::Bin, "portmap");
         assert_eq!(state.files.len(), 1);
     }
 
     #[test]
     fn former_file_is_recognized_until_the_new_file_is_recorded() {
-        let is_ours = |state: &State, digest: &str| state.is_ours(Place::State, "mtu", digest);
+        let is_ours = |state: &State, digest: &str| state.is_ours(DirectoryRole::State, "mtu", digest);
         let mut state = State::default();
-        state.record(Place::State, "mtu", Some("aa".into()), false);
-        state.record_replacement(Place::State, "mtu", "bb".into(), Some("aa"));
-        assert!(!state.get(Place::State, "mtu").unwrap().replaced, "it is ours");
+        state.record(DirectoryRole::State, "mtu", Some("aa".into()), false);
+        state.record_replacement(DirectoryRole::State, "mtu", "bb".into(), Some("aa"));
+        assert!(!state.get(DirectoryRole::State, "mtu").unwrap().replaced, "it is ours");
         let text = serde_json::to_string(&state).unwrap();
         let mut state: State = serde_json::from_str(&text).unwrap();
         assert!(is_ours(&state, "aa") && is_ours(&state, "bb") && !is_ours(&state, "cc"));
-        state.record(Place::State, "mtu", Some("bb".into()), false);
+        state.record(DirectoryRole::State, "mtu", Some("bb".into()), false);
         assert!(is_ours(&state, "bb") && !is_ours(&state, "aa"));
     }
 
@@ -216,10 +224,10 @@ mod tests {
     fn file_left_by_a_failed_run_is_recognized() {
         for left in ["aa", "bb"] {
             let mut state = State::default();
-            state.record(Place::Bin, "portmap", Some("aa".into()), false);
-            state.record_replacement(Place::Bin, "portmap", "bb".into(), Some("aa"));
-            state.record_replacement(Place::Bin, "portmap", "cc".into(), Some(left));
-            let recorded = state.get(Place::Bin, "portmap").unwrap();
+            state.record(DirectoryRole::Bin, "portmap", Some("aa".into()), false);
+            state.record_replacement(DirectoryRole::Bin, "portmap", "bb".into(), Some("aa"));
+            state.record_replacement(DirectoryRole::Bin, "portmap", "cc".into(), Some(left));
+            let recorded = state.get(DirectoryRole::Bin, "portmap").unwrap();
             assert!(recorded.has_digest(left) && recorded.has_digest("cc") && !recorded.replaced, "{recorded:?}");
         }
     }
@@ -231,15 +239,15 @@ mod tests {
         let mut state = State::default();
         let older = r#"{"files": {"net": {"10-calico.conflist": {"digest": "aa", "origin": "bb"}}}}"#;
         assert!(
-            serde_json::from_str::<State>(older).unwrap().files[&Place::Net]["10-calico.conflist"]
+            serde_json::from_str::<State>(older).unwrap().files[&DirectoryRole::Net]["10-calico.conflist"]
                 .renderings
                 .is_empty()
         );
-        state.record(Place::Net, "10-calico.conflist", Some("aa".into()), false);
+        state.record(DirectoryRole::Net, "10-calico.conflist", Some("aa".into()), false);
         assert!(!serde_json::to_string(&state).unwrap().contains("renderings"), "as it was without");
         let chain = r#"{"name": "n", "plugins": [{"type": "calico", "policy": {"k8s_auth_token": "SECRET"}}]}"#;
         let rendering = Rendering::new(&crate::plugin_chain::read_chain(chain.as_bytes()).unwrap());
-        state.get_mut(Place::Net, "10-calico.conflist").unwrap().renderings = vec![rendering];
+        state.get_mut(DirectoryRole::Net, "10-calico.conflist").unwrap().renderings = vec![rendering];
         let text = serde_json::to_string(&state).unwrap();
         assert!(!text.contains("SECRET") && text.contains(r#""type":"calico""#), "{text}");
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);

@@ -1,6 +1,6 @@
 //! The writes of a block: its creation after its affinity, and its update or deletion after a release.
 
-use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Owner};
+use libcalico::ipam::{AffinityKey, AffinityOwner, AffinityState, Block, BlockAffinity};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Revision, StoreError, Write};
 
@@ -16,7 +16,7 @@ pub(crate) enum PriorAffinity {
 
 impl PriorAffinity {
     /// Returns the write that makes `owner`'s affinity to `cidr` pending.
-    pub(crate) fn pending_write(&self, owner: &Owner, cidr: Cidr) -> Result<Write, StoreError> {
+    pub(crate) fn pending_write(&self, owner: &AffinityOwner, cidr: Cidr) -> Result<Write, StoreError> {
         let key = AffinityKey { owner: owner.clone(), cidr };
         match self {
             PriorAffinity::Absent => Write::create::<BlockAffinity>(&key, &self.value()),
@@ -25,7 +25,7 @@ impl PriorAffinity {
     }
 
     /// Returns the affinity that was written as pending at `revision`.
-    pub(crate) fn pending_entry(&self, owner: &Owner, cidr: Cidr, revision: Revision) -> Entry<BlockAffinity> {
+    pub(crate) fn pending_entry(&self, owner: &AffinityOwner, cidr: Cidr, revision: Revision) -> Entry<BlockAffinity> {
         Entry { key: AffinityKey { owner: owner.clone(), cidr }, value: self.value(), revision }
     }
 
@@ -50,7 +50,7 @@ impl PriorAffinity {
 /// fails.
 pub(crate) fn empty_block_writes(
     mut empty: Block,
-    owner: &Owner,
+    owner: &AffinityOwner,
     prior: Option<&PriorAffinity>,
 ) -> Result<Vec<Write>, StoreError> {
     empty.count_write();

@@ -40,7 +40,7 @@ pub struct BusyAddress {
 }
 
 /// Returns the notes of `file` that are valid at `now`, the oldest first.
-pub fn in_force(file: &Path, now: OffsetDateTime) -> Vec<BusyAddress> {
+pub fn valid_notes(file: &Path, now: OffsetDateTime) -> Vec<BusyAddress> {
     let mut notes: Vec<BusyAddress> = hint_file::read(file, MAX_FILE_SIZE).unwrap_or_default();
     // Setting the clock back does not prolong a note.
     let (now, latest) = (now.unix_timestamp(), (now + VALIDITY).unix_timestamp());
@@ -49,8 +49,8 @@ pub fn in_force(file: &Path, now: OffsetDateTime) -> Vec<BusyAddress> {
 }
 
 /// Stores in `file` that `address` is busy from `now` on. Two concurrent processes may only lose a note.
-pub fn note(file: &Path, address: IpAddr, route: &str, now: OffsetDateTime) {
-    let mut notes = in_force(file, now);
+pub fn record(file: &Path, address: IpAddr, route: &str, now: OffsetDateTime) {
+    let mut notes = valid_notes(file, now);
     notes.retain(|note| note.address != address);
     let route = route.chars().take(LONGEST_ROUTE).collect();
     notes.push(BusyAddress { address, route, until: (now + VALIDITY).unix_timestamp() });
@@ -76,17 +76,17 @@ mod tests {
     const NOW: OffsetDateTime = time::macros::datetime!(2026-08-22 01:02:03 UTC);
 
     fn addresses(file: &Path, now: OffsetDateTime) -> Vec<String> {
-        in_force(file, now).iter().map(|note| note.address.to_string()).collect()
+        valid_notes(file, now).iter().map(|note| note.address.to_string()).collect()
     }
 
     #[test]
     fn busy_address_record_expires_after_a_minute() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("cni/busy_addresses");
-        assert_eq!(in_force(&file, NOW), []);
-        note(&file, "10.0.0.1".parse().unwrap(), "through interface live0", NOW);
-        note(&file, "fd00::1".parse().unwrap(), "of type BlackHole", NOW + Duration::seconds(30));
-        let first = &in_force(&file, NOW)[..1];
+        assert_eq!(valid_notes(&file, NOW), []);
+        record(&file, "10.0.0.1".parse().unwrap(), "through interface live0", NOW);
+        record(&file, "fd00::1".parse().unwrap(), "of type BlackHole", NOW + Duration::seconds(30));
+        let first = &valid_notes(&file, NOW)[..1];
         assert_eq!((&*first[0].route, first[0].until), ("through interface live0", 1787360583));
         assert_eq!(addresses(&file, NOW + Duration::seconds(59)), ["10.0.0.1", "fd00::1"]);
         assert_eq!(addresses(&file, NOW + Duration::seconds(60)), ["fd00::1"]);
@@ -102,7 +102,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("busy_addresses");
         for (address, seconds) in [("10.0.0.1", 0), ("10.0.0.2", 10), ("10.0.0.1", 20)] {
-            note(&file, address.parse().unwrap(), "", NOW + Duration::seconds(seconds));
+            record(&file, address.parse().unwrap(), "", NOW + Duration::seconds(seconds));
         }
         assert_eq!(addresses(&file, NOW + Duration::seconds(20)), ["10.0.0.2", "10.0.0.1"]);
         assert_eq!(addresses(&file, NOW + Duration::seconds(75)), ["10.0.0.1"]);
@@ -117,17 +117,17 @@ mod tests {
         fs::write(&elsewhere, good).unwrap();
         for text in ["", "{", "{}", r#"["10.0.0.1"]"#, "\u{0}", &" ".repeat(1 << 18)] {
             fs::write(&file, text).unwrap();
-            assert_eq!(in_force(&file, NOW), [], "{text:?}");
+            assert_eq!(valid_notes(&file, NOW), [], "{text:?}");
         }
         fs::write(&file, good).unwrap();
         assert_eq!(addresses(&file, NOW), ["10.0.0.1"]);
         fs::remove_file(&file).unwrap();
         symlink(&elsewhere, &file).unwrap();
-        assert_eq!(in_force(&file, NOW), []);
-        note(&file, "10.0.0.2".parse().unwrap(), "", NOW);
+        assert_eq!(valid_notes(&file, NOW), []);
+        record(&file, "10.0.0.2".parse().unwrap(), "", NOW);
         assert_eq!(addresses(&file, NOW), ["10.0.0.2"]);
         assert_eq!(fs::read_to_string(&elsewhere).unwrap(), good);
-        note(Path::new("/proc/nowhere/busy"), "10.0.0.2".parse().unwrap(), "", NOW);
+        record(Path::new("/proc/nowhere/busy"), "10.0.0.2".parse().unwrap(), "", NOW);
     }
 
     #[test]
@@ -135,9 +135,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("busy_addresses");
         for number in 0..1000_u32 {
-            note(&file, std::net::Ipv4Addr::from(number).into(), &"x".repeat(1000), NOW);
+            record(&file, std::net::Ipv4Addr::from(number).into(), &"x".repeat(1000), NOW);
         }
-        let notes = in_force(&file, NOW);
+        let notes = valid_notes(&file, NOW);
         assert_eq!((notes.len(), notes[MAX_NOTES - 1].address), (MAX_NOTES, std::net::Ipv4Addr::from(999).into()));
     }
 }

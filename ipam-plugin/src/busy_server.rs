@@ -26,7 +26,7 @@ pub fn longest_wait(command: Command) -> Duration {
 /// Makes the requests of this process wait until then, without the IPAM locks.
 pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
     let rule = BusyRule { file: LOCK_FILE.into(), until, before_waiting: lock::release_ipam_locks };
-    if let KubernetesApi::Beside(api) = api {
+    if let KubernetesApi::Separate(api) = api {
         api.wait_while_busy(rule.clone());
     }
     store.wait_while_busy(rule);
@@ -36,7 +36,7 @@ pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
 /// ADD waits longer. After a failure runtimes report the node as not ready, and Kubernetes evicts its pods.
 pub fn status(status: Result<(), CniError>, store: &Datastore, api: &KubernetesApi) -> Result<(), CniError> {
     match status {
-        Err(error) if store.has_given_up() || matches!(api, KubernetesApi::Beside(api) if api.has_given_up()) => {
+        Err(error) if store.has_given_up() || matches!(api, KubernetesApi::Separate(api) if api.has_given_up()) => {
             tracing::warn!(%error, "the API server is busy; an ADD would wait for it");
             Ok(())
         }
@@ -46,5 +46,5 @@ pub fn status(status: Result<(), CniError>, store: &Datastore, api: &KubernetesA
 
 /// Returns true if a server was busy, and a request waited for it or failed.
 pub fn server_was_busy(store: &Datastore, api: &KubernetesApi) -> bool {
-    store.was_busy() || matches!(api, KubernetesApi::Beside(api) if api.was_busy())
+    store.was_busy() || matches!(api, KubernetesApi::Separate(api) if api.was_busy())
 }

@@ -21,7 +21,7 @@ pub fn from_conf(conf: &NetConf, deadline: Option<Duration>) -> Result<Datastore
 ///
 /// # Errors
 /// Returns code 7 if the settings contradict each other.
-pub fn kubernetes_beside(
+pub fn separate_kubernetes(
     conf: &NetConf,
     deadline: Option<Duration>,
     env: impl Fn(&str) -> Option<String>,
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(etcd.deadline, Duration::from_secs(2));
 
         let error = with_environment(&parse(r#"{"name":"n"}"#), None, |_| None).unwrap_err();
-        assert_eq!(error, ConfigError::Nothing);
+        assert_eq!(error, ConfigError::NotConfigured);
     }
 
     #[test]

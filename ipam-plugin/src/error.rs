@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{
-    AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, PoolChoiceError, RefusedPool, ReleaseError,
+    AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, PoolChoiceError, RejectedPool, ReleaseError,
 };
 use libcalico::net::{Cidr, CidrParseError, IpVersion};
 use libcalico::store::StoreError;
@@ -54,7 +54,7 @@ pub enum IpamError {
         /// The address.
         ip: IpAddr,
         /// The disabled pools of its family, with the reasons.
-        refused: Vec<RefusedPool>,
+        refused: Vec<RejectedPool>,
     },
     /// The requested address is in a pool for another use.
     #[error(
@@ -211,7 +211,7 @@ pub struct Shortfall {
     /// The reason for the shortage.
     pub cause: Exhaustion,
     /// Every pool of the family, with the reason why it gave no (more) addresses.
-    pub refused: Vec<RefusedPool>,
+    pub refused: Vec<RejectedPool>,
 }
 
 /// The reason why no more addresses are available.
@@ -260,7 +260,7 @@ impl fmt::Display for Shortfall {
 
 impl IpamError {
     /// Returns the pools considered, each with the reason why it gave no address.
-    pub fn refused_pools(&self) -> &[RefusedPool] {
+    pub fn refused_pools(&self) -> &[RejectedPool] {
         match self {
             IpamError::Pools(error) => &error.refused,
             IpamError::Shortfall(shortfall) => &shortfall.refused,
@@ -329,7 +329,7 @@ fn details_of(error: &IpamError) -> String {
     }
 }
 
-fn join_refused(refused: &[RefusedPool]) -> String {
+fn join_refused(refused: &[RejectedPool]) -> String {
     refused.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 

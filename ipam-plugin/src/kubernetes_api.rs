@@ -1,7 +1,7 @@
 //! [`KubernetesApi`]: the access to the Kubernetes API, for objects that the datastore does not contain.
 
 use datastore::{Datastore, DatastoreConfig};
-use libcalico::kubernetes::may_be_machine;
+use libcalico::kubernetes::may_be_virt_launcher;
 use libcalico::store::{Answers, ReadBatch, Store, StoreError};
 use netconf::{Call, CniError, Code, Command, NetConf};
 
@@ -15,7 +15,7 @@ pub enum KubernetesApi {
     /// The datastore is the API server.
     Datastore,
     /// The API server is separate from the datastore (CNI-69).
-    Beside(Datastore),
+    Separate(Datastore),
 }
 
 impl KubernetesApi {
@@ -41,9 +41,9 @@ impl KubernetesApi {
         if matches!(datastore, DatastoreConfig::Kubernetes(_)) {
             return Ok(KubernetesApi::Datastore);
         }
-        let config = datastore_settings::kubernetes_beside(conf, None, env)?;
+        let config = datastore_settings::separate_kubernetes(conf, None, env)?;
         let api = Datastore::open(&DatastoreConfig::Kubernetes(Box::new(config)));
-        api.map(KubernetesApi::Beside).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
+        api.map(KubernetesApi::Separate).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
     }
 
     /// Returns the store to read from, or `None` if the call needs no object.
@@ -51,14 +51,14 @@ impl KubernetesApi {
         match self {
             KubernetesApi::Unused => None,
             KubernetesApi::Datastore => Some(datastore),
-            KubernetesApi::Beside(api) => Some(api),
+            KubernetesApi::Separate(api) => Some(api),
         }
     }
 
     /// Reads a batch from a separate API server. Returns `None` if there is none.
-    pub async fn read_beside(&self, batch: &ReadBatch) -> Option<Result<Answers, StoreError>> {
+    pub async fn read_separate(&self, batch: &ReadBatch) -> Option<Result<Answers, StoreError>> {
         match self {
-            KubernetesApi::Beside(api) => Some(api.read(batch).await),
+            KubernetesApi::Separate(api) => Some(api.read(batch).await),
             KubernetesApi::Unused | KubernetesApi::Datastore => None,
         }
     }
@@ -66,7 +66,7 @@ impl KubernetesApi {
     /// Returns the number of requests sent to a separate API server.
     pub fn requests(&self) -> u64 {
         match self {
-            KubernetesApi::Beside(api) => api.requests(),
+            KubernetesApi::Separate(api) => api.requests(),
             KubernetesApi::Unused | KubernetesApi::Datastore => 0,
         }
     }
@@ -88,5 +88,5 @@ pub fn selects_by_namespace(call: &Call, datastore: &DatastoreConfig) -> bool {
 
 /// Returns true if the pod of a call may have a VMI in the API server (IPAM-50).
 pub fn may_have_vmi(call: &Call, datastore: &DatastoreConfig) -> bool {
-    is_configured(&call.conf, datastore) && call.args.pod().is_some_and(|pod| may_be_machine(pod.name))
+    is_configured(&call.conf, datastore) && call.args.pod().is_some_and(|pod| may_be_virt_launcher(pod.name))
 }

@@ -95,7 +95,7 @@ impl HostLock {
     }
 
     /// Takes the lock shared with others, which excludes exclusive locks.
-    pub fn share_within(path: &Path, wait: Duration) -> Result<HostLock, LockError> {
+    pub fn acquire_shared_within(path: &Path, wait: Duration) -> Result<HostLock, LockError> {
         Self::acquire_as(path, wait, File::try_lock_shared, File::lock_shared)
     }
 
@@ -232,13 +232,13 @@ mod tests {
     fn shared_locks_exclude_only_an_exclusive_lock() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("shared.lock");
-        let first = HostLock::share_within(&path, Duration::ZERO).unwrap();
-        let second = HostLock::share_within(&path, Duration::ZERO).unwrap();
+        let first = HostLock::acquire_shared_within(&path, Duration::ZERO).unwrap();
+        let second = HostLock::acquire_shared_within(&path, Duration::ZERO).unwrap();
         drop(first);
         assert!(matches!(HostLock::acquire_within(&path, Duration::ZERO), Err(LockError::Busy { .. })));
         drop(second);
         let _alone = HostLock::acquire_within(&path, Duration::ZERO).unwrap();
-        assert!(matches!(HostLock::share_within(&path, Duration::ZERO), Err(LockError::Busy { .. })));
+        assert!(matches!(HostLock::acquire_shared_within(&path, Duration::ZERO), Err(LockError::Busy { .. })));
     }
 
     /// Other tests of this process have IPAM locks, so the test runs itself in a child process.

@@ -4,7 +4,7 @@
 use datastore::{Datastore, DatastoreConfig};
 use libcalico::api::ObjectKey;
 use libcalico::ipam::Labels;
-use libcalico::kubernetes::{MachinePod, Namespace, Pod};
+use libcalico::kubernetes::{Namespace, Pod, VmiPod};
 use libcalico::store::{ReadBatch, Store, StoreError};
 use netconf::{Call, CniError, Code, Command};
 
@@ -24,7 +24,7 @@ pub(crate) struct PodQueries {
 #[derive(Debug, Default)]
 pub(crate) struct PodLookup {
     labels: Option<Labels>,
-    vmi: Option<MachinePod>,
+    vmi: Option<VmiPod>,
 }
 
 impl PodQueries {

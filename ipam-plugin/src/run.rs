@@ -152,7 +152,7 @@ fn recorded(call: &Call) -> Result<Vec<IpAddr>, CniError> {
 async fn collect(call: &Call, ipam: &IpamRequest, store: &Datastore, clock: &SystemClock) -> Result<(), CniError> {
     let valid =
         call.conf.valid_attachments.iter().flatten().map(|attachment| attachment.container_id.clone()).collect();
-    let _releasing = ipam.releasing();
+    let _releasing = ipam.begin_release();
     let collected =
         cni::gc(store, clock, &ipam.network, &ipam.node, &valid).await.map_err(|error| cni_error(&error))?;
     if collected.failed.is_empty() {

@@ -8,7 +8,7 @@
 use std::fmt::Display;
 
 use libcalico::api::ObjectKey;
-use libcalico::kubernetes::{GROUPS, PODS, Resource, Served, escaped, has_kind, kinds_path};
+use libcalico::kubernetes::{API_GROUPS_PATH, PODS, Resource, ServedGroups, escaped, has_kind, kinds_path};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
@@ -132,7 +132,7 @@ pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) ->
         let request = hyper::Request::get(path).header(hyper::header::ACCEPT, "application/json").body(Vec::new());
         kubernetes.request_text(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))
     };
-    let groups = Served::read(&read(GROUPS).await?).map_err(|error| failed(&error))?;
+    let groups = ServedGroups::read(&read(API_GROUPS_PATH).await?).map_err(|error| failed(&error))?;
     for version in groups.versions(group) {
         let kinds = read(&kinds_path(version)).await?;
         if has_kind(version, &kinds, plurals).map_err(|error| failed(&error))? {

@@ -34,7 +34,7 @@ pub(crate) async fn run(
         // A round is two requests. A replica that loses leadership after the first does not send the second.
         match leadership.while_held(compaction.round(etcd)).await {
             Some(Ok(Round::Compacted(revision))) => tracing::info!("etcd compacted to revision {revision}"),
-            Some(Ok(Round::First | Round::Anothers)) | None => {}
+            Some(Ok(Round::First | Round::ByAnotherProcess)) | None => {}
             Some(Err(error)) => tracing::warn!("cannot compact etcd: {error}"),
         }
     }

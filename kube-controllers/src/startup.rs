@@ -78,7 +78,7 @@ impl Servers {
         // An empty variable counts as unset, as for all other settings.
         let lookup = |name: &str| lookup(name).filter(|text| !text.is_empty());
         let datastore = DatastoreConfig::new(&settings, lookup).map_err(|error| match error {
-            ConfigError::Nothing => StartError::Nothing,
+            ConfigError::NotConfigured => StartError::Nothing,
             other => StartError::Datastore(other),
         })?;
         let api_server = match &datastore {
@@ -104,7 +104,7 @@ impl Servers {
         let kubernetes = datastore::kubernetes::client(&self.api_server).await?;
         let (calico, mode) = match &self.datastore {
             DatastoreConfig::Kubernetes(config) => {
-                let calico = datastore::Kubernetes::lasting(config);
+                let calico = datastore::Kubernetes::long_running(config);
                 let Some(group) =
                     retry_until_ok("discover the API group of Calico's objects", stop, async || calico.group().await)
                         .await

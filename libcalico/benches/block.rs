@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use libcalico::ipam::{AssignRequest, Block, BlockWalk, HandleId, Owner, Reservations};
+use libcalico::ipam::{AffinityOwner, Block, BlockRequest, BlockWalk, HandleId, Reservations};
 use libcalico::net::Cidr;
 use libcalico::store::Kind;
 use time::OffsetDateTime;
@@ -14,7 +14,7 @@ const NOW: OffsetDateTime = time::macros::datetime!(2026-08-22 01:02:03 UTC);
 struct Pod {
     handle: HandleId,
     attributes: BTreeMap<String, String>,
-    owner: Owner,
+    owner: AffinityOwner,
 }
 
 impl Pod {
@@ -28,12 +28,12 @@ impl Pod {
         Pod {
             handle: HandleId::for_container("k8s-pod-network", &format!("{n:064x}")),
             attributes: attributes.map(|(key, value)| (key.to_owned(), value)).into(),
-            owner: Owner::Host("node1".into()),
+            owner: AffinityOwner::Host("node1".into()),
         }
     }
 
-    fn request(&self) -> AssignRequest<'_> {
-        AssignRequest {
+    fn request(&self) -> BlockRequest<'_> {
+        BlockRequest {
             handle: Some(&self.handle),
             attributes: &self.attributes,
             requester: &self.owner,

@@ -124,7 +124,7 @@ impl Cidr {
     }
 
     /// Returns true if blocks of these two networks cannot both exist: the networks differ and share an address.
-    pub fn clashes_with(&self, other: &Cidr) -> bool {
+    pub fn conflicts_with(&self, other: &Cidr) -> bool {
         self != other && self.overlaps(other)
     }
 
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn nested_blocks_of_different_sizes_clash() {
-        let clash = |a: &str, b: &str| a.parse::<Cidr>().unwrap().clashes_with(&b.parse().unwrap());
+        let clash = |a: &str, b: &str| a.parse::<Cidr>().unwrap().conflicts_with(&b.parse().unwrap());
         assert!(clash("10.0.0.0/26", "10.0.0.32/28") && clash("10.0.0.32/28", "10.0.0.0/26"));
         assert!(!clash("10.0.0.0/26", "10.0.0.0/26"));
         assert!(!clash("10.0.0.0/26", "10.0.0.64/26") && !clash("10.0.0.0/8", "fd00::/8"));

@@ -9,11 +9,11 @@ use crate::net::Cidr;
 
 /// The facts about an endpoint that the decision needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EndpointSight<'a> {
+pub struct ExaminedEndpoint<'a> {
     /// The endpoint's addresses.
     pub addresses: &'a [Cidr],
     /// The node of the endpoint.
-    pub node: NodeSight<'a>,
+    pub node: ExaminedNode<'a>,
     /// The uid of the pod that the endpoint was created for, if known. No stored data provides it: in etcd, the
     /// endpoint and the attributes of its addresses contain only the name of the pod.
     pub pod_uid: Option<Uuid>,
@@ -21,7 +21,7 @@ pub struct EndpointSight<'a> {
 
 /// The facts about the pod that an endpoint is named after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PodSight<'a> {
+pub struct ExaminedPod<'a> {
     /// The pod's uid, if known.
     pub uid: Option<Uuid>,
     /// True if the pod uses the host network and therefore never has an endpoint.
@@ -34,7 +34,7 @@ pub struct PodSight<'a> {
 
 /// The facts about the node of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NodeSight<'a> {
+pub struct ExaminedNode<'a> {
     /// The node's name in Kubernetes.
     pub name: &'a str,
     /// True if the Node object exists in Kubernetes.
@@ -43,7 +43,7 @@ pub struct NodeSight<'a> {
 
 /// The reason why an endpoint is an orphan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Orphaned {
+pub enum OrphanReason {
     /// No pod of that name exists.
     #[error("the endpoint's pod no longer exists")]
     PodGone,
@@ -60,19 +60,19 @@ pub enum Orphaned {
 
 /// Returns the reason why an endpoint is an orphan. `None` means that the endpoint is or may be in use: its pod has one
 /// of the endpoint's addresses, or is not scheduled yet.
-pub fn orphaned(endpoint: &EndpointSight<'_>, pod: Option<PodSight<'_>>) -> Option<Orphaned> {
-    let Some(pod) = pod else { return Some(Orphaned::PodGone) };
+pub fn orphaned(endpoint: &ExaminedEndpoint<'_>, pod: Option<ExaminedPod<'_>>) -> Option<OrphanReason> {
+    let Some(pod) = pod else { return Some(OrphanReason::PodGone) };
     let node = endpoint.node;
     let is_held = pod.addresses.iter().any(|held| endpoint.addresses.iter().any(|network| network.contains(*held)));
     let is_another = pod.host_network || endpoint.pod_uid.zip(pod.uid).is_some_and(|(one, other)| one != other);
     if is_another && !is_held {
-        return Some(Orphaned::AnotherPod);
+        return Some(OrphanReason::AnotherPod);
     }
     if pod.node == node.name {
         // Kubernetes deletes the pods of a deleted node. Until then, kubelet may still run and register the node again.
-        return (!node.exists && !is_held).then_some(Orphaned::NodeGone);
+        return (!node.exists && !is_held).then_some(OrphanReason::NodeGone);
     }
-    (!is_held && !pod.node.is_empty()).then_some(Orphaned::PodElsewhere)
+    (!is_held && !pod.node.is_empty()).then_some(OrphanReason::PodElsewhere)
 }
 
 #[cfg(test)]
@@ -83,33 +83,33 @@ mod tests {
 
     const ADDRESS: &str = "10.0.0.1";
 
-    fn judge(pod: Option<(&str, &[&str])>, exists: bool) -> Option<Orphaned> {
+    fn judge(pod: Option<(&str, &[&str])>, exists: bool) -> Option<OrphanReason> {
         let held: Vec<IpAddr> = pod.iter().flat_map(|(_, held)| held.iter()).map(|ip| ip.parse().unwrap()).collect();
-        let pod = pod.map(|(node, _)| PodSight { uid: None, host_network: false, node, addresses: &held });
-        let node = NodeSight { name: "n1", exists };
+        let pod = pod.map(|(node, _)| ExaminedPod { uid: None, host_network: false, node, addresses: &held });
+        let node = ExaminedNode { name: "n1", exists };
         let addresses = &[format!("{ADDRESS}/32").parse().unwrap()];
-        orphaned(&EndpointSight { addresses, node, pod_uid: None }, pod)
+        orphaned(&ExaminedEndpoint { addresses, node, pod_uid: None }, pod)
     }
 
     /// Judges an endpoint whose pod is on the same, existing node.
-    fn judge_uid(pod_uid: Option<u128>, uid: Option<u128>, host_network: bool, held: &str) -> Option<Orphaned> {
+    fn judge_uid(pod_uid: Option<u128>, uid: Option<u128>, host_network: bool, held: &str) -> Option<OrphanReason> {
         let addresses = &[Cidr::host(ADDRESS.parse().unwrap())];
-        let node = NodeSight { name: "n1", exists: true };
+        let node = ExaminedNode { name: "n1", exists: true };
         let held: Vec<IpAddr> = held.parse().into_iter().collect();
-        let pod = PodSight { uid: uid.map(Uuid::from_u128), host_network, node: "n1", addresses: &held };
-        orphaned(&EndpointSight { addresses, node, pod_uid: pod_uid.map(Uuid::from_u128) }, Some(pod))
+        let pod = ExaminedPod { uid: uid.map(Uuid::from_u128), host_network, node: "n1", addresses: &held };
+        orphaned(&ExaminedEndpoint { addresses, node, pod_uid: pod_uid.map(Uuid::from_u128) }, Some(pod))
     }
 
     #[test]
     fn endpoint_of_another_pod_with_the_same_name_is_orphaned() {
         for (pod_uid, uid, host_network, held, expected) in [
             (Some(1), Some(1), false, "", None),
-            (Some(1), Some(2), false, "", Some(Orphaned::AnotherPod)),
-            (Some(1), Some(2), false, "10.0.0.2", Some(Orphaned::AnotherPod)),
+            (Some(1), Some(2), false, "", Some(OrphanReason::AnotherPod)),
+            (Some(1), Some(2), false, "10.0.0.2", Some(OrphanReason::AnotherPod)),
             (Some(1), Some(2), false, ADDRESS, None),
             (None, Some(2), false, "", None),
             (Some(1), None, false, "", None),
-            (None, None, true, "192.0.2.1", Some(Orphaned::AnotherPod)),
+            (None, None, true, "192.0.2.1", Some(OrphanReason::AnotherPod)),
         ] {
             let verdict = judge_uid(pod_uid, uid, host_network, held);
             assert_eq!(verdict, expected, "{pod_uid:?} {uid:?} {host_network} {held}");
@@ -118,14 +118,14 @@ mod tests {
 
     #[test]
     fn orphan_verdict_names_the_missing_pod_or_node() {
-        assert_eq!(judge(None, true), Some(Orphaned::PodGone));
-        assert_eq!(judge(None, false), Some(Orphaned::PodGone));
+        assert_eq!(judge(None, true), Some(OrphanReason::PodGone));
+        assert_eq!(judge(None, false), Some(OrphanReason::PodGone));
         assert_eq!(judge(Some(("n1", &[ADDRESS])), true), None);
         assert_eq!(judge(Some(("n1", &[])), true), None);
         assert_eq!(judge(Some(("n1", &[ADDRESS])), false), None, "kubelet runs without its Node");
-        assert_eq!(judge(Some(("n1", &["10.0.0.2"])), false), Some(Orphaned::NodeGone));
-        assert_eq!(judge(Some(("n1", &[])), false), Some(Orphaned::NodeGone));
-        assert_eq!(judge(Some(("n2", &["10.0.0.2"])), true), Some(Orphaned::PodElsewhere));
+        assert_eq!(judge(Some(("n1", &["10.0.0.2"])), false), Some(OrphanReason::NodeGone));
+        assert_eq!(judge(Some(("n1", &[])), false), Some(OrphanReason::NodeGone));
+        assert_eq!(judge(Some(("n2", &["10.0.0.2"])), true), Some(OrphanReason::PodElsewhere));
         assert_eq!(judge(Some(("n2", &["fd00::1", ADDRESS])), true), None, "Calico has another name for n2");
         assert_eq!(judge(Some(("", &[])), true), None);
     }
@@ -135,10 +135,10 @@ mod tests {
         fn pod_on_an_existing_node_retains_its_endpoint(node in "n[1-3]", held in any::<bool>(), at in "n[1-3]") {
             let address: IpAddr = ADDRESS.parse().unwrap();
             let addresses: &[IpAddr] = if held { &[address] } else { &[] };
-            let at_node = NodeSight { name: &at, exists: true };
+            let at_node = ExaminedNode { name: &at, exists: true };
             let verdict = orphaned(
-                &EndpointSight { addresses: &[Cidr::host(address)], node: at_node, pod_uid: None },
-                Some(PodSight { uid: None, host_network: false, node: &node, addresses }),
+                &ExaminedEndpoint { addresses: &[Cidr::host(address)], node: at_node, pod_uid: None },
+                Some(ExaminedPod { uid: None, host_network: false, node: &node, addresses }),
             );
             prop_assert_eq!(verdict.is_some(), node != at && !held);
         }

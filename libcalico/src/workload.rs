@@ -15,7 +15,7 @@ pub const KUBERNETES: &str = "k8s";
 
 /// The identity of an attachment, known before its network is set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EndpointFacts {
+pub struct WorkloadIdentity {
     /// The node's name.
     pub node: String,
     /// `CNI_CONTAINERID`.
@@ -30,14 +30,14 @@ pub struct EndpointFacts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Orchestrator {
     /// No known orchestrator: a container runtime alone, or Mesos.
-    Cni(ContainerFacts),
+    Cni(ContainerIdentity),
     /// Kubernetes.
-    Kubernetes(PodFacts),
+    Kubernetes(PodIdentity),
 }
 
 /// The data that a container runtime provides about a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContainerFacts {
+pub struct ContainerIdentity {
     /// The namespace, `default` unless a Mesos label sets another.
     pub namespace: String,
     /// The labels, sanitized.
@@ -48,7 +48,7 @@ pub struct ContainerFacts {
 
 /// The data that Kubernetes provides about a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PodFacts {
+pub struct PodIdentity {
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's name.
@@ -63,10 +63,10 @@ pub struct PodFacts {
     pub ports: Vec<EndpointPort>,
 }
 
-impl ContainerFacts {
+impl ContainerIdentity {
     /// Creates the identity of a container in `network`, in the namespace `default` and without labels.
     pub fn new(network: impl Into<String>) -> Self {
-        ContainerFacts { namespace: "default".into(), labels: BTreeMap::new(), network: network.into() }
+        ContainerIdentity { namespace: "default".into(), labels: BTreeMap::new(), network: network.into() }
     }
 
     /// Adds Mesos labels, sanitized. The label that names the namespace sets the namespace and is not kept as a label
@@ -101,7 +101,7 @@ impl Orchestrator {
     }
 }
 
-impl EndpointFacts {
+impl WorkloadIdentity {
     /// Returns the identifiers from which the endpoint's name is built.
     pub fn identifiers(&self) -> EndpointIdentifiers {
         let pod = match &self.orchestrator {
@@ -124,14 +124,14 @@ impl EndpointFacts {
     }
 
     /// Returns the selection that finds an existing endpoint of the workload under any interface name. The list may
-    /// contain other endpoints; check each with [`EndpointFacts::owns`].
-    pub fn select(&self) -> Result<ObjectSelect, ValidationError> {
+    /// contain other endpoints; check each with [`WorkloadIdentity::is_endpoint_name`].
+    pub fn endpoint_select(&self) -> Result<ObjectSelect, ValidationError> {
         let any_endpoint = EndpointIdentifiers { endpoint: String::new(), ..self.identifiers() };
         Ok(ObjectSelect { namespace: Some(self.orchestrator.namespace().into()), name_prefix: any_endpoint.prefix()? })
     }
 
     /// Returns true if an endpoint of this name belongs to the workload, under any interface name.
-    pub fn owns(&self, name: &str) -> bool {
+    pub fn is_endpoint_name(&self, name: &str) -> bool {
         EndpointIdentifiers { endpoint: String::new(), ..self.identifiers() }.matches(name)
     }
 
@@ -194,17 +194,17 @@ pub(super) mod samples {
 
     use super::*;
 
-    pub(crate) fn container() -> EndpointFacts {
-        EndpointFacts {
+    pub(crate) fn container() -> WorkloadIdentity {
+        WorkloadIdentity {
             node: "node-1".into(),
             container_id: "c0ffee01000000".into(),
             endpoint: "eth0".into(),
-            orchestrator: Orchestrator::Cni(ContainerFacts::new("net1")),
+            orchestrator: Orchestrator::Cni(ContainerIdentity::new("net1")),
         }
     }
 
-    pub(crate) fn pod() -> EndpointFacts {
-        let pod = PodFacts {
+    pub(crate) fn pod() -> WorkloadIdentity {
+        let pod = PodIdentity {
             namespace: "prod".into(),
             name: "web-0".into(),
             generate_name: "web-".into(),
@@ -212,7 +212,7 @@ pub(super) mod samples {
             service_account: "robot".into(),
             ports: vec![],
         };
-        EndpointFacts { orchestrator: Orchestrator::Kubernetes(pod), ..container() }
+        WorkloadIdentity { orchestrator: Orchestrator::Kubernetes(pod), ..container() }
     }
 }
 
@@ -225,12 +225,12 @@ mod tests {
     fn workload_key_and_selector_match_upstreams_names() {
         let key = container().key().unwrap();
         assert_eq!(key.to_string(), "default/node--1-cni-c0ffee01000000-eth0");
-        let select = pod().select().unwrap();
+        let select = pod().endpoint_select().unwrap();
         assert_eq!(select.namespace.as_deref(), Some("prod"));
         assert_eq!(select.name_prefix, "node--1-k8s-web--0-");
-        assert!(pod().owns("node--1-k8s-web--0-eth7"));
-        assert!(!pod().owns("node--1-k8s-web--0--1-eth0"));
-        let homeless = EndpointFacts { node: String::new(), ..pod() };
+        assert!(pod().is_endpoint_name("node--1-k8s-web--0-eth7"));
+        assert!(!pod().is_endpoint_name("node--1-k8s-web--0--1-eth0"));
+        let homeless = WorkloadIdentity { node: String::new(), ..pod() };
         assert_eq!(homeless.key().unwrap_err().to_string(), "error with field node (field should be assigned)");
     }
 

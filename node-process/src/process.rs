@@ -112,7 +112,7 @@ pub fn start_call_log(call: &Call, component: &'static str) {
     logging::init(&call.conf.log, component, &Subject::of_call(call));
     let (network, netns, ifname) = (&call.conf.name, &call.netns, &call.ifname);
     tracing::debug!(network, netns, ifname, "{} begins", call.command.as_str());
-    for error in &call.passed_over {
+    for error in &call.ignored_settings {
         tracing::warn!(%error, "ignoring an invalid setting that {} does not need", call.command.as_str());
     }
 }

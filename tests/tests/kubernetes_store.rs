@@ -6,7 +6,9 @@ use datastore::config::KubernetesConfig;
 use datastore::{Datastore, DatastoreConfig, Kubernetes};
 use integration_tests::kubernetes::{ApiServer, on_kubernetes};
 use libcalico::api::{IpPool, ObjectKey, WorkloadEndpoint};
-use libcalico::ipam::{AffinityKey, AffinitySelect, AffinityState, Block, BlockAffinity, Handle, HandleId, Owner};
+use libcalico::ipam::{
+    AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, Handle, HandleId,
+};
 use libcalico::kubernetes::{ApiGroup, Pod};
 use libcalico::net::Cidr;
 use libcalico::store::{ReadBatch, Revision, Store, StoreError, Write};
@@ -45,7 +47,7 @@ fn objects_of_each_kind_are_stored_compared_and_deleted() {
 }
 
 async fn keep_compare_delete(store: &Datastore) {
-    let owner = Owner::Host("node1".into());
+    let owner = AffinityOwner::Host("node1".into());
     let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
     let affinity_key = AffinityKey { owner, cidr: cidr() };
     let affinity = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
@@ -61,7 +63,7 @@ async fn keep_compare_delete(store: &Datastore) {
     assert!(matches!(again.cause, StoreError::AlreadyExists { .. }), "{again:?}");
     assert_eq!((again.index, again.applied), (0, 0));
 
-    let of = |node: &str| AffinitySelect::of(Owner::Host(node.into()));
+    let of = |node: &str| AffinitySelect::of(AffinityOwner::Host(node.into()));
     let mut batch = ReadBatch::new();
     let (block_ticket, handle_ticket) = (batch.get::<Block>(&cidr()), batch.get::<Handle>(&handle));
     let missing = batch.get::<Block>(&"10.65.0.64/26".parse().unwrap());
@@ -97,7 +99,7 @@ fn block_update_removes_managed_fields() {
             kubernetes.api.define(group.api_version()).unwrap();
             let (api, path) = (&kubernetes.api, format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version()));
             let get = || api.admin().get(&path).unwrap().success().unwrap();
-            let owner = Owner::Host("node1".into());
+            let owner = AffinityOwner::Host("node1".into());
             let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
             let store = open(api, group);
             block_on(async {
@@ -129,7 +131,7 @@ fn block_read_from_the_cache_has_at_least_the_given_revision() {
         for group in GROUPS {
             kubernetes.api.define(group.api_version()).unwrap();
             let store = open(&kubernetes.api, group);
-            let owner = Owner::Host("node1".into());
+            let owner = AffinityOwner::Host("node1".into());
             let mut block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
             let read = async |since: &Revision| {
                 let mut batch = ReadBatch::new();
@@ -172,7 +174,7 @@ fn get_of_a_tombstone_completes_the_deletion() {
             let (api, path) = (&kubernetes.api, format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version()));
             let store = open(api, group);
             block_on(async {
-                let owner = Owner::Host("node1".into());
+                let owner = AffinityOwner::Host("node1".into());
                 let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
                 store.create::<Block>(&cidr(), &block).await.unwrap();
                 let mut object = api.admin().get(&path).unwrap().success().unwrap();

@@ -83,7 +83,7 @@ async fn replace(
     let tried = 1 + assigned.busy.iter().filter(family).count();
     // Records the busy address for this ADD and for the next ADDs on the node.
     if let Some(file) = assigned.request.as_ref().and_then(|request| request.busy_file.as_deref()) {
-        busy::note(file, route.address, &route.route, SystemClock::start().now());
+        busy::record(file, route.address, &route.route, SystemClock::start().now());
     }
     assigned.busy.push(route.clone());
     let cause = if tried < MAX_ADDRESSES {
@@ -149,7 +149,7 @@ async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
         .iter()
         .map(|busy| ReleaseRequest { ip: busy.address, handle: Some(handle.clone()), sequence: None })
         .collect();
-    let _releasing = request.releasing();
+    let _releasing = request.begin_release();
     if let Err(error) = release_addresses(store, &SystemClock::start(), &requests).await {
         tracing::warn!(%handle, %error, "busy addresses stay allocated to the container; its DEL releases them");
     }

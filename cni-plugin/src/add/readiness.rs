@@ -9,7 +9,7 @@ use std::{io, thread};
 
 use libcalico::api::WorkloadEndpoint;
 use libcalico::names;
-use libcalico::workload::{EndpointFacts, Orchestrator};
+use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::{CniError, Code};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -84,7 +84,7 @@ fn wait_for_gate(gate: &str, timeouts: GateTimeouts) -> Result<(), CniError> {
 
 /// Waits until Felix has programmed the policy of a pod: Felix then creates a file for the endpoint. A timeout is not
 /// an error: the pod starts, and its policy takes effect later. Like upstream, does not wait for other containers.
-pub(super) fn wait_for_policy(cx: &Context, workload: &EndpointFacts, endpoint: &WorkloadEndpoint) {
+pub(super) fn wait_for_policy(cx: &Context, workload: &WorkloadIdentity, endpoint: &WorkloadEndpoint) {
     let conf = &cx.call.conf.readiness;
     let Orchestrator::Kubernetes(pod) = &workload.orchestrator else { return };
     if conf.policy_setup_timeout_seconds == 0 {

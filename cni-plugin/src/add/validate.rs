@@ -4,7 +4,7 @@
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::{ProfileReach, default_profile};
 use libcalico::validation;
-use libcalico::workload::{EndpointFacts, Orchestrator};
+use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::{Call, CniError, Code};
 
 use crate::cni_error::naming_error;
@@ -15,7 +15,7 @@ use crate::interface::InterfaceConfig;
 ///
 /// # Errors
 /// A value is invalid; the error names the key or variable.
-pub(super) fn request(call: &Call, workload: &EndpointFacts) -> Result<(), CniError> {
+pub(super) fn request(call: &Call, workload: &WorkloadIdentity) -> Result<(), CniError> {
     let conf = &call.conf;
     for key in conf.windows.ignored() {
         tracing::warn!(key, "ignoring a configuration key that has an effect on Windows only");

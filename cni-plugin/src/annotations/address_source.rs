@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use libcalico::kubernetes::{Pod, texts_of};
+use libcalico::kubernetes::{Pod, parse_text_list};
 use libcalico::net::IpVersion;
 use netconf::{CniError, Code, NetConf};
 
@@ -63,7 +63,7 @@ fn ensure_calico_ipam(conf: &NetConf, annotation: &str) -> Result<(), CniError> 
 }
 
 fn parse_addresses(pod: &Pod, key: &'static str, text: &str) -> Result<Vec<IpAddr>, CniError> {
-    let texts = texts_of(&pod.metadata.annotations, key).map_err(|problem| {
+    let texts = parse_text_list(&pod.metadata.annotations, key).map_err(|problem| {
         CniError::new(Code::DECODE, format!("failed to parse IPs {text} for annotation \"{key}\": {problem}"))
             .with_details("use a JSON list of at most one address of each family, such as [\"10.65.3.3\"]")
     })?;

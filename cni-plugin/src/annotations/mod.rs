@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use ipam_plugin::cni::IpamRequest;
 use libcalico::api::IpNat;
-use libcalico::kubernetes::{FLOATING_IPS, Namespace, Pod, PodProblem, endpoint_of_pod, floating_ips, texts_of};
+use libcalico::kubernetes::{FLOATING_IPS, Namespace, Pod, PodProblem, endpoint_of_pod, floating_ips, parse_text_list};
 use libcalico::names::DEFAULT_INTERFACE_PREFIX;
 use libcalico::net::IpVersion;
 use netconf::{CniError, Code, NetConf};
@@ -176,7 +176,7 @@ fn source_with<'a>(sources: AnnotationSources<'a>, key: &str) -> Option<&'a BTre
 
 fn read_list(sources: AnnotationSources<'_>, key: &'static str) -> Result<Option<Vec<String>>, CniError> {
     let Some(source) = source_with(sources, key) else { return Ok(None) };
-    texts_of(source, key).map(Some).map_err(|problem| invalid_annotation(&problem))
+    parse_text_list(source, key).map(Some).map_err(|problem| invalid_annotation(&problem))
 }
 
 fn read_families(sources: AnnotationSources<'_>) -> Result<Option<Vec<IpVersion>>, CniError> {

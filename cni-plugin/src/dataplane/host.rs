@@ -16,7 +16,8 @@ impl HostNetwork for KernelNetwork {
     fn interfaces(&self) -> Result<Vec<Interface>, NetworkError> {
         let links = NetlinkSocket::open().and_then(|mut socket| link::list(&mut socket));
         let links = links.map_err(network_error)?;
-        let interface = |link: link::Link| Interface { is_pods: link.is_of_pod(), name: link.name, mtu: link.mtu };
+        let interface =
+            |link: link::Link| Interface { is_pod_interface: link.is_of_pod(), name: link.name, mtu: link.mtu };
         Ok(links.into_iter().map(interface).collect())
     }
 
@@ -77,7 +78,10 @@ mod tests {
     #[test]
     fn kernel_interfaces_and_routes_of_the_test_host_are_readable() {
         let interfaces = KernelNetwork.interfaces().unwrap();
-        assert!(interfaces.iter().any(|interface| interface.name == "lo" && !interface.is_pods), "{interfaces:?}");
+        assert!(
+            interfaces.iter().any(|interface| interface.name == "lo" && !interface.is_pod_interface),
+            "{interfaces:?}"
+        );
         let routes = KernelNetwork.routes().unwrap();
         let known = |route: &Route| route.interfaces.iter().all(|name| interfaces.iter().any(|i| i.name == *name));
         assert!(routes.iter().all(known), "{routes:?}");

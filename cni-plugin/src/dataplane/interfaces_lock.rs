@@ -19,7 +19,7 @@ const LOCK: &str = "/var/run/calico/interfaces.lock";
 /// Takes the shared lock. An ADD holds it from before the creation until the host end has its alias. Without the lock
 /// the ADD only risks that another call removes the new interface.
 pub(super) fn share() -> Option<HostLock> {
-    let lock = HostLock::share_within(Path::new(LOCK), LONGEST_WAIT);
+    let lock = HostLock::acquire_shared_within(Path::new(LOCK), LONGEST_WAIT);
     lock.inspect_err(|error| {
         tracing::warn!(%error, "cannot lock the interfaces of this node; creating the interface without the lock");
     })

@@ -13,7 +13,7 @@ use ipam_plugin::journal::{DatastoreIdentity, JournalError, LockedJournal, Pendi
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::store::Store;
-use libcalico::workload::EndpointFacts;
+use libcalico::workload::WorkloadIdentity;
 use netconf::{CniError, Code, NetConf};
 use node_process::logging::Subject;
 use tokio::time::Instant;
@@ -391,12 +391,14 @@ async fn without_waiting_for_busy_server<T>(cx: &Context, busy_until: Instant, w
 /// Returns true if the container has an endpoint with another interface name. The names of the handle and of the host's
 /// end do not contain the interface name, so both belong to that endpoint then. A DEL that reaches the datastore
 /// applies the same rule.
-async fn has_other_interface<S: Store>(store: &S, workload: &EndpointFacts) -> Result<bool, CniError> {
-    let (Ok(key), Ok(select)) = (workload.key(), workload.select()) else { return Ok(false) };
+async fn has_other_interface<S: Store>(store: &S, workload: &WorkloadIdentity) -> Result<bool, CniError> {
+    let (Ok(key), Ok(select)) = (workload.key(), workload.endpoint_select()) else { return Ok(false) };
     let endpoints = store.list::<WorkloadEndpoint>(&select).await;
     let endpoints = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
     Ok(endpoints.iter().any(|entry| {
-        workload.owns(&entry.key.name) && entry.key != key && entry.value.spec.container_id == workload.container_id
+        workload.is_endpoint_name(&entry.key.name)
+            && entry.key != key
+            && entry.value.spec.container_id == workload.container_id
     }))
 }
 

@@ -2,17 +2,17 @@ mod limits;
 
 use datastore::Local;
 use datastore::config::LocalConfig;
-use libcalico::workload::{ContainerFacts, Orchestrator, PodFacts};
+use libcalico::workload::{ContainerIdentity, Orchestrator, PodIdentity};
 
 use super::*;
 use crate::testing::open;
 
-fn workload(container_id: &str, ifname: &str, orchestrator: Orchestrator) -> EndpointFacts {
+fn workload(container_id: &str, ifname: &str, orchestrator: Orchestrator) -> WorkloadIdentity {
     let (node, container_id, endpoint) = ("node1".into(), container_id.into(), ifname.into());
-    EndpointFacts { node, container_id, endpoint, orchestrator }
+    WorkloadIdentity { node, container_id, endpoint, orchestrator }
 }
 
-fn pending_del_of(workload: &EndpointFacts) -> PendingDel {
+fn pending_del_of(workload: &WorkloadIdentity) -> PendingDel {
     let key = workload.key().unwrap();
     PendingDel {
         network: "net1".into(),
@@ -30,9 +30,9 @@ async fn other_interface_of_the_container_is_found_in_the_endpoints() {
     let directory = tempfile::tempdir().unwrap();
     let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
     let store = Local::new(&config);
-    let plain = || Orchestrator::Cni(ContainerFacts::new("net1"));
+    let plain = || Orchestrator::Cni(ContainerIdentity::new("net1"));
     let pod = || {
-        let names = PodFacts { namespace: "default".into(), name: "web".into(), ..PodFacts::default() };
+        let names = PodIdentity { namespace: "default".into(), name: "web".into(), ..PodIdentity::default() };
         Orchestrator::Kubernetes(names)
     };
     for existing in [workload("c1", "eth0", plain()), workload("c1", "eth0", pod())] {
@@ -59,7 +59,7 @@ async fn endpoint_of_a_successor_without_a_container_id_is_retained() {
     let directory = tempfile::tempdir().unwrap();
     let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
     let store = Local::new(&config);
-    let names = PodFacts { namespace: "default".into(), name: "web".into(), ..PodFacts::default() };
+    let names = PodIdentity { namespace: "default".into(), name: "web".into(), ..PodIdentity::default() };
     let old = workload("c1", "eth0", Orchestrator::Kubernetes(names));
     let mut endpoint = old.create(&[]).unwrap();
     (endpoint.spec.container_id, endpoint.metadata.uid) = (String::new(), "u2".into());
@@ -71,7 +71,7 @@ async fn endpoint_of_a_successor_without_a_container_id_is_retained() {
             .delete_own()
             .await
             .unwrap();
-        let endpoints = store.list::<WorkloadEndpoint>(&old.select().unwrap()).await.unwrap();
+        let endpoints = store.list::<WorkloadEndpoint>(&old.endpoint_select().unwrap()).await.unwrap();
         assert_eq!(endpoints.len(), remaining, "for the pod {pod_uid}");
     }
 }

@@ -17,7 +17,7 @@ use ipam_plugin::journal::{Journal, JournalError, PendingDel};
 use ipam_plugin::release::ReleaseInputs;
 use ipam_plugin::vmi::DetectedVmi;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::kubernetes::{MachinePod, Pod};
+use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::store::Entry;
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};
@@ -192,7 +192,7 @@ fn timeout_error() -> CniError {
 }
 
 /// Returns the VMI in the pod. After an error the caller still releases everything else.
-async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, PodLookupError>) -> Result<Option<MachinePod>, ReleaseError> {
+async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, PodLookupError>) -> Result<Option<VmiPod>, ReleaseError> {
     let pod = pod.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;
     let detected = reads::detect_vmi(cx, pod.as_ref()).await;
     let detected = detected.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use libcalico::api::{ObjectKey, WorkloadEndpoint, WorkloadEndpointSpec};
-use libcalico::kubernetes::{CONTAINER_ID, Pod, listed_addresses, lists_nothing};
+use libcalico::kubernetes::{CONTAINER_ID, Pod, annotated_addresses, has_empty_addresses};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Revision};
 use libcalico::validation_error::ValidationError;
-use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
+use libcalico::workload::{Orchestrator, PodIdentity, WorkloadIdentity};
 
 /// The interface in the name of every pod's endpoint on Kubernetes.
 const POD_INTERFACE: &str = "eth0";
@@ -37,15 +37,15 @@ impl Listing {
     pub fn of_pod(entry: Entry<Pod>, node: &str) -> Result<Self, ValidationError> {
         let Entry { key: pod, value: Pod { metadata, spec, status }, revision } = entry;
         let container_id = metadata.annotations.get(CONTAINER_ID).cloned().unwrap_or_default();
-        let names = PodFacts { namespace: metadata.namespace, name: metadata.name, ..PodFacts::default() };
-        let workload = EndpointFacts {
+        let names = PodIdentity { namespace: metadata.namespace, name: metadata.name, ..PodIdentity::default() };
+        let workload = WorkloadIdentity {
             node: node.to_owned(),
             container_id: container_id.clone(),
             endpoint: POD_INTERFACE.into(),
             orchestrator: Orchestrator::Kubernetes(names),
         };
         let key = workload.key()?;
-        let ip_networks = listed_addresses(&metadata.annotations);
+        let ip_networks = annotated_addresses(&metadata.annotations);
         let listed = WorkloadEndpointSpec { container_id, ip_networks, ..WorkloadEndpointSpec::default() };
         let mut endpoint = WorkloadEndpoint::new(key.name.as_str(), listed);
         endpoint.metadata.uid = metadata.uid;
@@ -55,7 +55,7 @@ impl Listing {
             endpoint,
             revision,
             is_elsewhere: spec.host_network || spec.node_name != node,
-            is_detached: lists_nothing(&metadata.annotations),
+            is_detached: has_empty_addresses(&metadata.annotations),
             is_finished: matches!(status.phase.as_str(), "Failed" | "Succeeded"),
         })
     }

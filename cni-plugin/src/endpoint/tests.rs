@@ -3,12 +3,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use datastore::Local;
 use datastore::config::LocalConfig;
-use ipam_plugin::release::{Leaving, Listings};
+use ipam_plugin::release::{AddressToRelease, Listings};
 use libcalico::api::IpNat;
 use libcalico::conversion::{ProfileReach, default_profile};
-use libcalico::ipam::{AssignRequest, Block, Handle, HandleId, Owner};
+use libcalico::ipam::{AffinityOwner, Block, BlockRequest, Handle, HandleId};
 use libcalico::store::{Answers, ReadBatch, Revision, WriteModel};
-use libcalico::workload::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
+use libcalico::workload::{ContainerIdentity, Orchestrator, PodIdentity, WorkloadIdentity};
 use time::OffsetDateTime;
 
 use super::*;
@@ -57,12 +57,12 @@ impl Store for Breaking {
     }
 }
 
-fn workload(container_id: &str) -> EndpointFacts {
-    EndpointFacts {
+fn workload(container_id: &str) -> WorkloadIdentity {
+    WorkloadIdentity {
         node: "node1".into(),
         container_id: container_id.into(),
         endpoint: "eth0".into(),
-        orchestrator: Orchestrator::Cni(ContainerFacts::new("net1")),
+        orchestrator: Orchestrator::Cni(ContainerIdentity::new("net1")),
     }
 }
 
@@ -157,8 +157,8 @@ async fn endpoint_rewritten_meanwhile_is_deleted_unless_owned_by_another_contain
 async fn endpoint_of_another_container_loses_only_the_released_addresses() {
     let directory = tempfile::tempdir().unwrap();
     let store = Breaking::new(&directory, false, false).inner;
-    let names = PodFacts { namespace: "ns".into(), name: "web".into(), ..PodFacts::default() };
-    let pod = |container_id: &str| EndpointFacts {
+    let names = PodIdentity { namespace: "ns".into(), name: "web".into(), ..PodIdentity::default() };
+    let pod = |container_id: &str| WorkloadIdentity {
         orchestrator: Orchestrator::Kubernetes(names.clone()),
         ..workload(container_id)
     };
@@ -172,7 +172,7 @@ async fn endpoint_of_another_container_loses_only_the_released_addresses() {
         Some((found.spec.ip_networks.join(","), found.spec.ip_nats.len(), found.spec.container_id))
     };
     let pod_of = || Some(("ns".to_owned(), "web".to_owned()));
-    let leaving = |ip: &str| [Leaving { ip: ip.parse().unwrap(), pod: pod_of(), handle: None, block: None }];
+    let leaving = |ip: &str| [AddressToRelease { ip: ip.parse().unwrap(), pod: pod_of(), handle: None, block: None }];
 
     // The pod in the allocation selects the endpoint, whatever the workload of the call is.
     for of_call in [pod("c1"), workload("c1")] {
@@ -202,18 +202,18 @@ async fn address_moved_to_the_next_sandbox_is_not_removed_from_its_endpoint() {
     let directory = tempfile::tempdir().unwrap();
     let store = Breaking::new(&directory, false, false).inner;
     let (cidr, ip) = ("10.0.0.0/26".parse().unwrap(), "10.0.0.1".parse().unwrap());
-    let owner = Owner::Host("node1".into());
+    let owner = AffinityOwner::Host("node1".into());
     let mut block = Block::new(cidr, &owner, OffsetDateTime::now_utc()).unwrap();
     let next = HandleId::new("net.c2");
     let request =
-        AssignRequest { handle: Some(&next), attributes: &BTreeMap::new(), requester: &owner, check_affinity: true };
+        BlockRequest { handle: Some(&next), attributes: &BTreeMap::new(), requester: &owner, check_affinity: true };
     block.assign_address(ip, &request).unwrap();
     store.create(&cidr, &block).await.unwrap();
     let mut handle = Handle::default();
     handle.increment(cidr, 1);
     store.create(&next, &handle).await.unwrap();
-    let names = PodFacts { namespace: "ns".into(), name: "web".into(), ..PodFacts::default() };
-    let pod = |container_id: &str| EndpointFacts {
+    let names = PodIdentity { namespace: "ns".into(), name: "web".into(), ..PodIdentity::default() };
+    let pod = |container_id: &str| WorkloadIdentity {
         orchestrator: Orchestrator::Kubernetes(names.clone()),
         ..workload(container_id)
     };
@@ -226,7 +226,7 @@ async fn address_moved_to_the_next_sandbox_is_not_removed_from_its_endpoint() {
         [("net.c1", Some(cidr), 1), ("net.c1", None, 1), ("net.c2", Some(cidr), 0), ("net.c2", None, 0)]
     {
         let leaving =
-            Leaving { ip, pod: Some(("ns".into(), "web".into())), handle: Some(HandleId::new(handle)), block };
+            AddressToRelease { ip, pod: Some(("ns".into(), "web".into())), handle: Some(HandleId::new(handle)), block };
         ContainerEndpoints::in_store(&store, false, pod("c1")).unlist(&[leaving]).await.unwrap();
         assert_eq!(listed().await, remaining, "{handle} {block:?}");
         let found = store.get::<WorkloadEndpoint>(&endpoint.key()).await.unwrap();

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 
 use datastore::Datastore;
 use ipam_plugin::error::IpamError;
-use ipam_plugin::release::{Leaving, Listings, still_held};
+use ipam_plugin::release::{AddressToRelease, Listings, still_allocated};
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::Pod;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write, identifier};
 use libcalico::validation_error::ValidationError;
-use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
+use libcalico::workload::{Orchestrator, PodIdentity, WorkloadIdentity};
 use tokio::sync::OnceCell;
 
 use super::{Listing, is_of_container};
@@ -28,7 +28,7 @@ pub struct ContainerEndpoints<'a, S> {
     /// True if the store represents endpoints as annotations of pods.
     are_in_pods: bool,
     /// The attachment. If its interface name is empty, every endpoint of the container is its own.
-    workload: EndpointFacts,
+    workload: WorkloadIdentity,
     /// The uid by which an endpoint without a container ID belongs to the container; see [`is_of_container`].
     unnamed_of_pod: Option<String>,
     /// The own endpoints, if the caller has read them.
@@ -40,13 +40,13 @@ pub struct ContainerEndpoints<'a, S> {
 
 impl<'a> ContainerEndpoints<'a, Datastore> {
     /// Returns the endpoints of the attachment in `workload`.
-    pub fn new(store: &'a Datastore, workload: EndpointFacts) -> Self {
+    pub fn new(store: &'a Datastore, workload: WorkloadIdentity) -> Self {
         ContainerEndpoints::in_store(store, matches!(store, Datastore::Kubernetes(_)), workload)
     }
 }
 
 impl<'a, S: Store> ContainerEndpoints<'a, S> {
-    pub(crate) fn in_store(store: &'a S, are_in_pods: bool, workload: EndpointFacts) -> Self {
+    pub(crate) fn in_store(store: &'a S, are_in_pods: bool, workload: WorkloadIdentity) -> Self {
         ContainerEndpoints {
             store,
             are_in_pods,
@@ -97,7 +97,11 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
 
     /// Removes addresses from an endpoint, or all of its addresses if it is the own one. Returns the endpoint if there
     /// was nothing to remove.
-    async fn remove_addresses(&self, mut listing: Listing, leaving: &[Leaving]) -> Result<Option<Listing>, IpamError> {
+    async fn remove_addresses(
+        &self,
+        mut listing: Listing,
+        leaving: &[AddressToRelease],
+    ) -> Result<Option<Listing>, IpamError> {
         for _ in 0..MAX_ATTEMPTS {
             let addresses = &self.removable_addresses(&listing, leaving).await?;
             let written = match self.write(&listing, addresses) {
@@ -134,13 +138,17 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
     /// Returns the addresses to remove from the endpoint. The ADD of a later sandbox first takes an address over in the
     /// block and then writes the endpoint. Therefore another container's endpoint is read before the blocks, and is
     /// written only if it is still at the revision read.
-    async fn removable_addresses(&self, listing: &Listing, leaving: &[Leaving]) -> Result<Vec<IpAddr>, IpamError> {
-        let addresses = |leaving: &[Leaving]| leaving.iter().map(|address| address.ip).collect::<Vec<_>>();
+    async fn removable_addresses(
+        &self,
+        listing: &Listing,
+        leaving: &[AddressToRelease],
+    ) -> Result<Vec<IpAddr>, IpamError> {
+        let addresses = |leaving: &[AddressToRelease]| leaving.iter().map(|address| address.ip).collect::<Vec<_>>();
         let all = addresses(leaving);
         if self.is_own(listing) || listing.without(&all).is_none() {
             return Ok(all);
         }
-        match still_held(self.store, leaving).await {
+        match still_allocated(self.store, leaving).await {
             Ok(held) => Ok(addresses(&held)),
             Err(cause) => Err(IpamError::StillListed { endpoint: identifier::<WorkloadEndpoint>(&listing.key), cause }),
         }
@@ -163,7 +171,7 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
     }
 
     /// Reads the endpoints of a pod or container, with any interface name.
-    async fn read(&self, workload: &EndpointFacts) -> Result<Vec<Listing>, IpamError> {
+    async fn read(&self, workload: &WorkloadIdentity) -> Result<Vec<Listing>, IpamError> {
         let unreadable = |cause| IpamError::StillListed { endpoint: describe(workload), cause };
         match (self.are_in_pods, &workload.orchestrator) {
             (true, Orchestrator::Cni(_)) => Ok(Vec::new()),
@@ -176,11 +184,11 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
                 }
             }
             (false, _) => {
-                let select = workload.select().map_err(|error| unreadable(invalid_name(&error)))?;
+                let select = workload.endpoint_select().map_err(|error| unreadable(invalid_name(&error)))?;
                 let mut batch = ReadBatch::new();
                 let ticket = batch.list::<WorkloadEndpoint>(&select);
                 let answers = self.store.read(&batch).await.map_err(unreadable)?;
-                let endpoints = answers.each(&ticket).filter(|(key, _)| workload.owns(&key.name));
+                let endpoints = answers.each(&ticket).filter(|(key, _)| workload.is_endpoint_name(&key.name));
                 // An endpoint that cannot be decoded may list the addresses, so it is an error.
                 endpoints.map(|(_, endpoint)| endpoint.map(Listing::from).map_err(unreadable)).collect()
             }
@@ -188,14 +196,14 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
     }
 
     /// Returns the identity of another pod's endpoint; `None` for the own pod.
-    fn workload_of_other_pod(&self, namespace: &str, name: &str) -> Option<EndpointFacts> {
+    fn workload_of_other_pod(&self, namespace: &str, name: &str) -> Option<WorkloadIdentity> {
         if let Orchestrator::Kubernetes(own) = &self.workload.orchestrator
             && (own.namespace.as_str(), own.name.as_str()) == (namespace, name)
         {
             return None;
         }
-        let pod = PodFacts { namespace: namespace.into(), name: name.into(), ..PodFacts::default() };
-        Some(EndpointFacts { orchestrator: Orchestrator::Kubernetes(pod), ..self.workload.clone() })
+        let pod = PodIdentity { namespace: namespace.into(), name: name.into(), ..PodIdentity::default() };
+        Some(WorkloadIdentity { orchestrator: Orchestrator::Kubernetes(pod), ..self.workload.clone() })
     }
 
     async fn read_again(&self, listing: &Listing) -> Result<Listing, StoreError> {
@@ -212,9 +220,9 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
 }
 
 impl<S: Store> Listings for ContainerEndpoints<'_, S> {
-    async fn unlist(&self, leaving: &[Leaving]) -> Result<(), IpamError> {
+    async fn unlist(&self, leaving: &[AddressToRelease]) -> Result<(), IpamError> {
         let others = self.others().await?;
-        let mut by_pod = BTreeMap::<_, Vec<Leaving>>::new();
+        let mut by_pod = BTreeMap::<_, Vec<AddressToRelease>>::new();
         for address in leaving {
             by_pod.entry(&address.pod).or_default().push(address.clone());
         }
@@ -246,7 +254,7 @@ fn write_failed(listing: &Listing, cause: StoreError) -> Result<Option<Listing>,
     Err(IpamError::StillListed { endpoint, cause })
 }
 
-fn describe(workload: &EndpointFacts) -> String {
+fn describe(workload: &WorkloadIdentity) -> String {
     match &workload.orchestrator {
         Orchestrator::Cni(_) => format!("the endpoint of container {}", workload.container_id),
         Orchestrator::Kubernetes(pod) => format!("pod {}/{}", pod.namespace, pod.name),

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::names::InterfaceAlias;
 use libcalico::net::Cidr;
-use libcalico::workload::{EndpointFacts, Orchestrator};
+use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::{Call, CniError, CniResult, Code};
 
 use crate::cni_error::dataplane_error;
@@ -22,7 +22,7 @@ pub struct InterfaceConfig<'c> {
     /// The call.
     pub call: &'c Call,
     /// The pod or container.
-    pub workload: &'c EndpointFacts,
+    pub workload: &'c WorkloadIdentity,
 }
 
 impl<'c> InterfaceConfig<'c> {

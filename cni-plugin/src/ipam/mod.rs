@@ -18,12 +18,12 @@ use ipam_plugin::cni::{self, IpamRequest};
 use ipam_plugin::error::cni_error;
 use ipam_plugin::lock::HostLock;
 use ipam_plugin::release::release_addresses;
-use ipam_plugin::release::{Leaving, Listings as _};
+use ipam_plugin::release::{AddressToRelease, Listings as _};
 use ipam_plugin::vmi;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::ipam::ReleaseRequest;
-use libcalico::kubernetes::MachinePod;
-use libcalico::workload::EndpointFacts;
+use libcalico::kubernetes::VmiPod;
+use libcalico::workload::WorkloadIdentity;
 use netconf::{Call, CniError, CniResult};
 use os::clock::SystemClock;
 
@@ -81,7 +81,7 @@ pub struct AssignedAddresses {
 
 /// Returns the request to `calico-ipam` for this call on `node`; `None` for another IPAM plugin. `vmi` is the pod's VMI
 /// if the VMI keeps its addresses.
-pub fn request(call: &Call, node: &str, vmi: Option<MachinePod>) -> Option<IpamRequest> {
+pub fn request(call: &Call, node: &str, vmi: Option<VmiPod>) -> Option<IpamRequest> {
     call.conf.ipam.is_calico().then(|| IpamRequest { vmi, ..IpamRequest::from_call(call, node) })
 }
 
@@ -90,7 +90,7 @@ pub fn request(call: &Call, node: &str, vmi: Option<MachinePod>) -> Option<IpamR
 pub async fn assign(
     store: &Datastore,
     call: &Call,
-    workload: &EndpointFacts,
+    workload: &WorkloadIdentity,
     addresses: AddressRequest,
     existing: Option<&WorkloadEndpoint>,
 ) -> Result<AssignedAddresses, CniError> {
@@ -124,7 +124,7 @@ pub async fn assign(
 pub async fn unassign(
     store: &Datastore,
     call: &Call,
-    workload: &EndpointFacts,
+    workload: &WorkloadIdentity,
     assigned: &AssignedAddresses,
 ) -> Result<(), CniError> {
     let endpoints = ContainerEndpoints::new(store, workload.clone());
@@ -137,7 +137,12 @@ pub async fn unassign(
         .into_iter()
         .flat_map(|request| {
             let handle = request.handle();
-            assigned.allocated().map(move |ip| Leaving { ip, pod: None, handle: Some(handle.clone()), block: None })
+            assigned.allocated().map(move |ip| AddressToRelease {
+                ip,
+                pod: None,
+                handle: Some(handle.clone()),
+                block: None,
+            })
         })
         .collect();
     endpoints.unlist(&leaving).await.map_err(|error| cni_error(&error))?;
@@ -151,7 +156,7 @@ pub async fn unassign(
         let restored = Box::pin(vmi::restore_owner(store, &clock, &handle, vmi, &assigned.replaced_owner)).await;
         return restored.map_err(|error| cni_error(&error));
     }
-    let _releasing = request.releasing();
+    let _releasing = request.begin_release();
     let requests: Vec<_> =
         assigned.allocated().map(|ip| ReleaseRequest { ip, handle: Some(handle.clone()), sequence: None }).collect();
     let released = release_addresses(store, &clock, &requests).await;

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use datastore::Datastore;
 use ipam_plugin::cni::{self, IpamRequest, LeakedAddresses};
 use ipam_plugin::error::{IpamError, cni_error};
-use ipam_plugin::exhausted::Releasing;
+use ipam_plugin::exhausted::ReleaseGuard;
 use ipam_plugin::journal::PendingDel;
 use ipam_plugin::lock::ReleaseLock;
 use ipam_plugin::release::{Listings, ReleaseInputs};
 use libcalico::ipam::Block;
 use libcalico::store::{ReadBatch, Store};
-use libcalico::workload::{ContainerFacts, EndpointFacts, Orchestrator};
+use libcalico::workload::{ContainerIdentity, Orchestrator, WorkloadIdentity};
 use netconf::{Call, CniError};
 use os::clock::SystemClock;
 
@@ -80,7 +80,7 @@ pub async fn release_deferred<S: Store, L: Listings>(
     if inputs.is_empty() {
         return Ok(());
     }
-    let _releasing = Releasing::here();
+    let _releasing = ReleaseGuard::here();
     let (clock, mut lock) = (SystemClock::start(), ReleaseLock::default());
     let (old_handle, node) = (old_handle.as_ref(), pending_del.node.as_str());
     let released = cni::release_handles(store, &clock, inputs, old_handle, node, endpoints, &mut lock).await;
@@ -131,15 +131,15 @@ pub async fn release_leaked(
     }
     let endpoints_of_container = |container: &str| {
         // The empty interface name means all interfaces: all leaked addresses of the container are released.
-        let workload = EndpointFacts {
+        let workload = WorkloadIdentity {
             node: node.to_owned(),
             container_id: container.to_owned(),
             endpoint: String::new(),
-            orchestrator: Orchestrator::Cni(ContainerFacts::new(&call.conf.name)),
+            orchestrator: Orchestrator::Cni(ContainerIdentity::new(&call.conf.name)),
         };
         ContainerEndpoints::new(store, workload)
     };
-    let _releasing = (leaked.containers() > 0).then(Releasing::here);
+    let _releasing = (leaked.containers() > 0).then(ReleaseGuard::here);
     let mut excluded = valid;
     excluded.extend(kept.iter().cloned());
     let collected = leaked.release(store, &SystemClock::start(), &excluded, endpoints_of_container).await;

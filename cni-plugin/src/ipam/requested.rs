@@ -7,9 +7,9 @@ use datastore::Datastore;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::predecessor::Predecessor;
 use ipam_plugin::cni::{self, IpamRequest};
-use ipam_plugin::exhausted::Releasing;
+use ipam_plugin::exhausted::ReleaseGuard;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::workload::EndpointFacts;
+use libcalico::workload::WorkloadIdentity;
 use netconf::result::{IpConfig, IpNet};
 use netconf::{Call, CniError, CniResult};
 use os::clock::SystemClock;
@@ -31,7 +31,7 @@ pub struct EarlierAddresses {
 pub(super) async fn assign(
     store: &Datastore,
     call: &Call,
-    workload: &EndpointFacts,
+    workload: &WorkloadIdentity,
     calico: CalicoRequest,
     existing: Option<&WorkloadEndpoint>,
 ) -> Result<AssignedAddresses, CniError> {
@@ -97,7 +97,7 @@ pub(super) fn result(addresses: &[IpAddr]) -> CniResult {
 /// Returns the pod's earlier sandbox; `None` for a VMI, whose addresses are passed from pod to pod in another way.
 fn earlier_sandbox(call: &IpamRequest, existing: &WorkloadEndpoint) -> Option<Predecessor> {
     let pod = call.pod.as_ref().filter(|_| call.vmi.is_none())?;
-    Predecessor::of_annotation(&call.network, &existing.spec.container_id, &pod.namespace.name, &pod.name)
+    Predecessor::from_annotation(&call.network, &existing.spec.container_id, &pod.namespace.name, &pod.name)
 }
 
 impl EarlierAddresses {
@@ -105,7 +105,7 @@ impl EarlierAddresses {
     /// sandbox's DEL releases the addresses.
     pub async fn release(&self, store: &Datastore) {
         let EarlierAddresses { sandbox, addresses } = self;
-        let _releasing = Releasing::here();
+        let _releasing = ReleaseGuard::here();
         match sandbox.release(store, &SystemClock::start(), addresses).await {
             Ok(released) => {
                 for ip in addresses.iter().filter(|ip| !released.contains(ip)) {

@@ -82,7 +82,7 @@ pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<ReadO
 
 /// Returns true if the call has switched to v3, where all objects have to be read again.
 async fn switch_after_migration(cx: &Context, query: Query<'_>, objects: &mut ReadObjects) -> Result<bool, StoreError> {
-    let has_moved = cx.store.has_moved().await.unwrap_or_else(|error| {
+    let has_moved = cx.store.has_migrated_to_v3().await.unwrap_or_else(|error| {
         tracing::debug!(
             %error,
             "cannot check whether Calico's objects moved to projectcalico.org/v3; assuming that they did not"
@@ -116,7 +116,7 @@ pub(super) async fn discard_prefetch(
 async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, StoreError> {
     let mut batch = ReadBatch::new();
     let cluster = batch.get::<ClusterInformation>(&ObjectKey::global("default"));
-    let endpoints = match (query, cx.workload.select()) {
+    let endpoints = match (query, cx.workload.endpoint_select()) {
         (Query::Cluster | Query::Allocator(_), _) | (_, Err(_)) => None,
         (_, Ok(select)) => Some(batch.list::<WorkloadEndpoint>(&select)),
     };
@@ -138,15 +138,15 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
                 Some(prefetch) => prefetch.extend(inputs),
                 None => inputs,
             };
-            Some(AllocationInputs::ask(&mut batch, &inputs))
+            Some(AllocationInputs::add_to(&mut batch, &inputs))
         }
         Query::Allocator(request) => {
-            Some(AllocationInputs::ask(&mut batch, &request.inputs_query().for_first_read(&cx.store)))
+            Some(AllocationInputs::add_to(&mut batch, &request.inputs_query().for_first_read(&cx.store)))
         }
         _ => None,
     };
     let release = match query {
-        Query::Release(handles) if !handles.is_empty() => Some(ReleaseInputs::ask(&mut batch, handles)),
+        Query::Release(handles) if !handles.is_empty() => Some(ReleaseInputs::add_to(&mut batch, handles)),
         _ => None,
     };
 
@@ -173,11 +173,13 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
             _ => (cx.store.read(&batch).await, None),
         }
     };
-    let ((answers, early), beside) = join(answer, cx.api.read_beside(&beside)).await;
+    let ((answers, early), beside) = join(answer, cx.api.read_separate(&beside)).await;
     let objects = answers.and_then(|answers| {
         let own = endpoints.iter().flat_map(|ticket| answers.each(ticket));
-        let (endpoints, unreadable): (Vec<_>, Vec<_>) =
-            own.filter(|(key, _)| cx.workload.owns(&key.name)).map(|(_, endpoint)| endpoint).partition(Result::is_ok);
+        let (endpoints, unreadable): (Vec<_>, Vec<_>) = own
+            .filter(|(key, _)| cx.workload.is_endpoint_name(&key.name))
+            .map(|(_, endpoint)| endpoint)
+            .partition(Result::is_ok);
         let endpoints: Vec<_> = endpoints.into_iter().flatten().collect();
         let listings = match &pod {
             // None if the pod has no valid name, and empty for a missing pod.

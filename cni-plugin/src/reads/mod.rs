@@ -15,9 +15,9 @@ use ipam_plugin::own_node;
 use ipam_plugin::vmi::{self, DetectedVmi};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::ipam::HandleId;
-use libcalico::kubernetes::{MachinePod, Pod};
+use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::store::{Entry, StoreError};
-use libcalico::workload::{EndpointFacts, Orchestrator};
+use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::CniError;
 
 use crate::annotations::{AddressSource, Annotations};
@@ -49,13 +49,13 @@ pub struct AddReads {
 #[derive(Debug)]
 pub struct WorkloadRequest {
     /// The names of the pod or container, and the labels and ports of a pod.
-    pub workload: EndpointFacts,
+    pub workload: WorkloadIdentity,
     /// The settings in the annotations of the pod and its namespace.
     pub annotations: Annotations,
     /// All annotations of the pod, for a gRPC dataplane; empty for the kernel's dataplane.
     pub pod_annotations: BTreeMap<String, String>,
     /// The VMI in the pod, if it keeps its addresses.
-    pub vmi: Option<MachinePod>,
+    pub vmi: Option<VmiPod>,
 }
 
 /// The objects that a CHECK has read.
@@ -66,7 +66,7 @@ pub struct CheckReads {
     /// The pod and its namespace, if the pod may have addresses that IPAM does not record.
     pub pod: Option<PodWithNamespace>,
     /// The VMI in the pod, if it keeps its addresses.
-    pub vmi: Option<MachinePod>,
+    pub vmi: Option<VmiPod>,
 }
 
 /// Reads the ClusterInformation.
@@ -149,7 +149,7 @@ async fn prepare(
         if let Some(request) = request.as_deref_mut() {
             annotations.apply_to(request);
         }
-        workload.orchestrator = Orchestrator::Kubernetes(pod.pod.facts());
+        workload.orchestrator = Orchestrator::Kubernetes(pod.pod.identity());
         // With another policy type upstream does not read the pod (CNI-115).
         if conf.dataplane_options.grpc_socket().is_some() && conf.policy.policy_type == "k8s" {
             pod_annotations.clone_from(&pod.pod.metadata.annotations);

@@ -23,7 +23,7 @@ pub struct EtcdConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsConfig {
     /// CA certificates that verify etcd's certificate; the system's if absent.
-    pub authorities: Option<Pem>,
+    pub ca_certificates: Option<Pem>,
     /// The client certificate and its key.
     pub identity: Option<(Pem, Pem)>,
 }
@@ -124,7 +124,7 @@ fn tls_config(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Resul
         inline("etcd_key", &settings.etcd_key),
     ];
     let first_setting = |list: &[Option<Pem>]| list.iter().flatten().next().map(Pem::setting);
-    let (names, [authorities, certificate, key]) = match (first_setting(&files), first_setting(&texts)) {
+    let (names, [ca_certificates, certificate, key]) = match (first_setting(&files), first_setting(&texts)) {
         (Some(file), Some(inline)) => return Err(ConfigError::MixedTls { file, inline }),
         (_, None) => (["etcd_cert_file", "etcd_key_file"], files),
         (None, Some(_)) => (["etcd_cert", "etcd_key"], texts),
@@ -135,7 +135,7 @@ fn tls_config(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Resul
         (Some(_), None) => return Err(ConfigError::IncompleteIdentity { present: names[0], missing: names[1] }),
         (None, Some(_)) => return Err(ConfigError::IncompleteIdentity { present: names[1], missing: names[0] }),
     };
-    Ok(TlsConfig { authorities, identity })
+    Ok(TlsConfig { ca_certificates, identity })
 }
 
 impl std::fmt::Debug for EtcdConfig {

@@ -40,7 +40,7 @@ pub struct Overrides {
     /// Bearer token.
     pub token: Option<String>,
     /// CA certificates that verify the API server's certificate.
-    pub authorities: Option<PathBuf>,
+    pub ca_certificates: Option<PathBuf>,
     /// The client certificate.
     pub certificate: Option<PathBuf>,
     /// The key of the client certificate.
@@ -103,7 +103,7 @@ impl KubernetesConfig {
             // Upstream also removes the path from `/api/` on (DS-12).
             server: server.map(|url| without_credentials(url.split_once("/api/").map_or(&*url, |(root, _)| root))),
             token: non_empty(lookup.get(&settings.k8s_auth_token, "K8SAPITOKEN")),
-            authorities: file(&settings.k8s_certificate_authority, "K8S_CA_FILE"),
+            ca_certificates: file(&settings.k8s_certificate_authority, "K8S_CA_FILE"),
             certificate: file(&settings.k8s_client_certificate, "K8S_CERT_FILE"),
             key: file(&settings.k8s_client_key, "K8S_KEY_FILE"),
             insecure: parse_bool("K8S_INSECURE_SKIP_TLS_VERIFY", &insecure)?,
@@ -188,7 +188,7 @@ impl fmt::Debug for Overrides {
             .field("context", &self.context)
             .field("server", &self.server)
             .field("token", &self.token.is_some())
-            .field("authorities", &self.authorities)
+            .field("ca_certificates", &self.ca_certificates)
             .field("certificate", &self.certificate)
             .field("key", &self.key)
             .field("insecure", &self.insecure)

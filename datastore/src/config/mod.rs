@@ -124,7 +124,7 @@ impl DatastoreConfig {
             // Upstream defaults to Kubernetes (DS-8). This implementation does so only if a setting locates an API
             // server.
             "" if KubernetesConfig::is_configured(settings, &lookup) => KUBERNETES,
-            "" => return Err(ConfigError::Nothing),
+            "" => return Err(ConfigError::NotConfigured),
             other => other,
         };
         match selected {

@@ -52,7 +52,7 @@ fn datastore_type_is_derived_from_endpoints_then_path() {
             .as_os_str(),
         DEFAULT_PATH
     );
-    assert_eq!(resolve(&DatastoreSettings::default(), &[]), Err(ConfigError::Nothing));
+    assert_eq!(resolve(&DatastoreSettings::default(), &[]), Err(ConfigError::NotConfigured));
 }
 
 fn kubernetes(settings: &DatastoreSettings, env: &[(&str, &str)]) -> KubernetesConfig {
@@ -73,7 +73,7 @@ fn kubernetes_is_selected_by_type_kubeconfig_or_in_cluster_environment() {
     }
     // Only commands that people run from their own accounts use `$HOME/.kube/config`, so `HOME` alone does not select
     // Kubernetes (DS-9).
-    assert_eq!(resolve(&DatastoreSettings::default(), &[("HOME", "/root")]), Err(ConfigError::Nothing));
+    assert_eq!(resolve(&DatastoreSettings::default(), &[("HOME", "/root")]), Err(ConfigError::NotConfigured));
     let home = kubernetes(&DatastoreSettings::default(), &[("DATASTORE_TYPE", "kubernetes"), ("HOME", "/root")]);
     assert_eq!(home.home_kubeconfig.as_deref(), Some(Path::new("/root/.kube/config")));
     let upper = resolve(&DatastoreSettings::default(), &[("DATASTORE_TYPE", "ETCDv3")]);
@@ -94,7 +94,7 @@ fn kubernetes_settings_are_passed_to_the_client() {
     let config = kubernetes(&settings, &[("K8S_CLIENT_BURST", "0x10"), ("K8S_INSECURE_SKIP_TLS_VERIFY", "true")]);
     assert_eq!(config.overrides.server.as_deref(), Some("https://k:6443"));
     assert_eq!(config.overrides.token.as_deref(), Some("t"));
-    assert_eq!(config.overrides.authorities.as_deref(), Some(Path::new("/ca")));
+    assert_eq!(config.overrides.ca_certificates.as_deref(), Some(Path::new("/ca")));
     assert_eq!(config.group, Some(ApiGroup::V3));
     assert_eq!(config.rate, Some(Rate { per_second: 7, burst: 16 }));
     assert!(config.overrides.insecure);
@@ -138,7 +138,7 @@ fn srv_discovery_is_rejected_only_for_etcd() {
     let srv = [("ETCD_DISCOVERY_SRV", "example.org")];
     let discovery = ConfigError::SrvDiscovery { domain: "example.org".into() };
     assert_eq!(resolve(&endpoints("http://a:1"), &srv), Err(discovery));
-    assert_eq!(resolve(&DatastoreSettings::default(), &srv), Err(ConfigError::Nothing));
+    assert_eq!(resolve(&DatastoreSettings::default(), &srv), Err(ConfigError::NotConfigured));
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn tls_files_are_read_from_configuration_and_environment() {
     assert_eq!(
         format!("{tls:?}"),
         format!(
-            "TlsConfig {{ authorities: Some(etcd_ca_cert_file /ca), \
+            "TlsConfig {{ ca_certificates: Some(etcd_ca_cert_file /ca), \
              identity: Some((etcd_cert_file /cert, etcd_key_file /key)) }}"
         )
     );

@@ -28,7 +28,7 @@ pub enum Round {
     /// The first round on this etcd. There is no earlier revision to compact to.
     First,
     /// Another process did this round.
-    Anothers,
+    ByAnotherProcess,
     /// This process removed revisions older than this one.
     Compacted(i64),
 }
@@ -51,7 +51,7 @@ impl Compaction {
                 Some(TxnOpResponse::Get(counter)) => counter.kvs().first().map_or(0, KeyValue::version),
                 _ => 0,
             };
-            return Ok(Round::Anothers);
+            return Ok(Round::ByAnotherProcess);
         }
         self.round = round + 1;
         if revision == 0 {

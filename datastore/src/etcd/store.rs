@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use etcd_client::{Txn, TxnResponse};
-use libcalico::ipam::Sighting;
+use libcalico::ipam::ListedBlock;
 use libcalico::store::{
     Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel,
-    sighting,
+    listed_block,
 };
 use tokio::time::Instant;
 
@@ -97,14 +97,18 @@ impl Etcd {
     }
 
     /// Calls `on_block` for the blocks of a range. The pages are not one snapshot, so etcd need not keep one.
-    async fn survey_range(&self, range: &Range, on_block: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+    async fn survey_range(
+        &self,
+        range: &Range,
+        on_block: &mut (dyn FnMut(ListedBlock) + Send),
+    ) -> Result<(), StoreError> {
         let (mut size, mut after) = (PageSize::default(), None::<Vec<u8>>);
         loop {
             let page = txn::read_page(range, after.as_deref(), size.get());
             let (pairs, has_more) = txn::page_pairs(&self.transact(page, RequestKind::Read).await?)?;
             size.adjust(pairs.len(), txn::byte_size(&pairs));
             let sightings =
-                pairs.iter().filter_map(|pair| sighting(std::str::from_utf8(pair.key()).ok()?, pair.value()));
+                pairs.iter().filter_map(|pair| listed_block(std::str::from_utf8(pair.key()).ok()?, pair.value()));
             sightings.for_each(&mut *on_block);
             match pairs.last() {
                 Some(last) if has_more => after = Some(last.key().to_vec()),
@@ -126,7 +130,7 @@ impl Store for Etcd {
         self.read_ranges(batch.ranges()).await.map(Answers::new)
     }
 
-    async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+    async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(ListedBlock) + Send)) -> Result<(), StoreError> {
         for range in survey.ranges() {
             self.survey_range(&range, on_block).await?;
         }

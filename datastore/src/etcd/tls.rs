@@ -7,9 +7,9 @@ use crate::config::{ConfigError, Pem, TlsConfig};
 
 /// Loads the configured certificates and keys. An invalid certificate is detected only when a connection is made.
 pub(super) fn load(config: &TlsConfig) -> Result<ClientTlsConfig, ConfigError> {
-    let tls = match &config.authorities {
-        Some(authorities) => {
-            ClientTlsConfig::new().ca_certificates([Certificate::from_pem(read(authorities, "CERTIFICATE")?)])
+    let tls = match &config.ca_certificates {
+        Some(ca_certificates) => {
+            ClientTlsConfig::new().ca_certificates([Certificate::from_pem(read(ca_certificates, "CERTIFICATE")?)])
         }
         None => ClientTlsConfig::new().with_native_roots(),
     };
@@ -23,7 +23,7 @@ pub(super) fn load(config: &TlsConfig) -> Result<ClientTlsConfig, ConfigError> {
 
 /// Describes the certificates in use, for errors of a handshake.
 pub(super) fn describe(config: &TlsConfig) -> String {
-    let authorities = match &config.authorities {
+    let ca_certificates = match &config.ca_certificates {
         Some(pem) => format!("CA certificates from {pem}"),
         None => "CA certificates of this system (etcd_ca_cert_file is not set)".into(),
     };
@@ -31,7 +31,7 @@ pub(super) fn describe(config: &TlsConfig) -> String {
         Some((certificate, key)) => format!("client certificate from {certificate}, key from {key}"),
         None => "no client certificate (etcd_cert_file is not set)".into(),
     };
-    format!("{authorities}; {identity}")
+    format!("{ca_certificates}; {identity}")
 }
 
 /// Returns the PEM text, which must contain a block whose label ends with `label`.

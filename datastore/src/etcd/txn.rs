@@ -20,7 +20,7 @@ pub(super) fn read_ranges(ranges: &[Range], revision: Option<i64>) -> Txn {
 
 fn get(range: &Range, revision: Option<i64>) -> TxnOp {
     let mut options = GetOptions::new();
-    if range.prefix {
+    if range.is_prefix {
         options = options.with_prefix().with_sort(SortTarget::Key, SortOrder::Ascend);
     }
     if range.keys_only {

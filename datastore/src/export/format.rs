@@ -71,7 +71,7 @@ pub enum TransferError {
         "{count} keys exist in the datastore with other values ({named}), so nothing was imported; overwrite the \
          values explicitly or import into an empty datastore"
     )]
-    Occupied {
+    ConflictingPairs {
         /// The number of such pairs.
         count: usize,
         /// The first few of their keys.

@@ -118,7 +118,7 @@ fn plan(
     }
     let more = if conflicting.len() > MAX_NAMED_PATHS { ", ..." } else { "" };
     let named = conflicting.iter().take(MAX_NAMED_PATHS).map(String::as_str).collect::<Vec<_>>().join(", ") + more;
-    Err(TransferError::Occupied { count: conflicting.len(), named })
+    Err(TransferError::ConflictingPairs { count: conflicting.len(), named })
 }
 
 fn write(path: String, op: WriteOp) -> Write {
@@ -161,7 +161,7 @@ mod tests {
         let imported_pair = |path: &str| BTreeMap::from([(path.to_owned(), b"new".to_vec())]);
         let stored_pair = |path: &str| BTreeMap::from([(path.to_owned(), entry(path, b"old"))]);
         let refused = plan(imported_pair("/calico/k"), &stored_pair("/calico/k"), OnExisting::Keep).unwrap_err();
-        assert!(matches!(refused, TransferError::Occupied { count: 1, .. }));
+        assert!(matches!(refused, TransferError::ConflictingPairs { count: 1, .. }));
         let (writes, imported) =
             plan(imported_pair("/calico/k"), &stored_pair("/calico/k"), OnExisting::Overwrite).unwrap();
         assert_eq!(writes[0].op, WriteOp::Update(b"new".to_vec(), Revision("7".into())));

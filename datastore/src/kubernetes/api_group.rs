@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use libcalico::kubernetes::{ApiGroup, Transcoder};
+use libcalico::kubernetes::{ApiGroup, Codec};
 use libcalico::store::StoreError;
 use tokio::sync::{Mutex, OnceCell};
 
@@ -26,7 +26,7 @@ pub(super) struct ApiGroupResolver {
 /// The API group that this process uses, with the codec for it.
 #[derive(Debug, Clone)]
 pub(super) struct ResolvedGroup {
-    pub(super) transcoder: Transcoder,
+    pub(super) codec: Codec,
     /// True if an earlier process discovered the group, which may have changed since.
     pub(super) from_cache: bool,
     /// The result of the check that a cached v3 is still the right group, once a read has needed it.
@@ -68,7 +68,7 @@ impl ApiGroupResolver {
     /// Returns true if the group is still the right one. Sends a request only for a cached v3, because the responses of
     /// other requests do not reveal that v3 is wrong.
     pub(super) async fn verify(&self, resolved: &ResolvedGroup) -> Result<bool, StoreError> {
-        if !resolved.from_cache || resolved.transcoder.group() != ApiGroup::V3 {
+        if !resolved.from_cache || resolved.codec.group() != ApiGroup::V3 {
             return Ok(true);
         }
         let is_v3 = resolved.is_v3.get_or_try_init(|| discovery::is_v3(&self.client)).await;
@@ -87,8 +87,8 @@ impl ApiGroupResolver {
 
     /// Returns true if upstream's migration has opened v3 while this process uses v1, whose ClusterInformation it found
     /// locked or missing.
-    pub(super) async fn has_moved(&self) -> Result<bool, StoreError> {
-        match self.resolve().await?.transcoder.group() {
+    pub(super) async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
+        match self.resolve().await?.codec.group() {
             ApiGroup::CrdV1 => self.to_store_error(migration::is_v3_open(&self.client).await).await,
             ApiGroup::V3 => Ok(false),
         }
@@ -124,11 +124,11 @@ impl ApiGroupResolver {
     }
 
     fn resolved_group(&self, group: ApiGroup, from_cache: bool) -> ResolvedGroup {
-        let mut transcoder = Transcoder::new(group);
+        let mut codec = Codec::new(group);
         if let Some(prefix) = &self.interface_prefix {
-            transcoder = transcoder.with_interface_prefix(prefix);
+            codec = codec.with_interface_prefix(prefix);
         }
-        ResolvedGroup { transcoder, from_cache, is_v3: Arc::default() }
+        ResolvedGroup { codec, from_cache, is_v3: Arc::default() }
     }
 
     /// Discards the group if it came from the cache, so that the next request discovers it. Of several concurrent

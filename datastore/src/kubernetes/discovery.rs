@@ -17,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libcalico::kubernetes::{ApiGroup, DiscoveryError, GROUPS, Resource, Served, has_kind, kinds_path};
+use libcalico::kubernetes::{API_GROUPS_PATH, ApiGroup, DiscoveryError, Resource, ServedGroups, has_kind, kinds_path};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -93,7 +93,9 @@ fn write_cache(file: &Path, cached: &CachedGroup) -> std::io::Result<()> {
 pub(super) async fn discover_group(client: &ApiClient) -> Result<ApiGroup, RequestError> {
     let groups = client.send(&ApiRequest::get("/apis")).await?;
     match choose_group(&groups)? {
-        ApiGroup::CrdV1 if has_group(&groups, V3_GROUP) && migration::has_moved(client).await? => Ok(ApiGroup::V3),
+        ApiGroup::CrdV1 if has_group(&groups, V3_GROUP) && migration::has_migrated_to_v3(client).await? => {
+            Ok(ApiGroup::V3)
+        }
         group => Ok(group),
     }
 }
@@ -101,7 +103,7 @@ pub(super) async fn discover_group(client: &ApiClient) -> Result<ApiGroup, Reque
 /// Returns true if v3 is the right group, provided that the API server serves v3.
 pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, RequestError> {
     match client.send(&ApiRequest::get(format!("/apis/{V1_GROUP}"))).await {
-        Ok(_) => migration::has_moved(client).await,
+        Ok(_) => migration::has_migrated_to_v3(client).await,
         Err(RequestError::Refused(refusal)) if refusal.status.code == 404 => Ok(true),
         Err(failure) => Err(failure),
     }
@@ -112,7 +114,7 @@ pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result
     // Every API server serves the core group.
     let Some((group, _)) = resource.api_version.split_once('/') else { return Ok(false) };
     let unreadable = |error: DiscoveryError| RequestError::Unreadable(error.to_string());
-    let groups = Served::read(&fetch_text(client, GROUPS).await?).map_err(unreadable)?;
+    let groups = ServedGroups::read(&fetch_text(client, API_GROUPS_PATH).await?).map_err(unreadable)?;
     if !groups.versions(group).any(|version| version == resource.api_version) {
         return Ok(true);
     }
@@ -128,7 +130,7 @@ async fn fetch_text(client: &ApiClient, path: impl Into<String>) -> Result<Strin
 /// Chooses the group by upstream's rule, except that upstream would use v1 if neither group exists.
 fn choose_group(groups: &Value) -> Result<ApiGroup, RequestError> {
     if has_group(groups, V1_GROUP) || has_group(groups, V3_GROUP) {
-        return Ok(ApiGroup::among(group_names(groups)));
+        return Ok(ApiGroup::from_served(group_names(groups)));
     }
     Err(RequestError::NotInstalled(
         "the API server has neither crd.projectcalico.org nor projectcalico.org; install Calico's custom resource \

@@ -23,10 +23,10 @@ mod watch;
 
 pub use access_error::AccessError;
 pub use client::client;
-pub use migration::{wait_for_changed_group, wait_for_settled_group};
+pub use migration::{wait_for_changed_group, wait_for_stable_group};
 pub use store::Kubernetes;
 pub use turns::BusyRule;
 pub use watch::{ApiSource, CalicoObjects, CollectionError, Decode};
 
 /// File in which a process that had to discover the API group stores the group for later processes (DS-22).
-pub const GROUP_FILE: &str = "/var/lib/calico/api-group.json";
+pub const API_GROUP_FILE: &str = "/var/lib/calico/api-group.json";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use libcalico::kubernetes::{ApiGroup, Decoded, Query, Resource, Transcoder};
+use libcalico::kubernetes::{ApiGroup, Codec, DecodedObject, Query, Resource};
 use libcalico::store::{Freshness, Range, StoreError};
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ impl<'q> DistinctQuery<'q> {
     pub(super) fn collect(ranges: &[Range], queries: &'q [Query]) -> Vec<DistinctQuery<'q>> {
         let mut distinct: Vec<DistinctQuery<'q>> = Vec::new();
         for (index, (range, query)) in ranges.iter().zip(queries).enumerate() {
-            let revision_only = range.keys_only && !range.prefix;
+            let revision_only = range.keys_only && !range.is_prefix;
             match distinct.iter_mut().find(|other| other.query == query && other.revision_only == revision_only) {
                 Some(other) => {
                     if other.freshness != range.freshness {
@@ -52,12 +52,12 @@ impl<'q> DistinctQuery<'q> {
     /// Decodes the objects for each range. A range is identified by its index in the batch.
     pub(super) fn decode(
         &self,
-        transcoder: &Transcoder,
+        codec: &Codec,
         ranges: &[Range],
         objects: Vec<Value>,
-    ) -> Vec<(usize, Vec<Decoded>)> {
+    ) -> Vec<(usize, Vec<DecodedObject>)> {
         let decode = |index: usize, objects: Vec<Value>| {
-            let decoded = objects.into_iter().filter_map(|object| transcoder.decode(&ranges[index], object));
+            let decoded = objects.into_iter().filter_map(|object| codec.decode(&ranges[index], object));
             (index, decoded.collect())
         };
         // Blocks and pods are large, so only objects shared with a later range are copied.
@@ -172,7 +172,7 @@ mod tests {
             (list, status("p"), false),
         ] {
             let refusal = ApiStatusError::parse(StatusCode::NOT_FOUND, body.as_bytes(), None);
-            let query = Transcoder::new(ApiGroup::V3).query(range).unwrap();
+            let query = Codec::new(ApiGroup::V3).query(range).unwrap();
             assert_eq!(is_absent(&refusal, &query), expected, "{query:?} {body}");
         }
     }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use futures::future::{join_all, try_join, try_join_all};
 use hyper::Method;
-use libcalico::ipam::Sighting;
+use libcalico::ipam::ListedBlock;
 use libcalico::kubernetes::{
-    ApiGroup, Decoded, Query, Request, STRATEGIC_MERGE_PATCH, Transcoder, json_bytes, sighting_of_block,
+    ApiGroup, Codec, DecodedObject, Query, Request, STRATEGIC_MERGE_PATCH, decode_listed_block, json_bytes,
 };
 use libcalico::store::{
     Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel, WriteOp,
@@ -43,7 +43,7 @@ impl Kubernetes {
     }
 
     /// Creates a client for a long-running process, which discovers the API group once and does not cache it in a file.
-    pub fn lasting(config: &KubernetesConfig) -> Self {
+    pub fn long_running(config: &KubernetesConfig) -> Self {
         Self::with_cache(config, ApiClient::long_running(config), GroupCache::new(None))
     }
 
@@ -74,11 +74,11 @@ impl Kubernetes {
 
     /// Returns the API group of Calico's custom resources.
     pub async fn group(&self) -> Result<ApiGroup, StoreError> {
-        self.transcoder().await.map(|transcoder| transcoder.group())
+        self.codec().await.map(|codec| codec.group())
     }
 
     /// Asks the API server for the group, regardless of the settings and of the group in use.
-    pub async fn present_group(&self) -> Result<ApiGroup, StoreError> {
+    pub async fn discover_group(&self) -> Result<ApiGroup, StoreError> {
         self.group_resolver.discover().await
     }
 
@@ -87,9 +87,9 @@ impl Kubernetes {
         self.group_resolver.configured()
     }
 
-    /// See [`Datastore::has_moved`](crate::Datastore::has_moved).
-    pub(crate) async fn has_moved(&self) -> Result<bool, StoreError> {
-        self.group_resolver.has_moved().await
+    /// See [`Datastore::has_migrated_to_v3`](crate::Datastore::has_migrated_to_v3).
+    pub(crate) async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
+        self.group_resolver.has_migrated_to_v3().await
     }
 
     /// See [`Datastore::switch_to_v3`](crate::Datastore::switch_to_v3).
@@ -97,8 +97,8 @@ impl Kubernetes {
         self.group_resolver.switch_to_v3().await
     }
 
-    pub(super) async fn transcoder(&self) -> Result<Transcoder, StoreError> {
-        self.group_resolver.resolve_verified().await.map(|resolved| resolved.transcoder)
+    pub(super) async fn codec(&self) -> Result<Codec, StoreError> {
+        self.group_resolver.resolve_verified().await.map(|resolved| resolved.codec)
     }
 
     /// Discards a cached API group after the API server was found to lack a kind. The next request discovers the group.
@@ -110,13 +110,13 @@ impl Kubernetes {
     /// none of its requested kinds. If only some of the kinds are missing, they count as empty, because older
     /// definitions have fewer kinds.
     async fn read_with(&self, resolved: &ResolvedGroup, ranges: &[Range]) -> Result<Option<Answers>, StoreError> {
-        let transcoder = &resolved.transcoder;
-        let queries: Vec<Query> = ranges.iter().map(|range| transcoder.query(range)).collect::<Result<_, _>>()?;
+        let codec = &resolved.codec;
+        let queries: Vec<Query> = ranges.iter().map(|range| codec.query(range)).collect::<Result<_, _>>()?;
         let distinct = DistinctQuery::collect(ranges, &queries);
         // Decodes each response as it arrives, while others are still under way.
         let reads = distinct.iter().map(async |query| {
             Ok::<_, StoreError>(match query.send(&self.client).await? {
-                Some(objects) => (false, query.decode(transcoder, ranges, objects)),
+                Some(objects) => (false, query.decode(codec, ranges, objects)),
                 None => (true, Vec::new()),
             })
         });
@@ -125,7 +125,7 @@ impl Kubernetes {
             return Ok(None);
         }
         let mut group_results =
-            results.iter().zip(&distinct).filter(|(_, distinct)| is_in_group(transcoder.group(), distinct.query));
+            results.iter().zip(&distinct).filter(|(_, distinct)| is_in_group(codec.group(), distinct.query));
         let has_queries = group_results.clone().next().is_some();
         if resolved.from_cache && has_queries && group_results.all(|((lacks_kind, _), _)| *lacks_kind) {
             return Ok(None);
@@ -137,47 +137,42 @@ impl Kubernetes {
         let mut tombstones = Vec::new();
         for (index, decoded) in results.into_iter().flat_map(|(_, decoded)| decoded) {
             let range = &ranges[index];
-            for Decoded { entry, tombstone } in decoded {
-                if tombstone && !range.prefix {
+            for DecodedObject { entry, is_tombstone } in decoded {
+                if is_tombstone && !range.is_prefix {
                     tombstones.push((range, entry));
                 } else {
                     answers[index].push(entry);
                 }
             }
         }
-        let deletions = tombstones.iter().map(|(range, entry)| self.complete_deletion(transcoder, range, entry));
+        let deletions = tombstones.iter().map(|(range, entry)| self.complete_deletion(codec, range, entry));
         join_all(deletions).await.into_iter().collect::<Result<(), _>>()?;
         Ok(Some(Answers::new(answers)))
     }
 
     /// Completes a deletion that another process began, and treats the object as deleted (DS-72).
-    async fn complete_deletion(
-        &self,
-        transcoder: &Transcoder,
-        range: &Range,
-        entry: &RawEntry,
-    ) -> Result<(), StoreError> {
+    async fn complete_deletion(&self, codec: &Codec, range: &Range, entry: &RawEntry) -> Result<(), StoreError> {
         let write = Write {
             kind: range.kind,
             path: entry.path.clone(),
             key: entry.path.clone(),
             op: WriteOp::Delete(Some(entry.revision.clone())),
         };
-        match self.write_one(transcoder, &write).await {
+        match self.write_one(codec, &write).await {
             Err(error) if !error.is_race() => Err(error),
             _ => Ok(()),
         }
     }
 
-    async fn write_one(&self, transcoder: &Transcoder, write: &Write) -> Result<Revision, StoreError> {
-        let request = match build_write(transcoder.request(write)?) {
+    async fn write_one(&self, codec: &Codec, write: &Write) -> Result<Revision, StoreError> {
+        let request = match build_write(codec.request(write)?) {
             Ok(request) => request,
             Err(revision) => return Ok(revision),
         };
         match self.client.send(&request).await {
             Ok(response) => Ok(match &write.op {
                 WriteOp::Delete(revision) => revision.clone().unwrap_or_else(|| Revision(String::new())),
-                _ => transcoder.revision(write.kind, &response),
+                _ => codec.revision(write.kind, &response),
             }),
             Err(failure) => Err(self.client.to_store_error(failure, &write.key, true).await),
         }
@@ -199,13 +194,13 @@ impl Store for Kubernetes {
         }
     }
 
-    async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+    async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(ListedBlock) + Send)) -> Result<(), StoreError> {
         // The API server cannot select the family by name, so one list has the blocks of all families.
         let Some(range) = survey.ranges().into_iter().next() else { return Ok(()) };
-        let query = self.transcoder().await?.query(&range)?;
+        let query = self.codec().await?.query(&range)?;
         let Query::List(list) = &query else { return Ok(()) };
         let mut on_item = |object: &[u8]| {
-            let block = sighting_of_block(object)?;
+            let block = decode_listed_block(object)?;
             block
                 .filter(|block| survey.families.contains(&block.cidr().version()))
                 .into_iter()
@@ -238,7 +233,7 @@ impl Store for Kubernetes {
             // the group. A handle that is created before the reads need not wait; at worst an unused handle stays in
             // v3.
             let resolved = self.group_resolver.resolve().await.map_err(refuse(index))?;
-            revisions.push(self.write_one(&resolved.transcoder, write).await.map_err(refuse(index))?);
+            revisions.push(self.write_one(&resolved.codec, write).await.map_err(refuse(index))?);
         }
         Ok(revisions)
     }

@@ -59,11 +59,11 @@ pub(super) fn parse_certificates(object: &'static str, pem: &[u8]) -> Result<Vec
 
 fn load_roots(config: &Config) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
-    let Some(authorities) = &config.root_cert else {
+    let Some(ca_certificates) = &config.root_cert else {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         return Ok(roots);
     };
-    for authority in authorities {
+    for authority in ca_certificates {
         roots.add(CertificateDer::from(authority.as_slice()))?;
     }
     Ok(roots)

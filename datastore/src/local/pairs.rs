@@ -32,7 +32,7 @@ enum Op<'a> {
 
 /// Returns the pairs of one range, in path order.
 pub(super) fn read(connection: &Connection, range: &Range) -> rusqlite::Result<Vec<RawEntry>> {
-    if !range.prefix {
+    if !range.is_prefix {
         let mut statement = connection.prepare_cached(SELECT_ONE)?;
         return statement.query_map([&range.path], entry)?.collect();
     }
@@ -166,7 +166,7 @@ mod tests {
             .unwrap();
         for (path, keys_only, value) in [("/", true, ""), ("\u{10ffff}", true, ""), ("/", false, "x")] {
             let freshness = libcalico::store::Freshness::Latest;
-            let range = Range { kind: "", path: path.into(), prefix: true, keys_only, freshness };
+            let range = Range { kind: "", path: path.into(), is_prefix: true, keys_only, freshness };
             let read = read(&connection, &range).unwrap();
             let expected = RawEntry { path: "/a".into(), value: value.into(), revision: Revision("7".into()) };
             assert_eq!(read, if path == "/" { vec![expected] } else { Vec::new() });

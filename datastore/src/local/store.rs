@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use libcalico::ipam::Sighting;
+use libcalico::ipam::ListedBlock;
 use libcalico::store::{
-    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel, sighting,
+    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel,
+    listed_block,
 };
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -93,13 +94,17 @@ impl Store for Local {
         self.read_ranges(batch.ranges()).map(Answers::new)
     }
 
-    async fn survey(&self, survey: &Survey, on_sighting: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+    async fn survey(
+        &self,
+        survey: &Survey,
+        on_sighting: &mut (dyn FnMut(ListedBlock) + Send),
+    ) -> Result<(), StoreError> {
         let on_sighting = RefCell::new(on_sighting);
         self.run(|connection| {
             let mut on_sighting = on_sighting.borrow_mut();
             survey.ranges().iter().try_for_each(|range| {
                 pairs::for_each_pair(connection, &range.path, |path, value| {
-                    sighting(path, if survey.ranges_only { &[] } else { value })
+                    listed_block(path, if survey.ranges_only { &[] } else { value })
                         .into_iter()
                         .for_each(&mut *on_sighting);
                 })

@@ -8,11 +8,11 @@ use tokio::time::Instant;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WatchStats {
     /// True if every existing object has been delivered at least once.
-    pub synced: bool,
+    pub is_synced: bool,
     /// True if the server does not have the kind. The kind then counts as empty.
-    pub missing: bool,
+    pub is_missing: bool,
     /// True if the server rejected the last list, possibly because the role lacks the kind.
-    pub refused: bool,
+    pub is_refused: bool,
     /// Number of full lists begun.
     pub lists: u64,
     /// Number of watches opened, including resumed ones.
@@ -30,7 +30,7 @@ pub struct WatchStats {
 impl WatchStats {
     /// Returns true if no list has been delivered and the server has not rejected one.
     pub fn is_awaited(&self) -> bool {
-        !self.synced && !self.refused
+        !self.is_synced && !self.is_refused
     }
 }
 

@@ -132,11 +132,11 @@ async fn watch_delivers_listed_pages_and_then_changes() {
         Never,
     ]);
     let stats = watch.stats();
-    assert!(!stats.read().synced);
+    assert!(!stats.read().is_synced);
     assert_eq!(event_log(&mut watch).await, "( a1 b1 ) a2 -b");
     assert_eq!(script.requests.lock().unwrap()[..5], ["list 0", "list 5", "watch 1", "next", "next"]);
     let report = stats.read();
-    assert_eq!((report.synced, report.lists, report.changes, report.unreadable), (true, 1, 4, 0));
+    assert_eq!((report.is_synced, report.lists, report.changes, report.unreadable), (true, 1, 4, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -243,9 +243,9 @@ async fn missing_kind_is_reported_empty_and_polled() {
     let stats = watch.stats();
     assert_eq!(watch.next().await, WatchEvent::ListStart);
     assert_eq!(watch.next().await, WatchEvent::ListEnd);
-    assert!(stats.read().synced && stats.read().missing);
+    assert!(stats.read().is_synced && stats.read().is_missing);
     assert_eq!(event_log(&mut watch).await, "( a1 )");
-    assert!(!stats.read().missing);
+    assert!(!stats.read().is_missing);
 }
 
 #[tokio::test(start_paused = true)]

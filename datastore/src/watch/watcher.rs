@@ -119,7 +119,7 @@ impl<S: WatchSource> Watcher<S> {
                 if matches!(failure, WatchFailure::Expired(_)) {
                     self.relist();
                 }
-                self.stats.update(|report| report.refused = matches!(failure, WatchFailure::Refused(_)));
+                self.stats.update(|report| report.is_refused = matches!(failure, WatchFailure::Refused(_)));
                 self.pause(&failure).await;
             }
         }
@@ -191,16 +191,16 @@ impl<S: WatchSource> Watcher<S> {
     }
 
     fn end_list(&mut self, missing: bool) {
-        self.stats.update(|report| (report.synced, report.missing) = (true, missing));
+        self.stats.update(|report| (report.is_synced, report.is_missing) = (true, missing));
         self.pending.push_back(WatchEvent::ListEnd);
     }
 
     /// Handles a missing kind. Reports an empty list, unless the kind has gone missing only recently.
     async fn handle_missing(&mut self, reason: &str) {
         let report = self.stats.read();
-        let was_served = report.synced && !report.missing;
+        let was_served = report.is_synced && !report.is_missing;
         let since = *self.missing_since.get_or_insert_with(Instant::now);
-        if !report.missing && (!was_served || since.elapsed() >= MISSING_CONFIRMATION_TIME) {
+        if !report.is_missing && (!was_served || since.elapsed() >= MISSING_CONFIRMATION_TIME) {
             tracing::info!(
                 kind = self.source.kind(),
                 reason,

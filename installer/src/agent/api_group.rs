@@ -6,7 +6,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use datastore::Kubernetes;
-use datastore::kubernetes::{wait_for_changed_group, wait_for_settled_group};
+use datastore::kubernetes::{wait_for_changed_group, wait_for_stable_group};
 use libcalico::kubernetes::ApiGroup;
 
 use crate::service_account::ServiceAccount;
@@ -30,7 +30,7 @@ impl ApiGroupWatch {
     /// configuration already named another group at the start, this is logged only: a restarted agent would read the
     /// same configuration.
     pub(super) async fn wait_for_move(self) -> (ApiGroup, ApiGroup) {
-        let initial = wait_for_settled_group(INTERVAL, || self.read_group()).await;
+        let initial = wait_for_stable_group(INTERVAL, || self.read_group()).await;
         if let Some(configured) = self.configured.filter(|configured| *configured != initial) {
             tracing::error!("{}", describe_remedy(configured, initial));
         }
@@ -41,7 +41,7 @@ impl ApiGroupWatch {
     /// Asks the API server, with the current token of the pod.
     async fn read_group(&self) -> Result<ApiGroup, Box<dyn Error>> {
         let access = self.account.access(DEADLINE)?;
-        Ok(Kubernetes::lasting(&access).present_group().await?)
+        Ok(Kubernetes::long_running(&access).discover_group().await?)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipam_plugin::datastore_settings;
-use ipam_plugin::journal::name_of;
+use ipam_plugin::journal::datastore_name;
 use netconf::NetConf;
 use netconf::list::calico_plugin;
 use tokio::time::{Instant, sleep, timeout};
@@ -25,7 +25,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(16 * 60);
 
 /// The plugins as configured on this node.
 #[derive(Debug)]
-pub struct Plugins {
+pub struct NodePlugins {
     /// The plugins' configuration, with its paths translated to paths of this container.
     pub conf: NetConf,
     /// The name of the datastore as the plugins write it into journal entries.
@@ -33,14 +33,14 @@ pub struct Plugins {
     /// The directory of the plugins' journal.
     pub journal: PathBuf,
     /// Whether to read the identity of the datastore even if the journal is empty.
-    pub learns: bool,
+    pub reads_identity: bool,
 }
 
 /// The outcome of one pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pass {
+pub struct ReplayPass {
     /// True if the identity of the datastore was read.
-    pub learned: bool,
+    pub has_read_identity: bool,
     /// Number of deferred DELs that were replayed.
     pub replayed: usize,
     /// Number of deferred DELs for this datastore that remain.
@@ -66,10 +66,10 @@ pub enum ReplayError {
     Timeout(Duration),
 }
 
-impl Plugins {
+impl NodePlugins {
     /// Reads the configuration file `file`. `net_dir` is the path of its directory on the node.
-    fn load(file: &Path, layout: &Layout, net_dir: &str) -> Result<Plugins, ReplayError> {
-        let read = || -> Result<Plugins, Box<dyn Error>> {
+    fn load(file: &Path, layout: &Layout, net_dir: &str) -> Result<NodePlugins, ReplayError> {
+        let read = || -> Result<NodePlugins, Box<dyn Error>> {
             let text = regular_file::text(file)?;
             let conf = node_conf::parse(&text, layout, net_dir)?;
             let value = node_conf::value(&text)?;
@@ -77,7 +77,12 @@ impl Plugins {
             // with another.
             let on_node = node_conf::read(calico_plugin(value)?)?;
             let config = datastore_settings::with_environment(&on_node, None, |_| None)?;
-            Ok(Plugins { conf, datastore: name_of(&config), journal: layout.journal_dir(), learns: false })
+            Ok(NodePlugins {
+                conf,
+                datastore: datastore_name(&config),
+                journal: layout.journal_dir(),
+                reads_identity: false,
+            })
         };
         read().map_err(|error| ReplayError::Conf { file: file.to_owned(), reason: error.to_string() })
     }
@@ -90,7 +95,7 @@ pub(crate) async fn replay_repeatedly(
     file: &Path,
     layout: &Layout,
     net_dir: &str,
-    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
+    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) {
     if !layout.has_persistent_state() {
         tracing::info!(
@@ -102,15 +107,15 @@ pub(crate) async fn replay_repeatedly(
     let (mut identity_read_at, mut pause, mut reported, mut remaining): (Option<Instant>, _, _, _) =
         (None, PAUSE, None, 0);
     loop {
-        let learns = identity_read_at.is_none_or(|at| at.elapsed() >= IDENTITY_INTERVAL);
-        let outcome = match Plugins::load(file, layout, net_dir) {
-            Ok(plugins) => replay(&Plugins { learns, ..plugins }).await,
+        let reads_identity = identity_read_at.is_none_or(|at| at.elapsed() >= IDENTITY_INTERVAL);
+        let outcome = match NodePlugins::load(file, layout, net_dir) {
+            Ok(plugins) => replay(&NodePlugins { reads_identity, ..plugins }).await,
             Err(error) => Err(error),
         };
         pause = pause_after(&outcome, pause, remaining);
         match outcome {
             Ok(pass) => {
-                if pass.learned {
+                if pass.has_read_identity {
                     identity_read_at = Some(Instant::now());
                 }
                 (remaining, reported) = (pass.remaining, None);
@@ -137,14 +142,14 @@ pub(crate) async fn replay_once(
     layout: &Layout,
     net_dir: &str,
     time_limit: Duration,
-    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
+    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) {
     if !layout.has_persistent_state() {
         return;
     }
     let replaying = async {
-        let plugins = Plugins::load(file, layout, net_dir)?;
-        replay(&Plugins { learns: true, ..plugins }).await
+        let plugins = NodePlugins::load(file, layout, net_dir)?;
+        replay(&NodePlugins { reads_identity: true, ..plugins }).await
     };
     let outcome = timeout(time_limit, replaying).await.unwrap_or(Err(ReplayError::Timeout(time_limit)));
     if let Err(reason) = outcome {
@@ -156,9 +161,9 @@ pub(crate) async fn replay_once(
 
 /// Returns the next pause. An unreachable datastore costs one request per minute, so the pause stays short; entries
 /// that cannot be replayed cost several requests each time, so the pause doubles.
-fn pause_after(outcome: &Result<Pass, ReplayError>, pause: Duration, remaining_before: usize) -> Duration {
+fn pause_after(outcome: &Result<ReplayPass, ReplayError>, pause: Duration, remaining_before: usize) -> Duration {
     match outcome {
-        Ok(Pass { replayed: 0, remaining: remaining @ 1.., .. }) if *remaining <= remaining_before.max(1) => {
+        Ok(ReplayPass { replayed: 0, remaining: remaining @ 1.., .. }) if *remaining <= remaining_before.max(1) => {
             (pause * 2).min(MAX_PAUSE)
         }
         _ => PAUSE,
@@ -176,21 +181,21 @@ mod tests {
         "kubernetes":{"kubeconfig":"/etc/cni/net.d/calico-kubeconfig"}}]}"#;
 
     /// Returns the start of each pass in seconds, and whether it was asked to read the identity of the datastore.
-    async fn passes(outcomes: Vec<Result<Pass, ReplayError>>) -> Vec<(u64, bool)> {
+    async fn passes(outcomes: Vec<Result<ReplayPass, ReplayError>>) -> Vec<(u64, bool)> {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("host/etc/cni/net.d")).unwrap();
         let file = root.path().join("host/etc/cni/net.d/10-calico.conflist");
         fs::write(&file, LIST).unwrap();
         let layout = Layout::below(root.path());
         let (start, calls, outcomes) = (Instant::now(), RefCell::new(Vec::new()), RefCell::new(outcomes.into_iter()));
-        let replay = async |plugins: &Plugins| {
+        let replay = async |plugins: &NodePlugins| {
             assert_eq!(plugins.datastore, "kubernetes /etc/cni/net.d/calico-kubeconfig");
             assert!(plugins.conf.kubernetes.kubeconfig.ends_with("host/etc/cni/net.d/calico-kubeconfig"));
             assert!(plugins.journal.ends_with("var/lib/calico/cni-journal"));
-            calls.borrow_mut().push((start.elapsed().as_secs(), plugins.learns));
+            calls.borrow_mut().push((start.elapsed().as_secs(), plugins.reads_identity));
             match outcomes.borrow_mut().next() {
                 Some(outcome) => outcome,
-                None => Ok(Pass::default()),
+                None => Ok(ReplayPass::default()),
             }
         };
         let hour = sleep(Duration::from_secs(3600));
@@ -204,14 +209,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn unreachable_datastore_is_retried_each_minute_until_its_identity_is_learned() {
         let away = || Err(ReplayError::Plugin("away".to_owned()));
-        let calls = passes(vec![away(), away(), Ok(Pass { learned: true, ..Pass::default() })]).await;
+        let calls =
+            passes(vec![away(), away(), Ok(ReplayPass { has_read_identity: true, ..ReplayPass::default() })]).await;
         assert_eq!(calls[..5], [(0, true), (60, true), (120, true), (180, false), (240, false)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn failing_deferred_dels_are_retried_less_often() {
-        let stuck = || Ok(Pass { remaining: 1, ..Pass::default() });
-        let replayed = Ok(Pass { replayed: 1, remaining: 1, ..Pass::default() });
+        let stuck = || Ok(ReplayPass { remaining: 1, ..ReplayPass::default() });
+        let replayed = Ok(ReplayPass { replayed: 1, remaining: 1, ..ReplayPass::default() });
         let calls = passes(vec![stuck(), stuck(), replayed, stuck()]).await;
         let at: Vec<u64> = calls.into_iter().map(|(at, _)| at).collect();
         assert_eq!(at[..5], [0, 120, 360, 420, 540]);
@@ -221,7 +227,7 @@ mod tests {
     async fn deferred_dels_are_not_replayed_without_a_calico_configuration() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
-        let replay = async |_: &Plugins| panic!("nobody is asked");
+        let replay = async |_: &NodePlugins| panic!("nobody is asked");
         let file = root.path().join("none.conflist");
         let replaying = replay_repeatedly(&file, &layout, "/etc/cni/net.d", replay);
         assert!(tokio::time::timeout(Duration::from_secs(600), replaying).await.is_err());

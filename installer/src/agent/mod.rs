@@ -20,7 +20,7 @@ mod settings;
 pub mod status;
 
 pub use api_group::ApiGroupWatch;
-pub use deferred_dels::{Pass, Plugins, ReplayError};
+pub use deferred_dels::{NodePlugins, ReplayError, ReplayPass};
 pub use server::ListenError;
 pub use settings::{AgentSettings, AgentSettingsError, DEFAULT_LISTEN, VARIABLES};
 

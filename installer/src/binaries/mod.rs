@@ -16,7 +16,7 @@ use nix::unistd::{AccessFlags, access};
 
 use self::plan::{Plan, Present, ProgramAction, ProgramTask, SourceProgram};
 use crate::digest;
-use crate::layout::{CALICO, CALICO_IPAM, Layout, Place};
+use crate::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
 use crate::settings::{Settings, Update};
 use crate::state::State;
 use crate::version_run::{RunError, run_version};
@@ -76,7 +76,11 @@ impl Binaries {
     ///
     /// # Errors
     /// Returns an error if a copy fails.
-    pub fn install(mut self, before: &State, state: &mut State) -> Result<Vec<(Place, PathBuf)>, BinariesError> {
+    pub fn install(
+        mut self,
+        before: &State,
+        state: &mut State,
+    ) -> Result<Vec<(DirectoryRole, PathBuf)>, BinariesError> {
         let mut ready = Vec::new();
         for plan in &self.plans {
             match execute(plan) {
@@ -98,7 +102,7 @@ impl Binaries {
     }
 
     /// Returns the tasks whose files are, or will be, installed by Calico.
-    fn owned_tasks(&self) -> impl Iterator<Item = (Place, &ProgramTask)> {
+    fn owned_tasks(&self) -> impl Iterator<Item = (DirectoryRole, &ProgramTask)> {
         self.plans
             .iter()
             .flat_map(|plan| plan.tasks.iter().filter(|task| task.is_ours()).map(|task| (plan.place, task)))

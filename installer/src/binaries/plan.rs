@@ -7,7 +7,7 @@ use std::{fs, io};
 
 use super::BinariesError;
 use crate::digest;
-use crate::layout::{CALICO, CALICO_IPAM, Layout, Place};
+use crate::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
 use crate::settings::{ExtraPlugins, Settings, Update};
 use os::atomic_file::{self, AtomicFileError};
 
@@ -15,7 +15,7 @@ use os::atomic_file::{self, AtomicFileError};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     /// The role of the directory.
-    pub place: Place,
+    pub place: DirectoryRole,
     /// The path of the directory.
     pub directory: PathBuf,
     /// The tasks, with Calico's two programs first.
@@ -98,7 +98,7 @@ impl Plan {
     /// # Errors
     /// Returns an error if a name is occupied by something other than a file.
     pub(super) fn new(
-        place: Place,
+        place: DirectoryRole,
         directory: &Path,
         settings: &Settings,
         own: &SourceProgram,
@@ -239,7 +239,7 @@ mod tests {
 
     fn plan(update: Option<&str>, examine: impl Fn(&str) -> Option<Present>) -> Result<Plan, BinariesError> {
         let (own, extra) = (program("calico"), [program("portmap")]);
-        Plan::new(Place::Bin, Path::new("/bin"), &settings(update), &own, &extra, examine)
+        Plan::new(DirectoryRole::Bin, Path::new("/bin"), &settings(update), &own, &extra, examine)
     }
 
     /// Returns the steps for calico, calico-ipam and portmap.

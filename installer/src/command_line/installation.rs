@@ -15,7 +15,9 @@ use node_process::logging::{self, Subject};
 use node_process::process::{self, variables_help};
 
 use super::arguments::{OptionSpec, run_with};
-use crate::agent::{self, AgentSettings, ApiGroupWatch, Pass, Plugins, ReplayError, VARIABLES, deferred_dels};
+use crate::agent::{
+    self, AgentSettings, ApiGroupWatch, NodePlugins, ReplayError, ReplayPass, VARIABLES, deferred_dels,
+};
 use crate::cluster::configured_group;
 use crate::host_network::HostNetwork;
 use crate::install::{InstallReconciler, Installation};
@@ -34,7 +36,7 @@ const REPLAY_TIME_LIMIT: Duration = Duration::from_secs(5);
 pub fn install(
     arguments: impl IntoIterator<Item = String>,
     network: &dyn HostNetwork,
-    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
+    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) -> ExitCode {
     run_with("install", &install_help(), SPEC.parse(arguments), |given| {
         // Without `--root`, a directory that is not mounted below `/host` is never installed to.
@@ -47,7 +49,7 @@ pub fn install(
 pub fn refresh_token(
     arguments: impl IntoIterator<Item = String>,
     network: &dyn HostNetwork,
-    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
+    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) -> ExitCode {
     run_with("refresh-token", &refresh_token_help(), SPEC.parse(arguments), |given| {
         run(false, &given.layout(), network, replay)
@@ -59,7 +61,7 @@ fn run(
     installs: bool,
     layout: &Layout,
     network: &dyn HostNetwork,
-    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
+    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) -> ExitCode {
     let program = if installs { "cni-installer" } else { "cni-agent" };
     logging::init(&LogConf::default(), program, &Subject::default());
@@ -76,7 +78,7 @@ fn run_command(
     installs: bool,
     layout: &Layout,
     network: &dyn HostNetwork,
-    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
+    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) -> Result<(), Box<dyn Error>> {
     let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -105,7 +107,7 @@ fn run_agent(
     installation: &Installation<'_>,
     is_owner: Option<bool>,
     lookup: &dyn Fn(&str) -> Option<String>,
-    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
+    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) -> Result<(), Box<dyn Error>> {
     let Installation { settings, layout, account, .. } = *installation;
     let agent_settings = AgentSettings::from_environment(lookup)?;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::files::Target;
 use super::is_installed_in;
 use crate::digest;
-use crate::layout::{Layout, Place};
+use crate::layout::{DirectoryRole, Layout};
 use crate::node_conf::{self, NodeConfError};
 use crate::plugin_chain::{Chain, Rendered, Rendering, read_chain};
 use crate::settings::{Settings, Template};
@@ -104,7 +104,7 @@ impl Conflist {
         let name = &target.name;
         let present = regular_file::contents(&target.path()).ok();
         let new_rendering = self.merged(present.as_deref(), target, &[]).rendering;
-        let recorded = state.get(Place::Net, name).cloned().unwrap_or_default();
+        let recorded = state.get(DirectoryRole::Net, name).cloned().unwrap_or_default();
         // Our own configuration with foreign entries does not count as replaced, because those entries stay.
         let replaced = present
             .as_ref()
@@ -112,8 +112,8 @@ impl Conflist {
         let replaced = replaced.map(|present| digest::of_bytes(present));
         let present = present.and_then(|present| read_chain(&present)).unwrap_or_default();
         let in_place = Rendering::in_place(&recorded.renderings, &present).cloned();
-        state.record_replacement(Place::Net, name, self.digest(), replaced.as_deref());
-        if let Some(recorded) = state.get_mut(Place::Net, name) {
+        state.record_replacement(DirectoryRole::Net, name, self.digest(), replaced.as_deref());
+        if let Some(recorded) = state.get_mut(DirectoryRole::Net, name) {
             recorded.origin = self.origin.clone();
             recorded.renderings =
                 in_place.filter(|in_place| *in_place != new_rendering).into_iter().chain([new_rendering]).collect();
@@ -123,7 +123,7 @@ impl Conflist {
     /// Returns true if the state records this configuration, with whatever token.
     #[must_use]
     pub fn is_recorded(&self, target: &Target, state: &State) -> bool {
-        let recorded = state.get(Place::Net, &target.name);
+        let recorded = state.get(DirectoryRole::Net, &target.name);
         recorded.is_some_and(|recorded| {
             recorded.has_digest(&self.digest()) || self.origin.is_some() && self.origin == recorded.origin
         })

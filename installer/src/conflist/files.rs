@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::{has_calico, is_installed_in, is_read_by_runtimes};
-use crate::layout::Place;
+use crate::layout::DirectoryRole;
 use crate::plugin_chain::{Chain, read_chain};
 use crate::settings::Settings;
 use crate::state::{InstalledFile, State};
@@ -32,7 +32,7 @@ impl Target {
         let target = |name: String| Target {
             directory: directory.to_owned(),
             mode: settings.conf_mode,
-            recorded: state.get(Place::Net, &name).cloned().unwrap_or_default(),
+            recorded: state.get(DirectoryRole::Net, &name).cloned().unwrap_or_default(),
             name,
         };
         let named = target(settings.conf_name.clone());
@@ -89,7 +89,7 @@ impl FormerConfig {
         let former = |name: &String, state: &State| FormerConfig {
             name: name.clone(),
             path: target.directory.join(name),
-            recorded: state.get(Place::Net, name).cloned().unwrap_or_default(),
+            recorded: state.get(DirectoryRole::Net, name).cloned().unwrap_or_default(),
         };
         let mut all = Vec::new();
         let old = &settings.old_conf_name;
@@ -118,7 +118,7 @@ impl FormerConfig {
                 Ok(_) => {
                     tracing::warn!("keeping {}: the file was changed after the installation", former.path.display())
                 }
-                Err(error) if error.kind() == ErrorKind::NotFound => state.remove_record(Place::Net, &name),
+                Err(error) if error.kind() == ErrorKind::NotFound => state.remove_record(DirectoryRole::Net, &name),
                 Err(error) => warn_unreadable(&former.path, &error),
             }
         }
@@ -137,6 +137,6 @@ fn warn_unreadable(path: &Path, error: &io::Error) {
 
 /// Returns the configurations that are recorded under other names.
 fn other_recorded_names(state: &State, name: &str) -> Vec<String> {
-    let recorded = state.files.get(&Place::Net).into_iter().flat_map(|files| files.keys());
+    let recorded = state.files.get(&DirectoryRole::Net).into_iter().flat_map(|files| files.keys());
     recorded.filter(|recorded| *recorded != name && is_read_by_runtimes(recorded)).cloned().collect()
 }

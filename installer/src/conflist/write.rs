@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::configuration::Conflist;
 use super::files::{FormerConfig, Target};
 use super::{has_only_our_entries, is_read_by_runtimes};
-use crate::layout::Place;
+use crate::layout::DirectoryRole;
 use crate::plugin_chain::{Chain, Merged, Rendering, read_chain};
 use crate::state::{InstalledFile, State};
 use os::atomic_file::regular_file;
@@ -92,8 +92,8 @@ impl Conflist {
 
     /// Records in the state that the configuration was written.
     pub fn record_written(&self, target: &Target, written: &Written, state: &mut State) {
-        state.record(Place::Net, &target.name, Some(self.digest()), false);
-        if let Some(recorded) = state.get_mut(Place::Net, &target.name) {
+        state.record(DirectoryRole::Net, &target.name, Some(self.digest()), false);
+        if let Some(recorded) = state.get_mut(DirectoryRole::Net, &target.name) {
             recorded.origin = self.origin.clone();
             recorded.renderings = vec![written.rendering.clone()];
         }
@@ -117,10 +117,10 @@ impl Conflist {
         match removed {
             Ok(written) => {
                 tracing::info!("removed {}", former.path.display());
-                if let Some(recorded) = state.get_mut(Place::Net, &target.name) {
+                if let Some(recorded) = state.get_mut(DirectoryRole::Net, &target.name) {
                     recorded.renderings = vec![written.rendering];
                 }
-                state.remove_record(Place::Net, &former.name);
+                state.remove_record(DirectoryRole::Net, &former.name);
             }
             Err(error) => {
                 tracing::warn!(path = %former.path.display(), error, "cannot remove an old configuration; the next \

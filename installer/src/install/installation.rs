@@ -14,7 +14,7 @@ use crate::config_trial::{self, ConfigTrial};
 use crate::conflist::{self, Conflist, FormerConfig, Target, Written};
 use crate::host_network::HostNetwork;
 use crate::kubeconfig;
-use crate::layout::{CALICO, Layout, Place};
+use crate::layout::{CALICO, DirectoryRole, Layout};
 use crate::mtu::{self, MtuNotWritten};
 use crate::nodename;
 use crate::service_account::ServiceAccount;
@@ -69,7 +69,7 @@ impl Installation<'_> {
         let target = Target::new(&net_dir, settings, &before);
         conflist.record(&target, &mut state);
         if account.is_some() {
-            state.record(Place::Net, kubeconfig::NAME, None, false);
+            state.record(DirectoryRole::Net, kubeconfig::NAME, None, false);
         }
         self.save(&state);
 
@@ -149,7 +149,13 @@ impl Installation<'_> {
     }
 
     /// Logs problems of the configuration, and tries it out unless it is in place already.
-    fn check_configuration(&self, conflist: &Conflist, target: &Target, directories: &[(Place, PathBuf)], tries: bool) {
+    fn check_configuration(
+        &self,
+        conflist: &Conflist,
+        target: &Target,
+        directories: &[(DirectoryRole, PathBuf)],
+        tries: bool,
+    ) {
         let paths: Vec<PathBuf> = directories.iter().map(|(_, directory)| directory.clone()).collect();
         for problem in template::find_problems(&conflist.text, &conflist.conf, &paths) {
             tracing::warn!("{}: {problem}", target.name);
@@ -266,7 +272,7 @@ mod tests {
             write(&conflist, &target, former)
         });
         assert_eq!(outcome.is_err(), old.exists());
-        assert_eq!(state.get(Place::Net, &target.name).is_some(), outcome.is_ok());
+        assert_eq!(state.get(DirectoryRole::Net, &target.name).is_some(), outcome.is_ok());
         old.exists()
     }
 

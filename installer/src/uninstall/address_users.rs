@@ -74,7 +74,8 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
 /// queried.
 pub(super) fn addresses_behind_pods(network: &dyn HostNetwork) -> BTreeSet<IpAddr> {
     let (Ok(routes), Ok(interfaces)) = (network.routes(), network.interfaces()) else { return BTreeSet::new() };
-    let pods = interfaces.into_iter().filter(|interface| interface.is_pods && has_calico_prefix(&interface.name));
+    let pods =
+        interfaces.into_iter().filter(|interface| interface.is_pod_interface && has_calico_prefix(&interface.name));
     pods.flat_map(|interface| addresses_behind(&interface.name, &routes)).collect()
 }
 
@@ -87,10 +88,10 @@ pub(super) fn addresses_behind_pods(network: &dyn HostNetwork) -> BTreeSet<IpAdd
 pub(super) fn connected_pods(network: &dyn HostNetwork, torn_down: bool) -> Result<Vec<String>, NetworkError> {
     let routes = network.routes()?;
     let mut used = Vec::new();
-    for Interface { name, is_pods, .. } in network.interfaces()? {
+    for Interface { name, is_pod_interface, .. } in network.interfaces()? {
         let addresses: Vec<String> = addresses_behind(&name, &routes).iter().map(ToString::to_string).collect();
-        let is_used = is_pods || (has_calico_prefix(&name) && !addresses.is_empty());
-        if !is_used || (torn_down && is_pods && has_calico_prefix(&name)) {
+        let is_used = is_pod_interface || (has_calico_prefix(&name) && !addresses.is_empty());
+        if !is_used || (torn_down && is_pod_interface && has_calico_prefix(&name)) {
             continue;
         }
         used.push(if addresses.is_empty() { name } else { format!("{name} ({})", addresses.join(", ")) });
@@ -146,7 +147,7 @@ fn addresses_of(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
         pod_ips: &listed,
         annotations: AddressAnnotations::of(&pod.metadata.annotations),
     };
-    let reported = addresses.parse_reported().chain(addresses.parse_noted());
+    let reported = addresses.parse_reported().chain(addresses.parse_annotated());
     (!addresses.has_ended()).then(|| reported.flatten().map(|cidr| cidr.network()).collect())
 }
 
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn connected_pods_are_found_by_interface_and_by_route() {
-        let pods = |name: &str| Interface { is_pods: true, ..interface(name, 1500) };
+        let pods = |name: &str| Interface { is_pod_interface: true, ..interface(name, 1500) };
         let network = FixedNetwork {
             interfaces: vec![
                 pods("cali1"),

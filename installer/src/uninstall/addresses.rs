@@ -165,7 +165,9 @@ fn other_allocations(blocks: &[Entry<Block>], node: &str, leaked: &LeakedAddress
     for block in blocks {
         for held in block.value.allocated().filter(|held| !held.is_cooling()) {
             let is_here = held.attributes().and_then(|attributes| attributes.get("node")).is_some_and(|on| on == node);
-            let Some(handle) = held.handle().filter(|handle| is_here && !leaked.is_of(handle)) else { continue };
+            let Some(handle) = held.handle().filter(|handle| is_here && !leaked.contains_handle(handle)) else {
+                continue;
+            };
             let addresses = others.entry(handle).or_default();
             if !addresses.is_empty() {
                 addresses.push_str(", ");

@@ -102,7 +102,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::layout::Place;
+    use crate::layout::DirectoryRole;
     use crate::uninstall::plan::{FoundFile, FoundState};
 
     const GOING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}]}"#;
@@ -123,10 +123,10 @@ mod tests {
             fs::write(&path, GOING.replace("]}", &format!(", {others}]}}"))).unwrap();
             fs::write(directory.path().join("20-calico.conflist"), FOLLOWING).unwrap();
             let mut state = State::default();
-            state.record(Place::Net, &name, Some("aa".to_owned()), false);
+            state.record(DirectoryRole::Net, &name, Some("aa".to_owned()), false);
             let rendering = plugin_chain::Rendering::new(&read_chain(GOING.as_bytes()).unwrap());
-            state.get_mut(Place::Net, &name).unwrap().renderings = vec![rendering];
-            let file = FoundFile { place: Place::Net, name, path, state: FoundState::Same, replaced: false };
+            state.get_mut(DirectoryRole::Net, &name).unwrap().renderings = vec![rendering];
+            let file = FoundFile { place: DirectoryRole::Net, name, path, state: FoundState::Same, replaced: false };
             let task = RemovalTask { file, verdict: Verdict::Remove };
             Node { directory, task, state }
         }

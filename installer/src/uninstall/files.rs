@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::plan::{FoundFile, FoundState, RemovalTask, Verdict};
 use super::report::UninstallReport;
-use crate::layout::{Layout, Place};
+use crate::layout::{DirectoryRole, Layout};
 use crate::plugin_chain::read_chain;
 use crate::state::{InstalledFile, State};
 use crate::{conflist, digest, kubeconfig, template, tls_assets};
@@ -28,7 +28,7 @@ pub(super) fn inspect(state: &State, layout: &Layout, net_dir: &str) -> Vec<Foun
         let directory = layout.dir(*place, Path::new(net_dir));
         for (name, installed) in files {
             let path = directory.join(name);
-            let retired = (*place == Place::Net && conflist::is_read_by_runtimes(name)).then(|| retired(&path));
+            let retired = (*place == DirectoryRole::Net && conflist::is_read_by_runtimes(name)).then(|| retired(&path));
             // An earlier run was killed after it renamed the file.
             let retired = retired.filter(|retired| retired.exists());
             let (path, second) = match (path.exists(), retired) {
@@ -56,7 +56,7 @@ fn find_tls_files(found: &[FoundFile], net_dir: &Path) -> Vec<FoundFile> {
     let file = |name: &&str| {
         let path = net_dir.join(tls_assets::DIRECTORY).join(name);
         let name = format!("{}/{name}", tls_assets::DIRECTORY);
-        let found = FoundFile { place: Place::Net, name, path, state: FoundState::Renewed, replaced: false };
+        let found = FoundFile { place: DirectoryRole::Net, name, path, state: FoundState::Renewed, replaced: false };
         found.path.is_file().then_some(found)
     };
     tls_assets::FILES.iter().filter_map(file).collect()
@@ -96,7 +96,7 @@ fn check_renewed(path: &Path) -> FoundState {
 pub(super) fn programs_in_use(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> BTreeMap<String, String> {
     let directory = layout.net_dir(net_dir);
     let is_removed = |name: &str| {
-        found.iter().any(|file| file.place == Place::Net && file.name == name && file.state == FoundState::Same)
+        found.iter().any(|file| file.place == DirectoryRole::Net && file.name == name && file.state == FoundState::Same)
     };
     let mut named = BTreeMap::new();
     let kept_names = conflist::candidates(&directory).unwrap_or_default().into_iter().filter(|name| !is_removed(name));
@@ -222,7 +222,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("10-calico.conflist");
         let name = "10-calico.conflist".to_owned();
-        let file = FoundFile { place: Place::Net, name, path, state: FoundState::Same, replaced: false };
+        let file = FoundFile { place: DirectoryRole::Net, name, path, state: FoundState::Same, replaced: false };
         let task = RemovalTask { file, verdict: Verdict::Remove };
         let mut report = UninstallReport::default();
         for is_put_back in [false, true] {
@@ -250,7 +250,7 @@ mod tests {
         let mut state = State::default();
         for (name, digest) in [("10-calico.conflist", Some("aa".to_owned())), (kubeconfig::NAME, None)] {
             nix::unistd::mkfifo(&net_dir.join(name), nix::sys::stat::Mode::S_IRUSR).unwrap();
-            state.record(Place::Net, name, digest, false);
+            state.record(DirectoryRole::Net, name, digest, false);
         }
         let found = inspect(&state, &layout, "/etc/cni/net.d");
         let unreadable =

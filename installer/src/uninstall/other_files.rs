@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use datastore::kubernetes::GROUP_FILE;
+use datastore::kubernetes::API_GROUP_FILE;
 use ipam_plugin::journal::Journal;
 use ipam_plugin::lock::{HostLock, LockError};
 use netconf::conf::DatastoreConf;
@@ -14,7 +14,7 @@ use netconf::conf::DatastoreConf;
 use super::plan::{RemovalTask, Verdict};
 use super::report::UninstallReport;
 use crate::conflist::is_backup;
-use crate::layout::{JOURNAL, Layout, Place};
+use crate::layout::{DirectoryRole, JOURNAL, Layout};
 use crate::state::{self, State};
 use os::atomic_file;
 
@@ -26,7 +26,7 @@ pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts
     if !is_plugin_removed(tasks, state, acts) {
         return;
     }
-    let group = Path::new(GROUP_FILE).file_name().unwrap_or_default();
+    let group = Path::new(API_GROUP_FILE).file_name().unwrap_or_default();
     let group = layout.state_dir().join(group);
     if group.exists() {
         match if acts { ignore_missing(fs::remove_file(&group)) } else { Ok(()) } {
@@ -41,8 +41,9 @@ pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts
 
 /// Returns true if a program of the plugin was removed, or would be, and none remains.
 fn is_plugin_removed(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
-    let is_plugin =
-        |task: &&RemovalTask| matches!(task.file.place, Place::Bin | Place::SecondaryBin) && task.file.name == "calico";
+    let is_plugin = |task: &&RemovalTask| {
+        matches!(task.file.place, DirectoryRole::Bin | DirectoryRole::SecondaryBin) && task.file.name == "calico"
+    };
     let is_removed = |task: &RemovalTask| {
         let failed = acts && state.get(task.file.place, &task.file.name).is_some();
         task.verdict == Verdict::Remove && !failed
@@ -146,7 +147,7 @@ fn reason(name: &str) -> &'static str {
     match name {
         nodename::NAME => "calico-node uses it, too; IPAM would treat another name as another node",
         state::NAME => "it records the files that are still installed",
-        _ if name == JOURNAL || is(GROUP_FILE) => {
+        _ if name == JOURNAL || is(API_GROUP_FILE) => {
             "the plugin uses it; it can be removed with the last program of the plugin"
         }
         _ if is_database => "it is the datastore of this node: pools, addresses, endpoints",
@@ -192,8 +193,8 @@ mod tests {
         }
 
         /// Calls `remove` for programs with these verdicts, of which those in `recorded` still exist. Returns the report.
-        fn remove(&self, verdicts: &[(Place, Verdict)], recorded: &[Place], acts: bool) -> String {
-            let task = |(place, verdict): &(Place, Verdict)| RemovalTask {
+        fn remove(&self, verdicts: &[(DirectoryRole, Verdict)], recorded: &[DirectoryRole], acts: bool) -> String {
+            let task = |(place, verdict): &(DirectoryRole, Verdict)| RemovalTask {
                 file: FoundFile {
                     place: *place,
                     name: "calico".into(),
@@ -212,14 +213,14 @@ mod tests {
         }
 
         fn removed(&self) -> String {
-            self.remove(&[(Place::Bin, Verdict::Remove)], &[], true)
+            self.remove(&[(DirectoryRole::Bin, Verdict::Remove)], &[], true)
         }
     }
 
     #[test]
     fn plugin_state_is_removed_with_the_program_and_a_dry_run_only_reports() {
         let node = Node::new();
-        let output = node.remove(&[(Place::Bin, Verdict::Remove)], &[Place::Bin], false);
+        let output = node.remove(&[(DirectoryRole::Bin, Verdict::Remove)], &[DirectoryRole::Bin], false);
         assert!(output.contains(&format!("would remove {}\n", node.journal().display())), "{output}");
         assert!(node.group().exists() && fs::read_dir(node.journal()).unwrap().next().is_none());
         let output = node.removed();
@@ -229,7 +230,7 @@ mod tests {
 
     #[test]
     fn plugin_state_stays_if_a_program_stays_or_fails_to_be_removed() {
-        use Place::{Bin, Net, SecondaryBin};
+        use DirectoryRole::{Bin, Net, SecondaryBin};
         let leave = || Verdict::Keep("changed".into());
         for (verdicts, recorded) in [
             (vec![(Bin, Verdict::Remove)], vec![Bin]),

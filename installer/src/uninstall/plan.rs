@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::conflist;
-use crate::layout::Place;
+use crate::layout::DirectoryRole;
 
 /// The options of the command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Options {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FoundFile {
     /// The directory.
-    pub place: Place,
+    pub place: DirectoryRole,
     /// The file name.
     pub name: String,
     /// The path in this process's file system.
@@ -37,7 +37,7 @@ pub(super) struct FoundFile {
 impl FoundFile {
     /// Returns true if a container runtime reads the file. Such files are renamed first.
     pub(super) fn is_configuration(&self) -> bool {
-        self.place == Place::Net && conflist::is_read_by_runtimes(&self.name)
+        self.place == DirectoryRole::Net && conflist::is_read_by_runtimes(&self.name)
     }
 }
 
@@ -83,7 +83,7 @@ pub(super) fn plan(found: &[FoundFile], named: &BTreeMap<String, String>) -> Vec
 }
 
 fn verdict(found: &FoundFile, named: &BTreeMap<String, String>) -> Verdict {
-    let is_program = matches!(found.place, Place::Bin | Place::SecondaryBin);
+    let is_program = matches!(found.place, DirectoryRole::Bin | DirectoryRole::SecondaryBin);
     match &found.state {
         FoundState::Missing => Verdict::Missing,
         FoundState::Changed(how) => Verdict::Keep(how.clone()),
@@ -99,19 +99,19 @@ fn verdict(found: &FoundFile, named: &BTreeMap<String, String>) -> Verdict {
 mod tests {
     use super::*;
 
-    fn found(place: Place, name: &str, state: FoundState) -> FoundFile {
+    fn found(place: DirectoryRole, name: &str, state: FoundState) -> FoundFile {
         FoundFile { place, name: name.into(), path: PathBuf::from("/x").join(name), state, replaced: false }
     }
 
     #[test]
     fn only_unmodified_installed_files_are_removed() {
         let found = [
-            found(Place::Net, "10-calico.conflist", FoundState::Same),
-            found(Place::Net, "calico-kubeconfig", FoundState::Renewed),
-            found(Place::Bin, "calico", FoundState::Same),
-            found(Place::Bin, "portmap", FoundState::Changed("it was changed since".into())),
-            found(Place::Bin, "bandwidth", FoundState::Missing),
-            found(Place::State, "nodename", FoundState::Unreadable("permission denied".into())),
+            found(DirectoryRole::Net, "10-calico.conflist", FoundState::Same),
+            found(DirectoryRole::Net, "calico-kubeconfig", FoundState::Renewed),
+            found(DirectoryRole::Bin, "calico", FoundState::Same),
+            found(DirectoryRole::Bin, "portmap", FoundState::Changed("it was changed since".into())),
+            found(DirectoryRole::Bin, "bandwidth", FoundState::Missing),
+            found(DirectoryRole::State, "nodename", FoundState::Unreadable("permission denied".into())),
         ];
         let verdicts: Vec<Verdict> = plan(&found, &BTreeMap::new()).into_iter().map(|task| task.verdict).collect();
         let leave = |reason: &str| Verdict::Keep(reason.into());
@@ -131,7 +131,10 @@ mod tests {
     #[test]
     fn program_used_by_a_remaining_configuration_is_not_removed() {
         let named = BTreeMap::from([("loopback".to_owned(), "05-other.conflist".to_owned())]);
-        let found = [found(Place::Bin, "loopback", FoundState::Same), found(Place::Net, "loopback", FoundState::Same)];
+        let found = [
+            found(DirectoryRole::Bin, "loopback", FoundState::Same),
+            found(DirectoryRole::Net, "loopback", FoundState::Same),
+        ];
         let tasks = plan(&found, &named);
         assert_eq!(tasks[0].verdict, Verdict::Keep("05-other.conflist, which is kept, runs it".into()));
         assert_eq!(tasks[1].verdict, Verdict::Remove);
@@ -141,7 +144,7 @@ mod tests {
     fn configurations_are_distinguished_from_other_installed_files() {
         let is =
             |place, name| plan(&[found(place, name, FoundState::Same)], &BTreeMap::new())[0].file.is_configuration();
-        assert!(is(Place::Net, "10-calico.conflist"));
-        assert!(!is(Place::Net, "calico-kubeconfig") && !is(Place::State, "cni.json"));
+        assert!(is(DirectoryRole::Net, "10-calico.conflist"));
+        assert!(!is(DirectoryRole::Net, "calico-kubeconfig") && !is(DirectoryRole::State, "cni.json"));
     }
 }

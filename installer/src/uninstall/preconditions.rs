@@ -9,7 +9,7 @@ use netconf::NetConf;
 use super::plan::{FoundFile, FoundState, Options};
 use super::{ConfError, address_users, addresses, files};
 use crate::host_network::HostNetwork;
-use crate::layout::{Layout, Place};
+use crate::layout::{DirectoryRole, Layout};
 
 /// A blocker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,12 +92,12 @@ fn unreadable_configurations(found: &[FoundFile]) -> Vec<Blocker> {
 /// The state directory is not checked. Nothing is checked after a killed run that had found the files. Such a run left
 /// a renamed configuration, or, since programs are removed before it, records without a program.
 fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocker> {
-    let is_program = |file: &FoundFile| matches!(file.place, Place::Bin | Place::SecondaryBin);
+    let is_program = |file: &FoundFile| matches!(file.place, DirectoryRole::Bin | DirectoryRole::SecondaryBin);
     if found.iter().any(|file| files::is_retired(&file.path)) || !found.iter().any(is_program) {
         return Vec::new();
     }
     let mut blockers = Vec::new();
-    for place in [Place::Bin, Place::SecondaryBin, Place::Net] {
+    for place in [DirectoryRole::Bin, DirectoryRole::SecondaryBin, DirectoryRole::Net] {
         let files: Vec<&FoundFile> = found.iter().filter(|file| file.place == place).collect();
         if files.is_empty() || files.iter().any(|file| file.state != FoundState::Missing) {
             continue;
@@ -105,8 +105,8 @@ fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> 
         let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
         let remedy = match (layout.is_container(), place) {
             (true, _) => "mount the directory of the installation there",
-            (false, Place::Bin) => "name their directory with --bin-dir",
-            (false, Place::SecondaryBin) => "name their directory with --secondary-bin-dir",
+            (false, DirectoryRole::Bin) => "name their directory with --bin-dir",
+            (false, DirectoryRole::SecondaryBin) => "name their directory with --secondary-bin-dir",
             (false, _) => "find them",
         };
         blockers.push(Blocker {
@@ -137,7 +137,7 @@ fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker
 mod tests {
     use super::*;
 
-    fn found(place: Place, path: &str, state: FoundState) -> FoundFile {
+    fn found(place: DirectoryRole, path: &str, state: FoundState) -> FoundFile {
         let name = path.rsplit('/').next().unwrap().to_owned();
         FoundFile { place, name, path: path.into(), state, replaced: false }
     }
@@ -153,10 +153,10 @@ mod tests {
     #[test]
     fn directory_without_installed_files_is_reported_as_another_target() {
         use FoundState::{Missing, Same};
-        let bin = |state| found(Place::Bin, "/host/opt/cni/bin/calico", state);
-        let portmap = |state| found(Place::Bin, "/host/opt/cni/bin/portmap", state);
-        let conf = |state| found(Place::Net, "/host/etc/cni/net.d/10-calico.conflist", state);
-        let mtu = found(Place::State, "/var/lib/calico/mtu", Missing);
+        let bin = |state| found(DirectoryRole::Bin, "/host/opt/cni/bin/calico", state);
+        let portmap = |state| found(DirectoryRole::Bin, "/host/opt/cni/bin/portmap", state);
+        let conf = |state| found(DirectoryRole::Net, "/host/etc/cni/net.d/10-calico.conflist", state);
+        let mtu = found(DirectoryRole::State, "/var/lib/calico/mtu", Missing);
         let nothing: [String; 0] = [];
         assert_eq!(targets(&[bin(Same), portmap(Missing), conf(Same), mtu.clone()]), nothing);
         assert_eq!(targets(&[bin(Missing), portmap(Missing), conf(Same)]), ["calico, portmap in /host/opt/cni/bin"]);
@@ -165,7 +165,7 @@ mod tests {
             targets(&[bin(Missing), portmap(changed), conf(Missing)]),
             ["10-calico.conflist in /host/etc/cni/net.d"]
         );
-        let retired = found(Place::Net, "/host/etc/cni/net.d/10-calico.conflist.removed", Same);
+        let retired = found(DirectoryRole::Net, "/host/etc/cni/net.d/10-calico.conflist.removed", Same);
         assert_eq!(targets(&[bin(Missing), retired]), nothing, "a run that was killed had seen it");
         assert_eq!(targets(&[conf(Missing)]), nothing, "so had one that was killed after the programs went");
         assert_eq!(targets(&[]), nothing);
@@ -185,8 +185,8 @@ mod tests {
     fn unreadable_configuration_blocks_the_uninstall() {
         let unreadable = || FoundState::Unreadable("permission denied".into());
         let found = [
-            found(Place::Net, "/x/10-calico.conflist", unreadable()),
-            found(Place::Net, "/x/calico-kubeconfig", unreadable()),
+            found(DirectoryRole::Net, "/x/10-calico.conflist", unreadable()),
+            found(DirectoryRole::Net, "/x/calico-kubeconfig", unreadable()),
         ];
         let [only] = super::unreadable_configurations(&found).try_into().unwrap();
         assert_eq!(only.target, "/x/10-calico.conflist");

@@ -4,14 +4,18 @@
 use std::fs;
 use std::path::Path;
 
-use libcalico::ipam::{AffinitySelect, BlockAffinity, Owner};
+use libcalico::ipam::{AffinityOwner, AffinitySelect, BlockAffinity};
 use libcalico::store::{Store, StoreError, WriteModel};
 
 use crate::write_gate::{OpenGate, WriteGate};
 
 /// Ensures that `owner`'s affinities have labels. Only a store that lists by label needs this. The file `marker`, if
 /// given, exists if this was done since the node's boot.
-pub async fn ensure_labels<S: Store>(store: &S, owner: &Owner, marker: Option<&Path>) -> Result<(), StoreError> {
+pub async fn ensure_labels<S: Store>(
+    store: &S,
+    owner: &AffinityOwner,
+    marker: Option<&Path>,
+) -> Result<(), StoreError> {
     if store.write_model() == WriteModel::Transactional || marker.is_some_and(Path::exists) {
         return Ok(());
     }
@@ -31,7 +35,11 @@ pub async fn ensure_labels<S: Store>(store: &S, owner: &Owner, marker: Option<&P
 
 /// Rewrites each of `owner`'s affinities without labels unchanged, and the store adds the labels. Returns false if
 /// `gate` closed before the end.
-pub async fn add_labels<S: Store, G: WriteGate>(store: &S, owner: &Owner, gate: &G) -> Result<bool, StoreError> {
+pub async fn add_labels<S: Store, G: WriteGate>(
+    store: &S,
+    owner: &AffinityOwner,
+    gate: &G,
+) -> Result<bool, StoreError> {
     if store.write_model() == WriteModel::Transactional {
         return Ok(true);
     }
@@ -68,7 +76,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let marker = directory.path().join("cni/marker");
         let cluster = Cluster::on(MemoryStore::sequential());
-        let owner = Owner::Host("node1".into());
+        let owner = AffinityOwner::Host("node1".into());
         for (marker, reads) in [(None, 1), (Some(marker.as_path()), 1), (Some(&marker), 0)] {
             cluster.store.take_counts();
             ensure_labels(&cluster.store, &owner, marker).await.unwrap();
@@ -114,7 +122,7 @@ mod tests {
             let key = affinity_key(node, block);
             store.0.put(&key, &BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() });
         }
-        let owner = Owner::Host("a".into());
+        let owner = AffinityOwner::Host("a".into());
         for (admitted, finished, writes) in [(0, false, 0), (1, false, 1), (2, true, 2)] {
             store.0.take_counts();
             let gate = Closing(AtomicUsize::new(admitted));

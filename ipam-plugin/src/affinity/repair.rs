@@ -1,7 +1,7 @@
 //! Repairs or releases the affinity of a node to a block, by the steps of upstream's state machine
 //! (IPAM-121).
 
-use libcalico::ipam::{AffinityState, Block, BlockAffinity, Owner};
+use libcalico::ipam::{AffinityOwner, AffinityState, Block, BlockAffinity};
 use libcalico::store::{Entry, Revision, Store, StoreError, Write};
 
 use crate::block_writes::PriorAffinity;
@@ -10,7 +10,7 @@ use crate::block_writes::PriorAffinity;
 /// rewritten, so that a concurrent release of it fails. Fails if another process writes the affinity meanwhile.
 pub(crate) async fn reconfirm<S: Store>(
     store: &S,
-    owner: &Owner,
+    owner: &AffinityOwner,
     prior: &PriorAffinity,
     block: Entry<Block>,
 ) -> Result<(Entry<BlockAffinity>, Entry<Block>), StoreError> {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::IpPool;
-use libcalico::ipam::{Allocation, AssignError, AssignRequest as BlockRequest, Block, Handle, HandleId, Owner};
+use libcalico::ipam::{AffinityOwner, Allocation, AssignError, Block, BlockRequest, Handle, HandleId};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Revision, StoreError, Write};
 
@@ -60,7 +60,7 @@ pub(crate) enum BlockSource {
 
 impl BlockSource {
     /// Returns the source of an address in a block that exists already.
-    pub(crate) fn of_existing(block: &Block, owner: &Owner) -> Self {
+    pub(crate) fn of_existing(block: &Block, owner: &AffinityOwner) -> Self {
         if block.owner().as_ref() == Some(owner) { BlockSource::Own } else { BlockSource::Borrowed }
     }
 
@@ -98,7 +98,7 @@ impl BlockAssignment {
     pub(crate) fn assign(
         mut self,
         request: &AssignRequest,
-        owner: &Owner,
+        owner: &AffinityOwner,
         snapshot: &Snapshot,
         n: usize,
     ) -> Result<Option<BlockAssignment>, IpamError> {
@@ -133,7 +133,7 @@ impl BlockAssignment {
     }
 
     /// Returns the source of the addresses. `is_reclaimed` is true if the block was another owner's.
-    pub(crate) fn source(&self, owner: &Owner, is_reclaimed: bool) -> BlockSource {
+    pub(crate) fn source(&self, owner: &AffinityOwner, is_reclaimed: bool) -> BlockSource {
         match &self.revision {
             Some(_) => BlockSource::of_existing(&self.block, owner),
             None if is_reclaimed => BlockSource::Reclaimed,
@@ -154,7 +154,7 @@ pub(crate) fn is_from_request(request: &AssignRequest, held: &Allocation<'_>) ->
     held.handle().as_ref() == Some(&request.handle) && held.attributes() == Some(&request.attributes)
 }
 
-fn block_request<'a>(request: &'a AssignRequest, owner: &'a Owner, strict: bool) -> BlockRequest<'a> {
+fn block_request<'a>(request: &'a AssignRequest, owner: &'a AffinityOwner, strict: bool) -> BlockRequest<'a> {
     BlockRequest {
         handle: Some(&request.handle),
         attributes: &request.attributes,
@@ -204,7 +204,7 @@ pub(crate) struct WriteList {
 pub(crate) fn write_list(
     snapshot: &Snapshot,
     request: &AssignRequest,
-    owner: &Owner,
+    owner: &AffinityOwner,
     assignments: &[BlockAssignment],
 ) -> Result<WriteList, StoreError> {
     let handle = handle_with_counts(snapshot, request, assignments);
@@ -258,8 +258,8 @@ mod tests {
 
     use crate::alloc::one_address::assign_address;
     use crate::alloc::request::AssignRequest;
-    use node_process::logging::line::{Fields, LineFormat};
     use crate::testing::{Cluster, MemoryStore, cidr};
+    use node_process::logging::line::{Fields, LineFormat};
 
     /// Runs allocations and returns the field `source` of their log lines.
     async fn logged_sources(allocations: impl Future<Output = ()>) -> Vec<String> {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use libcalico::api::{IpPool, IpReservation, Node, ObjectKey, ObjectSelect};
-use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, Handle, HandleId, IpamConfig, Owner, TheConfig};
+use libcalico::ipam::{
+    AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle, HandleId, IpamConfig, IpamConfigKey,
+};
 use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, ListTicket, ReadBatch, Revision, Store, StoreError, WriteModel};
 
@@ -19,7 +21,7 @@ pub struct InputsQuery {
     /// The node that requests addresses.
     pub node: String,
     /// The owner of blocks that are claimed for the request.
-    pub owner: Owner,
+    pub owner: AffinityOwner,
     /// The handle of the addresses.
     pub handle: HandleId,
     /// Whether to read the handle too. It rarely exists, and a blind create detects an existing one without this read.
@@ -36,7 +38,7 @@ impl InputsQuery {
     /// Creates the query for a workload on `node`.
     pub fn workload(node: impl Into<String>, handle: HandleId) -> Self {
         let node = node.into();
-        let owner = Owner::Host(node.clone());
+        let owner = AffinityOwner::Host(node.clone());
         let (blocks, blocks_since) = (Vec::new(), None);
         InputsQuery { owner, node, handle, reads_handle: true, may_lag: false, blocks, blocks_since }
     }
@@ -111,7 +113,7 @@ pub struct AllocationInputs {
 
 impl AllocationInputs {
     /// Adds the reads to a batch, which may contain others.
-    pub fn ask(batch: &mut ReadBatch, query: &InputsQuery) -> PendingInputs {
+    pub fn add_to(batch: &mut ReadBatch, query: &InputsQuery) -> PendingInputs {
         // A deleted or a newer affinity is detected before any address is assigned: the block names its owner, and each
         // write compares revisions. No write detects a wrong number of affinities. Close to the limit they are
         // therefore read again without a cache (`planner/new_block.rs`).
@@ -126,7 +128,7 @@ impl AllocationInputs {
         // All other objects are read without a cache. A pool may be disabled or a range reserved meanwhile (IPAM-221),
         // and an operator who labels a node and then creates a pod expects the label to apply.
         PendingInputs {
-            config: batch.get(&TheConfig),
+            config: batch.get(&IpamConfigKey),
             node: batch.get(&ObjectKey::global(&query.node)),
             reservations: batch.list(&ObjectSelect::default()),
             pools: batch.list(&ObjectSelect::default()),
@@ -163,7 +165,7 @@ impl AllocationInputs {
     /// Reads the inputs in a batch of its own, as a [first read](InputsQuery::for_first_read).
     pub async fn read<S: Store>(store: &S, query: &InputsQuery) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
-        let tickets = AllocationInputs::ask(&mut batch, &query.clone().for_first_read(store));
+        let tickets = AllocationInputs::add_to(&mut batch, &query.clone().for_first_read(store));
         AllocationInputs::from_answers(&store.read(&batch).await?, &tickets)
     }
 }

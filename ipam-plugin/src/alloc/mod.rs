@@ -119,7 +119,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     async fn complete(&mut self) -> Result<Assigned, IpamError> {
         let outcome = self.run_rounds().await;
         if outcome.is_err() || self.request.all_or_nothing && self.is_short() {
-            let _releasing = (!self.committed_assignments.is_empty()).then(|| self.request.notes.releasing());
+            let _releasing = (!self.committed_assignments.is_empty()).then(|| self.request.notes.begin_release());
             // Boxed, because the future is large and rarely used; the usual ADD should not contain it.
             Box::pin(undo(self.store, self.clock, self.request, &self.committed_assignments)).await;
             self.committed_assignments.clear();

@@ -29,7 +29,7 @@ impl Predecessor {
     /// Returns the sandbox that an annotation of the pod names. Returns `None` for an empty text, and for one with a
     /// dot. No runtime uses a dot in a sandbox's name, and together with the network's name it might form the handle of
     /// a VMI.
-    pub fn of_annotation(network: &str, annotated: &str, namespace: &str, pod: &str) -> Option<Self> {
+    pub fn from_annotation(network: &str, annotated: &str, namespace: &str, pod: &str) -> Option<Self> {
         let is_sandbox = !annotated.is_empty() && !annotated.contains('.');
         let handle = is_sandbox.then(|| HandleId::for_container(network, annotated))?;
         Some(Predecessor { handle, namespace: namespace.to_owned(), pod: pod.to_owned() })
@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn earlier() -> Predecessor {
-        Predecessor::of_annotation("net", "c1", "ns", "web").unwrap()
+        Predecessor::from_annotation("net", "c1", "ns", "web").unwrap()
     }
 
     /// Returns the request of the pod's next sandbox.
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn annotation_never_yields_the_handle_of_a_vmi() {
-        let named = |text| Predecessor::of_annotation("net", text, "ns", "web").map(|found| found.handle.to_string());
+        let named = |text| Predecessor::from_annotation("net", text, "ns", "web").map(|found| found.handle.to_string());
         assert_eq!((named("vmi.prod.db"), named(""), named("c1")), (None, None, Some("net.c1".into())));
     }
 }

@@ -1,6 +1,6 @@
 //! [`AffinityRepair`]: repairs the affinity of a node to a block before an allocation from the block.
 
-use libcalico::ipam::{Block, BlockAffinity, Owner};
+use libcalico::ipam::{AffinityOwner, Block, BlockAffinity};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
@@ -31,7 +31,7 @@ impl AffinityRepair {
     }
 
     /// Returns true if the repair releases the block of another owner than `owner`, which can claim the block then.
-    pub(crate) fn is_reclaim(&self, owner: &Owner) -> bool {
+    pub(crate) fn is_reclaim(&self, owner: &AffinityOwner) -> bool {
         matches!(self, AffinityRepair::Release { affinity, .. } if affinity.key.owner != *owner)
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
-use libcalico::ipam::{HandleId, Labels, Owner};
+use libcalico::ipam::{AffinityOwner, HandleId, Labels};
 use libcalico::net::IpVersion;
 use time::OffsetDateTime;
 
@@ -110,16 +110,16 @@ impl AssignRequest {
     }
 
     /// Returns the owner of the blocks that are claimed for this request.
-    pub fn owner(&self) -> Owner {
+    pub fn owner(&self) -> AffinityOwner {
         owner_for(self.purpose, &self.node)
     }
 }
 
 /// Returns the owner of blocks for a use. Blocks for load balancers have a virtual owner instead of a node (IPAM-97).
-pub(crate) fn owner_for(purpose: AllowedUse, node: &str) -> Owner {
+pub(crate) fn owner_for(purpose: AllowedUse, node: &str) -> AffinityOwner {
     match purpose {
-        AllowedUse::LoadBalancer => Owner::Virtual("load-balancer".into()),
-        AllowedUse::Workload | AllowedUse::Tunnel => Owner::Host(node.into()),
+        AllowedUse::LoadBalancer => AffinityOwner::Virtual("load-balancer".into()),
+        AllowedUse::Workload | AllowedUse::Tunnel => AffinityOwner::Host(node.into()),
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn load_balancer_blocks_have_a_virtual_owner() {
-        assert_eq!(owner_for(AllowedUse::LoadBalancer, "node1"), Owner::Virtual("load-balancer".into()));
-        assert_eq!(owner_for(AllowedUse::Workload, "node1"), Owner::Host("node1".into()));
+        assert_eq!(owner_for(AllowedUse::LoadBalancer, "node1"), AffinityOwner::Virtual("load-balancer".into()));
+        assert_eq!(owner_for(AllowedUse::Workload, "node1"), AffinityOwner::Host("node1".into()));
     }
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
-use libcalico::ipam::{AffinityState, BlockAffinity, NoPool, Refusal};
+use libcalico::ipam::{AffinityState, BlockAffinity, NoPool, PoolRejection};
 use libcalico::net::IpVersion;
 
 use crate::alloc::request::AssignRequest;
@@ -189,7 +189,7 @@ async fn block_limit_fails_without_borrowing() {
     let short = &assigned.shortfalls[0];
     assert_eq!(short.to_string(), "cannot allocate new block due to per host block limit");
     assert_eq!(short.cause, Exhaustion::BlockLimit { limit: 1 });
-    assert_eq!(short.refused[0].refusal, Refusal::BlockLimit { limit: 1 });
+    assert_eq!(short.refused[0].refusal, PoolRejection::BlockLimit { limit: 1 });
     assert_eq!(cluster.handle("net.a").unwrap().block.values().sum::<i64>(), 64, "the handle counts these addresses");
 }
 
@@ -220,7 +220,7 @@ async fn strict_affinity_forbids_borrowing() {
         "failed to request IPv4 addresses: Assigned 0 out of 1 requested IPv4 addresses; No more free affine blocks \
          and strict affinity enabled"
     );
-    assert_eq!(error.refused_pools()[0].refusal, Refusal::StrictAffinity);
+    assert_eq!(error.refused_pools()[0].refusal, PoolRejection::StrictAffinity);
 }
 
 #[tokio::test]
@@ -242,7 +242,7 @@ async fn reserved_addresses_are_not_assigned() {
     let assigned = cluster.assign(&request).await.unwrap();
     assert_eq!(assigned.addresses.len(), 58);
     assert_eq!(assigned.addresses[0].ip, ip("10.0.0.4"));
-    assert_eq!(assigned.shortfalls[0].refused[0].refusal, Refusal::Full { in_use: 64, capacity: 64 });
+    assert_eq!(assigned.shortfalls[0].refused[0].refusal, PoolRejection::Full { in_use: 64, capacity: 64 });
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ async fn fully_reserved_pool_is_reported_as_reserved() {
     cluster.pool("pool4", "10.0.0.0/24", 26);
     cluster.reserve(&["10.0.0.0/16"]);
     let error = cluster.one("node1", "net.a").await.unwrap_err();
-    assert_eq!(error.refused_pools()[0].refusal, Refusal::Reserved);
+    assert_eq!(error.refused_pools()[0].refusal, PoolRejection::Reserved);
 }
 
 // Pools.
@@ -449,7 +449,7 @@ async fn empty_foreign_blocks_are_reclaimed_only_after_a_minute() {
     }
     cluster.release("net.2").await.unwrap();
     let error = cluster.one("node3", "net.3").await.unwrap_err();
-    assert_eq!(error.refused_pools()[0].refusal, Refusal::StrictAffinity);
+    assert_eq!(error.refused_pools()[0].refusal, PoolRejection::StrictAffinity);
     cluster.clock.advance(std::time::Duration::from_secs(61));
     let taken = cluster.one("node3", "net.3").await.unwrap();
     let pairs = cluster.store.pairs();

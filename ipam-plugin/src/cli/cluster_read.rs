@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use datastore::Datastore;
 use libcalico::api::{AllowedUse, IpPool, IpPoolSpec, Node, ObjectKey, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::{
-    AffinitySelect, Allocation, AuditedEndpoint, Block, BlockAffinity, Finding, Handle, HandleId, Inventory, Keeper,
-    Owner, PodState, Pods, RecordedOwner, Sight, audit, pod_keeper, tunnels_of,
+    AffinityOwner, AffinitySelect, Allocation, AuditedEndpoint, Block, BlockAffinity, Finding, Handle, HandleId,
+    InUseReason, Inventory, Lookup, PodState, Pods, RecordedOwner, audit, pod_in_use_reason, tunnels_of,
 };
 use libcalico::kubernetes::{CONTAINER_ID, Pod};
 use libcalico::net::Cidr;
@@ -48,7 +48,7 @@ impl ClusterRead {
             Datastore::Kubernetes(_) => Self::read_objects(store).await?,
             Datastore::Etcd(_) | Datastore::Local(_) => Self::read_pairs(store).await?,
         };
-        if !cluster.blocks.iter().all(|block| block.value.is_in_order()) {
+        if !cluster.blocks.iter().all(|block| block.value.is_consistent()) {
             let mut batch = ReadBatch::new();
             let nodes = batch.list::<Node>(&ObjectSelect::default());
             cluster.nodes = match store.read(&batch).await {
@@ -96,7 +96,7 @@ impl ClusterRead {
             endpoints: answers.list(&endpoints).iter().map(|entry| audited_endpoint(&entry.value)).collect(),
             pods: answers
                 .each(&pods)
-                .map(|(key, pod)| (key, pod.map_or(Sight::Unknown, |pod| Sight::Present(pod.value))))
+                .map(|(key, pod)| (key, pod.map_or(Lookup::Unknown, |pod| Lookup::Present(pod.value))))
                 .collect(),
             ..ClusterRead::default()
         })
@@ -125,8 +125,8 @@ impl ClusterRead {
     }
 
     /// Returns the reason why the pod in the allocation of `address` still needs the address.
-    pub(super) fn keeping_pod(&self, address: IpAddr) -> Option<Keeper> {
-        pod_keeper(&self.allocation(address)?.1, &self.pods)
+    pub(super) fn keeping_pod(&self, address: IpAddr) -> Option<InUseReason> {
+        pod_in_use_reason(&self.allocation(address)?.1, &self.pods)
     }
 
     /// Returns the owner of an address that `block` does not name: an endpoint that has the address, a pod whose status
@@ -142,8 +142,8 @@ impl ClusterRead {
             endpoint.map(|endpoint| (endpoint.node.as_str(), endpoint.pod.as_ref(), endpoint.container_id.as_deref()));
         let (node, pod, container) = of_endpoint.or_else(|| {
             self.pods.iter().find_map(|(key, pod)| {
-                let Sight::Present(pod) = pod else { return None };
-                let sight = PodState::of(pod).sight(address);
+                let Lookup::Present(pod) = pod else { return None };
+                let sight = PodState::of(pod).address_state(address);
                 let runs = sight.ended.is_none() && !pod.spec.host_network;
                 let container = pod.metadata.annotations.get(CONTAINER_ID).map(String::as_str);
                 (runs && sight.has == Some(true)).then_some((sight.node, Some(key), container))
@@ -163,7 +163,7 @@ impl ClusterRead {
     fn uncounted_handle(&self, block: &Block, container: &str) -> Option<HandleId> {
         let named =
             self.endpoints.iter().filter(|endpoint| endpoint.container_id.as_deref() == Some(container)).count();
-        let is_containers = |handle: &HandleId| handle.is_of_container(container) && !handle.may_be_of_machine();
+        let is_containers = |handle: &HandleId| handle.is_of_container(container) && !handle.may_be_of_vmi();
         let mut handles = self.uncounted(block).filter(|handle| is_containers(handle));
         handles.next().filter(|_| named <= 1 && !container.contains('.')).cloned()
     }
@@ -180,12 +180,12 @@ impl ClusterRead {
     /// Returns the handle of a VMI that counts an address which `block` does not name. A stopped VM has neither pod nor
     /// endpoint, and keeps its addresses.
     pub(super) fn uncounted_vmi(&self, block: &Block) -> Option<&HandleId> {
-        self.uncounted(block).find(|handle| handle.may_be_of_machine())
+        self.uncounted(block).find(|handle| handle.may_be_of_vmi())
     }
 
     /// Returns true if addresses of the block may be those of Services.
     pub(super) fn serves_services(&self, block: &Block) -> bool {
-        let is_of_services = matches!(block.owner(), Some(Owner::Virtual(_)));
+        let is_of_services = matches!(block.owner(), Some(AffinityOwner::Virtual(_)));
         let mut pools = self.pools.iter().map(|pool| &pool.value.spec);
         let is_allowed = |pool: &IpPoolSpec| {
             pool.allows(AllowedUse::LoadBalancer) && pool.range().is_ok_and(|range| range.overlaps(&block.cidr))
@@ -195,7 +195,7 @@ impl ClusterRead {
 
     /// Returns an unreadable pod, which may have any address.
     pub(super) fn unreadable_pod(&self) -> Option<&ObjectKey> {
-        self.pods.iter().find(|(_, pod)| matches!(pod, Sight::Unknown)).map(|(key, _)| key)
+        self.pods.iter().find(|(_, pod)| matches!(pod, Lookup::Unknown)).map(|(key, _)| key)
     }
 
     /// Returns the endpoints that have `address`.

@@ -90,11 +90,11 @@ impl ConnectionArgs {
             None => DatastoreConfig::new(&DatastoreSettings::default(), lookup),
         };
         resolved.or_else(|error| match error {
-            ConfigError::Nothing if Path::new(DEFAULT_PATH).exists() => {
+            ConfigError::NotConfigured if Path::new(DEFAULT_PATH).exists() => {
                 let deadline = datastore::config::DEFAULT_DEADLINE;
                 Ok(DatastoreConfig::Local(LocalConfig { path: DEFAULT_PATH.into(), deadline }))
             }
-            ConfigError::Nothing => Err(CliError::NothingConfigured),
+            ConfigError::NotConfigured => Err(CliError::NothingConfigured),
             error => Err(error.into()),
         })
     }

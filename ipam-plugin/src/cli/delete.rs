@@ -144,7 +144,7 @@ async fn release_blocks(name: &str, range: &Cidr, app: &mut App<'_>) -> Result<(
 #[cfg(test)]
 mod tests {
     use libcalico::api::WorkloadEndpoint;
-    use libcalico::ipam::{IpamConfig, TheConfig};
+    use libcalico::ipam::{IpamConfig, IpamConfigKey};
     use serde_json::json;
 
     use super::*;
@@ -192,7 +192,7 @@ mod tests {
             "spec": {"strictAffinity": true},
         }));
         assert!(shell.run(&["delete", "ipamconfig", "default"]).notices.contains("built-in"));
-        assert_eq!(shell.stored::<IpamConfig>(&TheConfig), None);
+        assert_eq!(shell.stored::<IpamConfig>(&IpamConfigKey), None);
         assert_eq!(shell.stored::<IpamConfiguration>(&ObjectKey::global("default")), None);
         assert!(shell.error(&["delete", "ipamconfig", "default"]).contains("resource does not exist"));
         assert!(shell.error(&["delete", "ipamconfig", "other"]).contains("IPAMConfiguration(other)"));

@@ -111,7 +111,7 @@ pub(super) enum CliError {
 
 fn advice(error: &TransferError) -> String {
     match error {
-        TransferError::Occupied { .. } => format!("{error} (--overwrite)"),
+        TransferError::ConflictingPairs { .. } => format!("{error} (--overwrite)"),
         _ => error.to_string(),
     }
 }

@@ -46,7 +46,7 @@ use self::connection::{ConnectionArgs, describe, is_new_file};
 use self::documents::{Format, Terminal};
 use self::error::CliError;
 use crate::host_link::HostLinks;
-use crate::journal::name_of;
+use crate::journal::datastore_name;
 use node_process::process;
 
 const AFTER_HELP: &str = "\
@@ -167,7 +167,7 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
         writeln!(notices, "note: {} does not exist yet; it is created now", describe(&config))
             .map_err(CliError::Output)?;
     }
-    let (datastore, journal_name) = (describe(&config), name_of(&config));
+    let (datastore, journal_name) = (describe(&config), datastore_name(&config));
     let notices = &mut notices;
     let mut app = App { store: &store, datastore, journal_name, links, is_new, format: output, out, notices };
     process::block_on(execute(command, &mut app))

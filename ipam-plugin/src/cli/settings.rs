@@ -3,7 +3,7 @@
 
 use datastore::Datastore;
 use libcalico::api::{IpamConfiguration, IpamConfigurationSpec, Object, ObjectKey};
-use libcalico::ipam::{IpamConfig, TheConfig};
+use libcalico::ipam::{IpamConfig, IpamConfigKey};
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, Write};
 use libcalico::validation::{admit_ipam_configuration, validate_ipam_config};
 
@@ -22,7 +22,7 @@ pub(super) struct StoredSettings {
 impl StoredSettings {
     pub(super) async fn read(store: &Datastore) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
-        let (effective, v3) = (batch.get(&TheConfig), batch.get(&ObjectKey::global(NAME)));
+        let (effective, v3) = (batch.get(&IpamConfigKey), batch.get(&ObjectKey::global(NAME)));
         let answers = store.read(&batch).await?;
         Ok(StoredSettings { effective: answers.get(&effective)?, v3: answers.get(&v3)? })
     }
@@ -51,7 +51,7 @@ impl StoredSettings {
         (!differing.is_empty()).then(|| {
             format!(
                 "note: allocation uses {}, and the v3 object {} differs: {}; `calico-ipam apply` writes both",
-                IpamConfig::path(&TheConfig),
+                IpamConfig::path(&IpamConfigKey),
                 IpamConfiguration::path(&ObjectKey::global(NAME)),
                 differing.join(", ")
             )
@@ -69,9 +69,9 @@ pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Resu
     validate_ipam_config(&config).map_err(invalid)?;
 
     let (of_config, write) = match &stored.effective {
-        None => (Applied::Created, Some(Write::create(&TheConfig, &config)?)),
+        None => (Applied::Created, Some(Write::create(&IpamConfigKey, &config)?)),
         Some(entry) if entry.value == config => (Applied::Unchanged, None),
-        Some(entry) => (Applied::Configured, Some(Write::update(&TheConfig, &config, &entry.revision)?)),
+        Some(entry) => (Applied::Configured, Some(Write::update(&IpamConfigKey, &config, &entry.revision)?)),
     };
     let (of_v3, v3_write) = store_object::plan(stored.v3, admitted, |spec| &mut spec.unknown)?;
     let writes: Vec<Write> = write.into_iter().chain(v3_write).collect();
@@ -90,7 +90,7 @@ pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Resu
 pub(super) async fn delete(store: &Datastore) -> Result<bool, CliError> {
     let stored = StoredSettings::read(store).await?;
     let mut writes = Vec::new();
-    writes.extend(stored.effective.map(|entry| Write::delete::<IpamConfig>(&TheConfig, Some(&entry.revision))));
+    writes.extend(stored.effective.map(|entry| Write::delete::<IpamConfig>(&IpamConfigKey, Some(&entry.revision))));
     writes.extend(stored.v3.map(|entry| Write::delete::<IpamConfiguration>(&entry.key, Some(&entry.revision))));
     if writes.is_empty() {
         return Ok(false);

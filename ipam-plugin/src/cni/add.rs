@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use libcalico::kubernetes::MachinePod;
+use libcalico::kubernetes::VmiPod;
 use libcalico::net::IpVersion;
 use libcalico::store::Store;
 use netconf::result::{IpConfig, IpNet, Route};
@@ -54,7 +54,7 @@ pub async fn add<S: Store, C: Clock>(
         Box::pin(adopt_vmi_addresses(store, clock, call, &mut inputs)).await.map_err(|error| cni_error(&error))?;
     if !kept.is_empty() {
         let mut result = cni_result(&kept);
-        if call.vmi.as_ref().is_some_and(MachinePod::is_migration_target) {
+        if call.vmi.as_ref().is_some_and(VmiPod::is_migration_target) {
             // Until the migration ends, the addresses route to the VMI's source pod. Felix moves the routes then.
             result.routes.clear();
         }
@@ -117,7 +117,7 @@ async fn assign_addresses<S: Store, C: Clock>(
     if assigned.has_claimed {
         // Searches on record may cover the pools of the claimed block, and not every cache contains the new affinity
         // yet.
-        drop(call.releasing());
+        drop(call.begin_release());
     }
     if let Some(mut hints) = call.recent_blocks(lock.as_ref(), store) {
         hints.store(&call.network, call.namespace(), assigned.next_hints, assigned.last_write.as_ref());

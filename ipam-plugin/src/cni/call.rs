@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use libcalico::ipam::{HandleId, OldHandle};
-use libcalico::kubernetes::MachinePod;
+use libcalico::kubernetes::VmiPod;
 use libcalico::net::IpVersion;
 use libcalico::store::{Store, WriteModel};
 use netconf::Call;
@@ -18,7 +18,7 @@ use crate::alloc::predecessor::Predecessor;
 use crate::alloc::prefetch::{self, Prefetch};
 use crate::alloc::request::{AssignRequest, Namespace, workload_attributes};
 use crate::busy;
-use crate::exhausted::{self, Releasing, SearchNotes};
+use crate::exhausted::{self, ReleaseGuard, SearchNotes};
 use crate::lock::HostLock;
 
 /// File whose existence means that the node's affinities have labels. Upstream uses the same file; a reboot deletes it.
@@ -39,7 +39,7 @@ pub struct IpamRequest {
     /// The pod; `None` outside Kubernetes.
     pub pod: Option<Pod>,
     /// The pod's VMI, if the VMI keeps its addresses from pod to pod.
-    pub vmi: Option<MachinePod>,
+    pub vmi: Option<VmiPod>,
     /// Whether to assign an IPv4 address.
     pub assign_ipv4: bool,
     /// Whether to assign an IPv6 address.
@@ -114,7 +114,7 @@ impl IpamRequest {
     /// IPAM-24).
     pub fn handle(&self) -> HandleId {
         match &self.vmi {
-            Some(vmi) => HandleId::for_machine(&self.network, &vmi.namespace, &vmi.instance),
+            Some(vmi) => HandleId::for_vmi(&self.network, &vmi.namespace, &vmi.vmi_name),
             None => self.container_handle(),
         }
     }
@@ -209,7 +209,7 @@ impl IpamRequest {
 
     /// Returns the addresses that the kernel recently had in use.
     pub(crate) fn busy_addresses(&self, now: OffsetDateTime) -> BTreeSet<IpAddr> {
-        let notes = self.busy_file.as_deref().map(|file| busy::in_force(file, now)).unwrap_or_default();
+        let notes = self.busy_file.as_deref().map(|file| busy::valid_notes(file, now)).unwrap_or_default();
         notes.into_iter().map(|note| note.address).collect()
     }
 
@@ -219,15 +219,15 @@ impl IpamRequest {
     }
 
     /// Begins a release of addresses, which invalidates the searches on record.
-    pub fn releasing(&self) -> Releasing<'_> {
-        Releasing::on(self.exhausted_file.as_deref())
+    pub fn begin_release(&self) -> ReleaseGuard<'_> {
+        ReleaseGuard::on(self.exhausted_file.as_deref())
     }
 
     /// Returns the attributes that are stored with each address.
     pub fn attributes(&self, now: OffsetDateTime) -> BTreeMap<String, String> {
         let pod = self.pod.as_ref().map(|pod| (pod.namespace.name.as_str(), pod.name.as_str()));
         let mut attributes = workload_attributes(&self.node, pod, now);
-        attributes.extend(self.vmi.iter().flat_map(MachinePod::attributes));
+        attributes.extend(self.vmi.iter().flat_map(VmiPod::attributes));
         attributes
     }
 }

@@ -9,7 +9,7 @@ use libcalico::store::{Entry, Store};
 
 use crate::error::IpamError;
 use crate::lock::ReleaseLock;
-use crate::release::{Leaving, Listings, NoListings, ReleaseInputs, release_addresses, release_unlisted};
+use crate::release::{AddressToRelease, Listings, NoListings, ReleaseInputs, release_addresses, release_unlisted};
 use os::clock::Clock;
 
 /// Result of a garbage collection.
@@ -35,7 +35,7 @@ pub struct LeakedAddresses {
 #[derive(Debug)]
 struct Leak {
     container: String,
-    leaving: Vec<Leaving>,
+    leaving: Vec<AddressToRelease>,
     requests: Vec<ReleaseRequest>,
 }
 
@@ -64,7 +64,7 @@ pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeS
         let container = handle.as_str().strip_prefix(network).and_then(|rest| rest.strip_prefix('.'));
         let Some(container) = container.filter(|id| !id.contains('.')) else {
             // The handle of a VMI ends in a name that a tenant can choose.
-            let of_container = Some(&handle).filter(|handle| !handle.may_be_of_machine());
+            let of_container = Some(&handle).filter(|handle| !handle.may_be_of_vmi());
             let of_container = of_container.and_then(|handle| handle.as_str().rsplit_once('.'));
             of_other_networks.extend(of_container.map(|(_, container)| (container.to_owned(), held.ip)));
             continue;
@@ -77,7 +77,7 @@ pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeS
             leaving: Vec::new(),
             requests: Vec::new(),
         });
-        leak.leaving.push(Leaving::new(block, &held));
+        leak.leaving.push(AddressToRelease::new(block, &held));
         leak.requests.push(ReleaseRequest { ip: held.ip, handle: Some(handle), sequence: held.sequence });
     }
     LeakedAddresses { node: node.to_owned(), leaks, of_other_networks, unreadable: Vec::new() }
@@ -114,7 +114,7 @@ impl LeakedAddresses {
     }
 
     /// Returns true if the handle is one of the leaked handles.
-    pub fn is_of(&self, handle: &HandleId) -> bool {
+    pub fn contains_handle(&self, handle: &HandleId) -> bool {
         self.leaks.contains_key(handle)
     }
 
@@ -124,7 +124,7 @@ impl LeakedAddresses {
     }
 
     /// Returns the leaked addresses, each with the ID of its container.
-    pub fn held(&self) -> impl Iterator<Item = (&str, &Leaving)> {
+    pub fn held(&self) -> impl Iterator<Item = (&str, &AddressToRelease)> {
         self.leaks.values().flat_map(|leak| leak.leaving.iter().map(|address| (leak.container.as_str(), address)))
     }
 

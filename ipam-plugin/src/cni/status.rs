@@ -20,7 +20,7 @@ pub async fn status<S: Store>(
 ) -> Result<(), CniError> {
     let mut batch = ReadBatch::new();
     let cluster = batch.get::<ClusterInformation>(&ObjectKey::global("default"));
-    let tickets = AllocationInputs::ask(&mut batch, &call.inputs_query());
+    let tickets = AllocationInputs::add_to(&mut batch, &call.inputs_query());
     let answers = store.read(&batch).await.map_err(unavailable)?;
     let ready =
         answers.get(&cluster).ok().flatten().is_some_and(|entry| entry.value.spec.datastore_ready == Some(true));

@@ -38,7 +38,7 @@ const MAX_FILE_SIZE: u64 = 1 << 18;
 /// The pools of a search, and the state of the cluster at its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Search {
-    /// Owner, family, whether affinity is strict, and the pools in the order in which they were searched.
+    /// AffinityOwner, family, whether affinity is strict, and the pools in the order in which they were searched.
     pub(crate) key: String,
     /// A digest of the revisions of all pools, all reservations and the configuration.
     pub(crate) state: u64,
@@ -195,31 +195,31 @@ impl SearchNotes {
         }
     }
 
-    /// Begins a release, see [`Releasing`].
-    pub(crate) fn releasing(&self) -> Releasing<'_> {
-        Releasing::on(self.file.as_deref())
+    /// Begins a release, see [`ReleaseGuard`].
+    pub(crate) fn begin_release(&self) -> ReleaseGuard<'_> {
+        ReleaseGuard::on(self.file.as_deref())
     }
 }
 
 /// A release of addresses by this node. It invalidates the notes of earlier searches and of searches that overlap with
 /// it, and is therefore recorded both at its beginning and at its end.
 #[derive(Debug)]
-pub struct Releasing<'f>(Option<&'f Path>);
+pub struct ReleaseGuard<'f>(Option<&'f Path>);
 
-impl<'f> Releasing<'f> {
+impl<'f> ReleaseGuard<'f> {
     /// Begins a release on the node whose notes are in `file`.
     pub fn on(file: Option<&'f Path>) -> Self {
         file.into_iter().for_each(invalidate);
-        Releasing(file)
+        ReleaseGuard(file)
     }
 
     /// Begins a release on this node.
-    pub fn here() -> Releasing<'static> {
-        Releasing::on(Some(Path::new(FILE)))
+    pub fn here() -> ReleaseGuard<'static> {
+        ReleaseGuard::on(Some(Path::new(FILE)))
     }
 }
 
-impl Drop for Releasing<'_> {
+impl Drop for ReleaseGuard<'_> {
     fn drop(&mut self) {
         self.0.into_iter().for_each(invalidate);
     }

@@ -165,7 +165,7 @@ async fn search_begun_before_a_release_leaves_no_exhaustion_record() {
     let file = scene.file();
     scene.cluster.store.before_each(move |_, _, _| {
         // No address is really released, so the search finds none.
-        drop(Releasing::on(Some(&file)));
+        drop(ReleaseGuard::on(Some(&file)));
         Fault::None
     });
     scene.add("x").await.unwrap_err();

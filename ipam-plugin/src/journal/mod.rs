@@ -11,7 +11,7 @@ mod pending_del;
 
 pub use files::JournalError;
 use files::{EXTENSIONS, find_identity, is_damage, is_entry, read, write};
-pub use pending_del::{DatastoreIdentity, PendingDel, name_of, short_age};
+pub use pending_del::{DatastoreIdentity, PendingDel, datastore_name, short_age};
 
 use std::fs::{self, File};
 use std::io;
@@ -43,7 +43,7 @@ pub struct Entry {
     /// The file.
     pub path: PathBuf,
     /// Time of the file's last modification. After a failed replay this time moves the entry behind the others.
-    pub touched: SystemTime,
+    pub modified: SystemTime,
     /// The deferred DEL, or the error from reading it.
     pub pending_del: Result<PendingDel, io::Error>,
 }
@@ -139,10 +139,10 @@ impl Journal {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 pending_del => pending_del,
             };
-            let touched = file.metadata().and_then(|metadata| metadata.modified()).unwrap_or(UNIX_EPOCH);
-            entries.push(Entry { path, touched, pending_del });
+            let modified = file.metadata().and_then(|metadata| metadata.modified()).unwrap_or(UNIX_EPOCH);
+            entries.push(Entry { path, modified, pending_del });
         }
-        entries.sort_by(|one, other| (one.touched, &one.path).cmp(&(other.touched, &other.path)));
+        entries.sort_by(|one, other| (one.modified, &one.path).cmp(&(other.modified, &other.path)));
         Ok(entries)
     }
 

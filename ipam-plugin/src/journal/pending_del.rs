@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use datastore::DatastoreConfig;
 use libcalico::ipam::{HandleId, OldHandle};
 use libcalico::names::EndpointIdentifiers;
-use libcalico::workload::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
+use libcalico::workload::{ContainerIdentity, Orchestrator, PodIdentity, WorkloadIdentity};
 use serde::{Deserialize, Serialize};
 
 /// A deferred DEL: the endpoint and the addresses of an attachment that are still to be released.
@@ -21,7 +21,7 @@ pub struct PendingDel {
     /// The node of the attachment; empty if the DEL could not determine it. The node that replays the entry is used
     /// then.
     pub node: String,
-    /// The datastore as the DEL's configuration named it, see [`name_of`]. Never contains credentials.
+    /// The datastore as the DEL's configuration named it, see [`datastore_name`]. Never contains credentials.
     pub datastore: String,
     /// The identity of that datastore, see [`datastore::Datastore::identity`]. Empty while the node does not know it.
     /// The entry then belongs to the first datastore that a call reaches under this name.
@@ -49,7 +49,7 @@ pub struct PendingDel {
 /// The datastore that a call or the agent has reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatastoreIdentity {
-    /// The name in the configuration, see [`name_of`].
+    /// The name in the configuration, see [`datastore_name`].
     pub name: String,
     /// The identity; empty if the datastore has none or does not return it.
     pub identity: String,
@@ -69,16 +69,16 @@ impl PendingDel {
     }
 
     /// Returns the pod or container and its interface, by the name of the endpoint.
-    pub fn attachment(&self) -> EndpointFacts {
+    pub fn attachment(&self) -> WorkloadIdentity {
         let (namespace, name) = &self.endpoint;
         let ids = EndpointIdentifiers::parse(name).unwrap_or_default();
         let namespace = namespace.clone();
         let orchestrator = match ids.pod.as_str() {
-            "" => Orchestrator::Cni(ContainerFacts { namespace, ..ContainerFacts::new(&self.network) }),
-            pod => Orchestrator::Kubernetes(PodFacts { namespace, name: pod.into(), ..PodFacts::default() }),
+            "" => Orchestrator::Cni(ContainerIdentity { namespace, ..ContainerIdentity::new(&self.network) }),
+            pod => Orchestrator::Kubernetes(PodIdentity { namespace, name: pod.into(), ..PodIdentity::default() }),
         };
         let (node, container_id, endpoint) = (self.node.clone(), self.container_id.clone(), self.ifname.clone());
-        EndpointFacts { node, container_id, endpoint, orchestrator }
+        WorkloadIdentity { node, container_id, endpoint, orchestrator }
     }
 
     /// Returns the handle from before v3, with the pod or container that its allocations must name to be released.
@@ -160,7 +160,7 @@ pub fn short_age(age: Duration) -> String {
 }
 
 /// Returns a description of a configuration's datastore, without credentials.
-pub fn name_of(config: &DatastoreConfig) -> String {
+pub fn datastore_name(config: &DatastoreConfig) -> String {
     match config {
         DatastoreConfig::Etcd(etcd) => {
             // The order of the endpoints does not distinguish datastores.

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{Node, WorkloadEndpoint};
-use libcalico::ipam::{Allocation, Attribute, Block, Claim, HandleId, OldHandle, ReleaseRequest, Tunnel, tunnels_of};
+use libcalico::ipam::{
+    Allocation, AllocationOwner, Attribute, Block, HandleId, OldHandle, ReleaseRequest, Tunnel, tunnels_of,
+};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
@@ -75,31 +77,35 @@ impl<'a> ListedAddresses<'a> {
 
     fn is_to_be_released(&self, held: &Allocation<'_>) -> bool {
         let (Some(attribute), Some(handle)) = (held.attribute, held.handle()) else { return false };
-        if handle.may_be_of_machine() {
+        if handle.may_be_of_vmi() {
             return false;
         }
-        let (claim, node) = Claim::of(attribute);
+        let (claim, node) = AllocationOwner::of(attribute);
         let is_on_node = node == Some(self.node);
         let mut endpoints = self.by_address.get(&held.ip).into_iter().flatten().map(|endpoint| &endpoint.value);
         match claim {
-            Claim::Tunnel => is_on_node && self.tunnels.contains(&held.ip),
-            Claim::Pod { namespace, name } => {
+            AllocationOwner::Tunnel => is_on_node && self.tunnels.contains(&held.ip),
+            AllocationOwner::Pod { namespace, name } => {
                 is_on_node
                     && endpoints.any(|endpoint| endpoint.metadata.namespace == namespace && endpoint.spec.pod == name)
             }
             // Only the handle identifies the owner of a plain container's address, or of an allocation from before v3.
-            Claim::Unnamed => {
-                (is_on_node || attribute.says_nothing()) && endpoints.any(|endpoint| is_handle_of(&handle, endpoint))
+            AllocationOwner::Unnamed => {
+                (is_on_node || attribute.has_no_attributes())
+                    && endpoints.any(|endpoint| is_handle_of(&handle, endpoint))
             }
-            Claim::HostReserved | Claim::Service { .. } | Claim::Machine { .. } | Claim::Foreign => false,
+            AllocationOwner::HostReserved
+            | AllocationOwner::Service { .. }
+            | AllocationOwner::Vmi { .. }
+            | AllocationOwner::Foreign => false,
         }
     }
 }
 
 /// Returns the pod that an allocation names.
 fn pod(attribute: &Attribute) -> Option<String> {
-    match Claim::of(attribute).0 {
-        Claim::Pod { namespace, name } => Some(format!("{namespace}/{name}")),
+    match AllocationOwner::of(attribute).0 {
+        AllocationOwner::Pod { namespace, name } => Some(format!("{namespace}/{name}")),
         _ => None,
     }
 }

@@ -31,7 +31,7 @@ pub struct NodeCleanup {
     /// Number of released blocks.
     pub blocks: usize,
     /// Number of deleted peers, settings and host endpoints.
-    pub attached: usize,
+    pub owned_objects: usize,
 }
 
 /// The reason why the node still exists. Objects that were deleted stay deleted, and the next attempt continues from
@@ -81,7 +81,7 @@ pub async fn delete_node<S: Store, C: Clock>(
         return Err(NodeCleanupError::BlockKept { node: name.into(), block, cause: Box::new(cause) });
     }
     cleanup.blocks = released.released.len();
-    cleanup.attached = delete_owned_objects(store, name).await?;
+    cleanup.owned_objects = delete_owned_objects(store, name).await?;
     delete_node_object(store, node).await?;
     Ok(cleanup)
 }
@@ -164,10 +164,10 @@ async fn delete_owned_objects<S: Store>(store: &S, node: &str) -> Result<usize, 
     let endpoints = batch.list::<HostEndpoint>(&ObjectSelect::default());
     let answers = store.read(&batch).await?;
     let configuration = ObjectKey::global(configuration_of_node(node));
-    let mut writes: Vec<Write> = of_node::<BgpPeer>(answers.pairs(&peers), node).collect();
+    let mut writes: Vec<Write> = of_node::<BgpPeer>(answers.raw_entries(&peers), node).collect();
     writes.push(Write::delete::<FelixConfiguration>(&configuration, None));
     writes.push(Write::delete::<BgpConfiguration>(&configuration, None));
-    writes.extend(of_node::<HostEndpoint>(answers.pairs(&endpoints), node));
+    writes.extend(of_node::<HostEndpoint>(answers.raw_entries(&endpoints), node));
     let mut deleted = 0;
     for write in writes {
         match store.write_one(write).await {

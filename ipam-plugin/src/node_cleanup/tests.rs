@@ -77,7 +77,7 @@ async fn deleted_node_releases_its_endpoints_addresses_and_blocks() {
     peer(&cluster, "peer-of-all", "");
 
     let cleanup = delete(&cluster, "node1").await.unwrap();
-    assert_eq!(cleanup, NodeCleanup { addresses: 2, endpoints: 2, blocks: 1, attached: 3 });
+    assert_eq!(cleanup, NodeCleanup { addresses: 2, endpoints: 2, blocks: 1, owned_objects: 3 });
     let pairs = cluster.store.pairs();
     assert_eq!(pairs.get::<Node>(&ObjectKey::global("node1")), None);
     assert_eq!(pairs.get::<WorkloadEndpoint>(&keys[0]), None);
@@ -111,7 +111,7 @@ async fn node_cleanup_retains_addresses_of_other_owners() {
     let on = |node| [("namespace", "default"), ("pod", "moved"), ("node", node)];
     let launcher = [&pod("launcher")[..], &[("vmi-name", "db")]].concat();
     let service = [("type", "LoadBalancer"), ("namespace", "default"), ("service", "shop")];
-    let hashed = HandleId::for_machine("net", "default", &"x".repeat(128)).to_string();
+    let hashed = HandleId::for_vmi("net", "default", &"x".repeat(128)).to_string();
     let allocations: [(&str, &str, Attributes<'_>); 11] = [
         // Addresses of the node itself.
         ("web", "net.c1", &pod("web")),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use libcalico::api::IpPool;
-use libcalico::ipam::{AffinityState, Block, BlockAffinity, Handle, HandleId, Owner};
+use libcalico::ipam::{AffinityOwner, AffinityState, Block, BlockAffinity, Handle, HandleId};
 use libcalico::net::Cidr;
 use libcalico::store::Kind;
 use proptest::prelude::*;
@@ -92,7 +92,7 @@ async fn concurrent_processes_of_a_node_share_the_claimed_block() {
                         let key = affinity_key("node1", "10.65.166.128/26");
                         pairs.put(BlockAffinity::path(&key), affinity.encode().unwrap());
                         if with_block {
-                            let new = Block::new(block, &Owner::Host("node1".into()), now).unwrap();
+                            let new = Block::new(block, &AffinityOwner::Host("node1".into()), now).unwrap();
                             pairs.put(Block::path(&block), new.encode().unwrap());
                         }
                     }
@@ -118,7 +118,7 @@ async fn block_lost_to_another_node_is_replaced_by_the_next_block() {
             let now = time::macros::datetime!(2026-08-22 01:02:03 UTC);
             cluster.store.before_each(move |nth, _, pairs| {
                 if nth == at {
-                    let new = Block::new(block, &Owner::Host("node2".into()), now).unwrap();
+                    let new = Block::new(block, &AffinityOwner::Host("node2".into()), now).unwrap();
                     pairs.put(Block::path(&block), new.encode().unwrap());
                     let affinity = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
                     let key = affinity_key("node2", "10.65.166.128/26");
@@ -209,7 +209,7 @@ async fn run(ops: &[Op], store: MemoryStore, every: usize, seed: usize, faults: 
                 }
             }
             Op::Forget { node } => {
-                let owner = Owner::Host(format!("node{}", node + 1));
+                let owner = AffinityOwner::Host(format!("node{}", node + 1));
                 let _ = crate::affinity::release_host_affinities(
                     &cluster.store,
                     &cluster.clock,

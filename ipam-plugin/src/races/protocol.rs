@@ -1,6 +1,6 @@
 //! Crash points in claiming a block, and the actions of the next plan after each (IPAM-123).
 
-use libcalico::ipam::{AffinityState, Block, BlockAffinity, BlockWalk, Handle, HandleId, Owner};
+use libcalico::ipam::{AffinityOwner, AffinityState, Block, BlockAffinity, BlockWalk, Handle, HandleId};
 use libcalico::net::Cidr;
 use libcalico::store::{Kind, Store};
 
@@ -23,7 +23,7 @@ fn put_affinity(cluster: &Cluster, node: &str, state: AffinityState) {
 
 fn put_block(cluster: &Cluster, node: &str) {
     let now = time::macros::datetime!(2026-08-22 01:00:00 UTC);
-    let block = Block::new(cidr(BLOCK), &Owner::Host(node.into()), now).unwrap();
+    let block = Block::new(cidr(BLOCK), &AffinityOwner::Host(node.into()), now).unwrap();
     cluster.store.put(&cidr(BLOCK), &block);
 }
 
@@ -141,7 +141,7 @@ async fn release_does_not_delete_an_affinity_claimed_later() {
             let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
             pairs.put(BlockAffinity::path(&affinity_key("node1", BLOCK)), pending.encode().unwrap());
             let now = time::macros::datetime!(2026-08-22 01:02:03 UTC);
-            let block = Block::new(cidr(BLOCK), &Owner::Host("node1".into()), now).unwrap();
+            let block = Block::new(cidr(BLOCK), &AffinityOwner::Host("node1".into()), now).unwrap();
             pairs.put(Block::path(&cidr(BLOCK)), block.encode().unwrap());
             return Fault::None;
         }
@@ -212,7 +212,7 @@ async fn release_for_a_deleted_host_deletes_all_its_affinities() {
     cluster.one("node1", "net.a").await.unwrap();
     put_affinity(&cluster, "node2", AffinityState::Pending);
     for node in ["node1", "node2"] {
-        let owner = Owner::Host(node.into());
+        let owner = AffinityOwner::Host(node.into());
         let outcome = release_host_affinities(&cluster.store, &cluster.clock, &OpenGate, &owner, false).await.unwrap();
         assert_eq!((outcome.released.len(), outcome.kept.len()), (1, 0), "{node}");
         assert_eq!(cluster.affinity(node, BLOCK), None);

@@ -13,7 +13,7 @@ use crate::reads::{all_pools, blocks_of, read_blocks};
 
 /// An address that a release is about to free.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leaving {
+pub struct AddressToRelease {
     /// The address.
     pub ip: IpAddr,
     /// Namespace and name of the pod in the allocation's attributes; `None` outside Kubernetes.
@@ -24,17 +24,20 @@ pub struct Leaving {
     pub block: Option<Cidr>,
 }
 
-impl Leaving {
+impl AddressToRelease {
     pub(crate) fn new(block: Cidr, allocation: &Allocation<'_>) -> Self {
         let attribute = |key: &str| allocation.attributes()?.get(key).filter(|text| !text.is_empty()).cloned();
         let pod = attribute("namespace").zip(attribute("pod"));
-        Leaving { ip: allocation.ip, pod, handle: allocation.handle(), block: Some(block) }
+        AddressToRelease { ip: allocation.ip, pod, handle: allocation.handle(), block: Some(block) }
     }
 }
 
 /// Returns those of `leaving` that are still allocated under their handles. An address may have passed to a later
 /// sandbox since it was read. An address without a handle counts as allocated.
-pub async fn still_held<S: Store>(store: &S, leaving: &[Leaving]) -> Result<Vec<Leaving>, StoreError> {
+pub async fn still_allocated<S: Store>(
+    store: &S,
+    leaving: &[AddressToRelease],
+) -> Result<Vec<AddressToRelease>, StoreError> {
     let blocks_read = leaving.iter().filter_map(|address| address.block).collect();
     let unread = leaving.iter().filter(|address| address.block.is_none() && address.handle.is_some());
     let unread: Vec<IpAddr> = unread.map(|address| address.ip).collect();
@@ -43,7 +46,7 @@ pub async fn still_held<S: Store>(store: &S, leaving: &[Leaving]) -> Result<Vec<
         pools = all_pools(store).await?;
     }
     let blocks = blocks_of(store, &pools, &unread, blocks_read).await?;
-    let is_held = |address: &&Leaving| {
+    let is_held = |address: &&AddressToRelease| {
         let mut found = blocks.iter().filter_map(|block| block.value.allocation(address.ip));
         address.handle.is_none() || found.any(|held| !held.is_cooling() && held.handle() == address.handle)
     };
@@ -55,12 +58,12 @@ pub async fn addresses_to_release<S: Store>(
     store: &S,
     handle: &Handle,
     requests: impl Fn(&Block) -> Vec<ReleaseRequest>,
-) -> Result<Vec<Leaving>, StoreError> {
+) -> Result<Vec<AddressToRelease>, StoreError> {
     let mut leaving = Vec::new();
     for block in read_blocks(store, handle.block.keys().copied().collect()).await? {
         let requests = requests(&block.value);
         let held = requests.iter().filter_map(|request| block.value.allocation(request.ip));
-        leaving.extend(held.map(|held| Leaving::new(block.key, &held)));
+        leaving.extend(held.map(|held| AddressToRelease::new(block.key, &held)));
     }
     Ok(leaving)
 }
@@ -68,7 +71,7 @@ pub async fn addresses_to_release<S: Store>(
 /// Removes addresses from endpoints. A release calls this before each write that frees addresses.
 pub trait Listings: Sync {
     /// Returns after no endpoint lists any of the addresses. After an error, no address is released.
-    fn unlist(&self, leaving: &[Leaving]) -> impl Future<Output = Result<(), IpamError>> + Send;
+    fn unlist(&self, leaving: &[AddressToRelease]) -> impl Future<Output = Result<(), IpamError>> + Send;
 }
 
 /// The listings of a caller without endpoints, or whose endpoints are deleted already.
@@ -76,7 +79,7 @@ pub trait Listings: Sync {
 pub struct NoListings;
 
 impl Listings for NoListings {
-    async fn unlist(&self, _leaving: &[Leaving]) -> Result<(), IpamError> {
+    async fn unlist(&self, _leaving: &[AddressToRelease]) -> Result<(), IpamError> {
         Ok(())
     }
 }

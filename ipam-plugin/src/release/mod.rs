@@ -15,4 +15,4 @@ pub use self::by_address::{ReleasedAddresses, release_addresses};
 pub use self::by_handle::*;
 pub(crate) use self::in_batches::release_from_blocks;
 pub use self::in_batches::{ReleasedBatch, Requests, release_batch};
-pub use self::listings::{Leaving, Listings, NoListings, addresses_to_release, still_held};
+pub use self::listings::{AddressToRelease, Listings, NoListings, addresses_to_release, still_allocated};

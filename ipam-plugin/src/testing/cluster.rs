@@ -8,8 +8,8 @@ use libcalico::api::{
     ObjectKey,
 };
 use libcalico::ipam::{
-    AffinityKey, AffinitySelect, AffinityState, AssignRequest as BlockRequest, Block, BlockAffinity, Handle, HandleId,
-    IpamConfig, Owner, Reservations, TheConfig,
+    AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, BlockRequest, Handle, HandleId,
+    IpamConfig, IpamConfigKey, Reservations,
 };
 use libcalico::net::Cidr;
 
@@ -71,7 +71,7 @@ impl Cluster {
     pub(crate) fn configure(&self, change: impl FnOnce(&mut IpamConfig)) {
         let mut config = IpamConfig::absent();
         change(&mut config);
-        self.store.put(&TheConfig, &config);
+        self.store.put(&IpamConfigKey, &config);
     }
 
     /// Returns a request of `node` for one IPv4 address under `handle`.
@@ -126,12 +126,12 @@ pub(crate) fn cidr(text: &str) -> Cidr {
 }
 
 pub(crate) fn affinity_key(node: &str, block: &str) -> AffinityKey {
-    AffinityKey { owner: Owner::Host(node.into()), cidr: cidr(block) }
+    AffinityKey { owner: AffinityOwner::Host(node.into()), cidr: cidr(block) }
 }
 
 /// Assigns an address of the block to a handle, as an allocation on `node` does. Returns false if no address is free.
 pub(crate) fn take_one(block: &mut Block, node: &str, handle: &HandleId) -> bool {
-    let (attributes, owner) = ([("node".to_owned(), node.to_owned())].into(), Owner::Host(node.to_owned()));
+    let (attributes, owner) = ([("node".to_owned(), node.to_owned())].into(), AffinityOwner::Host(node.to_owned()));
     let request =
         BlockRequest { handle: Some(handle), attributes: &attributes, requester: &owner, check_affinity: false };
     let is_taken = !block.assign(1, &request, &Reservations::none()).unwrap().is_empty();
@@ -173,7 +173,7 @@ pub(crate) fn assert_consistent(pairs: &Pairs, exact: bool) {
     for id in handles.keys() {
         assert!(held.contains_key(id), "handle {id} holds nothing");
     }
-    let owned: BTreeMap<Cidr, Option<Owner>> =
+    let owned: BTreeMap<Cidr, Option<AffinityOwner>> =
         pairs.list::<Block>(&None).into_iter().map(|(cidr, block)| (cidr, block.owner())).collect();
     let claims = pairs.list::<BlockAffinity>(&AffinitySelect::default());
     for (key, affinity) in &claims {

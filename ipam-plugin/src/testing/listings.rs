@@ -5,12 +5,12 @@ use std::sync::Mutex;
 use libcalico::store::StoreError;
 
 use crate::error::IpamError;
-use crate::release::{Leaving, Listings};
+use crate::release::{AddressToRelease, Listings};
 
 /// Endpoints that refuse a number of times, with the addresses of all calls.
 pub(crate) struct RefusingListings {
     refusals: Mutex<usize>,
-    calls: Mutex<Vec<Vec<Leaving>>>,
+    calls: Mutex<Vec<Vec<AddressToRelease>>>,
 }
 
 impl RefusingListings {
@@ -18,13 +18,13 @@ impl RefusingListings {
         RefusingListings { refusals: Mutex::new(refusals), calls: Mutex::default() }
     }
 
-    pub(crate) fn calls(&self) -> Vec<Vec<Leaving>> {
+    pub(crate) fn calls(&self) -> Vec<Vec<AddressToRelease>> {
         self.calls.lock().unwrap().clone()
     }
 }
 
 impl Listings for RefusingListings {
-    async fn unlist(&self, leaving: &[Leaving]) -> Result<(), IpamError> {
+    async fn unlist(&self, leaving: &[AddressToRelease]) -> Result<(), IpamError> {
         self.calls.lock().unwrap().push(leaving.to_vec());
         let mut refusals = self.refusals.lock().unwrap();
         if *refusals == 0 {

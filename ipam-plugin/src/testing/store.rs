@@ -187,7 +187,7 @@ impl Pairs {
     }
 
     fn answer(&self, range: &Range) -> Vec<RawEntry> {
-        let hit = |path: &str| if range.prefix { path.starts_with(&range.path) } else { path == range.path };
+        let hit = |path: &str| if range.is_prefix { path.starts_with(&range.path) } else { path == range.path };
         let entries = self.pairs.iter().filter(|(path, _)| hit(path));
         entries
             .map(|(path, (value, revision))| RawEntry {
@@ -279,7 +279,7 @@ impl Store for MemoryStore {
         let cached = batch.ranges().iter().filter(|range| range.kind == Block::KIND && source(range).is_some()).count();
         state.cached += cached;
         for range in batch.ranges().iter().filter(|range| range.kind == Block::KIND && !range.keys_only) {
-            if range.prefix {
+            if range.is_prefix {
                 state.surveys.0 += 1;
             } else {
                 state.surveys.1 += 1;

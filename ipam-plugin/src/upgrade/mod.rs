@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use datastore::kubernetes::GROUP_FILE;
+use datastore::kubernetes::API_GROUP_FILE;
 use datastore::{DatastoreSettings, Kubernetes, KubernetesConfig};
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::HandleId;
@@ -58,7 +58,7 @@ pub(crate) fn run() -> Result<String, CallError> {
         let clock = SystemClock::start();
         loop {
             // Created again for each pass, because the token may have been renewed.
-            let store = Kubernetes::new(&config, GROUP_FILE);
+            let store = Kubernetes::new(&config, API_GROUP_FILE);
             match migrate(&store, &clock, &places, &node).await {
                 Ok(()) => return,
                 Err(error) => tracing::error!(%error, "the migration from host-local failed; starting over"),

@@ -2,7 +2,7 @@
 
 use futures::future::join;
 use libcalico::api::{IpamConfiguration, ObjectKey};
-use libcalico::kubernetes::{MachinePod, Pod, VirtualMachine, VirtualMachineInstance, may_be_machine};
+use libcalico::kubernetes::{Pod, VirtualMachine, VirtualMachineInstance, VmiPod, may_be_virt_launcher};
 use libcalico::store::{ReadBatch, Store, StoreError};
 
 use crate::error::VmiError;
@@ -11,7 +11,7 @@ use crate::reads::find;
 /// A pod with a VMI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DetectedVmi {
-    vmi: MachinePod,
+    vmi: VmiPod,
     /// True if VMIs keep their addresses in this cluster.
     persistent: bool,
     /// The error for a missing object of the VMI.
@@ -20,7 +20,7 @@ pub struct DetectedVmi {
 
 impl DetectedVmi {
     /// Returns the VMI for an ADD, or `None` for a pod that gets addresses like any other.
-    pub fn for_add(self) -> Result<Option<MachinePod>, VmiError> {
+    pub fn for_add(self) -> Result<Option<VmiPod>, VmiError> {
         match self.missing {
             Some(missing) => Err(missing),
             None if self.persistent => Ok(Some(self.vmi)),
@@ -31,7 +31,7 @@ impl DetectedVmi {
 
     /// Returns the VMI for a later operation. A VMI that was deleted meanwhile does not fail a DEL. Upstream's DEL
     /// fails until the pod is deleted too, and then leaves the addresses allocated.
-    pub fn for_del(self) -> Option<MachinePod> {
+    pub fn for_del(self) -> Option<VmiPod> {
         self.persistent.then_some(self.vmi)
     }
 }
@@ -44,7 +44,7 @@ pub async fn detect<A: Store, S: Store>(
     pod: Option<&Pod>,
 ) -> Result<Option<DetectedVmi>, StoreError> {
     let (Some(api), Some(pod)) = (api, pod) else { return Ok(None) };
-    let owner = pod.instance().filter(|_| may_be_machine(&pod.metadata.name));
+    let owner = pod.vmi_owner().filter(|_| may_be_virt_launcher(&pod.metadata.name));
     let Some(owner) = owner else { return Ok(None) };
     let mut batch = ReadBatch::new();
     let key = |name: &str| ObjectKey::namespaced(pod.metadata.namespace.clone(), name);
@@ -55,7 +55,7 @@ pub async fn detect<A: Store, S: Store>(
     let answers = answers?;
     let instance = answers.get(&instance)?.map(|entry| entry.value);
     let mut vm = answers.get(&vm)?.map(|entry| entry.value);
-    let vm_owner = instance.as_ref().and_then(VirtualMachineInstance::machine);
+    let vm_owner = instance.as_ref().and_then(VirtualMachineInstance::vm_owner);
     if let Some(vm_owner) = vm_owner.as_ref().filter(|vm_owner| vm_owner.name != owner.name) {
         vm = find::<VirtualMachine>(api, &key(&vm_owner.name)).await?.map(|entry| entry.value);
     }
@@ -65,7 +65,7 @@ pub async fn detect<A: Store, S: Store>(
     } else {
         vm_owner.filter(|_| vm.is_none()).map(|vm_owner| VmiError::NoVm { namespace, name: vm_owner.name })
     };
-    let vmi = MachinePod::new(pod, &owner, instance.as_ref(), vm.as_ref());
+    let vmi = VmiPod::new(pod, &owner, instance.as_ref(), vm.as_ref());
     Ok(Some(DetectedVmi { vmi, persistent, missing }))
 }
 

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use libcalico::api::{IpamConfiguration, IpamConfigurationSpec, ObjectKey};
 use libcalico::ipam::{Attribute, Handle, HandleId};
-use libcalico::kubernetes::{MachinePod, Pod, VirtualMachine, VirtualMachineInstance};
+use libcalico::kubernetes::{Pod, VirtualMachine, VirtualMachineInstance, VmiPod};
 use libcalico::store::{Kind, StoreError, Write, WriteOp};
 use netconf::{CniError, CniResult};
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ fn persistence(cluster: &Cluster, word: &str) {
     cluster.store.put(&ObjectKey::global("default"), &IpamConfiguration::new("default", spec));
 }
 
-fn call(pod: &Pod, vmi: Option<MachinePod>) -> IpamRequest {
+fn call(pod: &Pod, vmi: Option<VmiPod>) -> IpamRequest {
     let (namespace, name) = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
     IpamRequest {
         pod: Some(cni::Pod { namespace: Namespace { name: namespace, ..Namespace::default() }, name: name.clone() }),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use libcalico::api::{InNamespace, NetworkPolicy, ObjectKey, PolicySpec};
-use libcalico::conversion::{Converted, POLICY_PREFIX, network_policy};
+use libcalico::conversion::{ConvertedPolicy, POLICY_PREFIX, network_policy};
 use libcalico::kubernetes::{NETWORK_POLICIES, NetworkPolicySpec, Resource};
 use libcalico::validation::admit_policy;
 use libcalico::validation_error::ValidationError;
@@ -46,8 +46,8 @@ impl SyncedKind for Policies {
     }
 
     fn convert(_: &ObjectKey, policy: &Self::Cached) -> (Self::Target, Vec<String>) {
-        let Converted { spec, refused } = network_policy(policy);
-        (spec, refused.iter().map(ToString::to_string).collect())
+        let ConvertedPolicy { spec, rejected_rules } = network_policy(policy);
+        (spec, rejected_rules.iter().map(ToString::to_string).collect())
     }
 
     fn admit(policy: NetworkPolicy) -> Result<NetworkPolicy, ValidationError> {

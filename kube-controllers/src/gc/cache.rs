@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libcalico::api::{IpPool, IpReservation, Node as CalicoNode, ObjectKey};
-use libcalico::ipam::gc::{Feed, Index};
-use libcalico::ipam::{Block, PodState, PodWords};
+use libcalico::ipam::gc::{Index, WatchedKind};
+use libcalico::ipam::{Block, PodState, PodView};
 use libcalico::kubernetes::{AddressAnnotations, PodAddresses};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
@@ -29,17 +29,17 @@ struct Shared {
     index: Mutex<Index>,
     changed: Notify,
     /// Kinds of which a list has been complete.
-    listed: Mutex<HashSet<Feed>>,
+    listed: Mutex<HashSet<WatchedKind>>,
 }
 
 /// The kinds that must have been listed before any address is assessed, with their names for operators. Addresses of
 /// Services and virtual machines stay until their kinds are known, and reservations are only counted.
-const REQUIRED: [(Feed, &str); 5] = [
-    (Feed::Blocks, "IPAMBlock"),
-    (Feed::Pods, "Pod"),
-    (Feed::KubernetesNodes, "Node of Kubernetes"),
-    (Feed::CalicoNodes, "Node of Calico"),
-    (Feed::Pools, "IPPool"),
+const REQUIRED: [(WatchedKind, &str); 5] = [
+    (WatchedKind::Blocks, "IPAMBlock"),
+    (WatchedKind::Pods, "Pod"),
+    (WatchedKind::KubernetesNodes, "Node of Kubernetes"),
+    (WatchedKind::CalicoNodes, "Node of Calico"),
+    (WatchedKind::Pools, "IPPool"),
 ];
 
 impl ClusterCache {
@@ -47,26 +47,30 @@ impl ClusterCache {
     pub(super) fn new(mode: Mode, index: Index, watches: &mut Watches) -> Self {
         let shared = Shared { index: Mutex::new(index), changed: Notify::new(), listed: Mutex::default() };
         let cache = ClusterCache { shared: Arc::new(shared) };
-        let block_gone = |index: &mut Index, key: &Cidr| index.block_gone(key);
-        watches.blocks.subscribe(cache.event_handler(Feed::Blocks, put_block, block_gone));
-        watches.pods.subscribe(cache.event_handler(Feed::Pods, put_pod, by_names(Index::pod_gone)));
-        watches.services.subscribe(cache.event_handler(Feed::Services, put_service, by_names(Index::service_gone)));
+        let remove_block = |index: &mut Index, key: &Cidr| index.remove_block(key);
+        watches.blocks.subscribe(cache.event_handler(WatchedKind::Blocks, put_block, remove_block));
+        watches.pods.subscribe(cache.event_handler(WatchedKind::Pods, put_pod, by_names(Index::remove_pod)));
+        watches.services.subscribe(cache.event_handler(
+            WatchedKind::Services,
+            put_service,
+            by_names(Index::remove_service),
+        ));
         watches.virtual_machines.subscribe(cache.event_handler(
-            Feed::Machines,
-            |index, vm: &WatchedVm| by_names(Index::put_machine)(index, &vm.name),
-            by_names(Index::machine_gone),
+            WatchedKind::VirtualMachines,
+            |index, vm: &WatchedVm| by_names(Index::put_virtual_machine)(index, &vm.name),
+            by_names(Index::remove_virtual_machine),
         ));
         watches.vmis.subscribe(cache.event_handler(
-            Feed::Instances,
-            |index, vmi: &WatchedVmi| by_names(Index::put_instance)(index, &vmi.name),
-            by_names(Index::instance_gone),
+            WatchedKind::Vmis,
+            |index, vmi: &WatchedVmi| by_names(Index::put_vmi)(index, &vmi.name),
+            by_names(Index::remove_vmi),
         ));
-        let pool_gone = |index: &mut Index, key: &ObjectKey| index.pool_gone(&key.name);
-        watches.ip_pools.subscribe(cache.event_handler(Feed::Pools, put_pool, pool_gone));
+        let remove_pool = |index: &mut Index, key: &ObjectKey| index.remove_pool(&key.name);
+        watches.ip_pools.subscribe(cache.event_handler(WatchedKind::Pools, put_pool, remove_pool));
         watches.ip_reservations.subscribe(cache.event_handler(
-            Feed::Reservations,
+            WatchedKind::Reservations,
             |index, reservation: &Entry<IpReservation>| index.put_reservation(&reservation.value),
-            |index, key: &ObjectKey| index.reservation_gone(&key.name),
+            |index, key: &ObjectKey| index.remove_reservation(&key.name),
         ));
         cache.subscribe_to_nodes(mode, watches);
         cache
@@ -75,30 +79,30 @@ impl ClusterCache {
     /// On a Kubernetes datastore, a Calico node is a Kubernetes node, and one watch delivers both.
     fn subscribe_to_nodes(&self, mode: Mode, watches: &mut Watches) {
         watches.nodes.subscribe(self.event_handler(
-            Feed::KubernetesNodes,
+            WatchedKind::KubernetesNodes,
             |index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node)),
-            |index, key: &ObjectKey| index.kubernetes_node_gone(&key.name),
+            |index, key: &ObjectKey| index.remove_kubernetes_node(&key.name),
         ));
-        let calico_node_gone = |index: &mut Index, key: &ObjectKey| index.calico_node_gone(&key.name);
+        let remove_calico_node = |index: &mut Index, key: &ObjectKey| index.remove_calico_node(&key.name);
         match mode {
             Mode::Etcd => watches.calico_nodes.subscribe(self.event_handler(
-                Feed::CalicoNodes,
+                WatchedKind::CalicoNodes,
                 |index, node: &Entry<CalicoNode>| {
                     index.put_calico_node(&node.key.name, node.value.spec.kubernetes_name());
                 },
-                calico_node_gone,
+                remove_calico_node,
             )),
             Mode::Kubernetes(_) => watches.nodes.subscribe(self.event_handler(
-                Feed::CalicoNodes,
+                WatchedKind::CalicoNodes,
                 |index, node: &Node| index.put_calico_node(&node.name.name, Some(&node.name.name)),
-                calico_node_gone,
+                remove_calico_node,
             )),
         }
     }
 
     fn event_handler<T: Watched>(
         &self,
-        kind: Feed,
+        kind: WatchedKind,
         put: impl Fn(&mut Index, &T) + Send + 'static,
         gone: impl Fn(&mut Index, &T::Key) + Send + 'static,
     ) -> impl FnMut(&Event<'_, T>) + Send + 'static {
@@ -106,10 +110,10 @@ impl ClusterCache {
         move |event| {
             let mut index = cache.index();
             match event {
-                Event::ListStart => index.list_begins(kind),
+                Event::ListStart => index.begin_list(kind),
                 Event::Upsert(object) => put(&mut index, object),
                 Event::Delete(key) => gone(&mut index, key),
-                Event::ListEnd => index.list_ends(kind),
+                Event::ListEnd => index.end_list(kind),
             }
             drop(index);
             if matches!(event, Event::ListEnd) {
@@ -123,10 +127,15 @@ impl ClusterCache {
     #[cfg(test)]
     pub(super) fn mark_all_listed(&self) {
         self.listed().extend(REQUIRED.map(|(kind, _)| kind));
-        self.listed().extend([Feed::Services, Feed::Machines, Feed::Instances, Feed::Reservations]);
+        self.listed().extend([
+            WatchedKind::Services,
+            WatchedKind::VirtualMachines,
+            WatchedKind::Vmis,
+            WatchedKind::Reservations,
+        ]);
     }
 
-    fn listed(&self) -> MutexGuard<'_, HashSet<Feed>> {
+    fn listed(&self) -> MutexGuard<'_, HashSet<WatchedKind>> {
         self.shared.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -144,12 +153,12 @@ impl ClusterCache {
     /// Returns true if all virtual machines are known.
     pub(super) fn has_listed_vms(&self) -> bool {
         let listed = self.listed();
-        listed.contains(&Feed::Machines) && listed.contains(&Feed::Instances)
+        listed.contains(&WatchedKind::VirtualMachines) && listed.contains(&WatchedKind::Vmis)
     }
 
     /// Returns true if all Services are known.
     pub(super) fn has_listed_services(&self) -> bool {
-        self.listed().contains(&Feed::Services)
+        self.listed().contains(&WatchedKind::Services)
     }
 
     /// Wakes the next pass, as an event of a watch does.
@@ -198,7 +207,7 @@ pub(super) fn pod_state(pod: &Pod) -> PodState<'_> {
     };
     let network_status = annotations.network_status.as_deref();
     let (node, reason, host_network) = (&*pod.node, &*pod.reason, pod.host_network);
-    PodState::read(&PodWords { node, reason, host_network, network_status, addresses })
+    PodState::read(&PodView { node, reason, host_network, network_status, addresses })
 }
 
 /// Returns true if the node still uses flannel's network.
@@ -226,7 +235,7 @@ fn put_service(index: &mut Index, service: &Service) {
     let (namespace, name) = names(&service.name);
     match service.spec.type_.as_deref() {
         Some("LoadBalancer") => index.put_service(namespace, name),
-        _ => index.service_gone(namespace, name),
+        _ => index.remove_service(namespace, name),
     }
 }
 
@@ -234,17 +243,17 @@ fn put_pool(index: &mut Index, pool: &Entry<IpPool>) {
     let name = &pool.key.name;
     match pool.value.spec.cidr.parse::<Cidr>() {
         Ok(cidr) if pool.value.metadata.deletion_timestamp.is_none() => index.put_pool(name, cidr),
-        Ok(_) => index.pool_gone(name),
+        Ok(_) => index.remove_pool(name),
         Err(error) => {
             tracing::warn!(pool = name, %error, "leaving a pool out of the metrics: its range is invalid");
-            index.pool_gone(name);
+            index.remove_pool(name);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use libcalico::ipam::Ended;
+    use libcalico::ipam::EndedPod;
     use serde_json::{Value, json};
 
     use super::*;
@@ -261,7 +270,7 @@ mod tests {
     }
 
     fn has(pod: &Pod, address: &str) -> Option<bool> {
-        pod_state(pod).sight(address.parse().unwrap()).has
+        pod_state(pod).address_state(address.parse().unwrap()).has
     }
 
     #[test]
@@ -280,7 +289,7 @@ mod tests {
     #[test]
     fn pod_end_is_decided_by_the_phase_and_not_by_annotations() {
         for emptied in ["cni.projectcalico.org/podIP", "vpc.amazonaws.com/pod-ips"] {
-            for (phase, ended) in [("Running", None), ("Failed", Some(Ended::Finished))] {
+            for (phase, ended) in [("Running", None), ("Failed", Some(EndedPod::Finished))] {
                 let down = pod(|pod| {
                     pod["metadata"]["deletionTimestamp"] = json!("2026-11-21T21:00:00Z");
                     pod["metadata"]["annotations"] = json!({emptied: ""});

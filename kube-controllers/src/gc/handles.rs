@@ -107,7 +107,7 @@ impl HandleAudit {
         let mut repaired = RepairedHandles::default();
         let due = self.wrong_handles.get().due(now, grace);
         if mode == GcMode::Report {
-            self.reported.retain(|id| self.wrong_handles.get().is_wrong(id));
+            self.reported.retain(|id| self.wrong_handles.get().is_suspect(id));
             for suspect in due.iter().filter(|suspect| self.reported.insert(suspect.id.clone())) {
                 tracing::info!(handle = %suspect.id, "would repair a handle with a wrong count");
             }
@@ -143,7 +143,7 @@ impl HandleAudit {
                 .deleted
                 .iter()
                 .chain(&outcome.corrected)
-                .chain(&outcome.left)
+                .chain(&outcome.unchanged)
                 .for_each(|id| self.wrong_handles.get().done(id));
             for (id, error) in &outcome.failed {
                 tracing::warn!(handle = %id, %error, "cannot repair a handle; trying again later");
@@ -177,13 +177,13 @@ async fn list_handles(calico: &Datastore, cache: &ClusterCache, wrong_handles: &
     let Some(mut handles) = calico.watch::<Handle>(&()) else { return };
     loop {
         match handles.next().await {
-            WatchEvent::ListStart => wrong_handles.get().list_begins(),
+            WatchEvent::ListStart => wrong_handles.get().begin_list(),
             WatchEvent::Upsert(entry) => wrong_handles.get().listed(&entry, &cache.index(), clock.now()),
             WatchEvent::Delete(_) => {}
             WatchEvent::ListEnd => break,
         }
     }
-    wrong_handles.get().list_ends(&cache.index(), clock.now());
+    wrong_handles.get().end_list(&cache.index(), clock.now());
 }
 
 #[cfg(test)]

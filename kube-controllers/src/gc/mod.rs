@@ -22,7 +22,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures::FutureExt;
-use libcalico::ipam::gc::{Index, Scope, Settings};
+use libcalico::ipam::gc::{GcSettings, Index, Scope};
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -65,7 +65,7 @@ impl Controller for GarbageCollection {
     const NAME: &'static str = "gc";
 
     fn new(context: &Context, watches: &mut Watches) -> Self {
-        let cache = ClusterCache::new(context.mode, Index::new(Settings::default()), watches);
+        let cache = ClusterCache::new(context.mode, Index::new(GcSettings::default()), watches);
         GarbageCollection { cache, clock: Clock::start() }
     }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use datastore::Datastore;
-use datastore::kubernetes::{wait_for_changed_group, wait_for_settled_group};
+use datastore::kubernetes::{wait_for_changed_group, wait_for_stable_group};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -44,10 +44,10 @@ pub(super) async fn wait_for_group_move(clients: &Clients) -> StartError {
     let (Mode::Kubernetes(used), Datastore::Kubernetes(calico)) = (clients.mode, &*clients.calico) else {
         return std::future::pending().await;
     };
-    let read_group = async || calico.present_group().await;
+    let read_group = async || calico.discover_group().await;
     let began = match calico.configured_group() {
         None => used,
-        Some(_) => wait_for_settled_group(CHECK_INTERVAL, read_group).await,
+        Some(_) => wait_for_stable_group(CHECK_INTERVAL, read_group).await,
     };
     if began != used {
         tracing::error!(

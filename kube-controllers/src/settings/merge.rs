@@ -8,7 +8,7 @@ use libcalico::api::{
     KubeControllersConfigurationStatus, ReconcilerConfig,
 };
 use libcalico::host_endpoints::AutoHostEndpoints;
-use libcalico::validation::{complete_kube_controllers_configuration, wrong_templates};
+use libcalico::validation::{complete_kube_controllers_configuration, invalid_templates};
 
 use super::configuration::{ASSIGN_IPS, COMPACTION_PERIOD, RECONCILE_PERIOD, SWITCH, running_configuration};
 use super::controllers::ControllerName;
@@ -198,7 +198,7 @@ impl Merger<'_> {
 
     fn valid_templates(&mut self, templates: Vec<HostEndpointTemplate>) -> Vec<HostEndpointTemplate> {
         let mut invalid: BTreeMap<_, _> =
-            wrong_templates(&templates).into_iter().map(|(index, error)| (index, error.to_string())).collect();
+            invalid_templates(&templates).into_iter().map(|(index, error)| (index, error.to_string())).collect();
         for (index, HostEndpointTemplate { generate_name, .. }) in templates.iter().enumerate() {
             // Endpoints are named after their template, so an existing endpoint may belong to either template.
             if templates.iter().filter(|other| other.generate_name == *generate_name).count() > 1 {

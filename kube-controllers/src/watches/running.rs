@@ -125,7 +125,7 @@ impl MetricsUpdater {
             self.metrics.lists.inc_by(now.lists - published.lists);
             self.metrics.events.inc_by(now.changes - published.changes);
             self.metrics.unreadable.inc_by(now.unreadable - published.unreadable);
-            self.metrics.synced.set(i64::from(now.synced));
+            self.metrics.synced.set(i64::from(now.is_synced));
             self.published = now;
             tokio::time::sleep(METRICS_INTERVAL).await;
         }

@@ -123,18 +123,18 @@ impl<T: Projection> Decode for ProjectionDecoder<T> {
         Ok(T::COLLECTION.into())
     }
 
-    fn put(&mut self, object: &str) -> Option<ObjectChange<T, ObjectKey>> {
+    fn decode(&mut self, object: &str) -> Option<ObjectChange<T, ObjectKey>> {
         Some(match T::project(object, &mut self.strings, self.options) {
             Ok(projection) => ObjectChange::Upsert(projection),
             Err(error) => {
-                let key = self.key(object);
+                let key = self.decode_key(object);
                 let name = key.as_ref().map(ObjectKey::to_string).unwrap_or_default();
                 ObjectChange::Unreadable { name, key, reason: error.to_string() }
             }
         })
     }
 
-    fn key(&mut self, object: &str) -> Option<ObjectKey> {
+    fn decode_key(&mut self, object: &str) -> Option<ObjectKey> {
         object_key(object).ok()
     }
 }

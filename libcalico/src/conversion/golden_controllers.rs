@@ -33,7 +33,7 @@ fn converted_object(object: &Value) -> Option<(String, Value)> {
     match object["kind"].as_str().unwrap() {
         "NetworkPolicy" => {
             let converted = network_policy(&serde_json::from_value(object["spec"].clone()).unwrap());
-            assert_eq!(converted.refused, []);
+            assert_eq!(converted.rejected_rules, []);
             let mut policy = NetworkPolicy::new(format!("{POLICY_PREFIX}{name}"), converted.spec);
             policy.metadata.namespace = namespace.into();
             Some(stored(admit_policy(policy).unwrap()))

@@ -11,8 +11,8 @@ use crate::api::{Object, Profile, Spec, WorkloadEndpoint};
 use crate::net::Cidr;
 use crate::store::Kind;
 use crate::validation::manifest::{self, Manifest};
-use crate::validation::{self, PoolSurroundings};
-use crate::workload::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
+use crate::validation::{self, PoolContext};
+use crate::workload::{ContainerIdentity, Orchestrator, PodIdentity, WorkloadIdentity};
 
 const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/";
 const PROFILES: &str = "/calico/resources/v3/projectcalico.org/profiles/";
@@ -62,19 +62,19 @@ fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
 }
 
 /// Returns the identity that a plugin has in the call of `step`. Pods come from the state created before the step.
-fn workload(step: &Value) -> EndpointFacts {
+fn workload(step: &Value) -> WorkloadIdentity {
     let network = text(step, "/stdin/name");
     let orchestrator = match step.pointer("/before/create_pod") {
-        Some(pod) => Orchestrator::Kubernetes(PodFacts {
+        Some(pod) => Orchestrator::Kubernetes(PodIdentity {
             namespace: text(pod, "/namespace").into(),
             name: text(pod, "/name").into(),
             labels: serde_json::from_value(pod["labels"].clone()).unwrap(),
             service_account: "default".into(),
-            ..PodFacts::default()
+            ..PodIdentity::default()
         }),
-        None => Orchestrator::Cni(ContainerFacts::new(network)),
+        None => Orchestrator::Cni(ContainerIdentity::new(network)),
     };
-    EndpointFacts {
+    WorkloadIdentity {
         node: text(step, "/stdin/nodename").into(),
         container_id: text(step, "/env/CNI_CONTAINERID").into(),
         endpoint: text(step, "/env/CNI_IFNAME").into(),
@@ -142,7 +142,7 @@ fn recorded_objects_pass_validation() {
         }
         for (_, key, stored) in written_objects(&recording, POOLS) {
             let Ok(Manifest::IpPool(pool)) = manifest::decode(stored.clone()) else { panic!("{scenario}: {key}") };
-            let admitted = validation::admit_ip_pool(pool.clone(), &PoolSurroundings::default());
+            let admitted = validation::admit_ip_pool(pool.clone(), &PoolContext::default());
             assert_eq!(admitted, Ok(pool), "{scenario}: {key}");
         }
         for (_, key, stored) in written_objects(&recording, NODES) {

@@ -12,7 +12,7 @@ mod profile;
 mod workload_endpoint;
 
 pub use network_policy::{
-    Converted, Direction, POLICY_PREFIX, RejectedRule, RuleProblem, network_policy, simplify_ports,
+    ConvertedPolicy, Direction, POLICY_PREFIX, RejectedRule, RuleProblem, network_policy, simplify_ports,
 };
 pub use profile::{
     NAMESPACE_PROFILE_PREFIX, ProfileReach, SERVICE_ACCOUNT_PROFILE_PREFIX, default_profile, namespace_profile,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::api::{WorkloadEndpoint, WorkloadEndpointSpec};
 use crate::net::Cidr;
 use crate::validation_error::ValidationError;
-use crate::workload::{EndpointFacts, KUBERNETES, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodFacts};
+use crate::workload::{KUBERNETES, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodIdentity, WorkloadIdentity};
 
 const SERVICE_ACCOUNT_LABEL: &str = "projectcalico.org/serviceaccount";
 
@@ -14,7 +14,7 @@ const SERVICE_ACCOUNT_LABEL: &str = "projectcalico.org/serviceaccount";
 /// limit is one byte less (DS-76).
 const SERVICE_ACCOUNT_LABEL_LIMIT: usize = 63;
 
-impl EndpointFacts {
+impl WorkloadIdentity {
     /// Builds the endpoint of a workload that has none. The caller sets `interfaceName` and `mac` when it creates the
     /// interface.
     pub fn create(&self, addresses: &[IpAddr]) -> Result<WorkloadEndpoint, ValidationError> {
@@ -64,7 +64,7 @@ impl EndpointFacts {
     }
 }
 
-fn describe_pod(endpoint: &mut WorkloadEndpoint, pod: &PodFacts) {
+fn describe_pod(endpoint: &mut WorkloadEndpoint, pod: &PodIdentity) {
     endpoint.metadata.generate_name = pod.generate_name.clone();
     endpoint.metadata.labels = pod_labels(&pod.namespace, &pod.labels, &pod.service_account);
     endpoint.spec.pod = pod.name.clone();
@@ -106,7 +106,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::workload::ContainerFacts;
+    use crate::workload::ContainerIdentity;
     use crate::workload::samples::{container, pod};
 
     fn addresses() -> Vec<IpAddr> {
@@ -144,7 +144,7 @@ mod tests {
         let again = container().update(existing.clone(), &[]);
         assert_eq!(again, existing);
         let mut second = container();
-        second.orchestrator = Orchestrator::Cni(ContainerFacts::new("net2"));
+        second.orchestrator = Orchestrator::Cni(ContainerIdentity::new("net2"));
         let joined = second.update(existing.clone(), &[]);
         assert_eq!(joined.spec.profiles, ["net1", "net2"]);
         let mut expected = existing;
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(existing.metadata.labels["projectcalico.org/serviceaccount"], "robot");
         existing.metadata.labels.insert("stale".into(), "1".into());
         existing.spec.qos_controls = Some(json!({"dscp": 1}));
-        let later = EndpointFacts { container_id: "new".into(), endpoint: "eth7".into(), ..pod() };
+        let later = WorkloadIdentity { container_id: "new".into(), endpoint: "eth7".into(), ..pod() };
         let updated = later.update(existing.clone(), &addresses()[1..]);
         assert_eq!(updated.metadata.name, existing.metadata.name);
         assert_eq!(updated.spec.endpoint, "eth0");

@@ -14,7 +14,7 @@ const ALL_INTERFACES: &str = "*";
 
 /// The HostEndpoints that a node should have.
 #[derive(Debug, Default)]
-pub struct Desired {
+pub struct DesiredEndpoints {
     /// The endpoints.
     pub endpoints: Vec<HostEndpoint>,
     /// True if part of the configuration could not be applied. No endpoint of the node may be deleted then, because
@@ -51,8 +51,8 @@ pub fn desired<E: fmt::Display>(
     node: &HostNode,
     wanted: &AutoHostEndpoints,
     is_match: impl Fn(&str, &str) -> Result<bool, E>,
-) -> Desired {
-    let mut desired = Desired { keep: wanted.keep, ..Desired::default() };
+) -> DesiredEndpoints {
+    let mut desired = DesiredEndpoints { keep: wanted.keep, ..DesiredEndpoints::default() };
     if !wanted.enabled {
         return desired;
     }

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::api::{HostEndpoint, HostEndpointTemplate, Node};
 use crate::net::Cidr;
 
-pub use desired::{Desired, TemplateProblem, desired, differs};
+pub use desired::{DesiredEndpoints, TemplateProblem, desired, differs};
 
 /// The label of endpoints that kube-controllers creates.
 pub const CREATED_BY: (&str, &str) = ("projectcalico.org/created-by", "calico-kube-controllers");

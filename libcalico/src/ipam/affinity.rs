@@ -11,7 +11,7 @@ use crate::store::Kind;
 
 /// The owner of a block.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Owner {
+pub enum AffinityOwner {
     /// A node.
     Host(String),
     /// An owner other than a node. Upstream's only virtual owner is `load-balancer`.
@@ -21,7 +21,7 @@ pub enum Owner {
 /// The owner of the affinities of blocks for Services, and the node name in requests for such addresses (KC-500).
 pub const LOAD_BALANCER_HOST: &str = "load-balancer";
 
-impl Owner {
+impl AffinityOwner {
     /// Parses a block's `affinity` field. Text without a known prefix gives no owner, as in upstream.
     pub fn parse(affinity: &str) -> Option<Self> {
         let (kind, name) = affinity.split_once(':')?;
@@ -31,8 +31,8 @@ impl Owner {
     /// Returns the owner of a kind, `host` or `virtual`.
     pub(crate) fn of_kind(kind: &str, name: &str) -> Option<Self> {
         match kind {
-            "host" => Some(Owner::Host(name.to_owned())),
-            "virtual" => Some(Owner::Virtual(name.to_owned())),
+            "host" => Some(AffinityOwner::Host(name.to_owned())),
+            "virtual" => Some(AffinityOwner::Virtual(name.to_owned())),
             _ => None,
         }
     }
@@ -40,20 +40,20 @@ impl Owner {
     /// Returns `host` or `virtual`.
     pub fn kind(&self) -> &'static str {
         match self {
-            Owner::Host(_) => "host",
-            Owner::Virtual(_) => "virtual",
+            AffinityOwner::Host(_) => "host",
+            AffinityOwner::Virtual(_) => "virtual",
         }
     }
 
     /// Returns the owner's name.
     pub fn name(&self) -> &str {
         match self {
-            Owner::Host(name) | Owner::Virtual(name) => name,
+            AffinityOwner::Host(name) | AffinityOwner::Virtual(name) => name,
         }
     }
 }
 
-impl fmt::Display for Owner {
+impl fmt::Display for AffinityOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.kind(), self.name())
     }
@@ -95,7 +95,7 @@ pub struct BlockAffinity {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AffinityKey {
     /// The owner.
-    pub owner: Owner,
+    pub owner: AffinityOwner,
     /// The range of the block.
     pub cidr: Cidr,
 }
@@ -110,7 +110,7 @@ impl fmt::Display for AffinityKey {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AffinitySelect {
     /// The owner whose affinities are listed.
-    pub owner: Option<Owner>,
+    pub owner: Option<AffinityOwner>,
     /// The address family to list; requires an owner.
     pub version: Option<IpVersion>,
     /// Whether to list the objects without labels instead. Old releases wrote affinities without labels to Kubernetes,
@@ -120,7 +120,7 @@ pub struct AffinitySelect {
 
 impl AffinitySelect {
     /// Selects all affinities of an owner.
-    pub fn of(owner: Owner) -> Self {
+    pub fn of(owner: AffinityOwner) -> Self {
         AffinitySelect { owner: Some(owner), ..Self::default() }
     }
 
@@ -149,7 +149,7 @@ impl Kind for BlockAffinity {
     fn parse_path(path: &str) -> Option<AffinityKey> {
         let (kind, rest) = path.strip_prefix(ROOT)?.split_once('/')?;
         let (name, tail) = rest.split_once('/')?;
-        Some(AffinityKey { owner: Owner::of_kind(kind, name)?, cidr: parse_cidr_path(tail)? })
+        Some(AffinityKey { owner: AffinityOwner::of_kind(kind, name)?, cidr: parse_cidr_path(tail)? })
     }
 
     fn prefix(select: &AffinitySelect) -> String {

@@ -40,9 +40,9 @@ impl IpamConfig {
 
 /// The key of the only [`IpamConfig`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct TheConfig;
+pub struct IpamConfigKey;
 
-impl std::fmt::Display for TheConfig {
+impl std::fmt::Display for IpamConfigKey {
     fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         Ok(())
     }
@@ -52,15 +52,15 @@ const PATH: &str = "/calico/ipam/v2/config";
 
 impl Kind for IpamConfig {
     const KIND: &'static str = "IPAMConfig";
-    type Key = TheConfig;
+    type Key = IpamConfigKey;
     type Select = ();
 
-    fn path(_: &TheConfig) -> String {
+    fn path(_: &IpamConfigKey) -> String {
         PATH.to_owned()
     }
 
-    fn parse_path(path: &str) -> Option<TheConfig> {
-        (path == PATH).then_some(TheConfig)
+    fn parse_path(path: &str) -> Option<IpamConfigKey> {
+        (path == PATH).then_some(IpamConfigKey)
     }
 
     fn prefix(_: &()) -> String {

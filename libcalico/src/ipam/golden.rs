@@ -77,7 +77,7 @@ fn handles(store: &Store) -> BTreeMap<HandleId, Handle> {
 
 /// A recorded CNI call.
 struct Call {
-    owner: Owner,
+    owner: AffinityOwner,
     handle: HandleId,
     attributes: BTreeMap<String, String>,
     requested_ip: Option<std::net::IpAddr>,
@@ -97,7 +97,7 @@ impl Call {
             attributes.extend(args.get(arg).map(|value| (attribute, *value)));
         }
         Call {
-            owner: Owner::Host(node.into()),
+            owner: AffinityOwner::Host(node.into()),
             handle: HandleId::for_container(step.stdin["name"].as_str().unwrap(), &step.env["CNI_CONTAINERID"]),
             attributes: attributes.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
             requested_ip: args.get("IP").map(|ip| ip.parse().unwrap()),
@@ -132,7 +132,7 @@ impl Call {
     }
 
     fn assign(&self, block: &mut Block) {
-        let request = AssignRequest {
+        let request = BlockRequest {
             handle: Some(&self.handle),
             attributes: &self.attributes,
             requester: &self.owner,

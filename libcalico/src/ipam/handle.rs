@@ -143,7 +143,7 @@ impl HandleId {
 
     /// Returns the handle of a VMI on a network, which outlives the pods of the VMI (IPAM-24). If the ID exceeds 128
     /// characters, it contains a hash in place of the names. Upstream's program panics on most such names (IPAM-25).
-    pub fn for_machine(network: &str, namespace: &str, instance: &str) -> Self {
+    pub fn for_vmi(network: &str, namespace: &str, instance: &str) -> Self {
         let network = if network.is_empty() { "k8s-pod-network" } else { network };
         let names = format!("{namespace}.{instance}");
         let id = format!("{network}.vmi.{names}");
@@ -160,8 +160,8 @@ impl HandleId {
         network.is_some_and(|network| network.ends_with('.'))
     }
 
-    /// Returns true if the ID has the form of [`HandleId::for_machine`].
-    pub fn may_be_of_machine(&self) -> bool {
+    /// Returns true if the ID has the form of [`HandleId::for_vmi`].
+    pub fn may_be_of_vmi(&self) -> bool {
         self.0.contains(".vmi.")
     }
 
@@ -298,14 +298,14 @@ mod tests {
 
     #[test]
     fn vmi_handle_contains_its_names_up_to_the_length_limit() {
-        assert_eq!(HandleId::for_machine("", "default", "vm1").as_str(), "k8s-pod-network.vmi.default.vm1");
-        assert_eq!(HandleId::for_machine("net1", "default", "vm1").as_str(), "net1.vmi.default.vm1");
+        assert_eq!(HandleId::for_vmi("", "default", "vm1").as_str(), "k8s-pod-network.vmi.default.vm1");
+        assert_eq!(HandleId::for_vmi("net1", "default", "vm1").as_str(), "net1.vmi.default.vm1");
         let fits = "v".repeat(128 - "net1.vmi.default.".len());
-        assert_eq!(HandleId::for_machine("net1", "default", &fits).as_str(), format!("net1.vmi.default.{fits}"));
+        assert_eq!(HandleId::for_vmi("net1", "default", &fits).as_str(), format!("net1.vmi.default.{fits}"));
         let (long, other) = (format!("{fits}v"), format!("{fits}w"));
-        let id = HandleId::for_machine("net1", "default", &long);
+        let id = HandleId::for_vmi("net1", "default", &long);
         assert_eq!(id.as_str().len(), "net1.vmi.".len() + 64);
-        assert_ne!(id, HandleId::for_machine("net1", "default", &other));
+        assert_ne!(id, HandleId::for_vmi("net1", "default", &other));
         assert!(id.as_str().bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'.'));
     }
 

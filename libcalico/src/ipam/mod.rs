@@ -19,7 +19,7 @@
 //! allocation:
 //!
 //! * [`choose_pools`] selects the pools that serve a request.
-//! * [`BlockGlance`] is the part of a block that a search for room reads, and [`Room`] its result. [`Reservations`] do
+//! * [`BlockSummary`] is the part of a block that a search for room reads, and [`Room`] its result. [`Reservations`] do
 //!   not count as room.
 //! * [`usable_block`] selects the next block and [`borrow_order`] the blocks to borrow from, both in the order of
 //!   [`BlockWalk`].
@@ -47,30 +47,31 @@ mod survey;
 mod tunnels;
 mod utilization;
 
-pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, LOAD_BALANCER_HOST, Owner};
+pub use affinity::{AffinityKey, AffinityOwner, AffinitySelect, AffinityState, BlockAffinity, LOAD_BALANCER_HOST};
 pub(crate) use affinity::{ROOT as AFFINITY_ROOT, WITHOUT_LABELS};
 pub use audit::{
-    AuditedEndpoint, Finding, HandleRepair, HeldAddress, Inventory, Pods, SuspectHandle, audit, pod_keeper, repair,
+    AllocatedAddress, AuditedEndpoint, Finding, HandleRepair, Inventory, Pods, SuspectHandle, audit, pod_in_use_reason,
+    repair,
 };
 pub use block::{
-    Allocation, AssignError, AssignRequest, Attribute, Block, BlockTooLarge, CorruptBlock, HostReserved,
+    Allocation, AssignError, Attribute, Block, BlockRequest, BlockTooLarge, CorruptBlock, HostReserved,
     MAX_BLOCK_CAPACITY, OldHandle, OwnerSlot, RecordedOwner, ReleaseError, ReleaseRequest, Released, Repaired,
     WINDOWS_RESERVED_HANDLE,
 };
 pub use block_search::{BlockWalk, RoomOf, UsableBlock, borrow_order, usable_block};
-pub use config::{IpamConfig, TheConfig};
+pub use config::{IpamConfig, IpamConfigKey};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId, load_balancer_handle};
 pub use leak::{
-    AddressInPod, Claim, ClaimKind, Ended, Evidence, Keeper, MachineSight, OwnerFacts, OwnerPodsLookup, Sight, Verdict,
-    assess,
+    AddressInPod, AllocationOwner, EndedPod, InUseReason, LeakReason, Lookup, OwnerFacts, OwnerKind, OwnerPodsLookup,
+    Verdict, VmiLookup, assess,
 };
-pub use pod_state::{NETWORK_STATUS, PodState, PodWords, ReportedAddresses};
-pub use pool::{Pool, Refusal, RefusedPool, any_pool_of, enabled_pool};
+pub use pod_state::{NETWORK_STATUS, PodState, PodView, ReportedAddresses};
+pub use pool::{Pool, PoolRejection, RejectedPool, any_pool_of, enabled_pool};
 pub use pool_choice::{
-    Labels, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, refusal_by_namespace, stale_blocks,
+    Labels, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, rejection_by_namespace, stale_blocks,
 };
 pub use reservation::{MalformedReservation, Reservations};
-pub use survey::{BlockGlance, RECLAIM_AFTER, Room, Sighting};
+pub use survey::{BlockSummary, ListedBlock, RECLAIM_AFTER, Room};
 pub use tunnels::{Tunnel, tunnels_of};
 pub use utilization::{BlockUse, PoolUse, Utilization, utilization};

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::Deserialize;
 
-use super::{AddressInPod, Ended};
+use super::{AddressInPod, EndedPod};
 use crate::kubernetes::{Pod, PodAddresses};
 use crate::net::Cidr;
 
@@ -23,14 +23,14 @@ pub struct PodState<'a> {
     /// The pod's addresses.
     pub addresses: ReportedAddresses,
     /// The way in which the pod's containers ended for good, if they did.
-    pub ended: Option<Ended>,
+    pub ended: Option<EndedPod>,
     /// True if the pod is running, has its own network and is not being deleted.
     pub runs: bool,
 }
 
 /// The fields of a pod from which [`PodState`] are derived.
 #[derive(Debug, Clone, Copy)]
-pub struct PodWords<'n, 'a> {
+pub struct PodView<'n, 'a> {
     /// `spec.nodeName`.
     pub node: &'n str,
     /// `status.reason`.
@@ -47,12 +47,12 @@ impl<'a> PodState<'a> {
     /// Derives the facts from the fields. The addresses are incomplete if the pod is not scheduled, has not reported
     /// an address yet, or has an unreadable address. Unlike upstream, an empty address annotation does not end a pod
     /// that is being deleted (KC-435).
-    pub fn read(view: &PodWords<'a, '_>) -> Self {
-        let PodWords { node, reason, host_network, addresses, .. } = *view;
+    pub fn read(view: &PodView<'a, '_>) -> Self {
+        let PodView { node, reason, host_network, addresses, .. } = *view;
         let is_evicted = addresses.phase == "Failed" && reason == "Evicted";
         let ended = match (is_evicted, addresses.has_ended()) {
-            (true, _) => Some(Ended::Evicted),
-            (false, true) => Some(Ended::Finished),
+            (true, _) => Some(EndedPod::Evicted),
+            (false, true) => Some(EndedPod::Finished),
             (false, false) => None,
         };
         let runs = addresses.phase == "Running" && !addresses.deleting && !host_network;
@@ -65,11 +65,11 @@ impl<'a> PodState<'a> {
         let addresses = PodAddresses::of(pod, &pod_ips);
         let network_status = pod.metadata.annotations.get(NETWORK_STATUS).map(String::as_str);
         let (node, host_network) = (&pod.spec.node_name, pod.spec.host_network);
-        PodState::read(&PodWords { node, reason: "", host_network, network_status, addresses })
+        PodState::read(&PodView { node, reason: "", host_network, network_status, addresses })
     }
 
     /// Returns the state of the pod with respect to `address`.
-    pub fn sight(&self, address: IpAddr) -> AddressInPod<'a> {
+    pub fn address_state(&self, address: IpAddr) -> AddressInPod<'a> {
         AddressInPod { node: self.node, has: self.addresses.contain(address), ended: self.ended }
     }
 }
@@ -79,18 +79,18 @@ const MAX_ANNOTATED: usize = 256;
 
 /// Combines the addresses that kubelet reports with those in annotations. A new sandbox can get another address while
 /// kubelet is down, and the status then still has the old one.
-fn reported_addresses(view: &PodWords<'_, '_>) -> ReportedAddresses {
+fn reported_addresses(view: &PodView<'_, '_>) -> ReportedAddresses {
     let listed = &view.addresses;
     let has_invalid_name = view.node.starts_with('-') || view.node.ends_with('-');
     let mut is_complete = !view.node.is_empty() && !has_invalid_name;
-    let mut of_kubelet: Vec<IpAddr> = Vec::new();
+    let mut in_status: Vec<IpAddr> = Vec::new();
     for address in listed.parse_reported().map(single) {
         is_complete &= address.is_some();
-        of_kubelet.extend(address);
+        in_status.extend(address);
     }
-    is_complete &= !of_kubelet.is_empty();
+    is_complete &= !in_status.is_empty();
     let mut annotated: Vec<IpAddr> = Vec::new();
-    let texts = listed.parse_noted().map(single).chain(of_other_interfaces(view.network_status));
+    let texts = listed.parse_annotated().map(single).chain(of_other_interfaces(view.network_status));
     for (n, address) in texts.enumerate() {
         is_complete &= address.is_some() && n < MAX_ANNOTATED;
         if n >= MAX_ANNOTATED {
@@ -98,7 +98,7 @@ fn reported_addresses(view: &PodWords<'_, '_>) -> ReportedAddresses {
         }
         annotated.extend(address);
     }
-    ReportedAddresses::of(of_kubelet, annotated, is_complete)
+    ReportedAddresses::of(in_status, annotated, is_complete)
 }
 
 /// Returns the address of a CIDR that has only one. A pod with a larger range may have any address of the range.
@@ -132,7 +132,7 @@ pub enum ReportedAddresses {
         /// The addresses in the status, followed by those that are only in annotations.
         addresses: Box<[IpAddr]>,
         /// The number of addresses from the status.
-        of_kubelet: u16,
+        in_status: u16,
         /// True if the addresses are complete. They are incomplete if the pod may still report others or has an
         /// unreadable address.
         all: bool,
@@ -142,30 +142,30 @@ pub enum ReportedAddresses {
 /// Returns an empty, incomplete set.
 impl Default for ReportedAddresses {
     fn default() -> Self {
-        ReportedAddresses::Several { addresses: Box::default(), of_kubelet: 0, all: false }
+        ReportedAddresses::Several { addresses: Box::default(), in_status: 0, all: false }
     }
 }
 
 impl ReportedAddresses {
     /// Creates a complete set of addresses from the status, which may be in any order.
-    pub fn new(of_kubelet: Vec<IpAddr>) -> Self {
-        Self::of(of_kubelet, Vec::new(), true)
+    pub fn new(in_status: Vec<IpAddr>) -> Self {
+        Self::of(in_status, Vec::new(), true)
     }
 
     /// Creates a set from the addresses of the status and of annotations. `all` is true if they are complete.
-    fn of(mut of_kubelet: Vec<IpAddr>, mut annotated: Vec<IpAddr>, all: bool) -> Self {
-        of_kubelet.sort_unstable();
-        of_kubelet.dedup();
-        annotated.retain(|address| !of_kubelet.contains(address));
+    fn of(mut in_status: Vec<IpAddr>, mut annotated: Vec<IpAddr>, all: bool) -> Self {
+        in_status.sort_unstable();
+        in_status.dedup();
+        annotated.retain(|address| !in_status.contains(address));
         annotated.sort_unstable();
         annotated.dedup();
-        match of_kubelet[..] {
+        match in_status[..] {
             [IpAddr::V4(v4)] if all && annotated.is_empty() => ReportedAddresses::V4(v4),
             [IpAddr::V4(v4), IpAddr::V6(v6)] if all && annotated.is_empty() => ReportedAddresses::Dual(v4, v6),
             _ => {
-                let status_count = u16::try_from(of_kubelet.len()).unwrap_or(u16::MAX);
-                of_kubelet.extend(annotated);
-                ReportedAddresses::Several { addresses: of_kubelet.into(), of_kubelet: status_count, all }
+                let status_count = u16::try_from(in_status.len()).unwrap_or(u16::MAX);
+                in_status.extend(annotated);
+                ReportedAddresses::Several { addresses: in_status.into(), in_status: status_count, all }
             }
         }
     }
@@ -183,12 +183,12 @@ impl ReportedAddresses {
     }
 
     /// Returns the addresses from the status, which a tenant cannot write.
-    pub fn of_kubelet(&self) -> impl Iterator<Item = IpAddr> {
+    pub fn in_status(&self) -> impl Iterator<Item = IpAddr> {
         let (one, other, rest): (Option<IpAddr>, Option<IpAddr>, &[IpAddr]) = match self {
             ReportedAddresses::V4(v4) => (Some((*v4).into()), None, &[]),
             ReportedAddresses::Dual(v4, v6) => (Some((*v4).into()), Some((*v6).into()), &[]),
-            ReportedAddresses::Several { addresses, of_kubelet, .. } => {
-                (None, None, addresses.get(..usize::from(*of_kubelet)).unwrap_or_default())
+            ReportedAddresses::Several { addresses, in_status, .. } => {
+                (None, None, addresses.get(..usize::from(*in_status)).unwrap_or_default())
             }
         };
         one.into_iter().chain(other).chain(rest.iter().copied())
@@ -217,7 +217,7 @@ mod tests {
             Fixture { node: "n1", phase: "Running", reason: "", deleting: false, ips, annotations }
         }
 
-        fn lookup(&self, address: &str) -> (Option<bool>, Option<Ended>) {
+        fn lookup(&self, address: &str) -> (Option<bool>, Option<EndedPod>) {
             let annotations: BTreeMap<_, _> =
                 self.annotations.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
             let addresses = PodAddresses {
@@ -229,8 +229,8 @@ mod tests {
             };
             let network_status = annotations.get(NETWORK_STATUS).map(String::as_str);
             let (node, reason, host_network) = (self.node, self.reason, false);
-            let facts = PodState::read(&PodWords { node, reason, host_network, network_status, addresses });
-            let sight = facts.sight(address.parse().unwrap());
+            let facts = PodState::read(&PodView { node, reason, host_network, network_status, addresses });
+            let sight = facts.address_state(address.parse().unwrap());
             (sight.has, sight.ended)
         }
     }
@@ -280,9 +280,9 @@ mod tests {
     #[test]
     fn pod_end_depends_on_phase_and_reason_only() {
         for (phase, reason, ended) in [
-            ("Failed", "Evicted", Some(Ended::Evicted)),
-            ("Failed", "", Some(Ended::Finished)),
-            ("Succeeded", "Evicted", Some(Ended::Finished)),
+            ("Failed", "Evicted", Some(EndedPod::Evicted)),
+            ("Failed", "", Some(EndedPod::Finished)),
+            ("Succeeded", "Evicted", Some(EndedPod::Finished)),
             ("Running", "Evicted", None),
         ] {
             let fixture = Fixture { phase, reason, ..Fixture::running(&["10.0.0.1"]) };

@@ -1,4 +1,4 @@
-//! [`Pool`]: the allocator's view of a pool, and the conditions for using a pool. [`Refusal`]: the reason why a pool
+//! [`Pool`]: the allocator's view of a pool, and the conditions for using a pool. [`PoolRejection`]: the reason why a pool
 //! gave no address, for cluster administrators.
 
 use std::fmt;
@@ -36,7 +36,7 @@ impl Pool {
     }
 
     /// Checks the block size: at least one block fits into the pool, and a block has at most 4096 addresses (IPAM-107).
-    pub fn check_block_size(&self) -> Result<(), Refusal> {
+    pub fn check_block_size(&self) -> Result<(), PoolRejection> {
         let (shortest, longest) = match self.cidr.version() {
             IpVersion::V4 => (20, 32),
             IpVersion::V6 => (116, 128),
@@ -45,27 +45,27 @@ impl Pool {
         if (min..=max).contains(&self.block_prefix) {
             Ok(())
         } else {
-            Err(Refusal::BlockSize { block_size: self.block_prefix, min, max })
+            Err(PoolRejection::BlockSize { block_size: self.block_prefix, min, max })
         }
     }
 }
 
 /// Returns the pool of an object, if the pool is in service for the family (IPAM-93). A request for a particular
 /// address uses the pool of that address only under the same conditions (IPAM-132).
-pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, Refusal> {
+pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, PoolRejection> {
     let spec = &object.spec;
-    let cidr = spec.range().map_err(|_| Refusal::InvalidCidr { cidr: spec.cidr.clone() })?;
+    let cidr = spec.range().map_err(|_| PoolRejection::InvalidCidr { cidr: spec.cidr.clone() })?;
     if cidr.version() != version {
-        return Err(Refusal::OtherFamily { version: cidr.version() });
+        return Err(PoolRejection::OtherFamily { version: cidr.version() });
     }
     if object.metadata.deletion_timestamp.is_some() {
-        return Err(Refusal::Deleting);
+        return Err(PoolRejection::Deleting);
     }
     if spec.disabled {
-        return Err(Refusal::Disabled);
+        return Err(PoolRejection::Disabled);
     }
     if let Some(message) = not_allocatable(object) {
-        return Err(Refusal::NotAllocatable { message });
+        return Err(PoolRejection::NotAllocatable { message });
     }
     Ok(pool_of(object, cidr))
 }
@@ -105,7 +105,7 @@ fn not_allocatable(object: &IpPool) -> Option<String> {
 /// The reason why a pool was not used, or gave no address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(tag = "reason", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Refusal {
+pub enum PoolRejection {
     /// The pool's CIDR is invalid.
     #[error("its cidr `{cidr}` is invalid")]
     InvalidCidr {
@@ -198,17 +198,17 @@ pub enum Refusal {
 
 /// A pool with the reason why it was not used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RefusedPool {
+pub struct RejectedPool {
     /// The pool's name.
     pub pool: String,
     /// The pool's range; `None` if it is invalid.
     pub cidr: Option<Cidr>,
     /// The reason.
     #[serde(flatten)]
-    pub refusal: Refusal,
+    pub refusal: PoolRejection,
 }
 
-impl fmt::Display for RefusedPool {
+impl fmt::Display for RejectedPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.cidr {
             Some(cidr) => write!(f, "pool {} ({cidr}): {}", self.pool, self.refusal),

@@ -1,4 +1,4 @@
-//! [`BlockGlance`]: the fields of a block that a search for room reads. [`Room`]: the result that the search keeps.
+//! [`BlockSummary`]: the fields of a block that a search for room reads. [`Room`]: the result that the search keeps.
 //!
 //! A search that finds no address has read every block of the cluster. Most of a block describes the pods that use its
 //! addresses. The search skips that part and keeps a few bytes per block. A block to be changed is read again
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use time::{Duration, OffsetDateTime};
 
 use super::block::null_as_empty;
-use super::{Attribute, Block, Owner, Reservations};
+use super::{AffinityOwner, Attribute, Block, Reservations};
 use crate::api::{Unknown, parse_time};
 use crate::net::Cidr;
 
@@ -18,19 +18,19 @@ pub const RECLAIM_AFTER: Duration = Duration::seconds(60);
 /// A block in a listing of all blocks, which is in no particular order. If a block occurs twice, the last occurrence
 /// counts: an interrupted response is requested again.
 #[derive(Debug)]
-pub enum Sighting {
+pub enum ListedBlock {
     /// The range of a block without its fields, because they were not requested or the block is unreadable.
     Range(Cidr),
     /// A block.
-    Block(BlockGlance),
+    Block(BlockSummary),
 }
 
-impl Sighting {
+impl ListedBlock {
     /// Returns the block's range.
     pub fn cidr(&self) -> Cidr {
         match self {
-            Sighting::Range(cidr) => *cidr,
-            Sighting::Block(glance) => glance.cidr(),
+            ListedBlock::Range(cidr) => *cidr,
+            ListedBlock::Block(glance) => glance.cidr(),
         }
     }
 }
@@ -38,7 +38,7 @@ impl Sighting {
 /// A block without the attributes of its allocations' owners, read from etcd or from the API server.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "Fields")]
-pub struct BlockGlance(Block);
+pub struct BlockSummary(Block);
 
 /// The facts about a block that a search for room keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Room {
 
     /// Returns the room in `block` for `owner` at `now`. Addresses whose cooldown has elapsed must already be in the
     /// free list.
-    pub fn of(block: &Block, reservations: &Reservations, owner: &Owner, now: OffsetDateTime) -> Self {
+    pub fn of(block: &Block, reservations: &Reservations, owner: &AffinityOwner, now: OffsetDateTime) -> Self {
         let in_use = block.capacity().saturating_sub(block.unallocated.len() as u128);
         let block_owner = block.owner();
         let is_own = block_owner.as_ref() == Some(owner);
@@ -74,7 +74,7 @@ impl Room {
     }
 }
 
-impl BlockGlance {
+impl BlockSummary {
     /// Returns the block's range.
     pub fn cidr(&self) -> Cidr {
         self.0.cidr
@@ -86,10 +86,10 @@ impl BlockGlance {
         self,
         cooldown_seconds: i64,
         reservations: &Reservations,
-        owner: &Owner,
+        owner: &AffinityOwner,
         now: OffsetDateTime,
     ) -> Option<Room> {
-        let BlockGlance(mut block) = self;
+        let BlockSummary(mut block) = self;
         if block.deleted || block.collect_garbage(cooldown_seconds, now).is_err() {
             return None;
         }
@@ -133,14 +133,14 @@ struct AttributeFields {
     released_at: Option<String>,
 }
 
-impl From<Fields> for BlockGlance {
+impl From<Fields> for BlockSummary {
     fn from(fields: Fields) -> Self {
         let attributes = fields.attributes.into_iter().map(|AttributeFields { handle_id, released_at }| Attribute {
             handle_id,
             released_at,
             ..Attribute::default()
         });
-        BlockGlance(Block {
+        BlockSummary(Block {
             cidr: fields.cidr,
             affinity: fields.affinity,
             affinity_claim_time: fields.affinity_claim_time,
@@ -164,8 +164,8 @@ mod tests {
 
     const NOW: OffsetDateTime = datetime!(2026-08-22 01:02:03 UTC);
 
-    fn host(name: &str) -> Owner {
-        Owner::Host(name.into())
+    fn host(name: &str) -> AffinityOwner {
+        AffinityOwner::Host(name.into())
     }
 
     /// Returns a block with four addresses of `node2`, claimed long ago, with `fields` changed.
@@ -185,7 +185,7 @@ mod tests {
 
     fn room(value: &Value, cooldown: i64, reserved: &[&str]) -> Option<Room> {
         let reservations = Reservations::new(reserved.iter().map(|range| range.parse().unwrap()));
-        let glance: BlockGlance = serde_json::from_slice(value.to_string().as_bytes()).unwrap();
+        let glance: BlockSummary = serde_json::from_slice(value.to_string().as_bytes()).unwrap();
         assert_eq!(glance.cidr(), "10.0.0.0/30".parse().unwrap());
         glance.room(cooldown, &reservations, &host("node1"), NOW)
     }
@@ -223,6 +223,6 @@ mod tests {
         for fields in [json!({"deleted": true}), json!({"allocations": [0]}), json!({"unallocated": [7]})] {
             assert_eq!(room(&stored(fields), 0, &[]), None);
         }
-        assert!(serde_json::from_slice::<BlockGlance>(br#"{"cidr": "10.0.0.0/30", "unallocated": "all"}"#).is_err());
+        assert!(serde_json::from_slice::<BlockSummary>(br#"{"cidr": "10.0.0.0/30", "unallocated": "all"}"#).is_err());
     }
 }

@@ -77,7 +77,7 @@ pub fn tunnels_of(node: &Node) -> impl Iterator<Item = (IpAddr, RecordedOwner)> 
 mod tests {
     use super::*;
     use crate::api::{NodeBgp, NodeSpec, NodeWireguard};
-    use crate::ipam::{Attribute, Claim};
+    use crate::ipam::{AllocationOwner, Attribute};
 
     #[test]
     fn each_tunnel_address_of_a_node_maps_to_its_ipam_handle() {
@@ -101,7 +101,7 @@ mod tests {
         for (_, RecordedOwner { handle, attributes }) in tunnels {
             let handle_id = handle.map(|handle| handle.to_string());
             let attribute = Attribute { handle_id, active_owner: attributes, ..Attribute::default() };
-            assert_eq!(Claim::of(&attribute), (Claim::Tunnel, Some("n1")));
+            assert_eq!(AllocationOwner::of(&attribute), (AllocationOwner::Tunnel, Some("n1")));
         }
         assert_eq!(tunnels_of(&Node::new("n2", NodeSpec::default())).count(), 0);
     }

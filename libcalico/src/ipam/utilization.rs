@@ -102,7 +102,7 @@ mod tests {
     use time::macros::datetime;
 
     use super::*;
-    use crate::ipam::{AssignRequest, HandleId, Owner};
+    use crate::ipam::{AffinityOwner, BlockRequest, HandleId};
 
     fn cidr(text: &str) -> Cidr {
         text.parse().unwrap()
@@ -110,10 +110,10 @@ mod tests {
 
     fn block(range: &str, used: usize, cooling: bool) -> Block {
         let now = datetime!(2026-08-22 01:02:03 UTC);
-        let owner = Owner::Host("node1".into());
+        let owner = AffinityOwner::Host("node1".into());
         let mut block = Block::new(cidr(range), &owner, now).unwrap();
         let handle = HandleId::new("h");
-        let request = AssignRequest {
+        let request = BlockRequest {
             handle: Some(&handle),
             attributes: &BTreeMap::new(),
             requester: &owner,

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::error::Malformed;
 use super::json::{Fields, set_if_missing, take_text};
 use super::resource::ApiGroup;
-use crate::ipam::{self, AffinityKey, Owner};
+use crate::ipam::{self, AffinityKey, AffinityOwner};
 use crate::names::{HOSTNAME_HASH_LABEL, cidr_name, hostname_hash};
 use crate::net::Cidr;
 
@@ -77,7 +77,7 @@ pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKe
     let node = required("node")?;
     let cidr: Cidr = required("cidr")?.parse().map_err(|error| Malformed(format!("spec.cidr: {error}")))?;
     let kind = take_text(&mut spec, "type").filter(|kind| !kind.is_empty()).unwrap_or_else(|| "host".into());
-    let owner = Owner::of_kind(&kind, &node)
+    let owner = AffinityOwner::of_kind(&kind, &node)
         .ok_or_else(|| Malformed(format!("spec.type is neither host nor virtual: {kind:?}")))?;
     if group == ApiGroup::CrdV1
         && let Some(text) = take_text(&mut spec, "deleted")
@@ -126,7 +126,7 @@ mod tests {
 
     const NODE_1: &str = "A3XPYDATRKB7Q4SM2O5FN4RXIHBFIL2PITFX26BAIP5XAB2X74CA";
 
-    fn key(owner: Owner, cidr: &str) -> AffinityKey {
+    fn key(owner: AffinityOwner, cidr: &str) -> AffinityKey {
         AffinityKey { owner, cidr: cidr.parse().unwrap() }
     }
 
@@ -137,7 +137,7 @@ mod tests {
     /// Upstream's name for a host name of 240 characters.
     #[test]
     fn long_affinity_names_are_hashed() {
-        let name = |host: &str| affinity_name(&key(Owner::Host(host.into()), "10.244.1.0/26"));
+        let name = |host: &str| affinity_name(&key(AffinityOwner::Host(host.into()), "10.244.1.0/26"));
         assert_eq!(name("node-1"), "node-1-10-244-1-0-26");
         let long = name(&"h".repeat(240));
         assert_eq!(long, format!("{}-10-244-1-0-26-7b683317581", "h".repeat(226)));
@@ -151,7 +151,7 @@ mod tests {
         let of = |owner, version| {
             selector(&BlockAffinity::prefix(&AffinitySelect { owner, version, ..AffinitySelect::default() }))
         };
-        let node = Some(Owner::Host("node-1".into()));
+        let node = Some(AffinityOwner::Host("node-1".into()));
         assert_eq!(of(None, None), Some(None));
         assert_eq!(
             of(node.clone(), None),
@@ -172,7 +172,7 @@ mod tests {
     /// The stored forms that upstream writes in both API groups.
     #[test]
     fn affinity_deleted_field_is_text_in_v1_and_boolean_in_v3() {
-        let key = key(Owner::Host("node-1".into()), "10.244.1.0/29");
+        let key = key(AffinityOwner::Host("node-1".into()), "10.244.1.0/29");
         let stored = fields(json!({"state": "confirmed", "deleted": false}));
         for (group, deleted) in [(ApiGroup::CrdV1, json!("false")), (ApiGroup::V3, json!(false))] {
             let spec = to_spec(group, &key, stored.clone());
@@ -195,7 +195,7 @@ mod tests {
             spec
         };
         let (read, stored) = from_spec(ApiGroup::CrdV1, spec(json!({"type": "", "deleted": "", "new": 1}))).unwrap();
-        assert_eq!(read, key(Owner::Host("n".into()), "10.0.0.0/30"));
+        assert_eq!(read, key(AffinityOwner::Host("n".into()), "10.0.0.0/30"));
         assert_eq!(stored, fields(json!({"state": "", "deleted": false, "new": 1})));
         let (read, stored) = from_spec(ApiGroup::CrdV1, spec(json!({"type": "virtual", "deleted": "T"}))).unwrap();
         assert_eq!((read.owner.kind(), &stored["deleted"]), ("virtual", &json!(true)));

@@ -1,4 +1,4 @@
-//! Passes every object that upstream was recorded to leave in either API group through the transcoder and our types,
+//! Passes every object that upstream was recorded to leave in either API group through the codec and our types,
 //! and back. Each must be unchanged.
 
 use std::collections::BTreeMap;
@@ -7,9 +7,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{ApiGroup, Decoded, POD_IPS, Query, Request, Transcoder};
+use super::{ApiGroup, Codec, DecodedObject, POD_IPS, Query, Request};
 use crate::api::{ClusterInformation, IpPool, ObjectSelect, WorkloadEndpoint};
-use crate::ipam::{AffinitySelect, Block, BlockAffinity, Handle, HandleId, Owner};
+use crate::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle, HandleId};
 use crate::store::{Freshness, Kind, Range, ReadBatch, Write, decode_entry};
 
 /// Returns the value that replaces a placeholder of the recordings. Each placeholder has its own value, of the
@@ -76,26 +76,26 @@ fn whole<K: Kind>(select: &K::Select) -> Range {
 }
 
 /// Reads the object as part of the range, then alone, and writes it back at the revision as read.
-fn round_trip<K: Kind>(transcoder: &Transcoder, select: &K::Select, name: &str, object: &Value) -> K::Key {
-    let Decoded { entry, tombstone } = transcoder.decode(&whole::<K>(select), object.clone()).unwrap();
-    assert!(!tombstone);
+fn round_trip<K: Kind>(codec: &Codec, select: &K::Select, name: &str, object: &Value) -> K::Key {
+    let DecodedObject { entry, is_tombstone } = codec.decode(&whole::<K>(select), object.clone()).unwrap();
+    assert!(!is_tombstone);
     let read = decode_entry::<K>(&entry).unwrap();
     let alone = Range {
         kind: K::KIND,
         path: K::path(&read.key),
-        prefix: false,
+        is_prefix: false,
         keys_only: false,
         freshness: Freshness::Latest,
     };
-    assert_eq!(transcoder.decode(&alone, object.clone()).unwrap().entry, entry);
-    let Query::Get(location) = transcoder.query(&alone).unwrap() else { panic!("{alone:?}") };
+    assert_eq!(codec.decode(&alone, object.clone()).unwrap().entry, entry);
+    let Query::Get(location) = codec.query(&alone).unwrap() else { panic!("{alone:?}") };
     assert_eq!(format!("{}/{}", location.resource.plural, location.name), name);
 
     let write = Write::update(&read.key, &read.value, &read.revision).unwrap();
-    let Request::Replace { location: written_at, body } = transcoder.request(&write).unwrap() else { panic!() };
+    let Request::Replace { location: written_at, body } = codec.request(&write).unwrap() else { panic!() };
     assert_eq!(written_at, location);
     assert_eq!(without_servers_own(body), without_servers_own(with_own_annotation(object, K::KIND)), "{name}");
-    assert_eq!(transcoder.revision(K::KIND, object), read.revision);
+    assert_eq!(codec.revision(K::KIND, object), read.revision);
     read.key
 }
 
@@ -125,7 +125,7 @@ fn without_servers_own(mut object: Value) -> Value {
 #[test]
 fn every_recorded_kubernetes_object_round_trips() {
     for (folder, group) in GROUPS {
-        let transcoder = Transcoder::new(group);
+        let codec = Codec::new(group);
         let mut object_counts: BTreeMap<String, usize> = BTreeMap::new();
         for (at, state) in states(folder) {
             for (name, object) in &state {
@@ -133,15 +133,15 @@ fn every_recorded_kubernetes_object_round_trips() {
                 *object_counts.entry(plural.into()).or_default() += 1;
                 let all = ObjectSelect::default();
                 match plural {
-                    "ipamblocks" => _ = round_trip::<Block>(&transcoder, &None, name, object),
-                    "ipamhandles" => _ = round_trip::<Handle>(&transcoder, &(), name, object),
-                    "ippools" => _ = round_trip::<IpPool>(&transcoder, &all, name, object),
-                    "clusterinformations" => _ = round_trip::<ClusterInformation>(&transcoder, &all, name, object),
+                    "ipamblocks" => _ = round_trip::<Block>(&codec, &None, name, object),
+                    "ipamhandles" => _ = round_trip::<Handle>(&codec, &(), name, object),
+                    "ippools" => _ = round_trip::<IpPool>(&codec, &all, name, object),
+                    "clusterinformations" => _ = round_trip::<ClusterInformation>(&codec, &all, name, object),
                     "blockaffinities" => {
                         let node = object["spec"]["node"].as_str().unwrap();
-                        let select = AffinitySelect::of(Owner::Host(node.into()));
-                        round_trip::<BlockAffinity>(&transcoder, &select, name, object);
-                        round_trip::<BlockAffinity>(&transcoder, &AffinitySelect::default(), name, object);
+                        let select = AffinitySelect::of(AffinityOwner::Host(node.into()));
+                        round_trip::<BlockAffinity>(&codec, &select, name, object);
+                        round_trip::<BlockAffinity>(&codec, &AffinitySelect::default(), name, object);
                     }
                     // The recordings contain only a few fields of pods.
                     "pods" => {}
@@ -166,16 +166,16 @@ fn every_recorded_kubernetes_object_round_trips() {
 #[test]
 fn created_objects_match_upstreams_recorded_objects() {
     for (folder, group) in GROUPS {
-        let transcoder = Transcoder::new(group);
+        let codec = Codec::new(group);
         for (at, state) in states(folder) {
             for (name, object) in &state {
                 let write = match name.split('/').next().unwrap() {
-                    "ipamblocks" => create_write::<Block>(&transcoder, &None, object),
-                    "ipamhandles" => create_write::<Handle>(&transcoder, &(), object),
-                    "blockaffinities" => create_write::<BlockAffinity>(&transcoder, &AffinitySelect::default(), object),
+                    "ipamblocks" => create_write::<Block>(&codec, &None, object),
+                    "ipamhandles" => create_write::<Handle>(&codec, &(), object),
+                    "blockaffinities" => create_write::<BlockAffinity>(&codec, &AffinitySelect::default(), object),
                     _ => continue,
                 };
-                let Request::Create { body, .. } = transcoder.request(&write).unwrap() else { panic!() };
+                let Request::Create { body, .. } = codec.request(&write).unwrap() else { panic!() };
                 let mut expected = without_servers_own(object.clone());
                 expected["metadata"].as_object_mut().unwrap().remove("resourceVersion");
                 assert_eq!(body, expected, "{folder}: {at}");
@@ -184,8 +184,8 @@ fn created_objects_match_upstreams_recorded_objects() {
     }
 }
 
-fn create_write<K: Kind>(transcoder: &Transcoder, select: &K::Select, object: &Value) -> Write {
-    let read = decode_entry::<K>(&transcoder.decode(&whole::<K>(select), object.clone()).unwrap().entry).unwrap();
+fn create_write<K: Kind>(codec: &Codec, select: &K::Select, object: &Value) -> Write {
+    let read = decode_entry::<K>(&codec.decode(&whole::<K>(select), object.clone()).unwrap().entry).unwrap();
     Write::create(&read.key, &read.value).unwrap()
 }
 
@@ -194,7 +194,7 @@ fn create_write<K: Kind>(transcoder: &Transcoder, select: &K::Select, object: &V
 fn pod_patches_match_the_recorded_annotations() {
     let (mut added, mut deleted) = (0, 0);
     for (folder, group) in GROUPS {
-        let transcoder = Transcoder::new(group);
+        let codec = Codec::new(group);
         for (at, state) in states(folder) {
             for (name, recorded) in state.iter().filter(|(name, _)| name.starts_with("pods/")) {
                 let [_, namespace, name] = name.split('/').collect::<Vec<_>>()[..] else { panic!("{name}") };
@@ -204,7 +204,7 @@ fn pod_patches_match_the_recorded_annotations() {
                     "metadata": {"name": name, "namespace": namespace, "uid": "u", "annotations": annotations},
                     "spec": {"nodeName": "node1"},
                 });
-                let decoded = transcoder.decode(&whole::<WorkloadEndpoint>(&ObjectSelect::default()), pod).unwrap();
+                let decoded = codec.decode(&whole::<WorkloadEndpoint>(&ObjectSelect::default()), pod).unwrap();
                 let read = decode_entry::<WorkloadEndpoint>(&decoded.entry).unwrap();
                 assert_eq!(read.value.spec.ip_networks.join(","), addresses, "{at}");
 
@@ -215,7 +215,7 @@ fn pod_patches_match_the_recorded_annotations() {
                     added += 1;
                     Write::update(&read.key, &read.value, &read.revision).unwrap()
                 };
-                let Request::PatchStatus { body, .. } = transcoder.request(&write).unwrap() else { panic!() };
+                let Request::PatchStatus { body, .. } = codec.request(&write).unwrap() else { panic!() };
                 for (key, value) in body["metadata"]["annotations"].as_object().unwrap() {
                     assert_eq!(&annotations[key], value, "{at}: {name}: {key}");
                 }

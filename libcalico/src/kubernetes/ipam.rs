@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::Malformed;
 use super::json::{Fields, set_if_missing, take_text, text};
-use crate::ipam::{Block, BlockGlance, HandleId, Sighting};
+use crate::ipam::{Block, BlockSummary, HandleId, ListedBlock};
 use crate::names::{cidr_name, is_dns_name};
 use crate::net::Cidr;
 use crate::store::Kind;
@@ -81,11 +81,11 @@ pub(super) fn block_to_spec(mut block: Fields) -> Fields {
 ///
 /// # Errors
 /// If `object` is not JSON.
-pub fn sighting_of_block(object: &[u8]) -> serde_json::Result<Option<Sighting>> {
+pub fn decode_listed_block(object: &[u8]) -> serde_json::Result<Option<ListedBlock>> {
     match serde_json::from_slice(object) {
-        Ok(SurveyedObject { spec: Some(glance), .. }) => return Ok(Some(Sighting::Block(glance))),
-        Ok(SurveyedObject::<BlockGlance> { metadata, spec: None }) => {
-            return Ok(cidr_of_name(&metadata.name).map(Sighting::Range));
+        Ok(SurveyedObject { spec: Some(glance), .. }) => return Ok(Some(ListedBlock::Block(glance))),
+        Ok(SurveyedObject::<BlockSummary> { metadata, spec: None }) => {
+            return Ok(cidr_of_name(&metadata.name).map(ListedBlock::Range));
         }
         Err(error) if !error.is_data() => return Err(error),
         Err(_) => {}
@@ -93,7 +93,7 @@ pub fn sighting_of_block(object: &[u8]) -> serde_json::Result<Option<Sighting>> 
     // The block exists but cannot be decoded: report its range only.
     let Ok(SurveyedObject::<Value> { metadata, spec }) = serde_json::from_slice(object) else { return Ok(None) };
     let stored = spec.as_ref().and_then(|spec| spec["cidr"].as_str()).and_then(|cidr| cidr.parse().ok());
-    Ok(stored.or_else(|| cidr_of_name(&metadata.name)).map(Sighting::Range))
+    Ok(stored.or_else(|| cidr_of_name(&metadata.name)).map(ListedBlock::Range))
 }
 
 /// The parts of an object that a survey reads.
@@ -249,11 +249,11 @@ mod tests {
 
     #[test]
     fn block_survey_decodes_partially_readable_blocks() {
-        let seen = |object: Value| sighting_of_block(object.to_string().as_bytes()).unwrap();
+        let seen = |object: Value| decode_listed_block(object.to_string().as_bytes()).unwrap();
         let named = json!({"name": "10-0-0-0-30"});
         let spec = json!({"cidr": "10.0.0.4/30", "allocations": [], "unallocated": [], "attributes": []});
         let found = seen(json!({"metadata": named, "spec": spec}));
-        assert!(matches!(found, Some(Sighting::Block(glance)) if glance.cidr() == "10.0.0.4/30".parse().unwrap()));
+        assert!(matches!(found, Some(ListedBlock::Block(glance)) if glance.cidr() == "10.0.0.4/30".parse().unwrap()));
         for (object, range) in [
             (json!({"metadata": named}), Some("10.0.0.0/30")),
             (json!({"metadata": named, "spec": {"cidr": "10.0.0.4/30", "unallocated": 1}}), Some("10.0.0.4/30")),
@@ -264,13 +264,13 @@ mod tests {
             (json!({}), None),
         ] {
             let found = match seen(object.clone()) {
-                Some(Sighting::Range(cidr)) => Some(cidr.to_string()),
-                Some(Sighting::Block(_)) => panic!("{object}"),
+                Some(ListedBlock::Range(cidr)) => Some(cidr.to_string()),
+                Some(ListedBlock::Block(_)) => panic!("{object}"),
                 None => None,
             };
             assert_eq!(found.as_deref(), range, "{object}");
         }
-        assert!(sighting_of_block(b"{").is_err());
+        assert!(decode_listed_block(b"{").is_err());
     }
 
     #[test]

@@ -55,31 +55,31 @@ pub struct OwnerReference {
 
 /// A pod that runs a VMI, with the facts about the VMI and its VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MachinePod {
+pub struct VmiPod {
     /// The namespace of the pod, the VMI and the VM.
     pub namespace: String,
     /// The pod's name.
     pub pod: String,
     /// The VMI's name, which stays the same when the VM is restarted.
-    pub instance: String,
+    pub vmi_name: String,
     /// The VMI's uid.
-    pub instance_uid: String,
+    pub vmi_uid: String,
     /// The VM's uid, if a VM owns the VMI.
-    pub machine_uid: Option<String>,
+    pub vm_uid: Option<String>,
     /// The uid of the migration whose target is this pod.
     pub migration_uid: Option<String>,
     /// True if the VM, or a VMI without a VM, is being deleted. The addresses are released then.
-    pub is_going: bool,
+    pub is_being_deleted: bool,
 }
 
 /// Returns true if a pod of this name may run a VMI. For any other pod no lookup is needed.
-pub fn may_be_machine(pod: &str) -> bool {
+pub fn may_be_virt_launcher(pod: &str) -> bool {
     pod.starts_with(LAUNCHER_POD_PREFIX)
 }
 
 impl Pod {
     /// Returns the VMI that controls the pod.
-    pub fn instance(&self) -> Option<OwnerReference> {
+    pub fn vmi_owner(&self) -> Option<OwnerReference> {
         owners(&self.metadata, VMI_KIND).find(|owner| owner.controller == Some(true))
     }
 
@@ -90,7 +90,7 @@ impl Pod {
 
 impl VirtualMachineInstance {
     /// Returns the VM that owns the VMI.
-    pub fn machine(&self) -> Option<OwnerReference> {
+    pub fn vm_owner(&self) -> Option<OwnerReference> {
         owners(&self.metadata, VM_KIND).next()
     }
 }
@@ -101,28 +101,28 @@ fn owners(metadata: &ObjectMeta, kind: &str) -> impl Iterator<Item = OwnerRefere
     owners.filter(move |owner| owner.api_version == API_VERSION && owner.kind == kind)
 }
 
-impl MachinePod {
+impl VmiPod {
     /// Combines the pod, its `owner` reference to the VMI, the VMI of that name, and the VM: the owner of the VMI, or
     /// else the VM with the VMI's name. A missing VM counts as being deleted.
     pub fn new(
         pod: &Pod,
         owner: &OwnerReference,
-        instance: Option<&VirtualMachineInstance>,
-        machine: Option<&VirtualMachine>,
+        vmi: Option<&VirtualMachineInstance>,
+        vm: Option<&VirtualMachine>,
     ) -> Self {
-        let vm_owner = instance.and_then(VirtualMachineInstance::machine);
-        let metadata = match instance {
-            Some(instance) if vm_owner.is_none() => Some(&instance.metadata),
-            _ => machine.map(|machine| &machine.metadata),
+        let vm_owner = vmi.and_then(VirtualMachineInstance::vm_owner);
+        let metadata = match vmi {
+            Some(vmi) if vm_owner.is_none() => Some(&vmi.metadata),
+            _ => vm.map(|vm| &vm.metadata),
         };
-        MachinePod {
+        VmiPod {
             namespace: pod.metadata.namespace.clone(),
             pod: pod.metadata.name.clone(),
-            instance: owner.name.clone(),
-            instance_uid: owner.uid.clone(),
-            machine_uid: vm_owner.map(|vm_owner| vm_owner.uid),
+            vmi_name: owner.name.clone(),
+            vmi_uid: owner.uid.clone(),
+            vm_uid: vm_owner.map(|vm_owner| vm_owner.uid),
             migration_uid: pod.migration(),
-            is_going: metadata.is_none_or(|metadata| metadata.deletion_timestamp.is_some()),
+            is_being_deleted: metadata.is_none_or(|metadata| metadata.deletion_timestamp.is_some()),
         }
     }
 
@@ -133,10 +133,10 @@ impl MachinePod {
 
     /// Returns the attributes stored with each address in addition to those of every pod.
     pub fn attributes(&self) -> impl Iterator<Item = (String, String)> {
-        let machine = self.machine_uid.iter().map(|uid| ("vm-uid", uid));
+        let vm = self.vm_uid.iter().map(|uid| ("vm-uid", uid));
         let migration = self.migration_uid.iter().map(|uid| ("vmim-uid", uid));
-        let instance = [("vmi-name", &self.instance), ("vmi-uid", &self.instance_uid)];
-        instance.into_iter().chain(machine).chain(migration).map(|(key, value)| (key.to_owned(), value.clone()))
+        let vmi = [("vmi-name", &self.vmi_name), ("vmi-uid", &self.vmi_uid)];
+        vmi.into_iter().chain(vm).chain(migration).map(|(key, value)| (key.to_owned(), value.clone()))
     }
 }
 
@@ -188,7 +188,7 @@ mod tests {
         json!({ "apiVersion": "kubevirt.io/v1", "kind": VMI_KIND, "name": "vm1", "uid": "i-1", "controller": true })
     }
 
-    fn instance(owned: bool, going: bool) -> VirtualMachineInstance {
+    fn vmi(owned: bool, going: bool) -> VirtualMachineInstance {
         let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": VM_KIND, "name": "vm1", "uid": "m-1" });
         let owners = if owned { json!([owner]) } else { json!([]) };
         let since = going.then_some("2026-08-22T06:33:20Z");
@@ -196,60 +196,56 @@ mod tests {
         serde_json::from_value(json!({ "metadata": metadata })).unwrap()
     }
 
-    fn machine(going: bool) -> VirtualMachine {
+    fn vm(going: bool) -> VirtualMachine {
         let since = going.then_some("2026-08-22T06:33:20Z");
         serde_json::from_value(json!({ "metadata": { "name": "vm1", "deletionTimestamp": since } })).unwrap()
     }
 
-    fn vmi_pod(
-        label: Option<&str>,
-        instance: Option<&VirtualMachineInstance>,
-        machine: Option<&VirtualMachine>,
-    ) -> MachinePod {
+    fn vmi_pod(label: Option<&str>, vmi: Option<&VirtualMachineInstance>, vm: Option<&VirtualMachine>) -> VmiPod {
         let pod = pod(vmi_owner(), label);
-        MachinePod::new(&pod, &pod.instance().unwrap(), instance, machine)
+        VmiPod::new(&pod, &pod.vmi_owner().unwrap(), vmi, vm)
     }
 
     #[test]
     fn only_the_controlling_vmi_owns_a_launcher_pod() {
-        assert_eq!(pod(vmi_owner(), None).instance().unwrap().name, "vm1");
+        assert_eq!(pod(vmi_owner(), None).vmi_owner().unwrap().name, "vm1");
         for (field, value) in
             [("apiVersion", json!("kubevirt.io/v2")), ("kind", json!("Pod")), ("controller", json!(null))]
         {
             let mut owner = vmi_owner();
             owner[field] = value;
-            assert_eq!(pod(owner, None).instance(), None, "{field}");
+            assert_eq!(pod(owner, None).vmi_owner(), None, "{field}");
         }
         let mut two = pod(vmi_owner(), None);
         let mut other = vmi_owner();
         (other["name"], other["controller"]) = (json!("vm2"), json!(false));
         two.metadata.unknown["ownerReferences"].as_array_mut().unwrap().insert(0, other);
-        assert_eq!(two.instance().unwrap().name, "vm1");
-        assert!(may_be_machine("virt-launcher-vm1-x") && !may_be_machine("web-virt-launcher-"));
-        assert_eq!(instance(true, false).machine().unwrap().uid, "m-1");
-        assert_eq!(instance(false, false).machine(), None);
+        assert_eq!(two.vmi_owner().unwrap().name, "vm1");
+        assert!(may_be_virt_launcher("virt-launcher-vm1-x") && !may_be_virt_launcher("web-virt-launcher-"));
+        assert_eq!(vmi(true, false).vm_owner().unwrap().uid, "m-1");
+        assert_eq!(vmi(false, false).vm_owner(), None);
     }
 
     #[test]
     fn vmi_addresses_are_released_with_the_vm_or_an_unowned_vmi() {
-        let going = |instance: Option<VirtualMachineInstance>, machine: Option<VirtualMachine>| {
-            vmi_pod(None, instance.as_ref(), machine.as_ref()).is_going
+        let going = |vmi: Option<VirtualMachineInstance>, vm: Option<VirtualMachine>| {
+            vmi_pod(None, vmi.as_ref(), vm.as_ref()).is_being_deleted
         };
-        assert!(!going(Some(instance(true, true)), Some(machine(false))));
-        assert!(going(Some(instance(true, false)), Some(machine(true))));
-        assert!(going(Some(instance(true, false)), None));
+        assert!(!going(Some(vmi(true, true)), Some(vm(false))));
+        assert!(going(Some(vmi(true, false)), Some(vm(true))));
+        assert!(going(Some(vmi(true, false)), None));
         // A VM of the same name that does not own the VMI is ignored.
-        assert!(going(Some(instance(false, true)), Some(machine(false))));
-        assert!(!going(Some(instance(false, false)), None));
+        assert!(going(Some(vmi(false, true)), Some(vm(false))));
+        assert!(!going(Some(vmi(false, false)), None));
         // Between two runs of a VM there is no VMI.
-        assert!(!going(None, Some(machine(false))));
-        assert!(going(None, Some(machine(true))) && going(None, None));
+        assert!(!going(None, Some(vm(false))));
+        assert!(going(None, Some(vm(true))) && going(None, None));
     }
 
     #[test]
     fn vmi_attributes_of_source_and_target_are_recorded() {
         let attributes_of = |label, owned| -> BTreeMap<String, String> {
-            vmi_pod(label, Some(&instance(owned, false)), None).attributes().collect()
+            vmi_pod(label, Some(&vmi(owned, false)), None).attributes().collect()
         };
         let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         assert_eq!(attributes_of(None, false), pairs(&[("vmi-name", "vm1"), ("vmi-uid", "i-1")]));

@@ -1,15 +1,15 @@
 //! Calico's objects as a Kubernetes API server stores them, in one of two API groups (DS-53).
 //!
 //! All other code identifies objects by the path and JSON of upstream's etcd layout ([`crate::store`]). A
-//! [`Transcoder`] translates a range to the request that reads it ([`Query`]), a write to its request ([`Request`]),
-//! and the API server's objects to stored pairs ([`Decoded`]). This module does no I/O.
+//! [`Codec`] translates a range to the request that reads it ([`Query`]), a write to its request ([`Request`]),
+//! and the API server's objects to stored pairs ([`DecodedObject`]). This module does no I/O.
 //!
 //! * `ipam` and `affinity` convert blocks, handles, settings and affinities, whose `spec` differs from the stored
 //!   value.
 //! * Pools, reservations and similar kinds differ only in their metadata.
 //! * Endpoints, nodes and profiles are views of Kubernetes' own pods, nodes, namespaces and service accounts.
 //!
-//! Read `transcoder` first, then `query` and `request`.
+//! Read `codec` first, then `query` and `request`.
 
 mod affinity;
 mod codec;
@@ -38,11 +38,11 @@ mod status;
 mod workload_endpoint;
 
 pub use affinity::affinity_name;
-pub use codec::{Decoded, Transcoder};
+pub use codec::{Codec, DecodedObject};
 pub use error::{CodecError, FLOATING_IPS, PodProblem};
-pub use ipam::{cidr_of_name, handle_name, sighting_of_block};
+pub use ipam::{cidr_of_name, decode_listed_block, handle_name};
 pub use json::json_bytes;
-pub use kubevirt::{MachinePod, OwnerReference, VirtualMachine, VirtualMachineInstance, may_be_machine};
+pub use kubevirt::{OwnerReference, VirtualMachine, VirtualMachineInstance, VmiPod, may_be_virt_launcher};
 pub use network_policy::{
     EgressRule, IngressRule, IpBlock, LabelExpression, LabelSelector, NetworkPolicySpec, NumberOrName, PolicyPeer,
     PolicyPort,
@@ -51,7 +51,7 @@ pub use pod::{Container, ContainerPort, Namespace, Pod, PodIp, PodOnNode, PodOnN
 pub use pod_addresses::{AddressAnnotations, PodAddresses};
 pub use pod_cidrs::{PodCidrError, PodCidrs};
 pub use pod_patch::{
-    CONTAINER_ID, POD_IP, POD_IPS, STRATEGIC_MERGE_PATCH, is_detached, listed_addresses, lists_nothing,
+    CONTAINER_ID, POD_IP, POD_IPS, STRATEGIC_MERGE_PATCH, annotated_addresses, has_empty_addresses, is_detached,
 };
 pub use qos::parse_quantity;
 pub use query::{List, Query};
@@ -61,6 +61,6 @@ pub use resource::{
     VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, escaped,
 };
 pub use revision::{ObjectRevision, PreservedMetadata, reverse_uid};
-pub use served::{DiscoveryError, GROUPS, Served, has_kind, kinds_path};
+pub use served::{API_GROUPS_PATH, DiscoveryError, ServedGroups, has_kind, kinds_path};
 pub use status::{Status, StatusCause, StatusDetails};
-pub use workload_endpoint::{PodEndpoint, endpoint_of_pod, floating_ips, texts_of};
+pub use workload_endpoint::{PodEndpoint, endpoint_of_pod, floating_ips, parse_text_list};

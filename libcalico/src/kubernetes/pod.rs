@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::api::{EndpointPort, ObjectKey, ObjectMeta, ObjectSelect};
 use crate::store::{Kind, Revision};
-use crate::workload::PodFacts;
+use crate::workload::PodIdentity;
 
 /// A pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -98,9 +98,9 @@ pub struct Namespace {
 
 impl Pod {
     /// Returns the pod's data that its endpoint contains.
-    pub fn facts(&self) -> PodFacts {
+    pub fn identity(&self) -> PodIdentity {
         let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
-        PodFacts {
+        PodIdentity {
             namespace: self.metadata.namespace.clone(),
             name: self.metadata.name.clone(),
             generate_name: self.metadata.generate_name.clone(),

@@ -85,7 +85,7 @@ impl<'a> PodAddresses<'a> {
 
     /// Returns the addresses that plugins wrote to the annotations. They are newer than the status while the kubelet
     /// cannot report.
-    pub fn parse_noted(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
+    pub fn parse_annotated(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
         let AddressAnnotations { pod_ip, pod_ips, aws_pod_ips } = self.annotations;
         let lists = [pod_ip, pod_ips, aws_pod_ips].into_iter().flatten().filter(|list| !list.is_empty());
         lists.flat_map(|list| list.split(',')).map(parse)

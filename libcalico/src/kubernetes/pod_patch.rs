@@ -54,7 +54,7 @@ pub(super) fn address_patch(ip_networks: &[String], revision: Option<&ObjectRevi
 
 /// Returns the addresses that the plugin's annotations list, as written there: the first address first, each text once.
 /// The pod's status is not used.
-pub fn listed_addresses(annotations: &BTreeMap<String, String>) -> Vec<String> {
+pub fn annotated_addresses(annotations: &BTreeMap<String, String>) -> Vec<String> {
     let mut listed = Vec::<String>::new();
     for text in [POD_IP, POD_IPS].iter().filter_map(|key| annotations.get(*key)).flat_map(|list| list.split(',')) {
         if !text.is_empty() && !listed.iter().any(|other| other == text) {
@@ -65,7 +65,7 @@ pub fn listed_addresses(annotations: &BTreeMap<String, String>) -> Vec<String> {
 }
 
 /// Returns true if both annotations exist and are empty. The patch of DEL would change nothing.
-pub fn lists_nothing(annotations: &BTreeMap<String, String>) -> bool {
+pub fn has_empty_addresses(annotations: &BTreeMap<String, String>) -> bool {
     [POD_IP, POD_IPS].iter().all(|key| annotations.get(*key).is_some_and(String::is_empty))
 }
 
@@ -140,8 +140,8 @@ mod tests {
             let texts = [(POD_IP, pod_ip), (POD_IPS, pod_ips)];
             let annotations: BTreeMap<_, _> =
                 texts.iter().filter_map(|(key, text)| Some(((*key).to_owned(), (*text)?.to_owned()))).collect();
-            assert_eq!(listed_addresses(&annotations), expected, "{annotations:?}");
-            assert_eq!(lists_nothing(&annotations), pod_ip == Some(""), "{annotations:?}");
+            assert_eq!(annotated_addresses(&annotations), expected, "{annotations:?}");
+            assert_eq!(has_empty_addresses(&annotations), pod_ip == Some(""), "{annotations:?}");
         }
     }
 

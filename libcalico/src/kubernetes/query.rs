@@ -51,7 +51,7 @@ impl List {
 
 /// Returns the request for a range of `kind`.
 pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<Query, CodecError> {
-    if !range.prefix {
+    if !range.is_prefix {
         return match locate(group, kind, &range.path) {
             Some(location) => Ok(Query::Get(location)),
             // Profiles of networks and endpoints of containers have valid paths, but do not exist on an API server.

@@ -35,7 +35,7 @@ impl ApiGroup {
 
     /// Returns the group in use, given the names of all API groups of the server. If both groups exist, Calico's
     /// aggregated API server provides v3 from the objects stored in v1, so v1 is used (DS-22).
-    pub fn among<'g>(names: impl IntoIterator<Item = &'g str>) -> Self {
+    pub fn from_served<'g>(names: impl IntoIterator<Item = &'g str>) -> Self {
         let (mut crd, mut v3) = (false, false);
         for name in names {
             crd |= name == "crd.projectcalico.org";
@@ -189,10 +189,10 @@ mod tests {
 
     #[test]
     fn v3_group_is_selected_only_without_v1() {
-        assert_eq!(ApiGroup::among(["apps", "projectcalico.org"]), ApiGroup::V3);
-        assert_eq!(ApiGroup::among(["projectcalico.org", "crd.projectcalico.org"]), ApiGroup::CrdV1);
-        assert_eq!(ApiGroup::among(["crd.projectcalico.org"]), ApiGroup::CrdV1);
-        assert_eq!(ApiGroup::among([]), ApiGroup::CrdV1);
+        assert_eq!(ApiGroup::from_served(["apps", "projectcalico.org"]), ApiGroup::V3);
+        assert_eq!(ApiGroup::from_served(["projectcalico.org", "crd.projectcalico.org"]), ApiGroup::CrdV1);
+        assert_eq!(ApiGroup::from_served(["crd.projectcalico.org"]), ApiGroup::CrdV1);
+        assert_eq!(ApiGroup::from_served([]), ApiGroup::CrdV1);
     }
 
     #[test]

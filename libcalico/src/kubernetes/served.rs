@@ -1,4 +1,4 @@
-//! [`Served`]: the groups and kinds of an API server, as its discovery endpoints list them.
+//! [`ServedGroups`]: the groups and kinds of an API server, as its discovery endpoints list them.
 //!
 //! A server answers 404 for a kind that it does not serve, and so may a proxy in between for any path. Discovery
 //! distinguishes the two cases.
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 /// The path of the list of groups.
-pub const GROUPS: &str = "/apis";
+pub const API_GROUPS_PATH: &str = "/apis";
 
 /// An answer that is not the list that was requested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +19,7 @@ pub struct DiscoveryError {
 
 /// The groups that an API server serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Served(Vec<Group>);
+pub struct ServedGroups(Vec<Group>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 struct Group {
@@ -52,20 +52,20 @@ struct Named {
     name: String,
 }
 
-impl Served {
-    /// Parses the server's answer at [`GROUPS`].
+impl ServedGroups {
+    /// Parses the server's answer at [`API_GROUPS_PATH`].
     ///
     /// # Errors
     /// If the answer is not a list of groups, or is an empty list.
     pub fn read(json: &str) -> Result<Self, DiscoveryError> {
-        let Groups { kind, groups } = parse(GROUPS, json)?;
+        let Groups { kind, groups } = parse(API_GROUPS_PATH, json)?;
         if kind != "APIGroupList" || groups.is_empty() {
             return Err(error(
-                GROUPS,
+                API_GROUPS_PATH,
                 format!("expected an APIGroupList, found a {kind:?} of {} groups", groups.len()),
             ));
         }
-        Ok(Served(groups))
+        Ok(ServedGroups(groups))
     }
 
     /// Returns the versions of a group, each as `group/version`; nothing for a group that is not served.
@@ -77,7 +77,7 @@ impl Served {
 
 /// Returns the path of the list of kinds of a `group/version`.
 pub fn kinds_path(group_version: &str) -> String {
-    format!("{GROUPS}/{group_version}")
+    format!("{API_GROUPS_PATH}/{group_version}")
 }
 
 /// Parses the server's answer at [`kinds_path`]. Returns true if the answer lists one of the kinds, given by their
@@ -117,7 +117,7 @@ mod tests {
             {"name": "apps", "versions": [{"groupVersion": "apps/v1", "version": "v1"}]},
             {"name": "kubevirt.io", "versions": [{"groupVersion": "kubevirt.io/v1"}, {"groupVersion": "kubevirt.io/v1alpha3"}]},
         ]});
-        let served = Served::read(&groups.to_string()).unwrap();
+        let served = ServedGroups::read(&groups.to_string()).unwrap();
         assert_eq!(served.versions("kubevirt.io").collect::<Vec<_>>(), ["kubevirt.io/v1", "kubevirt.io/v1alpha3"]);
         assert_eq!(served.versions("gone.io").count(), 0);
         let kinds =
@@ -136,7 +136,7 @@ mod tests {
             json!({"kind": "Status", "groups": [{"name": "apps", "versions": []}]}),
             json!("404 page not found"),
         ] {
-            assert!(Served::read(&groups.to_string()).is_err(), "{groups}");
+            assert!(ServedGroups::read(&groups.to_string()).is_err(), "{groups}");
         }
         for kinds in [
             json!({"kind": "APIResourceList", "groupVersion": "apps/v1"}),

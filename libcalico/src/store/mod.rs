@@ -13,9 +13,9 @@ use std::future::Future;
 
 pub use self::reads::{
     Answers, Freshness, GetTicket, KeysTicket, ListTicket, Range, RawEntry, ReadBatch, RevisionTicket, Survey,
-    decode_entry, sighting,
+    decode_entry, listed_block,
 };
-use crate::ipam::Sighting;
+use crate::ipam::ListedBlock;
 pub use crate::kind::{Entry, Kind, Revision};
 
 /// An error of a request to the datastore.
@@ -200,13 +200,13 @@ pub trait Store: Send + Sync {
     fn survey(
         &self,
         survey: &Survey,
-        report: &mut (dyn FnMut(Sighting) + Send),
+        report: &mut (dyn FnMut(ListedBlock) + Send),
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
         let (batch, tickets) = survey.batch();
         async move {
             let answers = self.read(&batch).await?;
-            let pairs = tickets.iter().flat_map(|ticket| answers.pairs(ticket));
-            pairs.filter_map(|pair| sighting(&pair.path, &pair.value)).for_each(report);
+            let pairs = tickets.iter().flat_map(|ticket| answers.raw_entries(ticket));
+            pairs.filter_map(|pair| listed_block(&pair.path, &pair.value)).for_each(report);
             Ok(())
         }
     }

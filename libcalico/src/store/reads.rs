@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
 use super::{Entry, Kind, Revision, StoreError};
-use crate::ipam::{Block, BlockGlance, Sighting};
+use crate::ipam::{Block, BlockSummary, ListedBlock};
 use crate::net::IpVersion;
 
 /// A read of a single path, or of all paths below a prefix.
@@ -16,7 +16,7 @@ pub struct Range {
     /// The path of one object, or the common prefix of several.
     pub path: String,
     /// Whether to treat `path` as a prefix.
-    pub prefix: bool,
+    pub is_prefix: bool,
     /// Whether to read the paths only: the store may leave the values empty.
     pub keys_only: bool,
     /// The required freshness of the answer.
@@ -115,13 +115,7 @@ impl ReadBatch {
     }
 
     fn add<K: Kind>(&mut self, path: String, is_prefix: bool) -> usize {
-        self.ranges.push(Range {
-            kind: K::KIND,
-            path,
-            prefix: is_prefix,
-            keys_only: false,
-            freshness: Freshness::Latest,
-        });
+        self.ranges.push(Range { kind: K::KIND, path, is_prefix, keys_only: false, freshness: Freshness::Latest });
         self.ranges.len() - 1
     }
 
@@ -188,7 +182,7 @@ impl Answers {
     }
 
     /// Returns the stored pairs of a selection, for callers that need only a small part of each value.
-    pub fn pairs<K>(&self, ticket: &ListTicket<K>) -> &[RawEntry] {
+    pub fn raw_entries<K>(&self, ticket: &ListTicket<K>) -> &[RawEntry] {
         &self.0[ticket.0]
     }
 
@@ -230,7 +224,7 @@ impl Survey {
         let range = |family: &IpVersion| Range {
             kind: Block::KIND,
             path: Block::prefix(&Some(*family)),
-            prefix: true,
+            is_prefix: true,
             keys_only: self.ranges_only,
             freshness: Freshness::Latest,
         };
@@ -246,10 +240,10 @@ impl Survey {
 }
 
 /// Returns the block of a stored pair, whose value may be empty; `None` for a pair of another kind.
-pub fn sighting(path: &str, value: &[u8]) -> Option<Sighting> {
+pub fn listed_block(path: &str, value: &[u8]) -> Option<ListedBlock> {
     let cidr = Block::parse_path(path)?;
-    let glance = serde_json::from_slice::<BlockGlance>(value).ok().filter(|glance| glance.cidr() == cidr);
-    Some(glance.map_or(Sighting::Range(cidr), Sighting::Block))
+    let glance = serde_json::from_slice::<BlockSummary>(value).ok().filter(|glance| glance.cidr() == cidr);
+    Some(glance.map_or(ListedBlock::Range(cidr), ListedBlock::Block))
 }
 
 #[cfg(test)]

@@ -33,12 +33,12 @@ pub fn validate_kube_controllers_configuration(
 ) -> Result<(), ValidationError> {
     let mut findings = check_singleton(configuration, "a Kube Controllers Configuration");
     let host_endpoint = configuration.spec.controllers.node.as_ref().and_then(|node| node.host_endpoint.as_ref());
-    findings.extend(host_endpoint.into_iter().flat_map(|config| wrong_templates(&config.templates)).map(|(_, e)| e));
+    findings.extend(host_endpoint.into_iter().flat_map(|config| invalid_templates(&config.templates)).map(|(_, e)| e));
     ValidationError::from_findings(findings)
 }
 
 /// Returns the invalid templates, by their index in the list.
-pub fn wrong_templates(templates: &[HostEndpointTemplate]) -> Vec<(usize, FieldError)> {
+pub fn invalid_templates(templates: &[HostEndpointTemplate]) -> Vec<(usize, FieldError)> {
     let mut names = BTreeSet::new();
     let problem = |(index, template)| invalid_template(template, &mut names).map(|error| (index, error));
     templates.iter().enumerate().filter_map(problem).collect()
@@ -129,7 +129,7 @@ mod tests {
             HostEndpointTemplate { interface_cidrs: vec!["10.0.0.0/33".into()], ..template("b") },
             HostEndpointTemplate { node_selector: "has(".into(), ..template("c") },
         ];
-        let wrong: Vec<usize> = wrong_templates(&templates).into_iter().map(|(index, _)| index).collect();
+        let wrong: Vec<usize> = invalid_templates(&templates).into_iter().map(|(index, _)| index).collect();
         assert_eq!(wrong, [1, 2, 3, 4, 6, 7]);
         assert!(validate_kube_controllers_configuration(&with_templates(templates)).is_err());
         assert_eq!(validate_kube_controllers_configuration(&with_templates(vec![template("a")])), Ok(()));

@@ -19,11 +19,11 @@ mod workload_endpoint;
 
 pub use cluster_information::validate_cluster_information;
 pub use host_endpoint::validate_host_endpoint;
-pub use ip_pool::{PoolSurroundings, admit_ip_pool, complete_ip_pool};
+pub use ip_pool::{PoolContext, admit_ip_pool, complete_ip_pool};
 pub use ip_reservation::validate_ip_reservation;
 pub use ipam_configuration::{admit_ipam_configuration, validate_ipam_config};
 pub use kube_controllers_configuration::{
-    complete_kube_controllers_configuration, validate_kube_controllers_configuration, wrong_templates,
+    complete_kube_controllers_configuration, invalid_templates, validate_kube_controllers_configuration,
 };
 pub use node::validate_node;
 pub use policy::admit_policy;

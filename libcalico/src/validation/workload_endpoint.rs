@@ -111,14 +111,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::workload::{ContainerFacts, EndpointFacts, Orchestrator};
+    use crate::workload::{ContainerIdentity, Orchestrator, WorkloadIdentity};
 
     fn endpoint() -> WorkloadEndpoint {
-        let facts = EndpointFacts {
+        let facts = WorkloadIdentity {
             node: "node-1".into(),
             container_id: "c0ffee".into(),
             endpoint: "eth0".into(),
-            orchestrator: Orchestrator::Cni(ContainerFacts::new("net1")),
+            orchestrator: Orchestrator::Cni(ContainerIdentity::new("net1")),
         };
         let mut endpoint = facts.create(&["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()]).unwrap();
         endpoint.spec.interface_name = "calic0ffee".into();

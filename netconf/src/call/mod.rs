@@ -34,7 +34,7 @@ pub struct Call {
     /// The network configuration, with the datastore settings of the environment applied.
     pub conf: NetConf,
     /// Invalid keys in the configuration of a DEL that DEL does not need. They are logged and ignored.
-    pub passed_over: Vec<DecodeError>,
+    pub ignored_settings: Vec<DecodeError>,
     /// `prevResult` of the configuration. Decoded for ADD and CHECK only: an invalid one must not fail a DEL.
     pub prev_result: Option<CniResult>,
     /// The bytes of stdin; see [`Call::rewritten`] for the stdin of a delegated plugin.
@@ -102,7 +102,7 @@ impl Call {
         raw: Vec<u8>,
     ) -> Result<Call, CniError> {
         command.check_version(version)?;
-        let (conf, passed_over) = match command {
+        let (conf, ignored_settings) = match command {
             Command::Del => NetConf::read_for_del(root)?,
             _ => (NetConf::read(root)?, Vec::new()),
         };
@@ -132,7 +132,7 @@ impl Call {
             netns_override: environment.netns_override,
             version,
             conf,
-            passed_over,
+            ignored_settings,
             prev_result,
             raw,
         })

@@ -35,16 +35,16 @@ impl NetConf {
     /// # Errors
     /// Code 6 or 7 for an invalid key that DEL needs.
     pub(crate) fn read_for_del(root: &Node<'_>) -> Result<(NetConf, Vec<DecodeError>), CniError> {
-        let (mut document, mut passed_over) = (root.value.clone(), Vec::new());
+        let (mut document, mut ignored_settings) = (root.value.clone(), Vec::new());
         loop {
             let error = match NetConf::from_node(&Node::root("$", &document)) {
-                Ok(conf) => return Ok((conf, passed_over)),
+                Ok(conf) => return Ok((conf, ignored_settings)),
                 Err(error) => error,
             };
             if !remove_setting(&mut document, &error.path) {
                 return Err(error.with_context(LOAD_CONTEXT));
             }
-            passed_over.push(error);
+            ignored_settings.push(error);
         }
     }
 }

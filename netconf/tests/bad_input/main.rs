@@ -28,7 +28,7 @@ fn assert_refused(stdin: &str, code: Code, path: &str) {
     match call("DEL", stdin) {
         Err(CallError { error, .. }) => refused("DEL", error),
         Ok(call) => {
-            let mut told = call.passed_over.iter().map(ToString::to_string);
+            let mut told = call.ignored_settings.iter().map(ToString::to_string);
             assert!(told.any(|told| told.contains(path)), "DEL took {path} of {stdin}");
         }
     }

@@ -221,7 +221,8 @@ mod tests {
         });
         let ends: Vec<_> = text.lines().map(|line| line.rsplit_once(": ").unwrap().1).collect();
         let fields = r#"ContainerID="c2" Namespace="default" Pod="web" WorkloadEndpoint="node1-k8s-web-eth0""#;
-        let debt = r#"ContainerID="c1" Namespace="default" PaidBy="c2" Pod="db" WorkloadEndpoint="node1-k8s-db-eth0""#;
+        let debt =
+            r#"ContainerID="c1" Namespace="default" Pod="db" ReplayedBy="c2" WorkloadEndpoint="node1-k8s-db-eth0""#;
         let expected =
             [format!("first address=\"10.0.0.1\" {fields}"), format!("second {debt}"), format!("third {fields}")];
         assert_eq!(ends, expected);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use libcalico::names::EndpointIdentifiers;
-use libcalico::workload::{EndpointFacts, Orchestrator};
+use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::conf::NodeConf;
 use netconf::{Call, CniArgs, Lookup, NetConf};
 use tracing::Span;
@@ -43,7 +43,7 @@ impl Subject {
 
     /// Returns the attachment of an endpoint.
     #[must_use]
-    pub fn of_attachment(facts: &EndpointFacts) -> Self {
+    pub fn of_attachment(facts: &WorkloadIdentity) -> Self {
         let pod = match &facts.orchestrator {
             Orchestrator::Kubernetes(pod) => (pod.namespace.as_str(), pod.name.as_str()),
             Orchestrator::Cni(_) => Default::default(),
@@ -87,7 +87,7 @@ impl Subject {
             "attachment",
             ContainerID = id,
             Namespace = namespace,
-            PaidBy = Some(within).filter(|within| !within.is_empty()),
+            ReplayedBy = Some(within).filter(|within| !within.is_empty()),
             Pod = pod,
             WorkloadEndpoint = endpoint
         )

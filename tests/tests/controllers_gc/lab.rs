@@ -14,7 +14,7 @@ use libcalico::api::{
     WorkloadEndpointSpec,
 };
 use libcalico::ipam::{
-    AffinityKey, AffinitySelect, AffinityState, AssignRequest, Block, BlockAffinity, Handle, HandleId, Owner,
+    AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, BlockRequest, Handle, HandleId,
 };
 use libcalico::kubernetes::ApiGroup;
 use libcalico::names::EndpointIdentifiers;
@@ -167,12 +167,12 @@ impl Lab<'_> {
     /// Creates a block, with or without an affinity to a node, and the handles of its addresses. Returns the addresses.
     pub(crate) fn block(&self, cidr: &str, owner: Option<&str>, given: &[Given]) -> Vec<IpAddr> {
         let cidr: Cidr = cidr.parse().unwrap();
-        let host = Owner::Host(owner.unwrap_or("nobody").into());
+        let host = AffinityOwner::Host(owner.unwrap_or("nobody").into());
         let mut block = Block::new(cidr, &host, OffsetDateTime::now_utc()).unwrap();
         let mut addresses = Vec::new();
         for (n, given) in (0..).zip(given) {
             let id = HandleId::new(&given.handle);
-            let request = AssignRequest {
+            let request = BlockRequest {
                 handle: Some(&id),
                 attributes: &given.attributes,
                 requester: &host,
@@ -263,13 +263,13 @@ impl Lab<'_> {
 
     /// Creates an affinity of a node, independently of the block.
     pub(crate) fn claim(&self, node: &str, cidr: &str, state: AffinityState) {
-        let key = AffinityKey { owner: Owner::Host(node.into()), cidr: cidr.parse().unwrap() };
+        let key = AffinityKey { owner: AffinityOwner::Host(node.into()), cidr: cidr.parse().unwrap() };
         self.put(&key, &BlockAffinity { state, ..BlockAffinity::default() });
     }
 
     /// Changes the state of an affinity.
     pub(crate) fn set_claim(&self, node: &str, cidr: &str, state: AffinityState) {
-        let key = AffinityKey { owner: Owner::Host(node.into()), cidr: cidr.parse().unwrap() };
+        let key = AffinityKey { owner: AffinityOwner::Host(node.into()), cidr: cidr.parse().unwrap() };
         self.runtime.block_on(async {
             let found = self.store.get::<BlockAffinity>(&key).await.unwrap();
             let value = BlockAffinity { state, ..found.value };

@@ -1,7 +1,7 @@
 //! Conditions and finalizers of pools (`projectcalico.org/v3`), with the cases of upstream's pool_controller_test.
 
 use libcalico::api::IpPoolSpec;
-use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Owner};
+use libcalico::ipam::{AffinityKey, AffinityOwner, AffinityState, Block, BlockAffinity};
 use libcalico::net::Cidr;
 use libcalico::store::{Revision, Store};
 use serde_json::{Value, json};
@@ -67,12 +67,13 @@ fn deleted_pool_stays_until_its_addresses_are_released() {
         scene.new_pool("a", "10.0.0.0/24", false);
         let _running = scene.start(|_| ());
         becomes(verdict("OK", true), || scene.verdict("a"));
-        let (owner, cidr): (Owner, Cidr) = (Owner::Host("node-1".into()), "10.0.0.0/30".parse().unwrap());
+        let (owner, cidr): (AffinityOwner, Cidr) =
+            (AffinityOwner::Host("node-1".into()), "10.0.0.0/30".parse().unwrap());
         let mut block = Block::new(cidr, &owner, OffsetDateTime::now_utc()).unwrap();
         block
             .assign_address(
                 "10.0.0.1".parse().unwrap(),
-                &libcalico::ipam::AssignRequest {
+                &libcalico::ipam::BlockRequest {
                     handle: None,
                     attributes: &Default::default(),
                     requester: &owner,

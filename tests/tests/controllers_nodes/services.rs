@@ -6,7 +6,7 @@ use integration_tests::kubernetes::Request;
 use kube_controllers::settings::AssignIps;
 use libcalico::api::IpPoolSpec;
 use libcalico::ipam::LOAD_BALANCER_HOST;
-use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, Handle, Owner};
+use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle};
 use libcalico::store::Store;
 use serde_json::{Value, json};
 
@@ -83,7 +83,7 @@ fn services_get_requested_addresses_and_release_them_with_the_pools() {
         scene.pool("auto", "10.7.0.4/30", json!({}));
         becomes(1, || scene.shown("early").len());
         assert!(scene.shown("early")[0].starts_with("10.7.0."));
-        let select = AffinitySelect::of(Owner::Virtual(LOAD_BALANCER_HOST.into()));
+        let select = AffinitySelect::of(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into()));
         assert_eq!(scene.wait_on(scene.store.list::<BlockAffinity>(&select)).unwrap().len(), 1);
 
         // Requests by pool, by address, by spec.loadBalancerIP, and Services without a valid request.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use datastore::kubernetes::GROUP_FILE;
+use datastore::kubernetes::API_GROUP_FILE;
 use integration_tests::cluster::Faulty;
 use integration_tests::kubernetes::ApiServer;
 use libcalico::kubernetes::ApiGroup;
@@ -26,10 +26,10 @@ fn cached_api_group_that_is_missing_is_discovered_again() {
         assert_eq!(questions(faulty), 0, "it is remembered");
 
         for (verb, pod) in [("DEL", &first), ("STATUS", &second), ("DEL", &second), ("ADD", &first)] {
-            let remembered = fs::read_to_string(GROUP_FILE).unwrap();
+            let remembered = fs::read_to_string(API_GROUP_FILE).unwrap();
             let (ours, other) = (ApiGroup::V3.api_version(), ApiGroup::CrdV1.api_version());
             assert!(remembered.contains(ours), "{remembered}");
-            fs::write(GROUP_FILE, remembered.replace(ours, other)).unwrap();
+            fs::write(API_GROUP_FILE, remembered.replace(ours, other)).unwrap();
             faulty.proxy.arm(None);
             faulty.call(verb, pod).run().unwrap().success();
             assert_eq!(questions(faulty), 1, "{verb}");
@@ -61,7 +61,7 @@ fn cached_v3_is_replaced_once_v1_is_served_too() {
         let error = faulty.call("ADD", &second).run().unwrap().error();
         assert!(error.msg.contains("ClusterInformation"), "{error:?}");
         assert_eq!(questions(faulty), 1);
-        let remembered = fs::read_to_string(GROUP_FILE).unwrap();
+        let remembered = fs::read_to_string(API_GROUP_FILE).unwrap();
         assert!(remembered.contains(ApiGroup::CrdV1.api_version()), "{remembered}");
         assert_eq!(kept(faulty), before);
     });
@@ -78,7 +78,7 @@ fn migration_to_v3_is_followed_unless_v1_is_configured() {
         faulty.run("ADD", &first);
         let api = &control_plane.servers.api;
         migrate(api);
-        let remembered = || fs::read_to_string(GROUP_FILE).unwrap();
+        let remembered = || fs::read_to_string(API_GROUP_FILE).unwrap();
         assert!(remembered().contains(ApiGroup::CrdV1.api_version()), "{}", remembered());
 
         // The ADD works ahead: when it finds v1 locked, it has already created a handle in v1.

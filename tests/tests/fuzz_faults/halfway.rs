@@ -7,7 +7,7 @@ use integration_tests::cluster::NAMESPACE;
 use integration_tests::content::NETWORK;
 use integration_tests::node::Sandbox;
 use libcalico::ipam::{
-    AffinityKey, AffinitySelect, AffinityState, AssignRequest, Block, BlockAffinity, Handle, HandleId, Owner,
+    AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, BlockRequest, Handle, HandleId,
 };
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Kind, Store, StoreError};
@@ -73,7 +73,7 @@ fn leave_one(world: &mut World<'_>, moment: Moment, node: usize) -> Result<Optio
     if is_buried && !world.has_pods() {
         return Ok(None);
     }
-    let owner = Owner::Host(world.nodes[node].name.as_str().into());
+    let owner = AffinityOwner::Host(world.nodes[node].name.as_str().into());
     let free = free_block(world)?;
     match moment {
         Moment::HandleWritten | Moment::HandleBuried => {
@@ -126,7 +126,7 @@ fn leave_one(world: &mut World<'_>, moment: Moment, node: usize) -> Result<Optio
 
 /// Allocates an address in a block of the node to a new sandbox, with the writes that upstream's ADD has made at this
 /// moment.
-fn allocate(world: &mut World<'_>, node: usize, owner: &Owner) -> Result<Option<Sandbox>> {
+fn allocate(world: &mut World<'_>, node: usize, owner: &AffinityOwner) -> Result<Option<Sandbox>> {
     let blocks = world.runtime.block_on(world.datastore.list::<Block>(&Some(IpVersion::V4)))?;
     let of_node = blocks.into_iter().filter(|block| block.value.owner().as_ref() == Some(owner));
     let Some(mut block) = of_node.into_iter().find(|block| !block.value.unallocated.is_empty()) else {
@@ -138,7 +138,7 @@ fn allocate(world: &mut World<'_>, node: usize, owner: &Owner) -> Result<Option<
     if let Some((_, pod)) = &sandbox.pod {
         attributes.extend([("namespace".to_owned(), NAMESPACE.to_owned()), ("pod".to_owned(), pod.clone())]);
     }
-    let request = AssignRequest { handle: Some(&id), attributes: &attributes, requester: owner, check_affinity: false };
+    let request = BlockRequest { handle: Some(&id), attributes: &attributes, requester: owner, check_affinity: false };
     let mut addresses = (0..).map_while(|n| block.key.nth(n));
     let taken = addresses.any(|address| block.value.assign_address(address, &request).is_ok());
     anyhow::ensure!(taken, "{} has room and gives no address", block.key);
@@ -151,7 +151,7 @@ fn allocate(world: &mut World<'_>, node: usize, owner: &Owner) -> Result<Option<
 }
 
 /// Creates an affinity. Returns false if it exists already, which lists do not show for an affinity marked as deleted.
-fn claim(world: &mut World<'_>, owner: Owner, cidr: Cidr, value: BlockAffinity) -> Result<bool> {
+fn claim(world: &mut World<'_>, owner: AffinityOwner, cidr: Cidr, value: BlockAffinity) -> Result<bool> {
     world.claims.insert(cidr.to_string());
     let key = AffinityKey { owner, cidr };
     match world.runtime.block_on(world.datastore.create::<BlockAffinity>(&key, &value)) {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use installer::digest;
-use installer::layout::{Layout, Place};
+use installer::layout::{DirectoryRole, Layout};
 use installer::state::State;
 use integration_tests::installation::{BIN, Container, NET, OWN_BIN};
 use integration_tests::namespaces::isolated;
@@ -39,7 +39,7 @@ fn assert_whole(container: &Container, expected: &[&Container]) {
 /// deletes it. Calico's programs are excluded, because their length identifies the version.
 fn assert_ours(container: &Container) {
     let state = State::load(&Layout::below(&container.path(""))).unwrap();
-    for (place, directory) in [(Place::Bin, BIN), (Place::Net, NET)] {
+    for (place, directory) in [(DirectoryRole::Bin, BIN), (DirectoryRole::Net, NET)] {
         let others = |name: &&String| !name.ends_with(".tmp") && !name.starts_with("calico");
         for name in container.names(directory).iter().filter(others) {
             let there = digest::of_file(&container.path(directory).join(name)).unwrap();

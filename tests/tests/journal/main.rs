@@ -145,7 +145,7 @@ fn log_lines_of_a_replay_name_the_container_of_the_deferred_del() {
         let of = |id: &str, replayed_by: &str| {
             format!(" ContainerID=\"{id}\"{replayed_by} WorkloadEndpoint=\"node1-cni-{id}-eth0\"")
         };
-        let replay = of(&deferred.container_id, &format!(" PaidBy=\"{}\"", newcomer.container_id));
+        let replay = of(&deferred.container_id, &format!(" ReplayedBy=\"{}\"", newcomer.container_id));
         let call = of(&newcomer.container_id, "");
         let (replaying, others): (Vec<_>, Vec<_>) = outcome.stderr.lines().partition(|line| line.ends_with(&replay));
         for words in ["deleted the endpoint", "replayed a deferred DEL"] {

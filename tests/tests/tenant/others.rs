@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use integration_tests::content::NETWORK;
 use integration_tests::node::Sandbox;
-use libcalico::ipam::{AssignRequest, Block, Handle, HandleId, Owner};
+use libcalico::ipam::{AffinityOwner, Block, BlockRequest, Handle, HandleId};
 use libcalico::net::IpVersion;
 use libcalico::store::Store;
 use serde_json::{Value, json};
@@ -140,14 +140,14 @@ impl World<'_> {
 
     /// Allocates an address in a block of the node to an owner that is not a pod.
     fn allocate(&mut self, node: usize, handle: &str, attributes: &Value) -> Result<()> {
-        let owner = Owner::Host(NODES[node].into());
+        let owner = AffinityOwner::Host(NODES[node].into());
         let blocks = self.runtime.block_on(self.datastore.list::<Block>(&Some(IpVersion::V4)))?;
         let of_node = |block: &Block| block.owner().as_ref() == Some(&owner);
         let mut block = blocks.into_iter().find(|block| of_node(&block.value)).context("a block of the node")?;
         let attributes: BTreeMap<String, String> = serde_json::from_value(attributes.clone())?;
         let id = HandleId::new(handle);
         let request =
-            AssignRequest { handle: Some(&id), attributes: &attributes, requester: &owner, check_affinity: false };
+            BlockRequest { handle: Some(&id), attributes: &attributes, requester: &owner, check_affinity: false };
         let mut candidates = (0..).map_while(|n| block.key.nth(n));
         let address = candidates.find(|address| block.value.assign_address(*address, &request).is_ok());
         block.value.count_write();

@@ -128,7 +128,7 @@ fn apply_overrides(config: &mut Config, overrides: &Overrides) -> Result<(), Acc
     if let Some(server) = &overrides.server {
         config.cluster_url = parse_url(server)?;
     }
-    if let Some(file) = &overrides.authorities {
+    if let Some(file) = &overrides.ca_certificates {
         let pem = std::fs::read(file).map_err(|e| tls_error("CA certificates", &format!("{}: {e}", file.display())))?;
         config.root_cert = Some(parse_certificates("CA certificates", &pem)?);
     }

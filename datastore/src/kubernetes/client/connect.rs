@@ -79,7 +79,7 @@ impl CredentialFiles {
         let certificates =
             [&auth_info.client_certificate, &auth_info.client_key].into_iter().flatten().map(PathBuf::from);
         let configured =
-            settings.kubeconfig.iter().chain(&settings.home_kubeconfig).chain(&settings.overrides.authorities);
+            settings.kubeconfig.iter().chain(&settings.home_kubeconfig).chain(&settings.overrides.ca_certificates);
         let paths: Vec<PathBuf> = configured.cloned().chain(certificates).collect();
         CredentialFiles { contents: read_all(&paths), paths, checked_at: Instant::now() }
     }

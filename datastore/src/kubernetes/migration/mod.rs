@@ -19,7 +19,7 @@ const MIGRATION_ANNOTATIONS: [&str; 2] =
     ["migration.projectcalico.org/migrated-by", "migration.projectcalico.org/locked-by"];
 
 /// Returns true if the objects of an API server with both groups are in v3: v1 is locked or empty, and v3 is open.
-pub(super) async fn has_moved(client: &ApiClient) -> Result<bool, RequestError> {
+pub(super) async fn has_migrated_to_v3(client: &ApiClient) -> Result<bool, RequestError> {
     let v1 = cluster_information(client, ApiGroup::CrdV1).await?;
     Ok(!v1.is_some_and(|information| is_ready(&information)) && is_v3_open(client).await?)
 }
@@ -50,7 +50,7 @@ fn is_ready(information: &Value) -> bool {
 
 /// Calls `discover` once per `period` until two calls in a row return the same group, and returns that group. An API
 /// server that is starting may not serve all groups yet.
-pub async fn wait_for_settled_group<E>(period: Duration, discover: impl AsyncFn() -> Result<ApiGroup, E>) -> ApiGroup {
+pub async fn wait_for_stable_group<E>(period: Duration, discover: impl AsyncFn() -> Result<ApiGroup, E>) -> ApiGroup {
     let mut last = None;
     loop {
         match discover().await {
@@ -71,7 +71,7 @@ pub async fn wait_for_changed_group<E>(
 ) -> ApiGroup {
     loop {
         sleep(period).await;
-        let now = wait_for_settled_group(period, &discover).await;
+        let now = wait_for_stable_group(period, &discover).await;
         if now != group {
             return now;
         }

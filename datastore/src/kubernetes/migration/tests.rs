@@ -99,11 +99,11 @@ async fn v3_is_selected_beside_v1_only_after_the_migration_opened_v3() {
     ] {
         let server = Server::new(groups, v1.clone(), v3.clone());
         let config = server.start().await;
-        let found = Kubernetes::lasting(&config).present_group().await.unwrap();
+        let found = Kubernetes::long_running(&config).discover_group().await.unwrap();
         assert_eq!((found, server.requests.lock().unwrap().len()), (expected, requests), "{groups:?} {v1:?} {v3:?}");
         // The result does not depend on the configured group.
         let configured = KubernetesConfig { group: Some(CrdV1), ..config };
-        assert_eq!(Kubernetes::lasting(&configured).present_group().await.unwrap(), expected);
+        assert_eq!(Kubernetes::long_running(&configured).discover_group().await.unwrap(), expected);
     }
 }
 
@@ -119,11 +119,11 @@ async fn switch_to_v3_is_shared_with_later_processes_until_v1_is_unlocked() {
         server.has("/apis/crd.projectcalico.org/v1/clusterinformations/default", information(ready, None).unwrap());
     };
     locked(false);
-    assert!(process().has_moved().await.unwrap());
+    assert!(process().has_migrated_to_v3().await.unwrap());
     first.switch_to_v3().await.unwrap();
     assert_eq!(first.group().await.unwrap(), V3);
     assert_eq!(process().group().await.unwrap(), V3);
-    assert!(!first.has_moved().await.unwrap(), "the process uses v3");
+    assert!(!first.has_migrated_to_v3().await.unwrap(), "the process uses v3");
     locked(true);
     assert_eq!(process().group().await.unwrap(), CrdV1);
 }

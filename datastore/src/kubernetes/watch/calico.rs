@@ -1,9 +1,9 @@
-//! [`CalicoObjects`]: Calico's kinds, decoded by the [`Transcoder`].
+//! [`CalicoObjects`]: Calico's kinds, decoded by the [`Codec`].
 
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use libcalico::kubernetes::{List, Query, Transcoder};
+use libcalico::kubernetes::{Codec, List, Query};
 use libcalico::store::{Entry, Kind, Range, ReadBatch};
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ use crate::watch::ObjectChange;
 pub struct CalicoObjects<K: Kind> {
     kubernetes: Arc<Kubernetes>,
     range: Range,
-    transcoder: Option<Transcoder>,
+    codec: Option<Codec>,
     object_kind: &'static str,
     kind: PhantomData<fn() -> K>,
 }
@@ -38,20 +38,20 @@ impl<K: Kind> CalicoObjects<K> {
         let mut batch = ReadBatch::new();
         batch.list::<K>(select);
         let range = batch.ranges()[0].clone();
-        CalicoObjects { kubernetes, range, transcoder: None, object_kind: K::KIND, kind: PhantomData }
+        CalicoObjects { kubernetes, range, codec: None, object_kind: K::KIND, kind: PhantomData }
     }
 
     /// Decodes an object in the same way as a list does. Returns `None` if the object is not in the range.
     fn read(&self, object: Value) -> Option<ObjectChange<Entry<K>, K::Key>> {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let decoded = self.transcoder.as_ref()?.decode(&self.range, object)?;
+        let decoded = self.codec.as_ref()?.decode(&self.range, object)?;
         ObjectChange::decode(&decoded.entry, &name)
     }
 
     /// Returns the key that the object's name determines.
     fn key_of_name(&self, metadata: Value) -> Option<K::Key> {
         let range = Range { keys_only: true, ..self.range.clone() };
-        let decoded = self.transcoder.as_ref()?.decode(&range, json!({ "metadata": metadata }))?;
+        let decoded = self.codec.as_ref()?.decode(&range, json!({ "metadata": metadata }))?;
         K::parse_path(&decoded.entry.path)
     }
 }
@@ -69,9 +69,9 @@ impl<K: Kind> Decode for CalicoObjects<K> {
     }
 
     async fn collection(&mut self) -> Result<String, CollectionError> {
-        let transcoder = self.kubernetes.transcoder().await.map_err(|error| CollectionError(error.to_string()))?;
-        let query = transcoder.query(&self.range).map_err(|error| CollectionError(error.to_string()))?;
-        self.transcoder = Some(transcoder);
+        let codec = self.kubernetes.codec().await.map_err(|error| CollectionError(error.to_string()))?;
+        let query = codec.query(&self.range).map_err(|error| CollectionError(error.to_string()))?;
+        self.codec = Some(codec);
         match query {
             Query::List(list @ List { label_selector: None, field_selector: None, .. }) => {
                 self.object_kind = list.resource.kind;
@@ -81,7 +81,7 @@ impl<K: Kind> Decode for CalicoObjects<K> {
         }
     }
 
-    fn put(&mut self, object: &str) -> Option<ObjectChange<Entry<K>, K::Key>> {
+    fn decode(&mut self, object: &str) -> Option<ObjectChange<Entry<K>, K::Key>> {
         match serde_json::from_str(object) {
             Ok(PrunedObject(object)) => self.read(object),
             // The text is valid JSON, or the list could not have been split into objects. It must be nested too deeply.
@@ -89,10 +89,10 @@ impl<K: Kind> Decode for CalicoObjects<K> {
         }
     }
 
-    fn key(&mut self, object: &str) -> Option<K::Key> {
+    fn decode_key(&mut self, object: &str) -> Option<K::Key> {
         let PrunedObject(mut object) = serde_json::from_str(object).ok()?;
         let metadata = object["metadata"].clone();
-        // The transcoder hides an object that is marked as deleted, so the mark is removed.
+        // The codec hides an object that is marked as deleted, so the mark is removed.
         if let Some(spec) = object["spec"].as_object_mut() {
             spec.remove("deleted");
         }
@@ -104,7 +104,7 @@ impl<K: Kind> Decode for CalicoObjects<K> {
     }
 
     /// Discards the cached API group, which may be wrong.
-    async fn is_missing(&mut self) {
+    async fn handle_missing(&mut self) {
         self.kubernetes.discard_cached_group().await;
     }
 }

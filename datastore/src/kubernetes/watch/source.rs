@@ -46,13 +46,13 @@ pub trait Decode: Send + 'static {
     fn collection(&mut self) -> impl Future<Output = Result<String, CollectionError>> + Send;
 
     /// Decodes an existing object. Returns `None` for an object that does not belong to the watch.
-    fn put(&mut self, object: &str) -> Option<ObjectChange<Self::Value, Self::Key>>;
+    fn decode(&mut self, object: &str) -> Option<ObjectChange<Self::Value, Self::Key>>;
 
     /// Returns the key of an object, even if other parts of it are invalid.
-    fn key(&mut self, object: &str) -> Option<Self::Key>;
+    fn decode_key(&mut self, object: &str) -> Option<Self::Key>;
 
     /// Handles a response that the server does not have the collection.
-    fn is_missing(&mut self) -> impl Future<Output = ()> + Send {
+    fn handle_missing(&mut self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 }
@@ -114,7 +114,7 @@ impl<D: Decode> ApiSource<D> {
                 WatchFailure::lost(reason)
             }
             404 => {
-                self.decoder.is_missing().await;
+                self.decoder.handle_missing().await;
                 WatchFailure::Missing(reason)
             }
             410 => WatchFailure::Expired(reason),
@@ -155,7 +155,7 @@ impl<D: Decode> WatchSource for ApiSource<D> {
         }
         let items = list.items.unwrap_or_default();
         self.page.adjust(items.len(), body.len());
-        let objects = items.into_iter().filter_map(|item| self.decoder.put(item.get())).collect();
+        let objects = items.into_iter().filter_map(|item| self.decoder.decode(item.get())).collect();
         let ListMetadata { token, resource_version } = list.metadata;
         Ok(Page {
             objects,
@@ -182,10 +182,11 @@ impl<D: Decode> WatchSource for ApiSource<D> {
         let Some(event) = events.next().await? else { return Ok(None) };
         let (change, position) = match event {
             Event::Upsert { object, position } => {
-                let change = self.decoder.put(object).or_else(|| self.decoder.key(object).map(ObjectChange::Delete));
+                let change =
+                    self.decoder.decode(object).or_else(|| self.decoder.decode_key(object).map(ObjectChange::Delete));
                 (change, position)
             }
-            Event::Delete { object, position } => (self.decoder.key(object).map(ObjectChange::Delete), position),
+            Event::Delete { object, position } => (self.decoder.decode_key(object).map(ObjectChange::Delete), position),
             Event::Bookmark { position } => (None, position),
             Event::Error(refusal) => return Err(self.classify_refusal(&refusal).await),
         };

@@ -26,11 +26,11 @@ impl Decode for Names {
         Ok("/things".into())
     }
 
-    fn put(&mut self, object: &str) -> Option<ObjectChange<String, String>> {
-        self.key(object).map(ObjectChange::Upsert)
+    fn decode(&mut self, object: &str) -> Option<ObjectChange<String, String>> {
+        self.decode_key(object).map(ObjectChange::Upsert)
     }
 
-    fn key(&mut self, object: &str) -> Option<String> {
+    fn decode_key(&mut self, object: &str) -> Option<String> {
         Some(serde_json::from_str::<Value>(object).ok()?["name"].as_str()?.to_owned())
     }
 }

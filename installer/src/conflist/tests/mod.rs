@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::digest;
-use crate::layout::{Layout, Place};
+use crate::layout::{DirectoryRole, Layout};
 use crate::plugin_chain::{Chain, Rendering, read_chain};
 use crate::settings::Settings;
 use crate::state::State;
@@ -122,16 +122,16 @@ fn former_configuration_under_another_name_is_removed_unless_modified() {
     let (ours, changed) = ("20-calico.conflist", "30-calico.conflist");
     let mut state = State::default();
     for name in [ours, changed, "40-gone.conflist"] {
-        state.record(Place::Net, name, Some(digest::of_bytes(STRANGE.as_bytes())), false);
+        state.record(DirectoryRole::Net, name, Some(digest::of_bytes(STRANGE.as_bytes())), false);
     }
-    state.record(Place::Net, "calico-kubeconfig", None, false);
+    state.record(DirectoryRole::Net, "calico-kubeconfig", None, false);
     fs::write(dir.path().join(ours), STRANGE).unwrap();
     fs::write(dir.path().join(changed), CALICOS).unwrap();
     fs::write(dir.path().join("calico-kubeconfig"), "").unwrap();
     remove_former(dir.path(), &settings(&[]), &mut state);
     let left = |name: &str| dir.path().join(name).exists();
     assert_eq!((left(ours), left(changed), left("calico-kubeconfig")), (false, true, true));
-    let recorded: Vec<_> = state.files[&Place::Net].keys().map(String::as_str).collect();
+    let recorded: Vec<_> = state.files[&DirectoryRole::Net].keys().map(String::as_str).collect();
     assert_eq!(recorded, [changed, "calico-kubeconfig"]);
 }
 
@@ -145,7 +145,7 @@ fn existing_configuration_of_the_same_name_is_recorded_as_replaced() {
         let target = target(dir.path(), &settings, &state);
         conflist.record(&target, &mut state);
         let change = conflist.write(&target, &[]).unwrap().change;
-        (change, state.get(Place::Net, "10-calico.conflist").unwrap().replaced)
+        (change, state.get(DirectoryRole::Net, "10-calico.conflist").unwrap().replaced)
     };
     assert_eq!(write(), (Change::Written, false));
     assert_eq!(write(), (Change::Unchanged, false));
@@ -165,7 +165,7 @@ fn configuration_left_by_a_failed_run_is_recognized() {
     let written = first.write(&target, &[]).unwrap();
     first.record_written(&target, &written, &mut state);
     render(&[("CNI_MTU", "1400")], Path::new(NOWHERE)).unwrap().record(&target, &mut state);
-    let recorded = state.get(Place::Net, "10-calico.conflist").unwrap();
+    let recorded = state.get(DirectoryRole::Net, "10-calico.conflist").unwrap();
     assert!(recorded.has_digest(&digest::of_bytes(first.text.as_bytes())) && !recorded.replaced, "{recorded:?}");
 }
 
@@ -192,10 +192,10 @@ fn own_configuration_with_a_foreign_entry_is_not_recorded_as_replaced() {
         let conflist = render(variables, Path::new(NOWHERE)).unwrap();
         let target = target(dir.path(), &settings, &state);
         conflist.record(&target, &mut state);
-        assert_eq!(state.get(Place::Net, "10-calico.conflist").unwrap().replaced, text.is_some());
+        assert_eq!(state.get(DirectoryRole::Net, "10-calico.conflist").unwrap().replaced, text.is_some());
         let written = conflist.write(&target, &[]).unwrap();
         conflist.record_written(&target, &written, &mut state);
-        let recorded = state.get(Place::Net, "10-calico.conflist").unwrap();
+        let recorded = state.get(DirectoryRole::Net, "10-calico.conflist").unwrap();
         fs::write(&file, extended(&fs::read_to_string(&file).unwrap())).unwrap();
         assert!(is_installed_in(&fs::read(&file).unwrap(), recorded));
         if variables.len() == 1 && text.is_none() {

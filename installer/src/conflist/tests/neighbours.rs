@@ -66,7 +66,7 @@ fn foreign_entry_equal_to_a_template_entry_stays_foreign() {
     for template in [CALICOS, &with_tuning(), CALICOS] {
         node.install(template);
         assert_eq!(kinds(&node.path()), ["calico", "tuning"], "{template}");
-        let recorded = node.state.get(Place::Net, FILE).unwrap();
+        let recorded = node.state.get(DirectoryRole::Net, FILE).unwrap();
         assert_eq!(foreign_entries(node.text().as_bytes(), recorded).len(), 1, "{template}");
     }
 }
@@ -189,7 +189,7 @@ fn special_files_are_not_read() {
     let dir = tempfile::tempdir().unwrap();
     let settings = settings(&[("CNI_OLD_CONF_NAME", "05-old.conflist"), ("CNI_CONF_NAME", "10-calico.conf")]);
     let mut state = State::default();
-    state.record(Place::Net, "20-noted.conflist", Some("aa".into()), false);
+    state.record(DirectoryRole::Net, "20-noted.conflist", Some("aa".into()), false);
     for name in ["05-old.conflist", "20-noted.conflist", "10-calico.conflist", "10-calico.conf"] {
         nix::unistd::mkfifo(&dir.path().join(name), nix::sys::stat::Mode::S_IRUSR).unwrap();
     }

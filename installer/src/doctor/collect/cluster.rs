@@ -7,7 +7,7 @@ use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::{datastore_settings, kubernetes_api};
 use libcalico::api::{AllowedUse, ClusterInformation, IpPoolSpec, Node, ObjectKey};
-use libcalico::ipam::{AffinitySelect, AffinityState, BlockAffinity, Labels, Owner};
+use libcalico::ipam::{AffinityOwner, AffinitySelect, AffinityState, BlockAffinity, Labels};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::selector::Selector;
 use libcalico::store::{Store, StoreError};
@@ -145,7 +145,7 @@ async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option
             (config.as_ref().clone(), scope)
         }
         _ if kubernetes_api::is_configured(conf, datastore) => {
-            match datastore_settings::kubernetes_beside(conf, Some(DEADLINE), |name| std::env::var(name).ok()) {
+            match datastore_settings::separate_kubernetes(conf, Some(DEADLINE), |name| std::env::var(name).ok()) {
                 Ok(config) => (config, Scope::Pods),
                 Err(error) => {
                     let (address, reached) = ("the configuration".into(), Err(Unobserved::new(error)));
@@ -185,7 +185,7 @@ async fn count_blocks(store: &Datastore, node: &str) -> Observed<BlockCount> {
     if node.is_empty() {
         return Err(UNKNOWN_NODE.into());
     }
-    let claims = store.list::<BlockAffinity>(&AffinitySelect::of(Owner::Host(node.to_owned()))).await;
+    let claims = store.list::<BlockAffinity>(&AffinitySelect::of(AffinityOwner::Host(node.to_owned()))).await;
     let mut count = BlockCount::default();
     for claim in claims.map_err(|error| Unobserved::new(format!("BlockAffinities: {error}")))? {
         match claim.value.state {

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use crate::doctor::snapshot::{
     Content, Observed, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig, TlsFile, Unobserved,
 };
-use crate::layout::{CALICO, CALICO_IPAM, Layout, Place};
+use crate::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
 use crate::state::State;
 use crate::version_run::BUSY;
 use crate::{conflist, digest, node_conf, template};
@@ -140,7 +140,7 @@ struct Versions {
 
 /// The directories to search, and the installer's records.
 struct VersionProbe<'a> {
-    directories: Vec<(Place, PathBuf)>,
+    directories: Vec<(DirectoryRole, PathBuf)>,
     recorded: Option<&'a State>,
     deadline: Duration,
 }
@@ -196,7 +196,7 @@ impl VersionProbe<'_> {
     }
 
     /// Compares the digest of a file with the record. An unreadable file has an unknown origin.
-    fn origin(&self, place: Place, name: &str, path: &Path) -> ProgramOrigin {
+    fn origin(&self, place: DirectoryRole, name: &str, path: &Path) -> ProgramOrigin {
         let recorded =
             self.recorded.and_then(|state| state.get(place, name)).filter(|recorded| recorded.digest.is_some());
         let Some((recorded, digest)) = recorded.zip(digest::of_file(path).ok()) else { return ProgramOrigin::Unknown };
@@ -333,7 +333,8 @@ mod tests {
 
     /// Returns a `VersionProbe` for a directory, after another directory that does not exist.
     fn probe<'a>(here: &Path, recorded: Option<&'a State>) -> VersionProbe<'a> {
-        let directories = vec![(Place::SecondaryBin, PathBuf::from("/no/such/place")), (Place::Bin, here.to_owned())];
+        let directories =
+            vec![(DirectoryRole::SecondaryBin, PathBuf::from("/no/such/place")), (DirectoryRole::Bin, here.to_owned())];
         // Longer than any machine needs to start a shell.
         VersionProbe { directories, recorded, deadline: Duration::from_secs(60) }
     }
@@ -373,13 +374,13 @@ mod tests {
         let mut state = State::default();
         let origin = |state: &State| probe(here, Some(state)).examine("portmap".into(), String::new()).origin;
         assert_eq!(origin(&state), ProgramOrigin::Unknown);
-        state.record(Place::Bin, "portmap", None, false);
+        state.record(DirectoryRole::Bin, "portmap", None, false);
         assert_eq!(origin(&state), ProgramOrigin::Unknown);
-        state.record(Place::Bin, "portmap", Some(digest.clone()), false);
+        state.record(DirectoryRole::Bin, "portmap", Some(digest.clone()), false);
         assert_eq!(origin(&state), ProgramOrigin::Installed);
-        state.record_replacement(Place::Bin, "portmap", "other".into(), Some(&digest));
+        state.record_replacement(DirectoryRole::Bin, "portmap", "other".into(), Some(&digest));
         assert_eq!(origin(&state), ProgramOrigin::Former);
-        state.record(Place::Bin, "portmap", Some("other".into()), false);
+        state.record(DirectoryRole::Bin, "portmap", Some("other".into()), false);
         assert_eq!(origin(&state), ProgramOrigin::Other);
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
-use libcalico::ipam::{Block, Claim};
+use libcalico::ipam::{AllocationOwner, Block};
 use libcalico::names::{EndpointIdentifiers, pod_interface};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
@@ -74,7 +74,7 @@ fn read_kernel_interfaces(network: &dyn HostNetwork) -> Observed<Vec<PodInterfac
     let prefix = pod_interface_prefix();
     let routes = network.routes()?;
     let mut interfaces = network.interfaces()?;
-    interfaces.retain(|interface| interface.is_pods && interface.name.starts_with(&prefix));
+    interfaces.retain(|interface| interface.is_pod_interface && interface.name.starts_with(&prefix));
     let with_addresses = interfaces.into_iter().map(|interface| {
         let addresses = addresses_behind(&interface.name, &routes);
         PodInterface { addresses, name: interface.name, endpoint: None }
@@ -152,10 +152,10 @@ fn block_of<'p>(address: IpAddr, pools: impl Iterator<Item = &'p IpPool>) -> Opt
 
 fn pod_of(attribute: &libcalico::ipam::Attribute) -> Option<(&str, &str)> {
     let owner = [&attribute.active_owner, &attribute.alternate_owner].into_iter().find(|owner| !owner.is_empty())?;
-    match Claim::of(attribute).0 {
-        Claim::Pod { namespace, name } => Some((namespace, name)),
+    match AllocationOwner::of(attribute).0 {
+        AllocationOwner::Pod { namespace, name } => Some((namespace, name)),
         // The pod in which the VMI runs.
-        Claim::Machine { .. } => Some((owner.get("namespace")?.as_str(), owner.get("pod")?.as_str())),
+        AllocationOwner::Vmi { .. } => Some((owner.get("namespace")?.as_str(), owner.get("pod")?.as_str())),
         _ => None,
     }
 }
@@ -198,7 +198,7 @@ fn or_missing<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError
 /// are left out: another check reports such interfaces without an endpoint.
 pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) -> Observed<BusyAddresses> {
     let mut interfaces = network.interfaces()?;
-    interfaces.retain(|interface| interface.is_pods);
+    interfaces.retain(|interface| interface.is_pod_interface);
     let leads_to_pod =
         |route: &Route| route.interfaces.iter().any(|name| interfaces.iter().any(|pods| pods.name == *name));
     let routes = network.routes()?;
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn pod_addresses_are_read_from_host_routes() {
-        let pods = |name: &str| Interface { is_pods: true, ..interface(name, 1500) };
+        let pods = |name: &str| Interface { is_pod_interface: true, ..interface(name, 1500) };
         let network = FixedNetwork {
             interfaces: vec![pods("cali1"), pods("cali2"), interface("cali-theirs", 1500), pods("veth1")],
             routes: vec![

@@ -34,7 +34,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
     let recorded = state.as_ref().ok();
     let contents = selected.iter().chain(&delegate).filter_map(|selected| selected.content.as_ref().ok());
     let programs = configurations::examine_programs(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, recorded);
-    let read_busy_notes = || busy::in_force(&layout.path(busy::FILE), OffsetDateTime::now_utc());
+    let read_busy_notes = || busy::valid_notes(&layout.path(busy::FILE), OffsetDateTime::now_utc());
     NodeSnapshot {
         now: OffsetDateTime::now_utc().unix_timestamp(),
         net_dir: directory,

@@ -53,7 +53,7 @@ pub(super) fn read_journal(layout: &Layout) -> Observed<Vec<String>> {
     for entry in Journal::new(layout.journal_dir()).entries().map_err(refused)? {
         match entry.pending_del {
             Ok(pending_del) => {
-                pending_dels.push((pending_del.age(entry.touched), describe(&pending_del, entry.touched)))
+                pending_dels.push((pending_del.age(entry.modified), describe(&pending_del, entry.modified)))
             }
             Err(error) => {
                 pending_dels.push((Duration::MAX, format!("{} cannot be read: {error}", entry.path.display())))
@@ -64,8 +64,8 @@ pub(super) fn read_journal(layout: &Layout) -> Observed<Vec<String>> {
     Ok(pending_dels.into_iter().map(|(_, words)| words).collect())
 }
 
-fn describe(pending_del: &PendingDel, touched: SystemTime) -> String {
-    let age = short_age(pending_del.age(touched));
+fn describe(pending_del: &PendingDel, modified: SystemTime) -> String {
+    let age = short_age(pending_del.age(modified));
     let reason =
         if pending_del.reason.is_empty() { String::new() } else { format!(" because of: {}", pending_del.reason) };
     format!("{} in {} for {age}{reason}", pending_del.workload(), pending_del.datastore)

@@ -6,7 +6,7 @@ use datastore::{Datastore, KubernetesConfig, kubernetes};
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
 use libcalico::api::{ClusterInformation, IpPool, Node, ObjectKey, WorkloadEndpoint};
-use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle, HandleId, Owner};
+use libcalico::ipam::{AffinityKey, AffinityOwner, Block, BlockAffinity, Handle, HandleId};
 use libcalico::net::Cidr;
 use libcalico::store::{Kind, Revision, Store, StoreError, Write, WriteOp};
 use serde_json::{Value, json};
@@ -82,7 +82,7 @@ pub(super) async fn test_etcd(store: &Datastore, node: &str) -> Vec<PermissionCh
         check_read::<Node>(store, &ObjectKey::global(if node.is_empty() { "calico-doctor" } else { node })).await,
     ];
     let Ok(block) = DOCUMENTATION_BLOCK.parse::<Cidr>() else { return checks };
-    let owner = Owner::Host(if node.is_empty() { "calico-doctor".into() } else { node.to_owned() });
+    let owner = AffinityOwner::Host(if node.is_empty() { "calico-doctor".into() } else { node.to_owned() });
     let endpoint = ObjectKey::namespaced("default", "calico--doctor-cni-none-eth0");
     for (kind, path) in [
         (Block::KIND, Block::path(&block)),

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use libcalico::ipam::Owner;
+use libcalico::ipam::AffinityOwner;
 use libcalico::store::Kind;
 
 use super::*;
@@ -25,7 +25,7 @@ fn cluster(store: MemoryStore, state: AffinityState, there: There) -> Cluster {
     let cluster = Cluster::on(store);
     cluster.pool("pool4", BLOCK, 29);
     if there != There::Nothing {
-        let owner = Owner::Host(if there == There::Anothers { "node2" } else { "node1" }.into());
+        let owner = AffinityOwner::Host(if there == There::Anothers { "node2" } else { "node1" }.into());
         let mut block = Block::new(cidr(BLOCK), &owner, os::clock::Clock::now(&cluster.clock)).unwrap();
         if there == There::Used || there == There::Nobodys {
             let handle = libcalico::ipam::HandleId::new("net.a");
@@ -120,7 +120,8 @@ async fn block_created_after_the_deletion_gets_its_affinity_back() {
         for at in 1..4 {
             let cluster = cluster(store(), AffinityState::Pending, There::Nothing);
             let revision = seen(&cluster).await;
-            let late = Block::new(cidr(BLOCK), &Owner::Host("node1".into()), os::clock::Clock::now(&cluster.clock));
+            let late =
+                Block::new(cidr(BLOCK), &AffinityOwner::Host("node1".into()), os::clock::Clock::now(&cluster.clock));
             let late = late.unwrap().encode().unwrap();
             cluster.store.before_each(move |nth, _, pairs| {
                 if nth == at {

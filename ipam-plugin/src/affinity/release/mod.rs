@@ -2,7 +2,7 @@
 //! Releases a block that became empty if its pool no longer selects the owning node (IPAM-149).
 
 use libcalico::api::{IpPool, Node, ObjectKey, ObjectSelect};
-use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Owner, enabled_pool};
+use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, Block, BlockAffinity, enabled_pool};
 use libcalico::net::Cidr;
 use libcalico::selector::Selector;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, WriteModel};
@@ -29,7 +29,7 @@ pub async fn release_host_affinities<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
     gate: &G,
-    owner: &Owner,
+    owner: &AffinityOwner,
     only_empty: bool,
 ) -> Result<ReleasedAffinities, IpamError> {
     let gated = GatedStore::new(store, gate);
@@ -40,7 +40,7 @@ pub async fn release_host_affinities<S: Store, C: Clock, G: WriteGate>(
 async fn host_affinities<S: Store, C: Clock>(
     store: &S,
     clock: &C,
-    owner: &Owner,
+    owner: &AffinityOwner,
     only_empty: bool,
 ) -> Result<ReleasedAffinities, IpamError> {
     let mut batch = ReadBatch::new();
@@ -62,7 +62,7 @@ pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
     gate: &G,
-    owner: &Owner,
+    owner: &AffinityOwner,
     block: Cidr,
 ) -> Result<(), IpamError> {
     let gated = GatedStore::new(store, gate);
@@ -86,7 +86,7 @@ pub async fn release_pool_affinities<S: Store, C: Clock>(
 pub async fn release_empty_affinities<S: Store, C: Clock>(
     store: &S,
     clock: &C,
-    owner: &Owner,
+    owner: &AffinityOwner,
     range: &Cidr,
 ) -> Result<ReleasedAffinities, IpamError> {
     let mut affinities = store.list::<BlockAffinity>(&AffinitySelect::of(owner.clone())).await?;
@@ -100,7 +100,7 @@ pub async fn remove_host<S: Store, C: Clock>(
     clock: &C,
     node: &str,
 ) -> Result<ReleasedAffinities, IpamError> {
-    host_affinities(store, clock, &Owner::Host(node.into()), false).await
+    host_affinities(store, clock, &AffinityOwner::Host(node.into()), false).await
 }
 
 async fn release_blocks<S: Store, C: Clock>(
@@ -152,7 +152,7 @@ async fn release_block<S: Store, C: Clock>(
 
 /// Releases those of the emptied blocks whose pools no longer select their nodes. The addresses are released already,
 /// so failure is only logged.
-pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr, Owner)]) {
+pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr, AffinityOwner)]) {
     if emptied.is_empty() {
         return;
     }
@@ -189,9 +189,9 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
 /// Returns the blocks whose pools do not select their nodes.
 async fn find_deselected<'a, S: Store>(
     store: &S,
-    emptied: &'a [(Cidr, Owner)],
-) -> Result<Vec<(&'a Cidr, &'a Owner)>, StoreError> {
-    let of_nodes = || emptied.iter().filter(|(_, owner)| matches!(owner, Owner::Host(_)));
+    emptied: &'a [(Cidr, AffinityOwner)],
+) -> Result<Vec<(&'a Cidr, &'a AffinityOwner)>, StoreError> {
+    let of_nodes = || emptied.iter().filter(|(_, owner)| matches!(owner, AffinityOwner::Host(_)));
     let mut batch = ReadBatch::new();
     let pools = batch.list::<IpPool>(&ObjectSelect::default());
     let nodes: Vec<_> = of_nodes().map(|(_, owner)| batch.get::<Node>(&ObjectKey::global(owner.name()))).collect();
@@ -215,7 +215,7 @@ fn deselects(pools: &[IpPool], cidr: &Cidr, node: &Node) -> bool {
     })
 }
 
-async fn release_if_still_empty<S: Store>(store: &S, cidr: &Cidr, owner: &Owner) -> Result<(), StoreError> {
+async fn release_if_still_empty<S: Store>(store: &S, cidr: &Cidr, owner: &AffinityOwner) -> Result<(), StoreError> {
     let mut batch = ReadBatch::new();
     let block = batch.get::<Block>(cidr);
     let affinity = batch.get::<BlockAffinity>(&AffinityKey { owner: owner.clone(), cidr: *cidr });

@@ -18,7 +18,7 @@ impl WriteGate for Counting {
 fn cluster(store: MemoryStore) -> Cluster {
     let cluster = Cluster::on(store);
     cluster.pool("pool4", "10.0.0.0/16", 29);
-    let owner = Owner::Host("node1".into());
+    let owner = AffinityOwner::Host("node1".into());
     for range in ["10.0.0.0/29", "10.0.0.8/29"] {
         let claim = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
         cluster.store.put(&affinity_key("node1", range), &claim);
@@ -30,7 +30,7 @@ fn cluster(store: MemoryStore) -> Cluster {
 /// Each block takes three writes: marking the affinity, the block, and the affinity's deletion.
 #[tokio::test]
 async fn affinity_release_sends_no_write_after_the_gate_closes() {
-    let owner = Owner::Host("node1".into());
+    let owner = AffinityOwner::Host("node1".into());
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         for allowed in 0..=6 {
             let cluster = cluster(store());
@@ -65,7 +65,7 @@ async fn affinity_release_sends_no_write_after_the_gate_closes() {
 #[tokio::test]
 async fn single_block_is_not_released_behind_a_closed_gate() {
     let cluster = cluster(MemoryStore::sequential());
-    let (gate, owner) = (Counting(AtomicUsize::new(0)), Owner::Host("node1".into()));
+    let (gate, owner) = (Counting(AtomicUsize::new(0)), AffinityOwner::Host("node1".into()));
     let outcome =
         release_empty_block(&cluster.store, &cluster.clock, &gate, &owner, cidr("10.0.0.0/29")).await.unwrap_err();
     assert!(matches!(outcome, IpamError::Stopped), "{outcome}");
@@ -80,7 +80,7 @@ impl Store for Unlabelled {
         let mut lists = Vec::new();
         for range in batch.ranges() {
             let mut one = ReadBatch::new();
-            if !range.prefix {
+            if !range.is_prefix {
                 return self.0.read(batch).await;
             }
             _ = one.list::<BlockAffinity>(&AffinitySelect::default());
@@ -88,7 +88,7 @@ impl Store for Unlabelled {
             let none = !range.path.ends_with("/unlabelled/");
             let mut all = ReadBatch::new();
             let ticket = all.list::<BlockAffinity>(&AffinitySelect::default());
-            lists.push(if none { Vec::new() } else { answers.pairs(&ticket).to_vec() });
+            lists.push(if none { Vec::new() } else { answers.raw_entries(&ticket).to_vec() });
         }
         Ok(Answers::new(lists))
     }
@@ -109,7 +109,7 @@ async fn unlabeled_affinities_of_a_host_are_released_and_other_hosts_unaffected(
     let other = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
     cluster.store.put(&affinity_key("node2", "10.0.0.16/29"), &other);
     let clock = cluster.clock;
-    let (store, owner) = (Unlabelled(cluster.store), Owner::Host("node1".into()));
+    let (store, owner) = (Unlabelled(cluster.store), AffinityOwner::Host("node1".into()));
     let open = crate::write_gate::OpenGate;
     let outcome = release_host_affinities(&store, &clock, &open, &owner, true).await.unwrap();
     assert_eq!(outcome.released, [cidr("10.0.0.0/29"), cidr("10.0.0.8/29")]);

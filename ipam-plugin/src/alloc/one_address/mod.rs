@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use libcalico::api::IpPool;
 use libcalico::ipam::{
-    AffinityKey, AffinityState, AssignError, Block, Pool, PoolChoiceError, RefusedPool, Reservations, enabled_pool,
-    refusal_by_namespace,
+    AffinityKey, AffinityState, AssignError, Block, Pool, PoolChoiceError, RejectedPool, Reservations, enabled_pool,
+    rejection_by_namespace,
 };
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Store, StoreError, WriteModel};
@@ -199,10 +199,10 @@ fn ensure_is_for_namespace(
     object: &IpPool,
     pool: &Pool,
 ) -> Result<(), IpamError> {
-    let refusal = refusal_by_namespace(object, request.selected_namespace())
+    let refusal = rejection_by_namespace(object, request.selected_namespace())
         .map_err(|cause| PoolChoiceError { cause, refused: Vec::new() })?;
     if let Some(refusal) = refusal {
-        let refused = RefusedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal };
+        let refused = RejectedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal };
         return Err(IpamError::Withheld { ip, reason: refused.to_string() });
     }
     let (reserved, _) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
@@ -230,7 +230,7 @@ fn pool_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Re
                 return Err(IpamError::UseNotAllowed { ip, pool: pool.name, wanted, allowed });
             }
             Err(refusal) => {
-                refused.push(RefusedPool { pool: object.metadata.name.clone(), cidr: Some(cidr), refusal });
+                refused.push(RejectedPool { pool: object.metadata.name.clone(), cidr: Some(cidr), refusal });
             }
         }
     }

@@ -17,7 +17,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, Node, ObjectKey};
-use libcalico::ipam::{Block, BlockAffinity, Labels, Owner, Pool, PoolChoice, PoolRequest, choose_pools, stale_blocks};
+use libcalico::ipam::{
+    AffinityOwner, Block, BlockAffinity, Labels, Pool, PoolChoice, PoolRequest, choose_pools, stale_blocks,
+};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, StoreError, identifier};
 
@@ -53,7 +55,7 @@ pub(crate) enum PlannerStep {
 pub(crate) struct FamilyPlanner<'a> {
     pub(crate) request: &'a AssignRequest,
     pub(crate) version: IpVersion,
-    owner: Owner,
+    owner: AffinityOwner,
     choice: PoolChoice,
     node_labels: Labels,
     search: Search,
@@ -70,9 +72,9 @@ impl<'a> FamilyPlanner<'a> {
     ) -> Result<FamilyPlanner<'a>, IpamError> {
         let owner = request.owner();
         let node_labels = match (&owner, &inputs.node) {
-            (Owner::Virtual(_), _) => Labels::new(),
-            (Owner::Host(_), Some(node)) => node.value.metadata.labels.clone(),
-            (Owner::Host(name), None) => {
+            (AffinityOwner::Virtual(_), _) => Labels::new(),
+            (AffinityOwner::Host(_), Some(node)) => node.value.metadata.labels.clone(),
+            (AffinityOwner::Host(name), None) => {
                 let key = identifier::<Node>(&ObjectKey::global(name));
                 return Err(StoreError::NotFound { key }.into());
             }
@@ -261,7 +263,12 @@ fn requested_pools(texts: &[String], version: IpVersion, pools: &[IpPool]) -> Re
 }
 
 /// Returns the identity of the search of `owner` in the chosen pools.
-fn search_identity(owner: &Owner, version: IpVersion, choice: &PoolChoice, inputs: &AllocationInputs) -> Search {
+fn search_identity(
+    owner: &AffinityOwner,
+    version: IpVersion,
+    choice: &PoolChoice,
+    inputs: &AllocationInputs,
+) -> Search {
     let strict = inputs.config.strict_affinity;
     let mut key = format!("IPv{version} of {owner}{}", if strict { ", strict" } else { "" });
     for pool in &choice.chosen {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use libcalico::ipam::{AffinityState, Refusal, RefusedPool};
+use libcalico::ipam::{AffinityState, PoolRejection, RejectedPool};
 use libcalico::net::Cidr;
 
 use super::FamilyPlanner;
@@ -105,28 +105,28 @@ impl FamilyPlanner<'_> {
         let chosen = self.pools().iter().map(|pool| {
             let noted = note.and_then(|note| note.pools.iter().find(|noted| noted.cidr == pool.cidr)).cloned();
             let refusal = refusal_of(snapshot, &noted.unwrap_or_else(|| snapshot.pool_use(&pool.cidr)), &cause);
-            RefusedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal }
+            RejectedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal }
         });
         // The pools that were not chosen have their own reasons.
-        let same_family = |refused: &&RefusedPool| !matches!(refused.refusal, Refusal::OtherFamily { .. });
+        let same_family = |refused: &&RejectedPool| !matches!(refused.refusal, PoolRejection::OtherFamily { .. });
         let refused = chosen.chain(self.choice.refused.iter().filter(same_family).cloned()).collect();
         Shortfall { version: self.version, wanted: self.request.wanted(self.version), assigned, cause, refused }
     }
 }
 
-fn refusal_of(snapshot: &Snapshot, searched: &SearchedPool, cause: &Exhaustion) -> Refusal {
+fn refusal_of(snapshot: &Snapshot, searched: &SearchedPool, cause: &Exhaustion) -> PoolRejection {
     let pool = &searched.cidr;
     if snapshot.reservations.covers(pool) {
-        return Refusal::Reserved;
+        return PoolRejection::Reserved;
     }
     match cause {
-        Exhaustion::BlockLimit { limit } => Refusal::BlockLimit { limit: *limit },
-        Exhaustion::AutoAllocateOff => Refusal::AutoAllocateOff,
-        Exhaustion::StrictAffinity if searched.has_room => Refusal::StrictAffinity,
+        Exhaustion::BlockLimit { limit } => PoolRejection::BlockLimit { limit: *limit },
+        Exhaustion::AutoAllocateOff => PoolRejection::AutoAllocateOff,
+        Exhaustion::StrictAffinity if searched.has_room => PoolRejection::StrictAffinity,
         Exhaustion::PoolsFull { .. } | Exhaustion::StrictAffinity => {
             let in_use =
                 u128::from(searched.in_use).saturating_add(snapshot.reservations.within(pool)).min(pool.size());
-            Refusal::Full { in_use: saturating(in_use), capacity: saturating(pool.size()) }
+            PoolRejection::Full { in_use: saturating(in_use), capacity: saturating(pool.size()) }
         }
     }
 }

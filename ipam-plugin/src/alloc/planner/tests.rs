@@ -1,7 +1,7 @@
 //! The blocks that a node uses, releases and leaves alone, as in upstream's tests.
 
 use libcalico::api::AllowedUse;
-use libcalico::ipam::{AffinityState, Block, BlockAffinity, BlockWalk, Owner};
+use libcalico::ipam::{AffinityOwner, AffinityState, Block, BlockAffinity, BlockWalk};
 use libcalico::store::Kind;
 
 use crate::alloc::request::Namespace;
@@ -118,7 +118,7 @@ async fn reserved_immense_pool_is_skipped_at_once() {
     let mut request = cluster.request("node1", "net.a");
     (request.num4, request.num6) = (0, 1);
     let assigned = cluster.assign(&request).await.unwrap();
-    assert_eq!(assigned.shortfalls[0].refused[0].refusal, libcalico::ipam::Refusal::Reserved);
+    assert_eq!(assigned.shortfalls[0].refused[0].refusal, libcalico::ipam::PoolRejection::Reserved);
 }
 
 /// Each block takes one write and one confirmation, and at most one read to find it.
@@ -159,7 +159,7 @@ async fn claim_missing_from_the_cache_counts_toward_the_block_limit() {
 async fn own_affinity_is_not_dropped_because_of_an_older_block_read() {
     let cluster = at_the_limit().await;
     let wanted = BlockWalk::new(cidr("10.0.0.0/26"), 32, "node1", cluster.clock.now()).nth(1).unwrap();
-    let block = |owner: &str| Block::new(wanted, &Owner::Host(owner.into()), cluster.clock.now()).unwrap();
+    let block = |owner: &str| Block::new(wanted, &AffinityOwner::Host(owner.into()), cluster.clock.now()).unwrap();
     let (theirs, ours) = (block("node2"), block("node1"));
     let claim = |state| BlockAffinity { state, ..BlockAffinity::default() };
     cluster.store.put(&wanted, &theirs);

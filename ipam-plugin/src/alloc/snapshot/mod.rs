@@ -185,7 +185,7 @@ impl Snapshot {
     /// Returns a block of another size in the snapshot that shares addresses with `cidr`.
     pub(crate) fn overlapping(&self, cidr: &Cidr) -> Option<Cidr> {
         let ranges = self.ranges(cidr.version())?;
-        ranges.iter().find(|range| range.clashes_with(cidr)).copied()
+        ranges.iter().find(|range| range.conflicts_with(cidr)).copied()
     }
 
     /// Returns the owner's affinities of one family, in the order in which their blocks are tried (IPAM-112).

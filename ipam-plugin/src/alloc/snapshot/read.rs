@@ -79,7 +79,7 @@ impl Snapshot {
         touched: impl IntoIterator<Item = Cidr>,
     ) -> Result<(), StoreError> {
         let mut batch = ReadBatch::new();
-        let inputs = AllocationInputs::ask(&mut batch, &self.query);
+        let inputs = AllocationInputs::add_to(&mut batch, &self.query);
         let (mut blocks, mut missing_affinities) = (Vec::new(), Vec::new());
         for cidr in touched {
             blocks.push((cidr, batch.get::<Block>(&cidr)));

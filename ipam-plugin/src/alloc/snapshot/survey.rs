@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use libcalico::ipam::{Block, Room, Sighting};
+use libcalico::ipam::{Block, ListedBlock, Room};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{KeysTicket, ReadBatch, Store, StoreError, Survey, WriteModel};
 
@@ -38,11 +38,11 @@ impl Snapshot {
         surveyed.pools = pools.map(|range| (range, SearchedPool::empty(range))).collect();
         let reserved = reservations(&self.inputs);
         let (config, owner, now) = (&self.inputs.config, &self.query.owner, self.now);
-        let mut record = |sighting: Sighting| {
+        let mut record = |sighting: ListedBlock| {
             let cidr = sighting.cidr();
             let room = match sighting {
-                Sighting::Range(_) => None,
-                Sighting::Block(glance) => glance.room(config.ip_cooldown_seconds, &reserved, owner, now),
+                ListedBlock::Range(_) => None,
+                ListedBlock::Block(glance) => glance.room(config.ip_cooldown_seconds, &reserved, owner, now),
             };
             if !self.ranges(cidr.version()).is_some_and(|ranges| ranges.contains(&cidr)) {
                 surveyed.ranges.push(cidr);
@@ -116,7 +116,7 @@ pub(super) async fn survey_ranges<S: Store>(
     if families.is_empty() {
         return Ok(ranges);
     }
-    let mut record = |sighting: Sighting| {
+    let mut record = |sighting: ListedBlock| {
         let cidr = sighting.cidr();
         ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.insert(cidr));
     };

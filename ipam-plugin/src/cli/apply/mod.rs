@@ -9,7 +9,7 @@ use libcalico::ipam::Block;
 use libcalico::store::{ReadBatch, Store};
 use libcalico::validation::manifest::Manifest;
 use libcalico::validation::{
-    PoolSurroundings, admit_ip_pool, validate_cluster_information, validate_ip_reservation, validate_node,
+    PoolContext, admit_ip_pool, validate_cluster_information, validate_ip_reservation, validate_node,
 };
 use libcalico::validation_error::ValidationError;
 use serde::Serialize;
@@ -123,7 +123,7 @@ pub(super) async fn apply_pool(store: &Datastore, wanted: &IpPool) -> Result<App
     let previous = pools.iter().find(|entry| entry.key == wanted.key()).cloned();
     let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
     let surroundings =
-        PoolSurroundings { previous: previous.as_ref().map(|entry| &entry.value), pools: &pools, blocks: &blocks };
+        PoolContext { previous: previous.as_ref().map(|entry| &entry.value), pools: &pools, blocks: &blocks };
     let admitted = admit_ip_pool(wanted.clone(), &surroundings)
         .map_err(|cause| CliError::invalid("IPPool", &wanted.metadata.name, cause))?;
     Ok(write_planned(store, plan(previous, admitted, |spec| &mut spec.unknown)?).await?)

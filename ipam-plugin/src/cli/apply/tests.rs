@@ -1,5 +1,5 @@
 use libcalico::api::{IpPool, IpamConfiguration, Node, ObjectKey};
-use libcalico::ipam::{IpamConfig, TheConfig};
+use libcalico::ipam::{IpamConfig, IpamConfigKey};
 use libcalico::store::Kind;
 use serde_json::{Value, json};
 
@@ -69,7 +69,7 @@ fn apply_rejects_violations_of_the_api_rules() {
     assert!(refused(&shell, &manifest("IPAMConfiguration", "other", json!({}))).contains("other than \"default\""));
     let limit = manifest("IPAMConfiguration", "default", json!({"maxBlocksPerHost": 3}));
     assert!(refused(&shell, &limit).contains("only be set together with strictAffinity"));
-    assert_eq!(shell.stored::<IpamConfig>(&TheConfig), None, "neither key is written");
+    assert_eq!(shell.stored::<IpamConfig>(&IpamConfigKey), None, "neither key is written");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn apply_writes_ipam_settings_to_both_keys() {
     shell.put("/calico/ipam/v2/config", r#"{"strict_affinity":false,"auto_allocate_blocks":true,"future":7}"#);
     let wanted = manifest("IPAMConfiguration", "default", json!({"strictAffinity": true, "maxBlocksPerHost": 4}));
     assert_eq!(applied(&shell, &wanted), "IPAMConfiguration default configured\n");
-    let obeyed = shell.stored::<IpamConfig>(&TheConfig).unwrap();
+    let obeyed = shell.stored::<IpamConfig>(&IpamConfigKey).unwrap();
     assert!(obeyed.strict_affinity && obeyed.auto_allocate_blocks);
     assert_eq!((obeyed.max_blocks_per_host, &obeyed.unknown["future"]), (4, &json!(7)));
     let v3 = shell.stored::<IpamConfiguration>(&ObjectKey::global("default")).unwrap();

@@ -215,20 +215,20 @@ fn entries(args: &JournalArgs) -> Result<Vec<Entry>, CliError> {
 }
 
 impl Row {
-    fn from_entry(Entry { path, touched, pending_del }: Entry) -> Row {
+    fn from_entry(Entry { path, modified, pending_del }: Entry) -> Row {
         let entry = path.display().to_string();
         match pending_del {
             Err(error) => Row { entry, problem: Some(error.to_string()), pending_del: None },
-            Ok(pending_del) => Row { entry, problem: None, pending_del: Some(Listed::new(pending_del, touched)) },
+            Ok(pending_del) => Row { entry, problem: None, pending_del: Some(Listed::new(pending_del, modified)) },
         }
     }
 }
 
 impl Listed {
-    fn new(pending_del: PendingDel, touched: SystemTime) -> Listed {
+    fn new(pending_del: PendingDel, modified: SystemTime) -> Listed {
         Listed {
             workload: pending_del.workload(),
-            age_seconds: pending_del.age(touched).as_secs(),
+            age_seconds: pending_del.age(modified).as_secs(),
             network: pending_del.network,
             container: pending_del.container_id,
             interface: pending_del.ifname,

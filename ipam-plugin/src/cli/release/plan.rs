@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use libcalico::ipam::{Finding, HeldAddress};
+use libcalico::ipam::{AllocatedAddress, Finding};
 use libcalico::net::Cidr;
 use time::Duration;
 
@@ -49,7 +49,7 @@ pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bo
     for finding in &present {
         match finding {
             // The repair of the block has freed or kept these addresses.
-            Finding::AddressWithoutEndpoint(HeldAddress { address, .. })
+            Finding::AddressWithoutEndpoint(AllocatedAddress { address, .. })
             | Finding::EndpointWithoutAddress { address, .. }
                 if resolved.contains(address) => {}
             Finding::AddressWithoutEndpoint(held) => {
@@ -74,7 +74,7 @@ pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bo
     steps
 }
 
-fn as_leak(finding: &Finding) -> Option<&HeldAddress> {
+fn as_leak(finding: &Finding) -> Option<&AllocatedAddress> {
     match finding {
         Finding::AddressWithoutEndpoint(held) => Some(held),
         _ => None,
@@ -83,7 +83,7 @@ fn as_leak(finding: &Finding) -> Option<&HeldAddress> {
 
 /// Leaked addresses. `old_enough` contains those that are too old for an ADD in progress.
 struct Leaks {
-    all: BTreeMap<IpAddr, HeldAddress>,
+    all: BTreeMap<IpAddr, AllocatedAddress>,
     old_enough: BTreeSet<IpAddr>,
 }
 
@@ -107,12 +107,12 @@ impl Leaks {
     }
 
     /// Returns the allocation of `ip`, or `None` if the address is free or cooling down.
-    fn held(&self, ip: IpAddr, cluster: &ClusterRead) -> Option<HeldAddress> {
+    fn held(&self, ip: IpAddr, cluster: &ClusterRead) -> Option<AllocatedAddress> {
         if let Some(held) = self.all.get(&ip) {
             return Some(held.clone());
         }
         let (block, allocation) = cluster.allocation(ip)?;
-        Some(HeldAddress {
+        Some(AllocatedAddress {
             address: ip,
             block,
             handle: allocation.handle().map(|handle| handle.to_string()),
@@ -122,7 +122,7 @@ impl Leaks {
     }
 
     /// Returns a reason not to release `ip`.
-    fn objection(&self, ip: IpAddr, held: &HeldAddress, cluster: &ClusterRead) -> Option<String> {
+    fn objection(&self, ip: IpAddr, held: &AllocatedAddress, cluster: &ClusterRead) -> Option<String> {
         if let Some(endpoint) = cluster.endpoints_of(ip).next() {
             return Some(format!("endpoint {} on node {} has it", endpoint.name, endpoint.node));
         }

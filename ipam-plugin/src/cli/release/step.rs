@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use datastore::Datastore;
-use libcalico::ipam::{Block, HandleId, HeldAddress, ReleaseRequest, Repaired, SuspectHandle};
+use libcalico::ipam::{AllocatedAddress, Block, HandleId, ReleaseRequest, Repaired, SuspectHandle};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
 use crate::cli::error::CliError;
 use crate::error::IpamError;
-use crate::exhausted::Releasing;
+use crate::exhausted::ReleaseGuard;
 use crate::release::handle_repair::repair_unwatched_handles;
 use crate::release::release_addresses;
 use crate::write_gate::OpenGate;
@@ -51,7 +51,7 @@ impl StepVerdict {
 #[derive(Debug, PartialEq)]
 pub(super) enum ReleaseChange {
     /// Releases the address, if its allocation is unchanged since it was read.
-    Release(HeldAddress),
+    Release(AllocatedAddress),
     /// Corrects the handle's counts, if the handle is still at the revision read.
     Handle(HandleFix),
     /// Repairs the block, if it is still at the revision read.
@@ -130,7 +130,7 @@ impl BlockRepair {
 }
 
 /// Returns a description of an address's owner, without the address.
-pub(super) fn owner_of(held: &HeldAddress) -> String {
+pub(super) fn owner_of(held: &AllocatedAddress) -> String {
     let text = held.to_string();
     let owner = text.strip_prefix(&format!("{} (", held.address)).and_then(|rest| rest.strip_suffix(')'));
     owner.unwrap_or(&text).to_owned()
@@ -147,7 +147,7 @@ pub(super) enum ChangeOutcome {
 
 /// Makes the change.
 pub(super) async fn execute(store: &Datastore, change: ReleaseChange) -> Result<ChangeOutcome, CliError> {
-    let _releasing = Releasing::here();
+    let _releasing = ReleaseGuard::here();
     match change {
         ReleaseChange::Release(held) => release_address(store, &held).await,
         ReleaseChange::Handle(fix) => fix_handle(store, fix).await,
@@ -156,7 +156,7 @@ pub(super) async fn execute(store: &Datastore, change: ReleaseChange) -> Result<
 }
 
 /// Releases an address if its handle and sequence number are still the same.
-async fn release_address(store: &Datastore, held: &HeldAddress) -> Result<ChangeOutcome, CliError> {
+async fn release_address(store: &Datastore, held: &AllocatedAddress) -> Result<ChangeOutcome, CliError> {
     let handle = held.handle.as_deref().map(HandleId::new);
     let request = ReleaseRequest { ip: held.address, handle, sequence: held.sequence_number };
     match release_addresses(store, &SystemClock::start(), &[request]).await {
@@ -175,7 +175,7 @@ async fn fix_handle(store: &Datastore, fix: HandleFix) -> Result<ChangeOutcome, 
     let repaired = repair_unwatched_handles(store, &OpenGate, &[fix.suspect]).await?;
     match repaired.failed.into_iter().next() {
         Some((_, error)) => Err(error.into()),
-        None if repaired.left.is_empty() => Ok(ChangeOutcome::Applied),
+        None if repaired.unchanged.is_empty() => Ok(ChangeOutcome::Applied),
         None => {
             let reason = "another process changed the handle or a block of it, or a block is corrupt";
             Ok(ChangeOutcome::Refused(reason.into()))

@@ -1,5 +1,5 @@
 use libcalico::api::{Node, NodeSpec, ObjectKey};
-use libcalico::ipam::{AuditedEndpoint, Block, Handle, HandleId, Sight};
+use libcalico::ipam::{AuditedEndpoint, Block, Handle, HandleId, Lookup};
 use libcalico::kubernetes::Pod;
 use libcalico::store::{Entry, Revision, Store, StoreError};
 use serde_json::json;
@@ -73,11 +73,11 @@ fn release_of_an_address_that_its_pod_may_have_is_rejected() {
     let status = |phase: &str, ip: &str| pod(json!({"phase": phase, "podIP": ip, "podIPs": [{"ip": ip}]}));
     let mut cluster = block_on(ClusterRead::read(&shell.store)).unwrap();
     for (pod, refusal) in [
-        (Sight::Present(status("Running", &address)), Some("its pod has the address")),
-        (Sight::Present(pod(json!({"phase": "Pending"}))), Some("its pod has reported no address yet")),
-        (Sight::Unknown, Some("its owner cannot be looked up")),
-        (Sight::Present(status("Running", "10.9.9.9")), None),
-        (Sight::Present(status("Succeeded", &address)), None),
+        (Lookup::Present(status("Running", &address)), Some("its pod has the address")),
+        (Lookup::Present(pod(json!({"phase": "Pending"}))), Some("its pod has reported no address yet")),
+        (Lookup::Unknown, Some("its owner cannot be looked up")),
+        (Lookup::Present(status("Running", "10.9.9.9")), None),
+        (Lookup::Present(status("Succeeded", &address)), None),
     ] {
         cluster.pods = [(ObjectKey::namespaced("default", "web"), pod)].into();
         let steps = steps_for_addresses(&[address.parse().unwrap()], &cluster, false);
@@ -265,17 +265,17 @@ fn repair_retains_an_address_reported_by_a_running_pod() {
     damage(&shell, |block| block.allocations[0] = None);
     let report = Report::new(&block_on(ClusterRead::read(&shell.store)).unwrap());
     let mut cluster = block_on(ClusterRead::read(&shell.store)).unwrap();
-    let pod = |phase: &str, ip: &str| -> Sight<Pod> {
+    let pod = |phase: &str, ip: &str| -> Lookup<Pod> {
         let status = json!({"phase": phase, "podIP": ip, "podIPs": [{"ip": ip}]});
         let metadata = json!({"name": "web", "namespace": "default"});
         let pod = json!({"metadata": metadata, "spec": {"nodeName": "node1"}, "status": status});
-        Sight::Present(serde_json::from_value(pod).unwrap())
+        Lookup::Present(serde_json::from_value(pod).unwrap())
     };
     for (pod, expected) in [
         (pod("Running", &address), "kept for pods that report them: 10."),
         (pod("Succeeded", &address), "free again: 10."),
         (pod("Running", "10.9.9.9"), "free again: 10."),
-        (Sight::Unknown, "pod default/web cannot be read"),
+        (Lookup::Unknown, "pod default/web cannot be read"),
     ] {
         cluster.pods = [(ObjectKey::namespaced("default", "web"), pod)].into();
         let output = match &steps_for_report(&report, &cluster, false)[0].verdict {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use datastore::Datastore;
 use libcalico::api::{IpPool, IpReservation, ObjectSelect, WorkloadEndpoint};
-use libcalico::ipam::{Block, IpamConfig, Reservations, TheConfig, any_pool_of};
+use libcalico::ipam::{Block, IpamConfig, IpamConfigKey, Reservations, any_pool_of};
 use libcalico::net::Cidr;
 use libcalico::store::{ReadBatch, Store};
 use serde::Serialize;
@@ -72,7 +72,7 @@ async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
     let pools = batch.list::<IpPool>(&ObjectSelect::default());
     let reservations = batch.list::<IpReservation>(&ObjectSelect::default());
     let endpoints = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());
-    let config = batch.get::<IpamConfig>(&TheConfig);
+    let config = batch.get::<IpamConfig>(&IpamConfigKey);
     let answers = store.read(&batch).await?;
     let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
     let reservations: Vec<IpReservation> = answers.list(&reservations).into_iter().map(|entry| entry.value).collect();

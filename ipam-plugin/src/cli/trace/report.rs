@@ -12,7 +12,7 @@ use libcalico::api::{IpPool, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::{Allocation, Block, HandleId, any_pool_of};
 use libcalico::net::Cidr;
 use libcalico::store::{ReadBatch, Store};
-use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
+use libcalico::workload::{Orchestrator, PodIdentity, WorkloadIdentity};
 use netconf::printable;
 use serde::Serialize;
 
@@ -139,14 +139,14 @@ impl StoredObjects {
         (namespace, pod): (&str, &str),
         mut containers: BTreeSet<String>,
     ) -> Result<StoredObjects, Box<dyn Error>> {
-        let names = PodFacts { namespace: namespace.into(), name: pod.into(), ..PodFacts::default() };
-        let facts = EndpointFacts {
+        let names = PodIdentity { namespace: namespace.into(), name: pod.into(), ..PodIdentity::default() };
+        let facts = WorkloadIdentity {
             node: node.into(),
             container_id: String::new(),
             endpoint: String::new(),
             orchestrator: Orchestrator::Kubernetes(names),
         };
-        let select = facts.select()?;
+        let select = facts.endpoint_select()?;
         let mut batch = ReadBatch::new();
         let endpoints = batch.list::<WorkloadEndpoint>(&select);
         let pools = batch.list::<IpPool>(&ObjectSelect::default());
@@ -154,7 +154,7 @@ impl StoredObjects {
         let answers = store.read(&batch).await?;
 
         let mut pod_endpoints = answers.list(&endpoints);
-        pod_endpoints.retain(|entry| facts.owns(&entry.key.name));
+        pod_endpoints.retain(|entry| facts.is_endpoint_name(&entry.key.name));
         let endpoint = pod_endpoints.into_iter().next().map(|entry| Endpoint {
             name: entry.key.name,
             container_id: entry.value.spec.container_id,

@@ -9,7 +9,7 @@ use crate::alloc::assignment::comma_separated;
 use crate::error::{IpamError, cni_error};
 use crate::lock::ReleaseLock;
 use crate::release::{
-    Leaving, Listings, NoListings, ReleaseInputs, ReleasedHandles, addresses_to_release, release_from_blocks,
+    AddressToRelease, Listings, NoListings, ReleaseInputs, ReleasedHandles, addresses_to_release, release_from_blocks,
     release_unlisted,
 };
 use crate::vmi;
@@ -47,7 +47,7 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
         tracing::info!(handle = %call.container_handle(), "no address to release");
         return Ok(());
     }
-    let _releasing = call.releasing();
+    let _releasing = call.begin_release();
     if let Some(vmi) = &call.vmi {
         Box::pin(vmi::release_ownership(store, clock, &call.handle(), vmi, &call.node, listings)).await?;
     }
@@ -79,7 +79,7 @@ pub async fn release_handles<S: Store, C: Clock, L: Listings>(
     if let Some((old, handle)) = old_handle {
         let leaving = addresses_to_release(store, &handle.value, |block| old.requests(block)).await?;
         listings.unlist(&leaving).await?;
-        let is_unlisted = |ip| leaving.iter().any(|Leaving { ip: unlisted, .. }| *unlisted == ip);
+        let is_unlisted = |ip| leaving.iter().any(|AddressToRelease { ip: unlisted, .. }| *unlisted == ip);
         let requests = |block: &Block| {
             let mut requests = old.requests(block);
             requests.retain(|request| is_unlisted(request.ip));

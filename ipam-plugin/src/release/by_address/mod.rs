@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, ObjectSelect};
-use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, ReleaseRequest, Released, TheConfig, any_pool_of};
+use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, IpamConfigKey, ReleaseRequest, Released, any_pool_of};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
@@ -33,7 +33,7 @@ pub async fn release_addresses<S: Store, C: Clock>(
     requests: &[ReleaseRequest],
 ) -> Result<ReleasedAddresses, IpamError> {
     let mut batch = ReadBatch::new();
-    let (pools, config) = (batch.list::<IpPool>(&ObjectSelect::default()), batch.get::<IpamConfig>(&TheConfig));
+    let (pools, config) = (batch.list::<IpPool>(&ObjectSelect::default()), batch.get::<IpamConfig>(&IpamConfigKey));
     let answers = store.read(&batch).await?;
     let cooldown = answers.get(&config)?.map_or(0, |entry| entry.value.ip_cooldown_seconds);
     let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use libcalico::ipam::{Block, BlockAffinity, Handle, HandleId, IpamConfig, Owner, TheConfig};
+use libcalico::ipam::{AffinityOwner, Block, BlockAffinity, Handle, HandleId, IpamConfig, IpamConfigKey};
 use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, Kind, ReadBatch, Revision, Store, StoreError, Write, WriteOp};
 use time::OffsetDateTime;
 
-use super::{Leaving, Listings, NoListings, missing_blocks};
+use super::{AddressToRelease, Listings, NoListings, missing_blocks};
 use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
 use crate::error::IpamError;
@@ -24,7 +24,7 @@ pub struct ReleaseInputs {
     cooldown_seconds: i64,
     handles: Vec<Entry<Handle>>,
     /// The node that a killed ADD may have been about to create a block for.
-    owner: Option<Owner>,
+    owner: Option<AffinityOwner>,
     unless_owned: bool,
 }
 
@@ -37,10 +37,10 @@ pub struct PendingRelease {
 
 impl ReleaseInputs {
     /// Adds the reads to a batch, which may contain others.
-    pub fn ask(batch: &mut ReadBatch, handles: &[HandleId]) -> PendingRelease {
+    pub fn add_to(batch: &mut ReadBatch, handles: &[HandleId]) -> PendingRelease {
         let distinct: BTreeSet<&HandleId> = handles.iter().collect();
         PendingRelease {
-            config: batch.get(&TheConfig),
+            config: batch.get(&IpamConfigKey),
             handles: distinct.into_iter().map(|id| batch.get(id)).collect(),
         }
     }
@@ -60,7 +60,7 @@ impl ReleaseInputs {
     /// Reads the inputs in a batch of its own.
     pub async fn read<S: Store>(store: &S, handles: &[HandleId]) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
-        let tickets = ReleaseInputs::ask(&mut batch, handles);
+        let tickets = ReleaseInputs::add_to(&mut batch, handles);
         ReleaseInputs::from_answers(&store.read(&batch).await?, &tickets)
     }
 
@@ -74,7 +74,7 @@ impl ReleaseInputs {
     /// creation can then assign no address any more.
     #[must_use]
     pub fn on_node(mut self, node: &str) -> Self {
-        self.owner = Some(Owner::Host(node.to_owned()));
+        self.owner = Some(AffinityOwner::Host(node.to_owned()));
         self
     }
 
@@ -195,7 +195,7 @@ struct ReleasePlan {
     addresses: usize,
     unreadable: Vec<Cidr>,
     /// Blocks that have no address after the release, with their owners.
-    emptied: Vec<(Cidr, Owner)>,
+    emptied: Vec<(Cidr, AffinityOwner)>,
 }
 
 impl ReleaseState {
@@ -224,14 +224,14 @@ impl ReleaseState {
     }
 
     /// Returns the addresses of the handles in readable blocks.
-    fn leaving(&self) -> Vec<Leaving> {
+    fn leaving(&self) -> Vec<AddressToRelease> {
         let is_held = |handle: Option<HandleId>| {
             handle.is_some_and(|handle| self.inputs.handles.iter().any(|entry| entry.key == handle))
         };
         let blocks = self.blocks.values().flatten();
         let allocated = blocks.flat_map(|block| block.value.allocated().map(|held| (block.key, held)));
         let held = allocated.filter(|(_, held)| !held.is_cooling() && is_held(held.handle()));
-        held.map(|(block, held)| Leaving::new(block, &held)).collect()
+        held.map(|(block, held)| AddressToRelease::new(block, &held)).collect()
     }
 
     fn plan(&self, now: OffsetDateTime) -> Result<ReleasePlan, IpamError> {

@@ -1,10 +1,10 @@
 use libcalico::ipam::{Block, Handle, HandleId};
 use libcalico::store::Kind;
 
-use super::{Leaving, ReleaseInputs, release, release_unlisted};
+use super::{AddressToRelease, ReleaseInputs, release, release_unlisted};
 use crate::error::IpamError;
 use crate::lock::ReleaseLock;
-use crate::release::still_held;
+use crate::release::still_allocated;
 use crate::testing::{Cluster, Fault, RefusingListings, assert_consistent, cidr};
 
 #[tokio::test]
@@ -35,9 +35,9 @@ async fn owner_of_an_address_is_the_handle_named_in_its_block() {
         cluster.store.edit(|pairs| pairs.remove(&Handle::path(&handle)));
         let block = cluster.store.pairs().list::<Block>(&None)[0].0;
         let block = read.then_some(block);
-        let leaving = |handle: &str| Leaving { ip, pod: None, handle: Some(HandleId::new(handle)), block };
+        let leaving = |handle: &str| AddressToRelease { ip, pod: None, handle: Some(HandleId::new(handle)), block };
         let both = [leaving("net.a"), leaving("net.b")];
-        assert_eq!(still_held(&cluster.store, &both).await.unwrap(), [leaving("net.a")], "block read: {read}");
+        assert_eq!(still_allocated(&cluster.store, &both).await.unwrap(), [leaving("net.a")], "block read: {read}");
     }
 }
 
@@ -180,7 +180,7 @@ async fn addresses_stay_allocated_until_their_endpoints_are_updated() {
 
     assert_eq!(released().await.unwrap().addresses, 1);
     let (pod, handle) = (("ns".to_owned(), "a".to_owned()), HandleId::new("net.a"));
-    let leaving = Leaving { ip, pod: Some(pod), handle: Some(handle), block: Some(before[0].0) };
+    let leaving = AddressToRelease { ip, pod: Some(pod), handle: Some(handle), block: Some(before[0].0) };
     assert_eq!(endpoints.calls(), vec![vec![leaving]; 2]);
     assert_consistent(&cluster.store.pairs(), true);
 }

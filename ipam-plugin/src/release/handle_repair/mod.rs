@@ -18,7 +18,7 @@ pub struct RepairedHandles {
     /// Handles whose counts were corrected.
     pub corrected: Vec<HandleId>,
     /// Handles that count correctly, or that another process changed meanwhile. They were not written.
-    pub left: Vec<HandleId>,
+    pub unchanged: Vec<HandleId>,
     /// Handles that could not be written, or whose blocks could not, with the errors.
     pub failed: Vec<(HandleId, StoreError)>,
 }
@@ -61,7 +61,7 @@ pub async fn repair_unwatched_handles<S: Store, G: WriteGate>(
         |id: &HandleId| again.corrected.contains(id) || repaired.failed.iter().any(|(failed, _)| failed == id);
     repaired.deleted.retain(|id| !is_other(id));
     repaired.corrected.retain(|id| !is_other(id));
-    repaired.left.extend(again.corrected);
+    repaired.unchanged.extend(again.corrected);
     Ok(repaired)
 }
 
@@ -78,14 +78,14 @@ async fn repair_and_list_lowered<S: Store, G: WriteGate>(
         for suspect in part {
             match objects.correction(suspect) {
                 Some(correction) => corrections.push(correction),
-                None => repaired.left.push(suspect.id.clone()),
+                None => repaired.unchanged.push(suspect.id.clone()),
             }
         }
         let to_write = corrections.iter().flat_map(|correction| &correction.lowered).copied().collect();
         let not_written: BTreeSet<Cidr> = objects.rewrite(store, gate, to_write).await.into_keys().collect();
         let (sent, kept): (Vec<_>, Vec<_>) =
             corrections.into_iter().partition(|correction| correction.lowered.is_disjoint(&not_written));
-        repaired.left.extend(kept.into_iter().map(|correction| correction.suspect.id));
+        repaired.unchanged.extend(kept.into_iter().map(|correction| correction.suspect.id));
         let sent = sent.into_iter().map(|correction| async move {
             let HandleWrite { suspect, write, lowered } = correction;
             let deletes = matches!(write.op, WriteOp::Delete(_));
@@ -100,8 +100,8 @@ async fn repair_and_list_lowered<S: Store, G: WriteGate>(
                     let revision = (!deletes).then_some(revision);
                     lowered.extend(lowers.then_some(SuspectHandle { revision, ..suspect }));
                 }
-                None => repaired.left.push(id),
-                Some(Err(error)) if error.is_race() => repaired.left.push(id),
+                None => repaired.unchanged.push(id),
+                Some(Err(error)) if error.is_race() => repaired.unchanged.push(id),
                 Some(Err(error)) => repaired.failed.push((id, error)),
             }
         }

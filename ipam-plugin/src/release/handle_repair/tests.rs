@@ -48,7 +48,7 @@ async fn handle_counts_are_corrected_to_the_allocations_in_blocks() {
         assert_consistent(&cluster.store.pairs(), true);
         cluster.store.take_counts();
         let fresh = suspect(&cluster, "net.a", &[BLOCK]).await;
-        assert_eq!(repair_suspects(&cluster, &[fresh]).await.left.len(), 1);
+        assert_eq!(repair_suspects(&cluster, &[fresh]).await.unchanged.len(), 1);
         assert_eq!(cluster.store.take_counts().1, 0, "nothing is written when nothing is wrong");
     }
 }
@@ -77,11 +77,11 @@ async fn handle_written_since_the_audit_is_not_repaired() {
     let old = suspect(&cluster, "net.new", &[BLOCK]).await;
     cluster.store.put(&id, &counting(&[(BLOCK, 1)]));
     cluster.store.take_counts();
-    assert_eq!(repair_suspects(&cluster, &[old]).await.left, std::slice::from_ref(&id));
+    assert_eq!(repair_suspects(&cluster, &[old]).await.unchanged, std::slice::from_ref(&id));
     // A handle that counts in a block which was not read is left alone, too.
     cluster.store.put(&id, &counting(&[("10.0.0.8/29", 1)]));
     let partly = suspect(&cluster, "net.new", &[BLOCK]).await;
-    assert_eq!(repair_suspects(&cluster, &[partly]).await.left, [id]);
+    assert_eq!(repair_suspects(&cluster, &[partly]).await.unchanged, [id]);
     assert_eq!(cluster.store.take_counts().1, 0);
 }
 
@@ -104,7 +104,7 @@ async fn repair_makes_a_concurrent_allocation_lose_its_block_write_only() {
         block.into_iter().for_each(|write| pairs.touch(&write.path));
         Fault::None
     });
-    assert_eq!(repair_suspects(&cluster, &[slow]).await.left, [id]);
+    assert_eq!(repair_suspects(&cluster, &[slow]).await.unchanged, [id]);
     assert!(cluster.handle("net.slow").is_some());
 }
 
@@ -144,7 +144,7 @@ async fn allocation_between_the_two_repair_writes_retains_its_handle() {
         });
         let repaired = repair_unwatched_handles(&cluster.store, &OpenGate, &[slow]).await.unwrap();
         cluster.store.end_faults();
-        let expected = RepairedHandles { left: vec![id.clone()], ..RepairedHandles::default() };
+        let expected = RepairedHandles { unchanged: vec![id.clone()], ..RepairedHandles::default() };
         assert_eq!(repaired, expected, "{counts} counted, taken {after} requests later");
         assert!(held(&cluster.store.pairs()).contains_key(&id));
         assert_consistent(&cluster.store.pairs(), true);
@@ -168,7 +168,7 @@ async fn block_read_before_the_handle_repair_can_no_longer_be_written() {
             Fault::None
         });
         let repaired = repair_unwatched_handles(&cluster.store, &OpenGate, &[suspect]).await.unwrap();
-        assert_eq!((repaired.deleted.len() + repaired.corrected.len(), repaired.left.len()), (1, 0), "{id}");
+        assert_eq!((repaired.deleted.len() + repaired.corrected.len(), repaired.unchanged.len()), (1, 0), "{id}");
         let read = read.lock().unwrap().take().unwrap();
         assert!(cluster.block(BLOCK).unwrap().sequence_number > read.sequence_number, "{id}");
     }
@@ -188,5 +188,5 @@ async fn blocks_unwritable_after_a_handle_repair_are_reported() {
         if lowered && is_block { Fault::Refused } else { Fault::None }
     });
     let repaired = repair_unwatched_handles(&cluster.store, &OpenGate, &[slow]).await.unwrap();
-    assert_eq!((repaired.failed.len(), repaired.deleted, repaired.left), (1, vec![], vec![]));
+    assert_eq!((repaired.failed.len(), repaired.deleted, repaired.unchanged), (1, vec![], vec![]));
 }

@@ -6,7 +6,7 @@ mod handles;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use libcalico::ipam::{Block, HandleId, IpamConfig, Owner, ReleaseError, ReleaseRequest, TheConfig};
+use libcalico::ipam::{AffinityOwner, Block, HandleId, IpamConfig, IpamConfigKey, ReleaseError, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::Store;
 
@@ -40,7 +40,7 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     if blocks.is_empty() {
         return Ok(outcome);
     }
-    let cooldown = find::<IpamConfig>(store, &TheConfig).await?.map_or(0, |entry| entry.value.ip_cooldown_seconds);
+    let cooldown = find::<IpamConfig>(store, &IpamConfigKey).await?.map_or(0, |entry| entry.value.ip_cooldown_seconds);
     let parallel = parallel.clamp(1, MAX_PARALLEL);
     for chunk in blocks.chunks(parallel) {
         release_from(store, clock, gate, &requests, chunk, cooldown, &mut outcome).await;
@@ -119,7 +119,7 @@ pub struct ReleasedBatch {
     /// True if the gate closed; the remaining blocks were not tried.
     pub stopped: bool,
     /// Blocks that have no address now, with their owners.
-    pub(super) emptied: Vec<(Cidr, Owner)>,
+    pub(super) emptied: Vec<(Cidr, AffinityOwner)>,
     /// The counts to take off handles.
     pub(super) counts: HandleCounts,
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcalico::ipam::{
-    AffinityState, AssignRequest, Block, BlockAffinity, Handle, HandleId, Owner, ReleaseRequest, Reservations,
+    AffinityOwner, AffinityState, Block, BlockAffinity, BlockRequest, Handle, HandleId, ReleaseRequest, Reservations,
 };
 
 use super::*;
@@ -24,7 +24,7 @@ impl WriteGate for Counting {
 fn filled(store: MemoryStore, blocks: usize, each: usize) -> Cluster {
     let cluster = Cluster::on(store);
     cluster.pool("pool4", "10.0.0.0/16", 29);
-    let owner = Owner::Host("node1".into());
+    let owner = AffinityOwner::Host("node1".into());
     for number in 0..blocks {
         let range = cidr(&format!("10.0.{}.{}/29", number / 32, number % 32 * 8));
         let mut block = Block::new(range, &owner, cluster.clock.now()).unwrap();
@@ -32,7 +32,7 @@ fn filled(store: MemoryStore, blocks: usize, each: usize) -> Cluster {
             let id = HandleId::new(format!("net.{number}-{n}"));
             let attributes = BTreeMap::new();
             let request =
-                AssignRequest { handle: Some(&id), attributes: &attributes, requester: &owner, check_affinity: true };
+                BlockRequest { handle: Some(&id), attributes: &attributes, requester: &owner, check_affinity: true };
             block.assign(1, &request, &Reservations::default()).unwrap();
             block.count_write();
             let mut handle = Handle::default();

@@ -5,7 +5,7 @@
 //! The block is therefore created empty first, and the killed ADD's creation then fails.
 
 use libcalico::api::{IpPool, ObjectSelect};
-use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Owner, any_pool_of};
+use libcalico::ipam::{AffinityKey, AffinityOwner, AffinityState, Block, BlockAffinity, any_pool_of};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 use time::OffsetDateTime;
@@ -20,7 +20,7 @@ use crate::block_writes::{PriorAffinity, empty_block_writes};
 /// block that overlaps with another one, because both would assign the same addresses.
 pub(super) async fn read_affinities<S: Store>(
     store: &S,
-    owner: Option<&Owner>,
+    owner: Option<&AffinityOwner>,
     missing: &[Cidr],
 ) -> Result<Vec<Entry<BlockAffinity>>, StoreError> {
     let Some(owner) = owner.filter(|_| !missing.is_empty()) else { return Ok(Vec::new()) };
@@ -42,7 +42,7 @@ pub(super) async fn read_affinities<S: Store>(
         affinity.value.state == AffinityState::Pending
             && !affinity.value.deleted
             && any_pool_of(&pools, cidr.network()).is_some()
-            && !ranges.iter().any(|range| range.clashes_with(cidr))
+            && !ranges.iter().any(|range| range.conflicts_with(cidr))
     });
     Ok(affinities)
 }

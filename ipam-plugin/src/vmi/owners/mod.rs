@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::ipam::{Block, Handle, HandleId, OwnerSlot};
-use libcalico::kubernetes::MachinePod;
+use libcalico::kubernetes::VmiPod;
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Store, Write};
 
@@ -34,7 +34,7 @@ pub async fn adopt_addresses<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     handle: &HandleId,
-    vmi: &MachinePod,
+    vmi: &VmiPod,
     attributes: &BTreeMap<String, String>,
 ) -> Result<AdoptedAddresses, IpamError> {
     let slot = slot_of(vmi);
@@ -58,7 +58,7 @@ pub async fn restore_owner<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     handle: &HandleId,
-    vmi: &MachinePod,
+    vmi: &VmiPod,
     replaced: &BTreeMap<String, String>,
 ) -> Result<(), IpamError> {
     let pod = [vmi.namespace.as_str(), vmi.pod.as_str()];
@@ -66,7 +66,7 @@ pub async fn restore_owner<S: Store, C: Clock>(
     update_blocks(store, clock, handle, restore).await.map(drop)
 }
 
-fn slot_of(vmi: &MachinePod) -> OwnerSlot {
+fn slot_of(vmi: &VmiPod) -> OwnerSlot {
     if vmi.is_migration_target() { OwnerSlot::Alternate } else { OwnerSlot::Active }
 }
 
@@ -77,13 +77,13 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
     handle: &HandleId,
-    vmi: &MachinePod,
+    vmi: &VmiPod,
     node: &str,
     listings: &L,
 ) -> Result<(), IpamError> {
     let clear = |block: &mut Block| block.clear_owner(handle, &vmi.namespace, &vmi.pod);
     update_blocks(store, clock, handle, clear).await?;
-    if vmi.is_going {
+    if vmi.is_being_deleted {
         let inputs = ReleaseInputs::read(store, std::slice::from_ref(handle)).await?;
         let inputs = inputs.on_node(node).unless_owned();
         let released = release_unlisted(store, clock, inputs, listings, &mut ReleaseLock::default()).await?;

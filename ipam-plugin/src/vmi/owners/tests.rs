@@ -27,12 +27,12 @@ async fn cluster(store: MemoryStore) -> (Cluster, Cidr) {
 #[tokio::test]
 async fn address_taken_over_by_another_pod_is_not_released() {
     let handle = HandleId::new(HANDLE);
-    let vmi = MachinePod {
+    let vmi = VmiPod {
         namespace: "ns".into(),
         pod: "a".into(),
-        instance: "vm1".into(),
-        is_going: true,
-        ..MachinePod::default()
+        vmi_name: "vm1".into(),
+        is_being_deleted: true,
+        ..VmiPod::default()
     };
     let mut kept = 0;
     for fault in [Fault::None, Fault::LostRequest, Fault::LostAnswer, Fault::Cut(1)] {
@@ -75,13 +75,13 @@ async fn address_taken_over_by_another_pod_is_not_released() {
 async fn failed_vmi_add_restores_the_previous_owner_despite_lost_requests() {
     let handle = HandleId::new(HANDLE);
     for (slot, migration) in [(OwnerSlot::Active, None), (OwnerSlot::Alternate, Some("job"))] {
-        let vmi = MachinePod {
+        let vmi = VmiPod {
             namespace: "ns".into(),
             pod: "b".into(),
-            instance: "vm1".into(),
-            is_going: true,
+            vmi_name: "vm1".into(),
+            is_being_deleted: true,
             migration_uid: migration.map(str::to_owned),
-            ..MachinePod::default()
+            ..VmiPod::default()
         };
         for fault in [Fault::None, Fault::LostRequest, Fault::LostAnswer] {
             for at in 0..6 {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use libcalico::api::{HostEndpoint, Node as CalicoNode, ObjectKey};
-use libcalico::host_endpoints::{Desired, HostNode, desired, differs, is_ours};
+use libcalico::host_endpoints::{DesiredEndpoints, HostNode, desired, differs, is_ours};
 use libcalico::store::{Entry, Store, StoreError, WriteModel};
 use libcalico::validation::validate_host_endpoint;
 use regex::bytes::{Regex, RegexBuilder};
@@ -114,9 +114,9 @@ impl HostEndpointReconciler {
         }
     }
 
-    fn desired(&self, node: Option<HostNode>) -> Desired {
+    fn desired(&self, node: Option<HostNode>) -> DesiredEndpoints {
         let settings = self.settings.borrow().clone();
-        let Some(node) = node else { return Desired::default() };
+        let Some(node) = node else { return DesiredEndpoints::default() };
         desired(&node, &settings.host_endpoints, |pattern, interface| {
             self.patterns.is_match(pattern, interface).map_err(|error| error.to_string())
         })

@@ -11,7 +11,7 @@ use datastore::Datastore;
 use ipam_plugin::affinity::{release_empty_affinities, release_pool_affinities};
 use libcalico::api::{IpPool, IpPoolSpec, ObjectKey};
 use libcalico::ipam::LOAD_BALANCER_HOST;
-use libcalico::ipam::{Block, Owner};
+use libcalico::ipam::{AffinityOwner, Block};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
 use os::clock::SystemClock;
@@ -165,7 +165,7 @@ impl IpPoolReconciler {
         };
         release_pool_affinities(&*self.store, &clock, range).await.map_err(problem)?;
         // Only empty blocks: Services find their addresses by the owner of the block.
-        let services = Owner::Virtual(LOAD_BALANCER_HOST.into());
+        let services = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
         release_empty_affinities(&*self.store, &clock, &services, range).await.map_err(problem)?;
         let mut batch = ReadBatch::new();
         let keys = batch.list_keys::<Block>(&Some(range.version()));

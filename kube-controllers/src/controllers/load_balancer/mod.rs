@@ -18,8 +18,8 @@ mod tests;
 use std::time::Duration;
 
 use ipam_plugin::affinity::add_labels;
+use libcalico::ipam::AffinityOwner;
 use libcalico::ipam::LOAD_BALANCER_HOST;
-use libcalico::ipam::Owner;
 use libcalico::store::StoreError;
 
 use self::reconcile::ServiceReconciler;
@@ -55,7 +55,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Adds labels to block affinities of Services that older versions wrote without labels (KC-503). Without labels, the
 /// blocks are not found.
 async fn label_affinities(context: &Context) {
-    let owner = Owner::Virtual(LOAD_BALANCER_HOST.into());
+    let owner = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
     retry_until_complete(context.leadership.clone(), || add_labels(&*context.calico, &owner, &context.leadership))
         .await;
 }

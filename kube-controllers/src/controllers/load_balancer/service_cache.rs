@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use libcalico::api::{IpPool, ObjectKey};
 use libcalico::ipam::LOAD_BALANCER_HOST;
-use libcalico::ipam::{Block, Owner};
+use libcalico::ipam::{AffinityOwner, Block};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
@@ -135,7 +135,7 @@ impl ServiceCache {
 /// Returns the Services that hold addresses of a block, or `None` for a block of a node. Addresses in cooldown belong
 /// to no Service.
 fn addresses_of_services(block: &Block) -> Option<Vec<(ObjectKey, HeldAddress)>> {
-    if block.deleted || block.owner() != Some(Owner::Virtual(LOAD_BALANCER_HOST.into())) {
+    if block.deleted || block.owner() != Some(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into())) {
         return None;
     }
     let service_address = |held: libcalico::ipam::Allocation<'_>| {

@@ -97,7 +97,7 @@ impl Reconcile for DeletedNodeReconciler {
             addresses = cleanup.addresses,
             endpoints = cleanup.endpoints,
             blocks = cleanup.blocks,
-            attached = cleanup.attached,
+            attached = cleanup.owned_objects,
             "deleted a node that was deleted in Kubernetes"
         );
         Ok(NextReconcile::AwaitChange)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::{NODES, PODS, Pod};
 use libcalico::net::Cidr;
-use libcalico::orphaned_endpoint::{EndpointSight, NodeSight, Orphaned, PodSight, orphaned};
+use libcalico::orphaned_endpoint::{ExaminedEndpoint, ExaminedNode, ExaminedPod, OrphanReason, orphaned};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -83,11 +83,11 @@ impl PodEndpointReconciler {
         &self,
         pod: &ObjectKey,
         stored: &StoredEndpoint,
-    ) -> Result<Option<Orphaned>, ReconcileError> {
+    ) -> Result<Option<OrphanReason>, ReconcileError> {
         let kubernetes = &self.context.kubernetes;
         let pod = api_reads::read_object::<Pod>(kubernetes, PODS, pod).await?;
         let pod_addresses: Vec<IpAddr> = pod.iter().flat_map(addresses).collect();
-        let pod = pod.as_ref().map(|pod| PodSight {
+        let pod = pod.as_ref().map(|pod| ExaminedPod {
             uid: Uuid::parse_str(&pod.metadata.uid).ok(),
             host_network: pod.spec.host_network,
             node: &pod.spec.node_name,
@@ -97,22 +97,22 @@ impl PodEndpointReconciler {
         let exists = pod.is_none() || api_reads::exists(kubernetes, NODES, &stored.node).await?;
         let spec = &stored.endpoint.value.spec;
         let networks: Vec<Cidr> = spec.networks().collect();
-        let endpoint = EndpointSight {
+        let endpoint = ExaminedEndpoint {
             addresses: &networks,
-            node: NodeSight { name: &stored.node.name, exists },
+            node: ExaminedNode { name: &stored.node.name, exists },
             pod_uid: self.workloads.lock().pod_uid(&stored.endpoint.key, &spec.container_id),
         };
         Ok(orphaned(&endpoint, pod))
     }
 
-    fn report(&self, endpoint: &ObjectKey, reason: Orphaned) {
+    fn report(&self, endpoint: &ObjectKey, reason: OrphanReason) {
         if self.candidates().report(endpoint) {
             self.count("reported");
             tracing::info!(controller = Self::NAME, %endpoint, "would delete an endpoint: {reason}");
         }
     }
 
-    async fn delete(&self, endpoint: &Entry<WorkloadEndpoint>, reason: Orphaned) -> Result<(), ReconcileError> {
+    async fn delete(&self, endpoint: &Entry<WorkloadEndpoint>, reason: OrphanReason) -> Result<(), ReconcileError> {
         self.context.leadership.may_write()?;
         match self.context.calico.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await {
             Ok(()) => {

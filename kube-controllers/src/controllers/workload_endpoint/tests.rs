@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use libcalico::api::{NodeSpec, ObjectKey, OrchRef};
 use libcalico::store::{Store, StoreError};
-use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
+use libcalico::workload::{Orchestrator, PodIdentity, WorkloadIdentity};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -71,16 +71,16 @@ fn live(pod: &Pod) -> Value {
 
 /// Returns an endpoint as the CNI plugin on that node writes it.
 fn endpoint(node: &str, label: &str) -> WorkloadEndpoint {
-    let facts = EndpointFacts {
+    let facts = WorkloadIdentity {
         node: node.into(),
         container_id: "c1".into(),
         endpoint: "eth0".into(),
-        orchestrator: Orchestrator::Kubernetes(PodFacts {
+        orchestrator: Orchestrator::Kubernetes(PodIdentity {
             namespace: "ns".into(),
             name: "web-0".into(),
             labels: Labels::from([("app".to_owned(), label.to_owned())]),
             service_account: "robot".into(),
-            ..PodFacts::default()
+            ..PodIdentity::default()
         }),
     };
     let mut endpoint = facts.create(&["10.0.0.1".parse().unwrap()]).unwrap();

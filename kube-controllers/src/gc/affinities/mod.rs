@@ -10,8 +10,8 @@ use datastore::Datastore;
 use datastore::watch::WatchEvent;
 use ipam_plugin::affinity::{FinishedAffinity, finish_affinity};
 use ipam_plugin::error::IpamError;
-use libcalico::ipam::gc::UnfinishedClaims;
-use libcalico::ipam::{AffinityKey, AffinitySelect, BlockAffinity, Owner};
+use libcalico::ipam::gc::UnfinishedAffinities;
+use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, BlockAffinity};
 
 use super::Clock;
 use super::cache::ClusterCache;
@@ -20,10 +20,10 @@ use crate::settings::GcMode;
 
 /// The unfinished affinities, shared between the list that finds them and the passes that finish them.
 #[derive(Debug, Default, Clone)]
-pub(super) struct AffinityAudit(Arc<Mutex<UnfinishedClaims>>);
+pub(super) struct AffinityAudit(Arc<Mutex<UnfinishedAffinities>>);
 
 impl AffinityAudit {
-    fn get(&self) -> MutexGuard<'_, UnfinishedClaims> {
+    fn get(&self) -> MutexGuard<'_, UnfinishedAffinities> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -36,21 +36,21 @@ impl AffinityAudit {
             match watch.next().await {
                 WatchEvent::ListStart => {
                     nodes.clear();
-                    self.get().list_begins();
+                    self.get().begin_list();
                 }
                 WatchEvent::Upsert(entry) => {
                     self.get().listed(&entry, &cache.index(), clock.now());
                     match entry.key.owner {
-                        Owner::Host(node) if !entry.value.deleted => _ = nodes.insert(node),
-                        Owner::Host(_) | Owner::Virtual(_) => {}
+                        AffinityOwner::Host(node) if !entry.value.deleted => _ = nodes.insert(node),
+                        AffinityOwner::Host(_) | AffinityOwner::Virtual(_) => {}
                     }
                 }
                 WatchEvent::Delete(_) => {}
                 WatchEvent::ListEnd => break,
             }
         }
-        self.get().list_ends();
-        nodes.iter().for_each(|node| cache.index().affinity_names(node));
+        self.get().end_list();
+        nodes.iter().for_each(|node| cache.index().add_affinity(node));
     }
 
     /// Returns the time at which an affinity is due, if any.
@@ -70,7 +70,7 @@ impl AffinityAudit {
         reported: &mut HashSet<AffinityKey>,
     ) -> usize {
         let due = self.get().due(now, grace);
-        reported.retain(|key| self.get().is_wrong(key));
+        reported.retain(|key| self.get().is_suspect(key));
         let mut failed = 0;
         for (key, revision) in due {
             let AffinityKey { owner, cidr: block } = &key;

@@ -1,6 +1,6 @@
 use datastore::DatastoreConfig;
 use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
-use libcalico::ipam::gc::{Index, Settings};
+use libcalico::ipam::gc::{GcSettings, Index};
 use libcalico::ipam::{AffinityState, Block};
 use libcalico::store::Store;
 use time::OffsetDateTime;
@@ -20,21 +20,21 @@ fn gate(stop: &CancellationToken) -> LeaderGate {
 async fn scene(directory: &tempfile::TempDir) -> (Datastore, AffinityAudit) {
     let local = LocalConfig { path: directory.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
     let store = Datastore::open(&DatastoreConfig::Local(local)).unwrap();
-    let mut index = Index::new(Settings::default());
+    let mut index = Index::new(GcSettings::default());
     index.put_kubernetes_node("node-a", false);
     index.put_calico_node("node-a", Some("node-a"));
-    let (affinities, owner) = (AffinityAudit::default(), Owner::Host("node-a".into()));
+    let (affinities, owner) = (AffinityAudit::default(), AffinityOwner::Host("node-a".into()));
     let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
     for cidr in ["10.0.0.0/29", "10.0.0.8/29"] {
         store.create(&AffinityKey { owner: owner.clone(), cidr: cidr.parse().unwrap() }, &pending).await.unwrap();
     }
     let block = Block::new("10.0.0.0/29".parse().unwrap(), &owner, OffsetDateTime::now_utc()).unwrap();
     store.create(&block.cidr, &block).await.unwrap();
-    affinities.get().list_begins();
+    affinities.get().begin_list();
     for entry in store.list::<BlockAffinity>(&AffinitySelect::default()).await.unwrap() {
         affinities.get().listed(&entry, &index, AT(0));
     }
-    affinities.get().list_ends();
+    affinities.get().end_list();
     (store, affinities)
 }
 

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use futures::StreamExt;
 use futures::stream;
-use libcalico::ipam::gc::{Conflict, Rival, Suspect};
+use libcalico::ipam::gc::{Conflict, ConflictKind, Suspect};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -48,9 +48,9 @@ impl EventPublisher {
         gate: &LeaderGate,
         conflict: &Conflict,
         uid: &str,
-        rival: &Rival,
+        conflict_kind: &ConflictKind,
     ) -> bool {
-        let event = build_conflict_event(conflict, uid, rival, SystemTime::now());
+        let event = build_conflict_event(conflict, uid, conflict_kind, SystemTime::now());
         self.write(client, gate, event).await
     }
 
@@ -108,9 +108,9 @@ fn build_event(node: &str, mode: GcMode, suspects: &[&Suspect], now: SystemTime)
             message.push_str(&format!(" and {} more", suspects.len() - at));
             break;
         }
-        let pod = suspect.holder.pod().map(|pod| format!(" of pod {pod}")).unwrap_or_default();
+        let pod = suspect.owner.pod().map(|pod| format!(" of pod {pod}")).unwrap_or_default();
         let separator = if at == 0 { "" } else { ", " };
-        message.push_str(&format!("{separator}{}{pod} ({})", suspect.address, suspect.evidence));
+        message.push_str(&format!("{separator}{}{pod} ({})", suspect.address, suspect.reason));
     }
     // kubelet also uses the node's name as the uid, and `kubectl describe node` finds Events with either.
     let object = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
@@ -122,11 +122,11 @@ const MAX_NAME_PREFIX: usize = 200;
 
 /// Returns the Event about a conflict. Its name is derived from the pod and the address. So another replica, or this
 /// one after a restart, does not create the Event again.
-fn build_conflict_event(conflict: &Conflict, uid: &str, rival: &Rival, now: SystemTime) -> Value {
+fn build_conflict_event(conflict: &Conflict, uid: &str, conflict_kind: &ConflictKind, now: SystemTime) -> Value {
     let Conflict { namespace, name, address, .. } = conflict;
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid });
     let message = format!(
-        "this pod uses {address}, which IPAM has {rival}, so another pod may get the same address; delete this pod \
+        "this pod uses {address}, which IPAM has {conflict_kind}, so another pod may get the same address; delete this pod \
          before new pods start, and its successor gets another address"
     );
     let mut event = events::event(&pod, EventType::Warning, "AddressNotAllocated", &message, now);

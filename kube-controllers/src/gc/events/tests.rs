@@ -3,8 +3,8 @@ use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, UNIX_EPOCH};
 
 use hyper::Request;
-use libcalico::ipam::gc::Holder;
-use libcalico::ipam::{ClaimKind, Evidence, HandleId};
+use libcalico::ipam::gc::SuspectOwner;
+use libcalico::ipam::{HandleId, LeakReason, OwnerKind};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -18,12 +18,12 @@ pub(in crate::gc) fn suspect(number: u8, node: Option<&str>) -> Suspect {
         handle: HandleId::new(format!("net.{number}")),
         sequence: Some(7),
         fingerprint: 0,
-        holder: Holder { kind: ClaimKind::Pod, names: Some(("ns".into(), format!("pod{number}"))) },
+        owner: SuspectOwner { kind: OwnerKind::Pod, names: Some(("ns".into(), format!("pod{number}"))) },
         owners: Vec::new(),
         node: node.map(str::to_owned),
         kubernetes_node: node.map(str::to_owned),
         pool: Some("pool".into()),
-        evidence: Evidence::PodGone,
+        reason: LeakReason::PodGone,
         by_node: false,
     }
 }
@@ -84,7 +84,7 @@ async fn event_forbidden_in_a_tenant_namespace_does_not_block_other_events() {
     let (events, suspect) = (EventPublisher::default(), suspect(1, Some("a")));
     let conflict =
         Conflict { namespace: "tenant".into(), name: "p".into(), address: suspect.address, block: suspect.block };
-    assert!(events.report_conflict(&client, &gate, &conflict, "u", &Rival::Free).await, "it is not tried again");
+    assert!(events.report_conflict(&client, &gate, &conflict, "u", &ConflictKind::Free).await, "it is not tried again");
     events.publish(&client, &gate, GcMode::Reclaim, &[&suspect]).await;
     assert_eq!(*asked.lock().unwrap(), ["/api/v1/namespaces/tenant/events", "/api/v1/namespaces/default/events"]);
 }
@@ -92,7 +92,7 @@ async fn event_forbidden_in_a_tenant_namespace_does_not_block_other_events() {
 #[test]
 fn event_message_with_the_longest_names_fits_in_a_kibibyte() {
     let mut long = suspect(1, Some("a"));
-    long.holder.names = Some(("n".repeat(63), "p".repeat(253)));
+    long.owner.names = Some(("n".repeat(63), "p".repeat(253)));
     let event = build_event("a", GcMode::Reclaim, &[&long; 9], UNIX_EPOCH);
     let message = event["message"].as_str().unwrap();
     assert!(message.len() <= 1024 && message.ends_with(" and 7 more"), "{}: {message}", message.len());

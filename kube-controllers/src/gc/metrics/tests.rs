@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use libcalico::ipam::gc::{Scope, Settings};
-use libcalico::ipam::{AssignRequest, Block, HandleId, Owner, Reservations};
+use libcalico::ipam::gc::{GcSettings, Scope};
+use libcalico::ipam::{AffinityOwner, Block, BlockRequest, HandleId, Reservations};
 use prometheus::{Registry, TextEncoder};
 use time::macros::datetime;
 
@@ -40,7 +40,7 @@ fn samples(text: &str, name: &str) -> Vec<String> {
 
 /// Returns a block with addresses of pods `<node>-<n>` on these nodes.
 fn block(cidr: &str, owner: Option<&str>, on: &[&str]) -> Block {
-    let host = Owner::Host(owner.unwrap_or("nobody").into());
+    let host = AffinityOwner::Host(owner.unwrap_or("nobody").into());
     let mut block = Block::new(cidr.parse().unwrap(), &host, datetime!(2026-11-21 21:00 UTC)).unwrap();
     for (n, node) in on.iter().enumerate() {
         let id = HandleId::new(format!("net.{cidr}-{n}"));
@@ -50,7 +50,7 @@ fn block(cidr: &str, owner: Option<&str>, on: &[&str]) -> Block {
                 .map(|(key, value)| (key.to_owned(), value.to_owned())),
         );
         let request =
-            AssignRequest { handle: Some(&id), attributes: &attributes, requester: &host, check_affinity: false };
+            BlockRequest { handle: Some(&id), attributes: &attributes, requester: &host, check_affinity: false };
         block.assign(1, &request, &Reservations::default()).unwrap();
     }
     if owner.is_none() {
@@ -61,7 +61,7 @@ fn block(cidr: &str, owner: Option<&str>, on: &[&str]) -> Block {
 
 /// Returns a cluster with two nodes and a pool. `node-a` has a block, and borrows from the block of `node-b`.
 fn cluster() -> Index {
-    let mut index = Index::new(Settings { leak_grace: Some(Duration::from_secs(60)), ..Settings::default() });
+    let mut index = Index::new(GcSettings { leak_grace: Some(Duration::from_secs(60)), ..GcSettings::default() });
     for node in ["node-a", "node-b"] {
         index.put_kubernetes_node(node, false);
         index.put_calico_node(node, Some(node));
@@ -74,7 +74,7 @@ fn cluster() -> Index {
 
 #[test]
 fn empty_cluster_has_zero_gauges_for_each_node() {
-    let mut index = Index::new(Settings::default());
+    let mut index = Index::new(GcSettings::default());
     for node in ["node-a", "node-b"] {
         index.put_kubernetes_node(node, false);
         index.put_calico_node(node, Some(node));
@@ -122,8 +122,8 @@ fn gauges_count_used_borrowed_and_leaked_addresses() {
 fn scrape_renders_a_consistent_copy_of_the_index() {
     let mut index = cluster();
     let (before, snapshot) = (text(&index), CounterSnapshot::from_index(&index));
-    index.pool_gone("test-ippool-1");
-    index.calico_node_gone("node-b");
+    index.remove_pool("test-ippool-1");
+    index.remove_calico_node("node-b");
     assert_ne!(text(&index), before);
     assert_eq!(rendered(&snapshot), before);
 }
@@ -140,7 +140,7 @@ fn gauges_label_blocks_without_a_pool_or_node() {
     assert_eq!(samples(&now, "ipam_allocations_borrowed")[0], nowhere("node-b"), "never of an unknown node");
     assert!(!now.contains("no_ippool\",node=\"node-a"), "no zeros where there is no pool: {now}");
     // The deletion of the pool removes its counters and its size, and its blocks count as without a pool.
-    index.pool_gone("test-ippool-1");
+    index.remove_pool("test-ippool-1");
     let after = text(&index);
     assert!(!after.contains("test-ippool-1"), "{after}");
     assert!(after.contains("ipam_allocations_in_use{ippool=\"no_ippool\",node=\"node-a\"} 4\n"), "{after}");

@@ -7,8 +7,8 @@ use futures::stream;
 use ipam_plugin::affinity::{release_empty_block, release_host_affinities};
 use ipam_plugin::error::IpamError;
 use ipam_plugin::release::release_batch;
-use libcalico::ipam::gc::{GoneNode, Settings, Surrender};
-use libcalico::ipam::{Block, IpamConfig, Owner, TheConfig};
+use libcalico::ipam::gc::{DeletedNode, ExcessBlock, GcSettings};
+use libcalico::ipam::{AffinityOwner, Block, IpamConfig, IpamConfigKey};
 use libcalico::store::{Store, StoreError};
 use os::clock::SystemClock;
 use time::OffsetDateTime;
@@ -23,11 +23,11 @@ impl GcPass {
     /// Returns addresses whose cooldown has ended to the free lists of their blocks, if no allocation writes the block
     /// otherwise (KC-450).
     pub(super) async fn release_cooled_addresses(&mut self) {
-        if self.cache.index().next_cold(OffsetDateTime::now_utc()).is_none() {
+        if self.cache.index().next_cooldown_end(OffsetDateTime::now_utc()).is_none() {
             return;
         }
         self.read_cooldown().await;
-        let blocks = self.cache.index().cold_blocks(OffsetDateTime::now_utc(), self.now());
+        let blocks = self.cache.index().cooled_blocks(OffsetDateTime::now_utc(), self.now());
         for block in &blocks {
             tracing::info!(%block, reason = "the cooldown is over", "releasing addresses after their cooldown");
         }
@@ -53,35 +53,35 @@ impl GcPass {
         if self.config_read_at.is_some_and(|read| now < read + CONFIG_IS_FRESH) {
             return;
         }
-        let cooldown = match self.context.calico.get::<IpamConfig>(&TheConfig).await {
+        let cooldown = match self.context.calico.get::<IpamConfig>(&IpamConfigKey).await {
             Ok(entry) => entry.value.ip_cooldown_seconds,
             Err(StoreError::NotFound { .. }) => 0,
             Err(error) => return tracing::warn!(%error, "cannot read ipCooldownSeconds; the last value stays in force"),
         };
         self.config_read_at = Some(now);
         let mut index = self.cache.index();
-        let settings = Settings { cooldown, ..*index.settings() };
+        let settings = GcSettings { cooldown, ..*index.settings() };
         index.set_settings(settings);
     }
 
     /// Releases empty blocks of nodes that have other blocks (KC-455).
     pub(super) async fn release_excess_blocks(&self) {
-        let excess = self.cache.index().surrender(self.now());
-        let releases = excess.into_iter().map(|surrender| self.release_excess_block(surrender));
+        let excess = self.cache.index().excess_blocks(self.now());
+        let releases = excess.into_iter().map(|excess_blocks| self.release_excess_block(excess_blocks));
         stream::iter(releases).buffer_unordered(self.parallel()).collect::<()>().await;
     }
 
-    async fn release_excess_block(&self, Surrender { block, node }: Surrender) {
+    async fn release_excess_block(&self, ExcessBlock { block, node }: ExcessBlock) {
         if !self.gate.is_open() {
             return;
         }
-        let owner = Owner::Host(node);
+        let owner = AffinityOwner::Host(node);
         tracing::info!(%block, %owner, reason = "the node has other blocks", "releasing an empty block");
         match release_empty_block(&*self.context.calico, &SystemClock::start(), &self.gate, &owner, block).await {
             Ok(()) => {
                 tracing::info!(%block, %owner, "released an empty block of a node that has other blocks");
                 // Updates the index at once, so that the next pass keeps the last block of the node.
-                self.cache.index().block_gone(&block);
+                self.cache.index().remove_block(&block);
             }
             Err(IpamError::BlockNotEmpty(_)) => {
                 tracing::debug!(%block, %owner, "kept a block: the block is in use again")
@@ -103,18 +103,18 @@ impl GcPass {
         stream::iter(released).buffer_unordered(self.parallel()).collect::<()>().await;
     }
 
-    async fn release_deleted_node(&self, node: GoneNode) {
+    async fn release_deleted_node(&self, node: DeletedNode) {
         let released = self.release_node(&node).await;
         let now = self.now();
         let mut index = self.cache.index();
         if released {
-            index.node_released(&node.calico);
+            index.remove_released_node(&node.calico);
         } else {
-            index.node_not_released(&node.calico, now);
+            index.postpone_node(&node.calico, now);
         }
     }
 
-    async fn release_node(&self, node: &GoneNode) -> bool {
+    async fn release_node(&self, node: &DeletedNode) -> bool {
         let (calico, kubernetes) = self.reader().node(node).await;
         if !node.is_gone(calico, kubernetes) {
             tracing::info!(node = node.calico, "keeping the blocks of a node: the node exists, or cannot be looked up");
@@ -123,7 +123,7 @@ impl GcPass {
         if !self.gate.is_open() {
             return false;
         }
-        let owner = Owner::Host(node.calico.clone());
+        let owner = AffinityOwner::Host(node.calico.clone());
         tracing::info!(node = node.calico, reason = "the node is deleted", "releasing the blocks of a node");
         match release_host_affinities(&*self.context.calico, &SystemClock::start(), &self.gate, &owner, true).await {
             Ok(outcome) => {
@@ -154,12 +154,12 @@ impl GcPass {
     pub(super) fn report_blocks(&self) {
         let now = self.now();
         let mut index = self.cache.index();
-        for Surrender { block, node } in index.surrender(now) {
+        for ExcessBlock { block, node } in index.excess_blocks(now) {
             tracing::info!(%block, node, "would release an empty block of a node that has other blocks");
         }
         for node in index.nodes_to_release(now) {
             tracing::info!(node = node.calico, "would release the blocks of a deleted node");
-            index.node_not_released(&node.calico, now);
+            index.postpone_node(&node.calico, now);
         }
     }
 }

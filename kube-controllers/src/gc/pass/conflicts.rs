@@ -4,8 +4,8 @@
 use futures::StreamExt;
 use futures::stream;
 use libcalico::api::ObjectKey;
-use libcalico::ipam::gc::{Conflict, Rival, rival};
-use libcalico::ipam::{Block, Sight};
+use libcalico::ipam::gc::{Conflict, ConflictKind, conflict_kind};
+use libcalico::ipam::{Block, Lookup};
 use libcalico::store::{Store, StoreError};
 
 use super::GcPass;
@@ -28,48 +28,48 @@ impl GcPass {
     async fn report_conflict(&self, conflict: Conflict) {
         let lookup = self.recheck_conflict(&conflict).await;
         let is_reported = match &lookup {
-            Sight::Present((uid, rival)) => {
-                self.events.report_conflict(&self.context.kubernetes, &self.gate, &conflict, uid, rival).await
+            Lookup::Present((uid, conflict_kind)) => {
+                self.events.report_conflict(&self.context.kubernetes, &self.gate, &conflict, uid, conflict_kind).await
             }
-            Sight::Absent | Sight::Unknown => false,
+            Lookup::Absent | Lookup::Unknown => false,
         };
         let now = self.now();
         let mut index = self.cache.index();
         match lookup {
-            Sight::Absent => index.conflict_over(&conflict),
-            Sight::Present((_, rival)) if is_reported => {
+            Lookup::Absent => index.end_conflict(&conflict),
+            Lookup::Present((_, conflict_kind)) if is_reported => {
                 let Conflict { namespace, name, address, block } = &conflict;
-                tracing::warn!(%address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = %rival,
+                tracing::warn!(%address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = %conflict_kind,
                     "a running pod uses an address that is not allocated to it; another pod may get the address");
-                index.conflict_reported(&conflict);
+                index.mark_conflict_reported(&conflict);
             }
-            Sight::Present(_) | Sight::Unknown => index.conflict_postponed(&conflict, now),
+            Lookup::Present(_) | Lookup::Unknown => index.postpone_conflict(&conflict, now),
         }
     }
 
     /// Reads the pod and the block again, because a watch may lag behind. If the conflict exists, returns the pod's uid
     /// and the state of the address in its block.
-    async fn recheck_conflict(&self, conflict: &Conflict) -> Sight<(String, Rival)> {
+    async fn recheck_conflict(&self, conflict: &Conflict) -> Lookup<(String, ConflictKind)> {
         let Conflict { namespace, name, address, block } = conflict;
         let pod = match self.reader().pod(&ObjectKey::namespaced(namespace, name)).await {
-            Sight::Present(pod) => pod,
-            Sight::Absent => return Sight::Absent,
-            Sight::Unknown => return Sight::Unknown,
+            Lookup::Present(pod) => pod,
+            Lookup::Absent => return Lookup::Absent,
+            Lookup::Unknown => return Lookup::Unknown,
         };
         let state = pod_state(&pod);
-        if !state.runs || !state.addresses.of_kubelet().any(|reported| reported == *address) {
-            return Sight::Absent;
+        if !state.runs || !state.addresses.in_status().any(|reported| reported == *address) {
+            return Lookup::Absent;
         }
         self.gate.pace(1).await;
         match self.context.calico.get::<Block>(block).await {
-            Ok(entry) => match rival(&entry.value, *address, namespace, name) {
-                Some(rival) => Sight::Present((pod.uid, rival)),
-                None => Sight::Absent,
+            Ok(entry) => match conflict_kind(&entry.value, *address, namespace, name) {
+                Some(conflict_kind) => Lookup::Present((pod.uid, conflict_kind)),
+                None => Lookup::Absent,
             },
-            Err(StoreError::NotFound { .. }) => Sight::Absent,
+            Err(StoreError::NotFound { .. }) => Lookup::Absent,
             Err(error) => {
                 tracing::warn!(%block, %error, "cannot read the block of an address that a pod uses");
-                Sight::Unknown
+                Lookup::Unknown
             }
         }
     }

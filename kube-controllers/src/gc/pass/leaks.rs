@@ -42,10 +42,10 @@ impl GcPass {
     /// Decides about suspects by the current state in the API. Returns the plan and that state. Records the kept
     /// suspects in the index.
     async fn recheck(&self, suspects: Vec<Suspect>) -> (Plan, CurrentState) {
-        let pods = self.cache.index().subjects();
+        let pods = self.cache.index().owners();
         let state = self.reader().read(&suspects, pods).await;
         let decided = suspects.into_iter().map(|suspect| {
-            let decision = suspect.revalidate(&state.current_facts(&suspect));
+            let decision = suspect.recheck(&state.current_facts(&suspect));
             (suspect, decision)
         });
         let plan = plan(decided);
@@ -66,7 +66,7 @@ impl GcPass {
         let new: Vec<&Suspect> =
             leaks.iter().copied().filter(|suspect| self.reported.insert(leak_id(suspect))).collect();
         for suspect in &new {
-            log_suspect(suspect, &suspect.evidence, "would release a leaked address");
+            log_suspect(suspect, &suspect.reason, "would release a leaked address");
         }
         self.metrics.reported_leaks.inc_by(new.len() as u64);
         self.events.publish(&self.context.kubernetes, &self.gate, GcMode::Report, &new).await;
@@ -82,7 +82,7 @@ impl GcPass {
             let requests = still_leaked(block, suspects).0;
             let is_requested = |suspect: &&Suspect| requests.iter().any(|request| request.ip == suspect.address);
             for suspect in suspects.iter().filter(is_requested) {
-                log_suspect(suspect, &suspect.evidence, "releasing a leaked address");
+                log_suspect(suspect, &suspect.reason, "releasing a leaked address");
             }
             requests
         };
@@ -116,7 +116,7 @@ impl GcPass {
             remaining.iter().for_each(|suspect| index.failed(suspect, now));
         }
         for suspect in &released {
-            log_suspect(suspect, &suspect.evidence, "released a leaked address");
+            log_suspect(suspect, &suspect.reason, "released a leaked address");
         }
         self.metrics.reclaimed.inc_by(released.len() as u64);
         self.events.publish(&self.context.kubernetes, &self.gate, GcMode::Reclaim, &released).await;
@@ -140,5 +140,5 @@ fn leak_id(suspect: &Suspect) -> (HandleId, IpAddr, Option<u64>) {
 fn log_suspect(suspect: &Suspect, reason: &dyn Display, outcome: &str) {
     tracing::info!(address = %suspect.address, handle = %suspect.handle,
         node = suspect.node.as_deref().map(display),
-        pod = suspect.holder.pod().map(display), %reason, "{outcome}");
+        pod = suspect.owner.pod().map(display), %reason, "{outcome}");
 }

@@ -8,7 +8,7 @@ use futures::{StreamExt, stream};
 use ipam_plugin::write_gate::WriteGate;
 use libcalico::api::{ObjectKey, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::gc::{Plan, Suspect};
-use libcalico::ipam::{ClaimKind, Evidence, HandleId, Sight};
+use libcalico::ipam::{HandleId, LeakReason, Lookup, OwnerKind};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
@@ -114,7 +114,7 @@ impl GcPass {
             // The endpoint belongs to a newer sandbox of the pod, or of a successor with the same name. That sandbox
             // may have the address by now. The handle of a virtual machine contains no container ID, so it is not
             // compared.
-            if suspect.holder.kind == ClaimKind::Pod && !suspect.handle.is_of_container(&value.spec.container_id) {
+            if suspect.owner.kind == OwnerKind::Pod && !suspect.handle.is_of_container(&value.spec.container_id) {
                 return false;
             }
             if pod.is_running || !self.gate.admit(1).await {
@@ -122,7 +122,7 @@ impl GcPass {
             }
             tracing::info!(address = %suspect.address, handle = %suspect.handle,
                 node = suspect.node.as_deref().map(display),
-                pod = %format_args!("{}/{}", pod.namespace, pod.name), endpoint = %key, reason = %suspect.evidence,
+                pod = %format_args!("{}/{}", pod.namespace, pod.name), endpoint = %key, reason = %suspect.reason,
                 "releasing a leaked address: deleting the endpoint that lists it");
             match self.context.calico.delete::<WorkloadEndpoint>(key, Some(revision)).await {
                 Ok(()) => tracing::info!(endpoint = %key, "deleted an endpoint that lists a leaked address"),
@@ -140,11 +140,11 @@ impl GcPass {
 /// Returns the pod that the suspect's allocation names. For an address of a virtual machine, returns the pods that own
 /// the address.
 fn named_pods<'s>(suspect: &'s Suspect, state: &CurrentState) -> Vec<NamedPod<'s>> {
-    let pod = suspect.questions().pod.map(|(namespace, name)| NamedPod {
+    let pod = suspect.required_lookups().pod.map(|(namespace, name)| NamedPod {
         namespace,
         name,
         node: suspect.node.as_deref(),
-        is_running: suspect.evidence == Evidence::OtherAddresses,
+        is_running: suspect.reason == LeakReason::OtherAddresses,
     });
     let lookups = state.current_facts(suspect).owners;
     let owners = suspect.owners.iter().zip(lookups).map(|((namespace, name), lookup)| NamedPod {
@@ -152,9 +152,9 @@ fn named_pods<'s>(suspect: &'s Suspect, state: &CurrentState) -> Vec<NamedPod<'s
         name,
         node: None,
         is_running: match lookup {
-            Sight::Absent => false,
-            Sight::Present(pod) => pod.ended.is_none(),
-            Sight::Unknown => true,
+            Lookup::Absent => false,
+            Lookup::Present(pod) => pod.ended.is_none(),
+            Lookup::Unknown => true,
         },
     });
     pod.into_iter().chain(owners).collect()

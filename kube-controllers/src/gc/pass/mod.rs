@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use libcalico::ipam::gc::{Change, ChangeKind, Machines, Scope};
+use libcalico::ipam::gc::{Change, ChangeKind, Scope, VmiAvailability};
 use libcalico::ipam::{AffinityKey, HandleId};
 use time::OffsetDateTime;
 use tracing::field::display;
@@ -115,7 +115,7 @@ impl GcPass {
         if !self.kubevirt.is_due(now) && self.gate.is_open() {
             return;
         }
-        let is_needed = self.gate.is_open() && self.cache.index().has_machines();
+        let is_needed = self.gate.is_open() && self.cache.index().has_vmis();
         if is_needed {
             self.kubevirt.record(self.reader().look_up_kubevirt().await, now);
         } else {
@@ -153,7 +153,7 @@ impl GcPass {
         let now = self.now();
         let settings = self.settings();
         let index = self.cache.index();
-        let cold = index.next_cold(OffsetDateTime::now_utc()).map(|wait| now + wait.max(MIN_COOLDOWN_INTERVAL));
+        let cold = index.next_cooldown_end(OffsetDateTime::now_utc()).map(|wait| now + wait.max(MIN_COOLDOWN_INTERVAL));
         let may_write = self.gate.is_open();
         // On a replica that does not act, entries stay due, so their deadlines do not count before the next turn.
         let index_deadline =
@@ -169,14 +169,14 @@ impl GcPass {
 
     fn apply_settings(&self, settings: &Settings) {
         let mut index = self.cache.index();
-        let in_force = libcalico::ipam::gc::Settings {
+        let in_force = libcalico::ipam::gc::GcSettings {
             leak_grace: settings.leak_grace_period,
-            machines: if self.kubevirt.is_missing() {
-                Machines::Undefined
+            vmis: if self.kubevirt.is_missing() {
+                VmiAvailability::Undefined
             } else if self.cache.has_listed_vms() {
-                Machines::Watched
+                VmiAvailability::Watched
             } else {
-                Machines::Unwatched
+                VmiAvailability::Unwatched
             },
             services: self.cache.has_listed_services(),
             ..*index.settings()
@@ -185,8 +185,8 @@ impl GcPass {
     }
 
     fn log_changes(&self, changes: &[Change]) {
-        for Change { kind, block, address, handle, holder, node } in changes {
-            let (node, pod) = (node.as_deref().map(display), holder.pod().map(display));
+        for Change { kind, block, address, handle, owner, node } in changes {
+            let (node, pod) = (node.as_deref().map(display), owner.pod().map(display));
             match kind {
                 ChangeKind::Candidate(reason) => {
                     tracing::info!(%address, %handle, node, pod, %block, %reason, "an address looks leaked");

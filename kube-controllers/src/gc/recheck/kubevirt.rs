@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use libcalico::api::ObjectKey;
-use libcalico::ipam::{MachineSight, Sight};
+use libcalico::ipam::{Lookup, VmiLookup};
 use libcalico::kubernetes::{VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES};
 
 use super::ApiReader;
@@ -13,23 +13,23 @@ const GROUP: &str = "kubevirt.io";
 impl ApiReader<'_> {
     /// Looks up a VirtualMachine or VirtualMachineInstance with this name. Unlike upstream (KC-436), any instance
     /// counts: it may outlive its VirtualMachine, and its launcher pod is running then.
-    pub(super) async fn virtual_machine(&self, key: &ObjectKey) -> MachineSight {
+    pub(super) async fn virtual_machine(&self, key: &ObjectKey) -> VmiLookup {
         for resource in [VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES] {
             match self.exists(resource, key).await {
-                Sight::Absent => {}
-                Sight::Present(()) => return MachineSight::Present,
-                Sight::Unknown => return MachineSight::Unknown,
+                Lookup::Absent => {}
+                Lookup::Present(()) => return VmiLookup::Present,
+                Lookup::Unknown => return VmiLookup::Unknown,
             }
         }
-        MachineSight::Absent
+        VmiLookup::Absent
     }
 
-    /// Checks if the API server serves neither kind. Returns [`MachineSight::Undefined`] if so, and otherwise
-    /// [`MachineSight::Unknown`], because no particular machine was looked up.
-    pub(in crate::gc) async fn look_up_kubevirt(&self) -> MachineSight {
+    /// Checks if the API server serves neither kind. Returns [`VmiLookup::Undefined`] if so, and otherwise
+    /// [`VmiLookup::Unknown`], because no particular machine was looked up.
+    pub(in crate::gc) async fn look_up_kubevirt(&self) -> VmiLookup {
         match self.serves(GROUP, &[VIRTUAL_MACHINES.plural, VIRTUAL_MACHINE_INSTANCES.plural]).await {
-            Sight::Absent => MachineSight::Undefined,
-            Sight::Present(()) | Sight::Unknown => MachineSight::Unknown,
+            Lookup::Absent => VmiLookup::Undefined,
+            Lookup::Present(()) | Lookup::Unknown => VmiLookup::Unknown,
         }
     }
 }
@@ -63,8 +63,8 @@ impl KubeVirtDiscovery {
     }
 
     /// Records the result of a discovery.
-    pub(in crate::gc) fn record(&mut self, lookup: MachineSight, now: Duration) {
-        *self = KubeVirtDiscovery { discovered_at: Some(now), is_missing: lookup == MachineSight::Undefined };
+    pub(in crate::gc) fn record(&mut self, lookup: VmiLookup, now: Duration) {
+        *self = KubeVirtDiscovery { discovered_at: Some(now), is_missing: lookup == VmiLookup::Undefined };
     }
 }
 
@@ -78,10 +78,10 @@ mod tests {
         let at = |minutes: u64| Duration::from_secs(60) * minutes as u32;
         assert!(kubevirt.is_due(at(0)) && !kubevirt.is_missing() && kubevirt.next_deadline().is_none());
         for (minute, lookup, is_missing) in [
-            (0, MachineSight::Undefined, true),
-            (1, MachineSight::Unknown, false),
-            (2, MachineSight::Undefined, true),
-            (3, MachineSight::Undefined, true),
+            (0, VmiLookup::Undefined, true),
+            (1, VmiLookup::Unknown, false),
+            (2, VmiLookup::Undefined, true),
+            (3, VmiLookup::Undefined, true),
         ] {
             assert!(kubevirt.is_due(at(minute)));
             kubevirt.record(lookup, at(minute));

@@ -16,8 +16,8 @@ use futures::stream;
 use hyper::Request;
 use hyper::header::ACCEPT;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
-use libcalico::ipam::gc::{GoneNode, LiveFacts, Suspect};
-use libcalico::ipam::{Evidence, MachineSight, PodState, Sight};
+use libcalico::ipam::gc::{CurrentFacts, DeletedNode, Suspect};
+use libcalico::ipam::{LeakReason, Lookup, PodState, VmiLookup};
 use libcalico::kubernetes::{NODES, Resource, SERVICES};
 use libcalico::store::{Store, StoreError};
 use serde::de::DeserializeOwned;
@@ -31,9 +31,9 @@ use crate::watched::Pod;
 /// The objects that were read for one pass.
 #[derive(Debug, Default)]
 pub(super) struct CurrentState {
-    pods: BTreeMap<ObjectKey, Sight<Pod>>,
-    vms: BTreeMap<ObjectKey, MachineSight>,
-    others: BTreeMap<OtherObject, Sight<()>>,
+    pods: BTreeMap<ObjectKey, Lookup<Pod>>,
+    vms: BTreeMap<ObjectKey, VmiLookup>,
+    others: BTreeMap<OtherObject, Lookup<()>>,
 }
 
 /// An object of which only the existence matters.
@@ -66,10 +66,10 @@ impl ApiReader<'_> {
     }
 
     /// Reads the virtual machines. A single discovery serves all machines for which the index found KubeVirt missing.
-    async fn read_vms(&self, suspects: &[Suspect]) -> BTreeMap<ObjectKey, MachineSight> {
-        let named = suspects.iter().filter_map(|suspect| Some((suspect.evidence, key(suspect.questions().machine?))));
+    async fn read_vms(&self, suspects: &[Suspect]) -> BTreeMap<ObjectKey, VmiLookup> {
+        let named = suspects.iter().filter_map(|suspect| Some((suspect.reason, key(suspect.required_lookups().vmi?))));
         let (orphans, named): (BTreeSet<_>, BTreeSet<_>) =
-            named.partition(|(evidence, _)| *evidence == Evidence::NoKubeVirt);
+            named.partition(|(reason, _)| *reason == LeakReason::NoKubeVirt);
         let mut vms = BTreeMap::new();
         if !orphans.is_empty() {
             let lookup = self.look_up_kubevirt().await;
@@ -84,7 +84,7 @@ impl ApiReader<'_> {
         vms
     }
 
-    async fn look_up(&self, other: OtherObject) -> (OtherObject, Sight<()>) {
+    async fn look_up(&self, other: OtherObject) -> (OtherObject, Lookup<()>) {
         let lookup = match &other {
             OtherObject::Service(key) => self.exists(SERVICES, key).await,
             OtherObject::KubernetesNode(key) => self.exists(NODES, key).await,
@@ -94,25 +94,25 @@ impl ApiReader<'_> {
     }
 
     /// Looks up a node in Calico and in Kubernetes.
-    pub(super) async fn node(&self, node: &GoneNode) -> (Sight<()>, Sight<()>) {
-        let Some(name) = &node.kubernetes else { return (self.calico_node(&node.calico).await, Sight::Unknown) };
-        (Sight::Unknown, self.exists(NODES, &ObjectKey::global(name)).await)
+    pub(super) async fn node(&self, node: &DeletedNode) -> (Lookup<()>, Lookup<()>) {
+        let Some(name) = &node.kubernetes else { return (self.calico_node(&node.calico).await, Lookup::Unknown) };
+        (Lookup::Unknown, self.exists(NODES, &ObjectKey::global(name)).await)
     }
 
     /// Reads the object.
-    async fn read_object<T: DeserializeOwned + 'static>(&self, resource: Resource, key: &ObjectKey) -> Sight<T> {
+    async fn read_object<T: DeserializeOwned + 'static>(&self, resource: Resource, key: &ObjectKey) -> Lookup<T> {
         self.gate.pace(1).await;
         to_lookup(api_reads::read_object(self.kubernetes, resource, key).await)
     }
 
     /// Looks up if the object exists.
-    async fn exists(&self, resource: Resource, key: &ObjectKey) -> Sight<()> {
+    async fn exists(&self, resource: Resource, key: &ObjectKey) -> Lookup<()> {
         self.gate.pace(1).await;
         to_lookup(api_reads::exists(self.kubernetes, resource, key).await.map(|there| there.then_some(())))
     }
 
     /// Looks up if the API server serves one of these kinds, in any version of a group.
-    async fn serves(&self, group: &str, plurals: &[&str]) -> Sight<()> {
+    async fn serves(&self, group: &str, plurals: &[&str]) -> Lookup<()> {
         self.gate.pace(1).await;
         to_lookup(api_reads::serves(self.kubernetes, group, plurals).await.map(|serves| serves.then_some(())))
     }
@@ -124,42 +124,42 @@ impl ApiReader<'_> {
         self.kubernetes.request_text(request.map_err(kube::Error::HttpError)?).await
     }
 
-    async fn calico_node(&self, name: &str) -> Sight<()> {
+    async fn calico_node(&self, name: &str) -> Lookup<()> {
         self.gate.pace(1).await;
         match self.calico.get::<CalicoNode>(&ObjectKey::global(name)).await {
-            Ok(_) => Sight::Present(()),
-            Err(StoreError::NotFound { .. }) => Sight::Absent,
+            Ok(_) => Lookup::Present(()),
+            Err(StoreError::NotFound { .. }) => Lookup::Absent,
             Err(error) => {
                 tracing::warn!(node = name, %error, "cannot look up a Calico node; its addresses stay allocated");
-                Sight::Unknown
+                Lookup::Unknown
             }
         }
     }
 }
 
 /// Converts a result; a failed read counts as unknown.
-fn to_lookup<T>(read: Result<Option<T>, ReconcileError>) -> Sight<T> {
+fn to_lookup<T>(read: Result<Option<T>, ReconcileError>) -> Lookup<T> {
     match read {
-        Ok(Some(object)) => Sight::Present(object),
-        Ok(None) => Sight::Absent,
+        Ok(Some(object)) => Lookup::Present(object),
+        Ok(None) => Lookup::Absent,
         Err(failure) => {
             tracing::warn!("cannot look up an owner; its addresses and blocks stay allocated: {failure}");
-            Sight::Unknown
+            Lookup::Unknown
         }
     }
 }
 
 impl CurrentState {
     /// Returns the objects that a suspect depends on, as far as they were read.
-    pub(super) fn current_facts(&self, suspect: &Suspect) -> LiveFacts<'_> {
-        let queries = suspect.questions();
+    pub(super) fn current_facts(&self, suspect: &Suspect) -> CurrentFacts<'_> {
+        let queries = suspect.required_lookups();
         let [service, kubernetes_node, calico_node] = other_objects(suspect).map(|other| {
             let lookup = other.and_then(|other| self.others.get(&other));
-            lookup.copied().unwrap_or(Sight::Unknown)
+            lookup.copied().unwrap_or(Lookup::Unknown)
         });
-        LiveFacts {
+        CurrentFacts {
             pod: self.pod(queries.pod),
-            machine: self.vm_lookup(queries.machine),
+            vmi: self.vm_lookup(queries.vmi),
             owners: queries.owners.iter().map(|(namespace, name)| self.pod(Some((namespace, name)))).collect(),
             service,
             kubernetes_node,
@@ -167,17 +167,17 @@ impl CurrentState {
         }
     }
 
-    fn vm_lookup(&self, names: Option<(&str, &str)>) -> MachineSight {
+    fn vm_lookup(&self, names: Option<(&str, &str)>) -> VmiLookup {
         let lookup = names.and_then(|names| self.vms.get(&key(names)));
-        lookup.copied().unwrap_or(MachineSight::Unknown)
+        lookup.copied().unwrap_or(VmiLookup::Unknown)
     }
 
-    fn pod(&self, names: Option<(&str, &str)>) -> Sight<PodState<'_>> {
+    fn pod(&self, names: Option<(&str, &str)>) -> Lookup<PodState<'_>> {
         let lookup = names.and_then(|names| self.pods.get(&key(names)));
         match lookup {
-            Some(Sight::Present(pod)) => Sight::Present(pod_state(pod)),
-            Some(Sight::Absent) => Sight::Absent,
-            Some(Sight::Unknown) | None => Sight::Unknown,
+            Some(Lookup::Present(pod)) => Lookup::Present(pod_state(pod)),
+            Some(Lookup::Absent) => Lookup::Absent,
+            Some(Lookup::Unknown) | None => Lookup::Unknown,
         }
     }
 }
@@ -188,7 +188,7 @@ fn key((namespace, name): (&str, &str)) -> ObjectKey {
 
 /// Returns the Service, the Kubernetes node and the Calico node on which a suspect depends.
 fn other_objects(suspect: &Suspect) -> [Option<OtherObject>; 3] {
-    let queries = suspect.questions();
+    let queries = suspect.required_lookups();
     [
         queries.service.map(key).map(OtherObject::Service),
         queries.kubernetes_node.map(ObjectKey::global).map(OtherObject::KubernetesNode),

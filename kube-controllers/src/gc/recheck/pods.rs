@@ -6,7 +6,7 @@ use futures::StreamExt;
 use futures::stream;
 use libcalico::api::ObjectKey;
 use libcalico::ipam::gc::Suspect;
-use libcalico::ipam::{Evidence, Sight};
+use libcalico::ipam::{LeakReason, Lookup};
 use libcalico::kubernetes::{PODS, escaped};
 use serde_json::value::RawValue;
 
@@ -24,7 +24,7 @@ const MAX_CONCURRENT_LISTS: usize = 8;
 
 impl ApiReader<'_> {
     /// Reads the pods of the suspects. `pods` is the approximate number of pods in the cluster.
-    pub(super) async fn read_pods(&self, suspects: &[Suspect], pods: usize) -> BTreeMap<ObjectKey, Sight<Pod>> {
+    pub(super) async fn read_pods(&self, suspects: &[Suspect], pods: usize) -> BTreeMap<ObjectKey, Lookup<Pod>> {
         let (lists, gets) = split_reads(suspects, MIN_LISTED_PODS.max(pods / PODS_FILTERED_PER_REQUEST));
         let mut lookups = BTreeMap::new();
         let listed = lists.into_iter().map(|(node, keys)| async move {
@@ -36,7 +36,7 @@ impl ApiReader<'_> {
         while let Some((node, keys, on_node)) = listed.next().await {
             match on_node {
                 Ok(mut on_node) => lookups.extend(keys.into_iter().map(|key| {
-                    let lookup = on_node.remove(&key).map_or(Sight::Absent, Sight::Present);
+                    let lookup = on_node.remove(&key).map_or(Lookup::Absent, Lookup::Present);
                     (key, lookup)
                 })),
                 Err(error) => {
@@ -59,16 +59,16 @@ impl ApiReader<'_> {
     }
 
     /// Reads the present state of a pod.
-    pub(in crate::gc) async fn pod(&self, key: &ObjectKey) -> Sight<Pod> {
+    pub(in crate::gc) async fn pod(&self, key: &ObjectKey) -> Lookup<Pod> {
         match self.read_object::<Box<RawValue>>(PODS, key).await {
-            Sight::Absent => Sight::Absent,
-            Sight::Unknown => Sight::Unknown,
-            Sight::Present(json) => {
+            Lookup::Absent => Lookup::Absent,
+            Lookup::Unknown => Lookup::Unknown,
+            Lookup::Present(json) => {
                 match Pod::project(json.get(), &mut StringInterner::default(), ProjectionOptions::default()) {
-                    Ok(pod) => Sight::Present(pod),
+                    Ok(pod) => Lookup::Present(pod),
                     Err(error) => {
                         tracing::warn!(pod = %key, %error, "cannot read a pod; its addresses stay allocated");
-                        Sight::Unknown
+                        Lookup::Unknown
                     }
                 }
             }
@@ -109,11 +109,11 @@ type PodsByNode = BTreeMap<String, BTreeSet<ObjectKey>>;
 fn split_reads(suspects: &[Suspect], many: usize) -> (PodsByNode, BTreeSet<ObjectKey>) {
     let (mut lists, mut gets) = (PodsByNode::new(), BTreeSet::new());
     for suspect in suspects {
-        let queries = suspect.questions();
+        let queries = suspect.required_lookups();
         gets.extend(queries.owners.iter().map(|(namespace, name)| ObjectKey::namespaced(namespace, name)));
         let Some((namespace, name)) = queries.pod else { continue };
         let key = ObjectKey::namespaced(namespace, name);
-        match suspect.kubernetes_node.as_deref().filter(|_| suspect.evidence == Evidence::PodGone) {
+        match suspect.kubernetes_node.as_deref().filter(|_| suspect.reason == LeakReason::PodGone) {
             Some(node) => _ = lists.entry(node.to_owned()).or_default().insert(key),
             None => _ = gets.insert(key),
         }

@@ -5,8 +5,8 @@ use datastore::DatastoreConfig;
 use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
 use hyper::{Response, StatusCode};
 use kube::client::Body;
-use libcalico::ipam::gc::{Decision, Holder};
-use libcalico::ipam::{ClaimKind, Evidence, Keeper};
+use libcalico::ipam::gc::{Decision, SuspectOwner};
+use libcalico::ipam::{InUseReason, LeakReason, OwnerKind};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -83,7 +83,7 @@ async fn decide_among(server: &Server, suspects: &[Suspect], pods: usize) -> Vec
     let kubernetes = server.client();
     let reader = ApiReader { kubernetes: &kubernetes, calico: &calico, gate: &gate, parallel: 4 };
     let live = reader.read(suspects, pods).await;
-    suspects.iter().map(|suspect| suspect.revalidate(&live.current_facts(suspect))).collect()
+    suspects.iter().map(|suspect| suspect.recheck(&live.current_facts(suspect))).collect()
 }
 
 fn pod(number: u8, node: &str, ip: &str) -> Value {
@@ -102,15 +102,15 @@ fn pod_path(number: u8) -> String {
 async fn address_reported_by_a_live_pod_is_retained_despite_the_cache() {
     let server = Server::default();
     server.has(&pod_path(1), pod(1, "a", "10.0.0.1")).has(&pod_path(2), pod(2, "a", "10.0.0.99"));
-    let changed = Suspect { evidence: Evidence::OtherAddresses, ..suspect(2, Some("a")) };
+    let changed = Suspect { reason: LeakReason::OtherAddresses, ..suspect(2, Some("a")) };
     // The cache had found the second pod missing, so the index has not checked if the address is on a second interface.
     let decided =
         decide(&server, &[suspect(1, Some("a")), suspect(2, Some("a")), changed, suspect(3, Some("a"))]).await;
     let expected = [
-        Decision::Keep(Keeper::Pod),
-        Decision::Keep(Keeper::Unseen),
-        Decision::Release(Evidence::OtherAddresses),
-        Decision::Release(Evidence::PodGone),
+        Decision::Keep(InUseReason::Pod),
+        Decision::Keep(InUseReason::NotLookedUp),
+        Decision::Release(LeakReason::OtherAddresses),
+        Decision::Release(LeakReason::PodGone),
     ];
     assert_eq!(decided, expected);
     assert_eq!(server.asked().len(), 3);
@@ -132,7 +132,7 @@ async fn address_is_retained_when_its_pod_cannot_be_read() {
         .says(&by_name(&pod_path(8)), json!({"kind": "PodList", "metadata": {}}))
         .has(&pod_path(9), pod(1, "a", "10.0.0.99"));
     let suspects: Vec<Suspect> = (1..=9).map(|n| suspect(n, Some("a"))).collect();
-    assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Unseen); 9]);
+    assert_eq!(decide(&server, &suspects).await, [Decision::Keep(InUseReason::NotLookedUp); 9]);
 }
 
 #[tokio::test]
@@ -144,11 +144,11 @@ async fn many_pods_of_a_node_are_read_with_a_single_list() {
     server.says(&format!("{list}&continue=more"), page("", pod(2, "a", "10.0.0.99")));
     let mut suspects: Vec<Suspect> = (1..=MIN_LISTED_PODS).map(|n| suspect(n, Some("a"))).collect();
     // The cache had found this pod on another node, so a list of one node does not locate the pod.
-    suspects.push(Suspect { evidence: Evidence::PodElsewhere, ..suspect(MIN_LISTED_PODS + 1, Some("a")) });
+    suspects.push(Suspect { reason: LeakReason::PodElsewhere, ..suspect(MIN_LISTED_PODS + 1, Some("a")) });
     suspects.push(suspect(MIN_LISTED_PODS + 2, Some("b")));
     let decided = decide(&server, &suspects).await;
-    assert_eq!(decided[..2], [Decision::Keep(Keeper::Pod), Decision::Keep(Keeper::Unseen)]);
-    assert!(decided[2..].iter().all(|decision| *decision == Decision::Release(Evidence::PodGone)), "{decided:?}");
+    assert_eq!(decided[..2], [Decision::Keep(InUseReason::Pod), Decision::Keep(InUseReason::NotLookedUp)]);
+    assert!(decided[2..].iter().all(|decision| *decision == Decision::Release(LeakReason::PodGone)), "{decided:?}");
     let mut asked = server.asked();
     asked.sort();
     let mut expected = [
@@ -186,7 +186,7 @@ async fn incomplete_pod_list_is_ignored() {
         server.has(&pod_path(number), pod(number, "a", &format!("10.0.0.{number}")));
     }
     let suspects: Vec<Suspect> = (1..=MIN_LISTED_PODS).map(|n| suspect(n, Some("a"))).collect();
-    assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Pod); pods::MIN_LISTED_PODS]);
+    assert_eq!(decide(&server, &suspects).await, [Decision::Keep(InUseReason::Pod); pods::MIN_LISTED_PODS]);
     assert_eq!(server.asked().len(), usize::from(MIN_LISTED_PODS) + 2);
 }
 
@@ -198,7 +198,7 @@ async fn pod_list_with_an_unreadable_item_is_ignored() {
     server.has(&pod_path(1), pod(1, "a", "10.0.0.1"));
     let suspects: Vec<Suspect> = (1..=MIN_LISTED_PODS).map(|n| suspect(n, Some("a"))).collect();
     let decided = decide(&server, &suspects).await;
-    assert_eq!(decided[..2], [Decision::Keep(Keeper::Pod), Decision::Release(Evidence::PodGone)]);
+    assert_eq!(decided[..2], [Decision::Keep(InUseReason::Pod), Decision::Release(LeakReason::PodGone)]);
     assert_eq!(server.asked().len(), usize::from(MIN_LISTED_PODS) + 1);
 }
 
@@ -219,12 +219,16 @@ async fn response_other_than_a_pod_list_is_ignored() {
         for number in 1..=MIN_LISTED_PODS {
             server.has(&pod_path(number), pod(number, "a", &format!("10.0.0.{number}")));
         }
-        assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Pod); pods::MIN_LISTED_PODS], "{answer}");
+        assert_eq!(
+            decide(&server, &suspects).await,
+            [Decision::Keep(InUseReason::Pod); pods::MIN_LISTED_PODS],
+            "{answer}"
+        );
     }
     for empty in [json!([]), json!(null)] {
         let server = Server::default();
         server.says(list, json!({"kind": "PodList", "metadata": {}, "items": empty}));
-        assert_eq!(decide(&server, &suspects).await, [Decision::Release(Evidence::PodGone); pods::MIN_LISTED_PODS]);
+        assert_eq!(decide(&server, &suspects).await, [Decision::Release(LeakReason::PodGone); pods::MIN_LISTED_PODS]);
         assert_eq!(server.asked(), [list]);
     }
 }
@@ -234,14 +238,14 @@ async fn empty_page_with_a_continue_token_is_inconclusive() {
     let server = Server::default();
     let list = "/api/v1/namespaces/ns/pods?fieldSelector=metadata.name%3Dpod1&limit=1";
     server.says(list, json!({"kind": "PodList", "metadata": {"continue": "next"}, "items": []}));
-    assert_eq!(decide(&server, &[suspect(1, Some("a"))]).await, [Decision::Keep(Keeper::Unseen)]);
+    assert_eq!(decide(&server, &[suspect(1, Some("a"))]).await, [Decision::Keep(InUseReason::NotLookedUp)]);
     assert_eq!(server.asked(), [list]);
 }
 
 /// An existing VirtualMachine or VMI keeps the address; a 404 for the kind counts as unknown.
 #[tokio::test]
 async fn existing_vm_or_vmi_retains_the_address() {
-    let machine = |n: u8| machine(n, Evidence::MachineGone, &[]);
+    let machine = |n: u8| machine(n, LeakReason::VmiGone, &[]);
     let of = |plural: &str, n: u8| format!("/apis/kubevirt.io/v1/namespaces/ns/{plural}/vm{n}");
     let metadata = |n: u8| json!({"metadata": {"name": format!("vm{n}"), "namespace": "ns"}});
     let mut owned = metadata(3);
@@ -255,23 +259,23 @@ async fn existing_vm_or_vmi_retains_the_address() {
         .refuses(&of("virtualmachines", 5), 404, json!("404 page not found"));
     let decided = decide(&server, &[1, 2, 3, 4, 5].map(machine)).await;
     let expected = [
-        Decision::Keep(Keeper::Machine),
-        Decision::Keep(Keeper::Machine),
+        Decision::Keep(InUseReason::Vmi),
+        Decision::Keep(InUseReason::Vmi),
         // The VirtualMachine is gone, but its launcher may be running.
-        Decision::Keep(Keeper::Machine),
-        Decision::Release(Evidence::MachineGone),
+        Decision::Keep(InUseReason::Vmi),
+        Decision::Release(LeakReason::VmiGone),
         // The server does not serve the kind, so nothing is known about the machine.
-        Decision::Keep(Keeper::Unseen),
+        Decision::Keep(InUseReason::NotLookedUp),
     ];
     assert_eq!(decided, expected);
 }
 
 /// Returns an address of a virtual machine whose owner attributes name these pods.
-fn machine(n: u8, evidence: Evidence, owners: &[u8]) -> Suspect {
+fn machine(n: u8, reason: LeakReason, owners: &[u8]) -> Suspect {
     Suspect {
-        holder: Holder { kind: ClaimKind::Machine, names: Some(("ns".into(), format!("vm{n}"))) },
+        owner: SuspectOwner { kind: OwnerKind::Vmi, names: Some(("ns".into(), format!("vm{n}"))) },
         owners: owners.iter().map(|owner| ("ns".into(), format!("pod{owner}"))).collect(),
-        evidence,
+        reason,
         ..suspect(n, Some("a"))
     }
 }
@@ -291,14 +295,14 @@ async fn launcher_that_reports_the_address_retains_it_after_the_vmi_is_deleted()
         .has(&pod_path(4), pod(4, "a", "10.0.0.99"))
         .refuses(&pod_path(5), 500, json!({"kind": "Status", "code": 500}));
     let owners: [&[u8]; 6] = [&[1], &[11, 12], &[3], &[4], &[5], &[6, 16]];
-    let suspects: Vec<_> = (1..).zip(owners).map(|(n, owners)| machine(n, Evidence::MachineGone, owners)).collect();
+    let suspects: Vec<_> = (1..).zip(owners).map(|(n, owners)| machine(n, LeakReason::VmiGone, owners)).collect();
     let expected = [
-        Decision::Keep(Keeper::Pod),
-        Decision::Keep(Keeper::Pod),
-        Decision::Release(Evidence::MachineGone),
-        Decision::Release(Evidence::MachineGone),
-        Decision::Keep(Keeper::Unseen),
-        Decision::Release(Evidence::MachineGone),
+        Decision::Keep(InUseReason::Pod),
+        Decision::Keep(InUseReason::Pod),
+        Decision::Release(LeakReason::VmiGone),
+        Decision::Release(LeakReason::VmiGone),
+        Decision::Keep(InUseReason::NotLookedUp),
+        Decision::Release(LeakReason::VmiGone),
     ];
     assert_eq!(decide(&server, &suspects).await, expected);
 }
@@ -313,7 +317,7 @@ async fn without_kubevirt_an_address_is_released_only_if_all_launchers_are_delet
         let named: Vec<_> = names.iter().map(|name| json!({"name": name})).collect();
         json!({"kind": "APIResourceList", "groupVersion": "kubevirt.io/v1", "resources": named})
     };
-    let suspects = [machine(1, Evidence::NoKubeVirt, &[]), machine(2, Evidence::NoKubeVirt, &[2, 12])];
+    let suspects = [machine(1, LeakReason::NoKubeVirt, &[]), machine(2, LeakReason::NoKubeVirt, &[2, 12])];
     let first = [true, false];
     for (of_groups, of_kinds, released) in [
         ((200, groups(&["apps"])), (404, json!("404 page not found")), first),
@@ -334,7 +338,7 @@ async fn without_kubevirt_an_address_is_released_only_if_all_launchers_are_delet
                 server.has(&pod_path(12), pod(12, "a", "10.0.0.99"));
             }
             let decided = decide(&server, &suspects).await;
-            let gone = Decision::Release(Evidence::NoKubeVirt);
+            let gone = Decision::Release(LeakReason::NoKubeVirt);
             assert_eq!([decided[0] == gone, decided[1] == gone], expected, "{of_groups:?} {of_kinds:?} {there}");
             let looks = server.asked().iter().filter(|path| *path == "/apis").count();
             assert_eq!(looks, 1, "one look for all");
@@ -346,16 +350,19 @@ async fn without_kubevirt_an_address_is_released_only_if_all_launchers_are_delet
 async fn existing_node_and_service_retain_their_addresses() {
     let by_node = |n: u8, node: &str| Suspect { by_node: true, ..suspect(n, Some(node)) };
     let service = Suspect {
-        holder: Holder { kind: ClaimKind::Service, names: Some(("ns".into(), "web".into())) },
-        evidence: Evidence::ServiceGone,
+        owner: SuspectOwner { kind: OwnerKind::Service, names: Some(("ns".into(), "web".into())) },
+        reason: LeakReason::ServiceGone,
         ..suspect(3, None)
     };
     let server = Server::default();
     server.has("/api/v1/nodes/there", json!({"metadata": {"name": "there"}}));
     server.has("/api/v1/namespaces/ns/services/web", json!({"metadata": {"name": "web", "namespace": "ns"}}));
     let decided = decide(&server, &[by_node(1, "there"), by_node(2, "gone"), service]).await;
-    let expected =
-        [Decision::Keep(Keeper::Node), Decision::Release(Evidence::PodGone), Decision::Keep(Keeper::Service)];
+    let expected = [
+        Decision::Keep(InUseReason::Node),
+        Decision::Release(LeakReason::PodGone),
+        Decision::Keep(InUseReason::Service),
+    ];
     assert_eq!(decided, expected);
     // Nodes are large, so only their metadata is requested. No Calico node is looked up, because no suspect depends on
     // one.

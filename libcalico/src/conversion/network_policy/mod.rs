@@ -3,7 +3,7 @@
 //! There are two differences from upstream, because a policy must not allow more than it states. A rule with an invalid
 //! CIDR is left out, while upstream makes it a rule for all addresses (KC-307). Such rules are rare, because leading
 //! zeros in an IPv4 address are accepted, as the API server accepts them. The rules left out are listed in
-//! [`Converted::refused`], next to all rules that could be converted. Upstream's controller drops the
+//! [`ConvertedPolicy::rejected_rules`], next to all rules that could be converted. Upstream's controller drops the
 //! whole policy for an invalid port.
 
 mod peers;
@@ -30,11 +30,11 @@ pub const POLICY_PREFIX: &str = "knp.default.";
 
 /// A Calico policy, and the Kubernetes rules that are not part of it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Converted {
+pub struct ConvertedPolicy {
     /// The policy, with all rules that could be converted.
     pub spec: PolicySpec<InNamespace>,
     /// The rules that could not be converted. They allow no traffic.
-    pub refused: Vec<RejectedRule>,
+    pub rejected_rules: Vec<RejectedRule>,
 }
 
 /// A rule that could not be converted.
@@ -74,20 +74,20 @@ pub enum RuleProblem {
 }
 
 /// Converts the `spec` of a policy.
-pub fn network_policy(policy: &NetworkPolicySpec) -> Converted {
-    let mut refused = Vec::new();
+pub fn network_policy(policy: &NetworkPolicySpec) -> ConvertedPolicy {
+    let mut rejected_rules = Vec::new();
     let ingress = policy.ingress.iter().map(|rule| (rule.from.as_slice(), rule.ports.as_slice()));
     let egress = policy.egress.iter().map(|rule| (rule.to.as_slice(), rule.ports.as_slice()));
     let spec = PolicySpec {
         tier: DEFAULT_TIER.into(),
         order: Some(Number::from(ORDER)),
-        ingress: rules(Direction::Ingress, ingress, &mut refused),
-        egress: rules(Direction::Egress, egress, &mut refused),
+        ingress: rules(Direction::Ingress, ingress, &mut rejected_rules),
+        egress: rules(Direction::Egress, egress, &mut rejected_rules),
         selector: selector(policy.pod_selector.as_ref(), SelectorTarget::Pods),
         types: types(&policy.policy_types),
         ..PolicySpec::default()
     };
-    Converted { spec, refused }
+    ConvertedPolicy { spec, rejected_rules }
 }
 
 /// Returns the directions, always in this order. A policy without a direction applies to ingress, even if it has egress
@@ -101,13 +101,13 @@ fn types(given: &[String]) -> Vec<String> {
 fn rules<'r>(
     direction: Direction,
     given: impl Iterator<Item = (&'r [PolicyPeer], &'r [PolicyPort])>,
-    refused: &mut Vec<RejectedRule>,
+    rejected_rules: &mut Vec<RejectedRule>,
 ) -> Vec<Rule> {
     let mut all = Vec::new();
     for (index, (peers, ports)) in given.enumerate() {
         match rule(direction, peers, ports) {
             Ok(rules) => all.extend(rules),
-            Err(problem) => refused.push(RejectedRule { direction, index, problem }),
+            Err(problem) => rejected_rules.push(RejectedRule { direction, index, problem }),
         }
     }
     all

@@ -11,7 +11,7 @@ const WANTED: [(&str, &str); 2] = [
     ("C20 bad-except", "all exceptions are kept; upstream drops an exception that it cannot parse, and all after it"),
 ];
 
-fn converted(spec: Value) -> Converted {
+fn converted(spec: Value) -> ConvertedPolicy {
     network_policy(&serde_json::from_value(spec).unwrap())
 }
 
@@ -25,11 +25,11 @@ fn converted_policies_match_upstreams_golden_output() {
     assert_eq!(goldens.len(), 28);
     for golden in &goldens {
         let name = golden["name"].as_str().unwrap();
-        let Converted { spec, refused } = converted(golden["in"].clone());
+        let ConvertedPolicy { spec, rejected_rules } = converted(golden["in"].clone());
         let same = serde_json::to_value(&spec).unwrap() == golden["out"];
         let wanted = WANTED.iter().any(|(wanted, _)| *wanted == name);
         assert_eq!(same, !wanted, "{name}: {}", serde_json::to_string_pretty(&spec).unwrap());
-        let errors: Vec<String> = refused.iter().map(|rule| rule.problem.to_string()).collect();
+        let errors: Vec<String> = rejected_rules.iter().map(|rule| rule.problem.to_string()).collect();
         assert_eq!(errors, golden["error"].as_str().into_iter().collect::<Vec<_>>(), "{name}");
         assert!(serde_json::from_value::<NetworkPolicySpec>(golden["in"].clone()).is_ok(), "{name}");
     }
@@ -40,8 +40,8 @@ fn converted_policies_match_upstreams_golden_output() {
 fn rule_with_an_unparsable_network_is_dropped() {
     let rules = |peers: Value| {
         let converted = converted(json!({"ingress": [{"from": peers}, {"ports": [{"port": 80}]}]}));
-        let refused: Vec<String> = converted.refused.iter().map(RejectedRule::to_string).collect();
-        (serde_json::to_value(converted.spec.ingress).unwrap(), refused)
+        let rejected_rules: Vec<String> = converted.rejected_rules.iter().map(RejectedRule::to_string).collect();
+        (serde_json::to_value(converted.spec.ingress).unwrap(), rejected_rules)
     };
     let second = json!({"action": "Allow", "protocol": "TCP", "destination": {"ports": [80]}});
     let zeros = json!([{"ipBlock": {"cidr": "010.0.0.0/8", "except": ["10.1.0.0/16", "010.2.0.0/16", "10.3.0.0/16"]}}]);
@@ -138,6 +138,6 @@ proptest! {
         let anything = ["ingress", "egress"].iter().flat_map(|list| policy[*list].as_array().unwrap())
             .filter(|rule| rule["ports"] == json!([]) && (rule["from"] == json!([]) || rule["to"] == json!([])));
         prop_assert_eq!(rules().filter(unrestricted).count(), anything.count(), "only rules for anything allow anything");
-        prop_assert!(once.refused.len() <= given);
+        prop_assert!(once.rejected_rules.len() <= given);
     }
 }

@@ -13,7 +13,7 @@ use crate::api::{
 };
 use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
 use crate::kubernetes::golden::{GROUPS, states};
-use crate::kubernetes::{Request, Transcoder};
+use crate::kubernetes::{Codec, Request};
 use crate::store::{Kind, Write};
 
 #[test]
@@ -37,13 +37,13 @@ fn every_recorded_object_is_accepted_unpruned_by_the_schema() {
     }
 }
 
-/// Checks that a value of ours, in the form that the transcoder gives it, is neither rejected nor pruned.
+/// Checks that a value of ours, in the form that the codec gives it, is neither rejected nor pruned.
 fn is_kept<K: Kind>(path: &str, stored: Value) {
     let key = K::parse_path(path).unwrap();
     let value = K::decode(stored.to_string().as_bytes()).unwrap();
     for (_, group) in GROUPS {
         let write = Write::create(&key, &value).unwrap();
-        let Request::Create { location, body } = Transcoder::new(group).request(&write).unwrap() else { panic!() };
+        let Request::Create { location, body } = Codec::new(group).request(&write).unwrap() else { panic!() };
         let schema = schema(group, location.resource.plural);
         assert_eq!(refusals(&schema, &body), [""; 0], "{body}");
         assert_eq!(dropped(&schema, &body), [""; 0], "{body}");

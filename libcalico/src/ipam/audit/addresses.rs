@@ -6,12 +6,14 @@ use std::net::IpAddr;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use super::{AuditedEndpoint, Finding, HeldAddress, Inventory, Pods};
+use super::{AllocatedAddress, AuditedEndpoint, Finding, Inventory, Pods};
 use crate::api::ObjectKey;
-use crate::ipam::{Allocation, Claim, ClaimKind, HandleId, Keeper, OwnerFacts, PodState, Sight, Verdict, assess};
+use crate::ipam::{
+    Allocation, AllocationOwner, HandleId, InUseReason, Lookup, OwnerFacts, OwnerKind, PodState, Verdict, assess,
+};
 
 type EndpointsByAddress<'a> = BTreeMap<IpAddr, Vec<&'a AuditedEndpoint>>;
-type AllocationsByAddress<'a> = HashMap<IpAddr, Vec<HeldAddress>>;
+type AllocationsByAddress<'a> = HashMap<IpAddr, Vec<AllocatedAddress>>;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let endpoints = endpoints_by_address(inventory.endpoints);
@@ -20,7 +22,7 @@ pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for block in inventory.blocks.iter().map(|entry| &entry.value) {
         for allocation in block.allocated().filter(|allocation| !allocation.is_cooling()) {
-            let held = HeldAddress::new(block.cidr, &allocation);
+            let held = AllocatedAddress::new(block.cidr, &allocation);
             findings.extend(allocation_finding(&allocation, &held, &endpoints, &containers, inventory));
             allocations.entry(allocation.ip).or_default().push(held);
         }
@@ -42,7 +44,7 @@ fn endpoints_by_address(endpoints: &[AuditedEndpoint]) -> EndpointsByAddress<'_>
 
 fn allocation_finding(
     allocation: &Allocation<'_>,
-    held: &HeldAddress,
+    held: &AllocatedAddress,
     endpoints: &EndpointsByAddress<'_>,
     containers: &Containers,
     inventory: &Inventory<'_>,
@@ -95,33 +97,33 @@ fn container_of(handle: &HandleId) -> Option<&str> {
 /// Returns true if the owner of the allocation keeps the address although no endpoint has it. A pod that has not
 /// reported an address yet also keeps its allocation, but its missing endpoint is reported.
 fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
-    matches!(assess_address(allocation, pods).1, Verdict::InUse(reason) if reason != Keeper::PodWithoutAddress)
+    matches!(assess_address(allocation, pods).1, Verdict::InUse(reason) if reason != InUseReason::PodWithoutAddress)
 }
 
 /// Returns the reason why the pod named in an allocation keeps the address although its endpoint does not have it. An
 /// endpoint's addresses depend on annotations, which a tenant writes. A missing endpoint address therefore does not
 /// free an address that the pod's status reports.
-pub fn pod_keeper(allocation: &Allocation<'_>, pods: &Pods) -> Option<Keeper> {
+pub fn pod_in_use_reason(allocation: &Allocation<'_>, pods: &Pods) -> Option<InUseReason> {
     match assess_address(allocation, pods) {
-        (ClaimKind::Pod, Verdict::InUse(reason)) => Some(reason),
+        (OwnerKind::Pod, Verdict::InUse(reason)) => Some(reason),
         _ => None,
     }
 }
 
 /// Decides about an address that no endpoint has. Only pods are looked up. Virtual machines keep addresses while
 /// stopped, and no objects of Services and tunnels are read, so the addresses of all three count as in use.
-fn assess_address(allocation: &Allocation<'_>, pods: &Pods) -> (ClaimKind, Verdict) {
-    let (claim, node) = allocation.attribute.map_or((Claim::Unnamed, None), Claim::of);
+fn assess_address(allocation: &Allocation<'_>, pods: &Pods) -> (OwnerKind, Verdict) {
+    let (claim, node) = allocation.attribute.map_or((AllocationOwner::Unnamed, None), AllocationOwner::of);
     let lookup = match claim {
-        Claim::Pod { namespace, name } => pods.get(&ObjectKey::namespaced(namespace, name)),
+        AllocationOwner::Pod { namespace, name } => pods.get(&ObjectKey::namespaced(namespace, name)),
         _ => None,
     };
     let pod = match lookup {
-        None => Sight::Absent,
-        Some(Sight::Present(pod)) => Sight::Present(PodState::of(pod).sight(allocation.ip)),
-        Some(_) => Sight::Unknown,
+        None => Lookup::Absent,
+        Some(Lookup::Present(pod)) => Lookup::Present(PodState::of(pod).address_state(allocation.ip)),
+        Some(_) => Lookup::Unknown,
     };
-    let facts = OwnerFacts { pod, node, unnamed: Sight::Absent, ..OwnerFacts::default() };
+    let facts = OwnerFacts { pod, node, unnamed: Lookup::Absent, ..OwnerFacts::default() };
     (claim.kind(), assess(claim.kind(), &facts))
 }
 
@@ -161,7 +163,7 @@ fn double_allocations(endpoints: &EndpointsByAddress<'_>, allocations: &Allocati
         (address, endpoints.iter().map(|endpoint| format!("endpoint {}", endpoint.name)).collect())
     });
     let by_blocks = allocations.iter().filter(|(_, held)| held.len() > 1).map(|(&address, held)| {
-        let name = |held: &HeldAddress| {
+        let name = |held: &AllocatedAddress| {
             format!("block {} for handle {}", held.block, held.handle.as_deref().unwrap_or("(none)"))
         };
         (address, held.iter().map(name).collect::<Vec<String>>())

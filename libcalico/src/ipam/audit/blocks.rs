@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Finding, Inventory};
-use crate::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Owner};
+use crate::ipam::{AffinityKey, AffinityOwner, AffinityState, Block, BlockAffinity};
 use crate::net::Cidr;
 use crate::store::Entry;
 
@@ -65,9 +65,9 @@ fn affinity_findings(inventory: &Inventory<'_>) -> Vec<Finding> {
 /// Returns the blocks whose owner has no confirmed affinity, sorted by range. If no address of the block is in use, an
 /// unfinished affinity is sufficient; [`affinity_finding`] reports it.
 fn blocks_without_affinity<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<Item = &'a Block>) -> Vec<Finding> {
-    let states: HashMap<(&Owner, Cidr), AffinityState> =
+    let states: HashMap<(&AffinityOwner, Cidr), AffinityState> =
         inventory.affinities.iter().map(|entry| ((&entry.key.owner, entry.key.cidr), entry.value.state)).collect();
-    let mut blocks_without_affinity: Vec<(Cidr, Owner, Option<&str>)> = blocks
+    let mut blocks_without_affinity: Vec<(Cidr, AffinityOwner, Option<&str>)> = blocks
         .filter_map(|block| {
             let owner = block.owner()?;
             let state = match states.get(&(&owner, block.cidr)) {
@@ -78,7 +78,7 @@ fn blocks_without_affinity<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<
         })
         .collect();
     blocks_without_affinity.sort();
-    let finding = |(block, owner, state): (Cidr, Owner, Option<&str>)| Finding::BlockWithoutAffinity {
+    let finding = |(block, owner, state): (Cidr, AffinityOwner, Option<&str>)| Finding::BlockWithoutAffinity {
         block,
         owner: owner.to_string(),
         state: state.map(str::to_owned),

@@ -12,7 +12,7 @@ use crate::net::Cidr;
 /// An allocated address, with the facts that distinguish this allocation from a later one of the same address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct HeldAddress {
+pub struct AllocatedAddress {
     /// The address.
     pub address: IpAddr,
     /// The address's block.
@@ -28,9 +28,9 @@ pub struct HeldAddress {
     pub attributes: BTreeMap<String, String>,
 }
 
-impl HeldAddress {
+impl AllocatedAddress {
     pub(super) fn new(block: Cidr, held: &Allocation<'_>) -> Self {
-        HeldAddress {
+        AllocatedAddress {
             address: held.ip,
             block,
             handle: held.handle().map(|handle| handle.to_string()),
@@ -40,7 +40,7 @@ impl HeldAddress {
     }
 }
 
-impl fmt::Display for HeldAddress {
+impl fmt::Display for AllocatedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (", self.address)?;
         match &self.handle {
@@ -62,12 +62,12 @@ impl fmt::Display for HeldAddress {
 pub enum Finding {
     /// An allocated address that no endpoint has.
     #[error("address without endpoint: {0}")]
-    AddressWithoutEndpoint(HeldAddress),
+    AddressWithoutEndpoint(AllocatedAddress),
     /// An address that belongs to another container than the endpoint that has it.
     #[error("address of another container: {held} is on endpoint {endpoint} of container {container_id}")]
     AddressOfAnother {
         /// The allocation.
-        held: HeldAddress,
+        held: AllocatedAddress,
         /// The endpoint that has the address.
         endpoint: String,
         /// The endpoint's container.
@@ -103,7 +103,7 @@ pub enum Finding {
     },
     /// An address whose handle is missing. No DEL can find the address, because a DEL reads the handle first.
     #[error("missing handle: the handle of {0} does not exist")]
-    MissingHandle(HeldAddress),
+    MissingHandle(AllocatedAddress),
     /// A handle whose count differs from the allocations in the block. A count that is too high is harmless. With one
     /// that is too low, a release deletes the handle too early and leaks addresses (IPAM-75).
     #[error("count mismatch: handle {handle} counts {counted} addresses in {block}, but has {held}")]

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::{Finding, HeldAddress, Inventory};
+use super::{AllocatedAddress, Finding, Inventory};
 use crate::ipam::{Block, Handle, HandleId};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
@@ -62,7 +62,7 @@ fn missing_handles(inventory: &Inventory<'_>) -> Vec<Finding> {
         for allocation in block.allocated() {
             let is_reserved = allocation.attribute.is_some_and(|attribute| attribute.is_windows_reserved());
             if !is_reserved && allocation.handle().is_some_and(|handle| !existing.contains(&handle)) {
-                findings.push(Finding::MissingHandle(HeldAddress::new(block.cidr, &allocation)));
+                findings.push(Finding::MissingHandle(AllocatedAddress::new(block.cidr, &allocation)));
             }
         }
     }

@@ -18,12 +18,12 @@ use std::net::IpAddr;
 
 use time::{Duration, OffsetDateTime};
 
-pub use self::addresses::pod_keeper;
-pub use self::finding::{Finding, HeldAddress};
+pub use self::addresses::pod_in_use_reason;
+pub use self::finding::{AllocatedAddress, Finding};
 #[cfg(feature = "gc")]
 pub(super) use self::handles::miscounted;
 pub use self::handles::{HandleRepair, SuspectHandle, repair};
-use super::{Block, BlockAffinity, Handle, Sight};
+use super::{Block, BlockAffinity, Handle, Lookup};
 use crate::api::ObjectKey;
 use crate::kubernetes::Pod;
 use crate::net::Cidr;
@@ -44,8 +44,8 @@ pub struct AuditedEndpoint {
     pub container_id: Option<String>,
 }
 
-/// Pods by namespace and name. An unreadable pod is [`Sight::Unknown`].
-pub type Pods = BTreeMap<ObjectKey, Sight<Pod>>;
+/// Pods by namespace and name. An unreadable pod is [`Lookup::Unknown`].
+pub type Pods = BTreeMap<ObjectKey, Lookup<Pod>>;
 
 /// The objects to compare, preferably read in one snapshot.
 #[derive(Debug, Clone, Copy)]

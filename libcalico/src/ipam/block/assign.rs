@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::{Attribute, Block, CorruptBlock};
-use crate::ipam::{HandleId, Owner, Reservations};
+use crate::ipam::{AffinityOwner, HandleId, Reservations};
 
 /// The requester and the attributes of new allocations.
 #[derive(Debug, Clone, Copy)]
-pub struct AssignRequest<'a> {
+pub struct BlockRequest<'a> {
     /// The handle of the allocations.
     pub handle: Option<&'a HandleId>,
     /// The attributes to store with the allocations, such as `node` and `pod`.
     pub attributes: &'a BTreeMap<String, String>,
     /// The owner that requests the addresses.
-    pub requester: &'a Owner,
+    pub requester: &'a AffinityOwner,
     /// Whether to refuse a block of another owner, as strict affinity demands.
     pub check_affinity: bool,
 }
@@ -28,7 +28,7 @@ pub enum AssignError {
         /// The block's owner.
         affinity: String,
         /// The requester.
-        requester: Owner,
+        requester: AffinityOwner,
     },
     /// The block has no owner, and affinity is strict.
     #[error("attempt to assign from block {0} with no affinity")]
@@ -55,7 +55,7 @@ impl Block {
     pub fn assign(
         &mut self,
         n: usize,
-        request: &AssignRequest<'_>,
+        request: &BlockRequest<'_>,
         reservations: &Reservations,
     ) -> Result<Vec<IpAddr>, AssignError> {
         self.verify()?;
@@ -67,7 +67,7 @@ impl Block {
     }
 
     /// Assigns a requested address, even one that an IPReservation covers (IPAM-101).
-    pub fn assign_address(&mut self, ip: IpAddr, request: &AssignRequest<'_>) -> Result<(), AssignError> {
+    pub fn assign_address(&mut self, ip: IpAddr, request: &BlockRequest<'_>) -> Result<(), AssignError> {
         self.verify()?;
         self.check_owner(request)?;
         let ordinal = self.ordinal_of(ip).ok_or_else(|| AssignError::NotInBlock { ip, cidr: self.cidr.to_string() })?;
@@ -78,7 +78,7 @@ impl Block {
         Ok(())
     }
 
-    fn check_owner(&self, request: &AssignRequest<'_>) -> Result<(), AssignError> {
+    fn check_owner(&self, request: &BlockRequest<'_>) -> Result<(), AssignError> {
         if !request.check_affinity {
             return Ok(());
         }
@@ -92,7 +92,7 @@ impl Block {
     }
 
     /// Removes free ordinals from the free list and allocates them under one attribute.
-    fn allocate(&mut self, ordinals: impl ExactSizeIterator<Item = usize>, request: &AssignRequest<'_>) {
+    fn allocate(&mut self, ordinals: impl ExactSizeIterator<Item = usize>, request: &BlockRequest<'_>) {
         if ordinals.len() == 0 {
             return;
         }

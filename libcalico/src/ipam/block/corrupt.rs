@@ -60,7 +60,7 @@ impl Block {
     }
 
     /// Returns true if the block is consistent.
-    pub fn is_in_order(&self) -> bool {
+    pub fn is_consistent(&self) -> bool {
         self.verify().is_ok() && self.lost_ordinal().is_none()
     }
 
@@ -76,7 +76,7 @@ impl Block {
         now: OffsetDateTime,
         owner_of: impl Fn(IpAddr) -> Option<RecordedOwner>,
     ) -> Option<Repaired> {
-        if self.capacity() > MAX_BLOCK_CAPACITY || self.is_in_order() {
+        if self.capacity() > MAX_BLOCK_CAPACITY || self.is_consistent() {
             return None;
         }
         let mut block = self.clone();

@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 
 use super::{Attribute, Block};
 use crate::api::{Unknown, seconds_in_utc};
-use crate::ipam::{HandleId, Owner};
+use crate::ipam::{AffinityOwner, HandleId};
 use crate::net::Cidr;
 
 /// The maximum number of addresses in a block: a /20 or a /116.
@@ -33,7 +33,7 @@ pub struct HostReserved {
 impl Block {
     /// Creates an unused block of `owner`. Its sequence number starts at the clock, so that a block which is deleted
     /// and created again never repeats a number (IPAM-67).
-    pub fn new(cidr: Cidr, owner: &Owner, now: OffsetDateTime) -> Result<Self, BlockTooLarge> {
+    pub fn new(cidr: Cidr, owner: &AffinityOwner, now: OffsetDateTime) -> Result<Self, BlockTooLarge> {
         if cidr.size() > MAX_BLOCK_CAPACITY {
             return Err(BlockTooLarge(cidr));
         }

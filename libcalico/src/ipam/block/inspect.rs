@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::{Attribute, Block};
 use crate::api::parse_time;
-use crate::ipam::{HandleId, Owner, Reservations};
+use crate::ipam::{AffinityOwner, HandleId, Reservations};
 
 /// The handle of addresses that Windows reserves. A block that contains only such addresses is empty.
 pub const WINDOWS_RESERVED_HANDLE: &str = "windows-reserved-ipam-handle";
@@ -113,8 +113,8 @@ impl Block {
     }
 
     /// Returns the block's owner; `None` for a block without owner.
-    pub fn owner(&self) -> Option<Owner> {
-        self.affinity.as_deref().and_then(Owner::parse)
+    pub fn owner(&self) -> Option<AffinityOwner> {
+        self.affinity.as_deref().and_then(AffinityOwner::parse)
     }
 
     /// Returns true if only Windows-reserved addresses are allocated. Addresses that are cooling down count as

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use self::assign::{AssignError, AssignRequest};
+pub use self::assign::{AssignError, BlockRequest};
 pub use self::corrupt::{RecordedOwner, Repaired};
 pub use self::create::{BlockTooLarge, HostReserved, MAX_BLOCK_CAPACITY};
 pub use self::inspect::{Allocation, CorruptBlock, WINDOWS_RESERVED_HANDLE};

@@ -38,7 +38,7 @@ impl Attribute {
     }
 
     /// Returns true if the allocation records only a handle, as releases before v3 wrote it.
-    pub fn says_nothing(&self) -> bool {
+    pub fn has_no_attributes(&self) -> bool {
         self.active_owner.is_empty() && self.alternate_owner.is_empty() && self.unknown.is_empty()
     }
 
@@ -125,7 +125,7 @@ impl Block {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ipam::{AssignRequest, Owner, Reservations};
+    use crate::ipam::{AffinityOwner, BlockRequest, Reservations};
 
     const SOURCE: [&str; 2] = ["ns", "virt-launcher-vm1-a"];
     const TARGET: [&str; 2] = ["ns", "virt-launcher-vm1-b"];
@@ -137,11 +137,11 @@ mod tests {
     /// Returns a block with one address of each of two handles.
     fn block() -> (Block, HandleId, HandleId) {
         let (vmi, other) = (HandleId::new("net.vmi.ns.vm1"), HandleId::new("net.c1"));
-        let requester = Owner::Host("n1".into());
+        let requester = AffinityOwner::Host("n1".into());
         let mut block =
             Block::new("10.0.0.0/30".parse().unwrap(), &requester, time::OffsetDateTime::UNIX_EPOCH).unwrap();
         for handle in [&vmi, &other] {
-            let request = AssignRequest {
+            let request = BlockRequest {
                 handle: Some(handle),
                 attributes: &owner(SOURCE),
                 requester: &requester,

@@ -213,13 +213,13 @@ impl OldHandle {
     /// virtual machine have no attributes, either.
     pub fn of_pod(namespace: &str, pod: &str) -> Option<Self> {
         let id = HandleId::new(format!("{namespace}.{pod}"));
-        (!id.may_be_of_machine()).then(|| OldHandle { id, pod: Some((namespace.to_owned(), pod.to_owned())) })
+        (!id.may_be_of_vmi()).then(|| OldHandle { id, pod: Some((namespace.to_owned(), pod.to_owned())) })
     }
 
     /// Returns the old handle of a container without a pod; `None` as for [`OldHandle::of_pod`].
     pub fn of_container(container_id: &str) -> Option<Self> {
         let id = HandleId::new(container_id);
-        (!id.may_be_of_machine()).then_some(OldHandle { id, pod: None })
+        (!id.may_be_of_vmi()).then_some(OldHandle { id, pod: None })
     }
 
     /// Returns the handle's ID.
@@ -235,7 +235,7 @@ impl OldHandle {
 
     fn is_owner(&self, attribute: &Attribute) -> bool {
         let is_named = |(namespace, pod): &(String, String)| attribute.names_pod(namespace, pod);
-        attribute.says_nothing() || self.pod.as_ref().is_some_and(is_named)
+        attribute.has_no_attributes() || self.pod.as_ref().is_some_and(is_named)
     }
 }
 
@@ -244,16 +244,16 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::ipam::{AssignRequest, Owner, Reservations};
+    use crate::ipam::{AffinityOwner, BlockRequest, Reservations};
 
     /// Returns a block with one address for each pair of handle and attributes.
     fn block(allocations: &[(&str, &[(&str, &str)])]) -> Block {
-        let owner = Owner::Host("n1".into());
+        let owner = AffinityOwner::Host("n1".into());
         let mut block = Block::new("10.0.0.0/28".parse().unwrap(), &owner, time::OffsetDateTime::UNIX_EPOCH).unwrap();
         for (handle, attributes) in allocations {
             let attributes: BTreeMap<_, _> = attributes.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
             let handle = HandleId::new(handle);
-            let request = AssignRequest {
+            let request = BlockRequest {
                 handle: Some(&handle),
                 attributes: &attributes,
                 requester: &owner,

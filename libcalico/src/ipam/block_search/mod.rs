@@ -10,7 +10,7 @@ use std::iter::FusedIterator;
 
 use time::OffsetDateTime;
 
-use super::Owner;
+use super::AffinityOwner;
 use super::gorand::GoRand;
 use super::pool::Pool;
 use super::reservation::Reservations;
@@ -43,7 +43,7 @@ pub fn usable_block(
     blocks: RoomOf<'_>,
     ranges: &BTreeSet<Cidr>,
     reservations: &Reservations,
-    owner: &Owner,
+    owner: &AffinityOwner,
     now: OffsetDateTime,
 ) -> UsableBlock {
     let mut reclaimable = Vec::new();
@@ -79,7 +79,7 @@ pub fn usable_block(
 
 /// Returns the blocks among `with_room` that `owner` may borrow from, in the order of the pools and of the walk over
 /// each pool. Ranges without a block have no address to borrow, so the function does not walk the whole pool.
-pub fn borrow_order(pools: &[Pool], with_room: &[Cidr], owner: &Owner, now: OffsetDateTime) -> Vec<Cidr> {
+pub fn borrow_order(pools: &[Pool], with_room: &[Cidr], owner: &AffinityOwner, now: OffsetDateTime) -> Vec<Cidr> {
     let mut order = Vec::new();
     for pool in pools {
         let walk = BlockWalk::new(pool.cidr, pool.block_prefix, owner.name(), now);

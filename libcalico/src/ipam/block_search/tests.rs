@@ -8,7 +8,7 @@ use time::macros::datetime;
 use super::super::Block;
 use super::*;
 use crate::api::AllowedUse;
-use crate::ipam::{AssignRequest, HandleId};
+use crate::ipam::{BlockRequest, HandleId};
 
 const NOW: OffsetDateTime = datetime!(2026-08-22 01:02:03 UTC);
 
@@ -26,14 +26,14 @@ fn pool(range: &str) -> Pool {
     }
 }
 
-fn host(name: &str) -> Owner {
-    Owner::Host(name.into())
+fn host(name: &str) -> AffinityOwner {
+    AffinityOwner::Host(name.into())
 }
 
 /// Returns a block of `owner`, claimed `age` seconds ago, with `used` addresses in use.
 fn block(range: &str, owner: &str, age: i64, used: usize) -> Block {
     let mut block = Block::new(cidr(range), &host(owner), NOW - Duration::seconds(age)).unwrap();
-    let request = AssignRequest {
+    let request = BlockRequest {
         handle: Some(&HandleId::new("h")),
         attributes: &BTreeMap::new(),
         requester: &host(owner),

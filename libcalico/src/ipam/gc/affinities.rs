@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::grace_tracker::GraceTracker;
 use super::index::Index;
-use crate::ipam::{AffinityKey, AffinityState, BlockAffinity, Owner};
+use crate::ipam::{AffinityKey, AffinityOwner, AffinityState, BlockAffinity};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
@@ -16,22 +16,22 @@ const MIN_DURATION: Duration = Duration::from_secs(300);
 /// Affinities whose creation or release was interrupted. The caller passes the list of all affinities from time to
 /// time; only the suspect ones are stored.
 #[derive(Debug, Default)]
-pub struct UnfinishedClaims {
+pub struct UnfinishedAffinities {
     suspects: GraceTracker<AffinityKey, Revision>,
     /// The suspect affinities of the present list.
     listed_suspects: HashSet<AffinityKey>,
 }
 
-impl UnfinishedClaims {
+impl UnfinishedAffinities {
     /// Starts a list of all affinities.
-    pub fn list_begins(&mut self) {
+    pub fn begin_list(&mut self) {
         self.listed_suspects.clear();
     }
 
     /// Processes an affinity of the list. The affinities of a deleted node are released with the node. A Calico node
     /// that is not a Kubernetes node is not checked.
     pub fn listed(&mut self, entry: &Entry<BlockAffinity>, index: &Index, now: Duration) {
-        let Owner::Host(node) = &entry.key.owner else { return };
+        let AffinityOwner::Host(node) = &entry.key.owner else { return };
         let is_valid = match entry.value.state {
             AffinityState::Pending | AffinityState::PendingDeletion => false,
             AffinityState::Confirmed | AffinityState::Unset => index.owns(node, entry.key.cidr),
@@ -45,7 +45,7 @@ impl UnfinishedClaims {
     }
 
     /// Ends the list. Affinities that are no longer suspect, or no longer exist, are dropped.
-    pub fn list_ends(&mut self) {
+    pub fn end_list(&mut self) {
         let listed = std::mem::take(&mut self.listed_suspects);
         self.suspects.retain(|key| listed.contains(key));
     }
@@ -73,7 +73,7 @@ impl UnfinishedClaims {
     }
 
     /// Returns true if the affinity is suspect.
-    pub fn is_wrong(&self, key: &AffinityKey) -> bool {
+    pub fn is_suspect(&self, key: &AffinityKey) -> bool {
         self.suspects.state(key).is_some()
     }
 }

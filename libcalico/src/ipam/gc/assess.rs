@@ -2,22 +2,24 @@
 
 use std::net::IpAddr;
 
-use super::index::{Index, Machines};
+use super::index::{Index, VmiAvailability};
 use super::rows::{AddressRow, CalicoNode, CompactHandle, OwnerState};
 use super::table::RowId;
-use crate::ipam::{AddressInPod, ClaimKind, Keeper, MachineSight, OwnerFacts, OwnerPodsLookup, Sight, Verdict, assess};
+use crate::ipam::{
+    AddressInPod, InUseReason, Lookup, OwnerFacts, OwnerKind, OwnerPodsLookup, Verdict, VmiLookup, assess,
+};
 
 impl Index {
     /// Returns the decision about the address of a row, with its reason.
     pub(super) fn assess(&self, row: RowId) -> Verdict {
-        let Some(tracked) = self.addresses.get(row) else { return Verdict::InUse(Keeper::Unseen) };
+        let Some(tracked) = self.addresses.get(row) else { return Verdict::InUse(InUseReason::NotLookedUp) };
         if self.nodes.get(tracked.node).is_some_and(|node| node.calico == CalicoNode::Foreign) {
-            return Verdict::InUse(Keeper::NotKubernetesNode);
+            return Verdict::InUse(InUseReason::NotKubernetesNode);
         }
-        let Some(address) = self.address_of(tracked) else { return Verdict::InUse(Keeper::Unseen) };
+        let Some(address) = self.address_of(tracked) else { return Verdict::InUse(InUseReason::NotLookedUp) };
         match assess(tracked.kind, &self.facts(row, tracked, address)) {
-            Verdict::Leaked(evidence) if evidence.may_be_second_interface() && self.is_second_interface(tracked) => {
-                Verdict::InUse(Keeper::Pod)
+            Verdict::Leaked(reason) if reason.may_be_second_interface() && self.is_second_interface(tracked) => {
+                Verdict::InUse(InUseReason::Pod)
             }
             verdict => verdict,
         }
@@ -27,39 +29,39 @@ impl Index {
     fn facts<'a>(&'a self, row: RowId, tracked: &'a AddressRow, address: IpAddr) -> OwnerFacts<'a> {
         let state = self.owners.get(tracked.owner).map(|owner| &owner.state);
         let sight = |pod: &'a OwnerState| match pod {
-            OwnerState::Absent => Sight::Absent,
-            OwnerState::Pod { node, addresses, ended, .. } => Sight::Present(AddressInPod {
+            OwnerState::Absent => Lookup::Absent,
+            OwnerState::Pod { node, addresses, ended, .. } => Lookup::Present(AddressInPod {
                 node: self.node_name(*node),
                 has: addresses.contain(address),
                 ended: *ended,
             }),
-            OwnerState::Vmi { .. } | OwnerState::Service => Sight::Unknown,
+            OwnerState::Vmi { .. } | OwnerState::Service => Lookup::Unknown,
         };
         let owner = |(namespace, name): &(Box<str>, Box<str>)| {
-            let pod = self.find_owner(ClaimKind::Pod, namespace, name);
-            pod.and_then(|pod| self.owners.get(pod)).map_or(Sight::Absent, |pod| sight(&pod.state))
+            let pod = self.find_owner(OwnerKind::Pod, namespace, name);
+            pod.and_then(|pod| self.owners.get(pod)).map_or(Lookup::Absent, |pod| sight(&pod.state))
         };
         OwnerFacts {
-            pod: state.map_or(Sight::Unknown, sight),
-            vmi: match (self.settings.machines, state) {
+            pod: state.map_or(Lookup::Unknown, sight),
+            vmi: match (self.settings.vmis, state) {
                 // While KubeVirt is not defined, the entries from an earlier watch are out of date.
-                (Machines::Undefined, _) => MachineSight::Undefined,
-                (_, Some(OwnerState::Vmi { .. })) => MachineSight::Present,
-                (Machines::Watched, Some(OwnerState::Absent)) => MachineSight::Absent,
-                _ => MachineSight::Unknown,
+                (VmiAvailability::Undefined, _) => VmiLookup::Undefined,
+                (_, Some(OwnerState::Vmi { .. })) => VmiLookup::Present,
+                (VmiAvailability::Watched, Some(OwnerState::Absent)) => VmiLookup::Absent,
+                _ => VmiLookup::Unknown,
             },
             owner: OwnerPodsLookup::of(self.owner_pods.get(&row).into_iter().flatten().map(owner)),
             service: match state {
-                Some(OwnerState::Absent) if self.settings.services => Sight::Absent,
-                Some(OwnerState::Service) => Sight::Present(()),
-                _ => Sight::Unknown,
+                Some(OwnerState::Absent) if self.settings.services => Lookup::Absent,
+                Some(OwnerState::Service) => Lookup::Present(()),
+                _ => Lookup::Unknown,
             },
             tunnel_node: match self.nodes.get(tracked.named_node()).map(|node| node.calico) {
-                Some(CalicoNode::Absent) => Sight::Absent,
-                Some(CalicoNode::Foreign | CalicoNode::Kubernetes(_)) => Sight::Present(()),
-                None => Sight::Unknown,
+                Some(CalicoNode::Absent) => Lookup::Absent,
+                Some(CalicoNode::Foreign | CalicoNode::Kubernetes(_)) => Lookup::Present(()),
+                None => Lookup::Unknown,
             },
-            unnamed: Sight::Unknown,
+            unnamed: Lookup::Unknown,
             node: self.kubernetes_name(tracked.named_node()),
         }
     }
@@ -75,7 +77,7 @@ impl Index {
         while let Some(other) = self.addresses.get(at) {
             let is_other_network = other.handle != tracked.handle && self.container_of(other) == Some(container);
             let address = self.address_of(other).filter(|_| is_other_network);
-            if address.is_some_and(|address| addresses.of_kubelet().any(|reported| reported == address)) {
+            if address.is_some_and(|address| addresses.in_status().any(|reported| reported == address)) {
                 return true;
             }
             at = other.next_of_owner;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::leaks::Postponement;
 use super::rows::NEVER;
 use super::table::RowId;
-use crate::ipam::Sight;
+use crate::ipam::Lookup;
 use crate::net::Cidr;
 
 /// The time for which a returned block with elapsed cooldowns is not returned again, unless it changed.
@@ -14,7 +14,7 @@ pub(super) const PAUSE_AFTER_COOLDOWN: Duration = Duration::from_secs(30);
 
 /// An empty block that its node does not need.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Surrender {
+pub struct ExcessBlock {
     /// The block.
     pub block: Cidr,
     /// The block's Calico node.
@@ -23,18 +23,18 @@ pub struct Surrender {
 
 /// A deleted node without addresses, whose affinities are to be released.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GoneNode {
+pub struct DeletedNode {
     /// The node's name in Calico.
     pub calico: String,
     /// The node's name in Kubernetes, if an existing Calico node gives it.
     pub kubernetes: Option<String>,
 }
 
-impl GoneNode {
+impl DeletedNode {
     /// Returns true if fresh reads find that the node is deleted. If the node's name in Kubernetes is known, the
     /// Kubernetes node decides, otherwise the Calico node (KC-431).
-    pub fn is_gone(&self, calico: Sight<()>, kubernetes: Sight<()>) -> bool {
-        Sight::Absent == if self.kubernetes.is_some() { kubernetes } else { calico }
+    pub fn is_gone(&self, calico: Lookup<()>, kubernetes: Lookup<()>) -> bool {
+        Lookup::Absent == if self.kubernetes.is_some() { kubernetes } else { calico }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::grace_tracker::GraceTracker;
 use super::table::RowId;
-use crate::ipam::{Block, Claim};
+use crate::ipam::{AllocationOwner, Block};
 use crate::net::{Cidr, IpVersion};
 
 /// The minimum duration of a conflict. ADD and DEL write the block and kubelet writes the status, one after the other,
@@ -30,7 +30,7 @@ pub struct Conflict {
 
 /// The state in a block of an address that a pod reports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Rival {
+pub enum ConflictKind {
     /// The address is free, so the next pod may get it.
     #[error("free")]
     Free,
@@ -41,28 +41,32 @@ pub enum Rival {
 
 /// Returns the state in `block` of an `address` that a pod reports; `None` if the address belongs to the pod or its
 /// owner cannot be determined.
-pub fn rival(block: &Block, address: IpAddr, namespace: &str, name: &str) -> Option<Rival> {
+pub fn conflict_kind(block: &Block, address: IpAddr, namespace: &str, name: &str) -> Option<ConflictKind> {
     let Some(allocation) = block.allocation(address).filter(|allocation| !allocation.is_cooling()) else {
-        return Some(Rival::Free);
+        return Some(ConflictKind::Free);
     };
     let attribute = allocation.attribute.filter(|attribute| attribute.handle().is_some())?;
-    let (claim, _) = Claim::of(attribute);
+    let (claim, _) = AllocationOwner::of(attribute);
     let owner = match claim {
-        Claim::Unnamed => return None,
-        Claim::Pod { namespace: of, name: pod } if (of, pod) == (namespace, name) => return None,
-        Claim::Machine { .. } if Claim::owners(attribute).any(|pod| pod == (namespace, name)) => return None,
-        // The allocation names no pod of the VMI, so the pod may be the VMI's.
-        Claim::Machine { namespace: of, .. } if of == namespace && Claim::owners(attribute).next().is_none() => {
+        AllocationOwner::Unnamed => return None,
+        AllocationOwner::Pod { namespace: of, name: pod } if (of, pod) == (namespace, name) => return None,
+        AllocationOwner::Vmi { .. } if AllocationOwner::owners(attribute).any(|pod| pod == (namespace, name)) => {
             return None;
         }
-        Claim::Pod { namespace, name } => format!("pod {namespace}/{name}"),
-        Claim::Machine { namespace, name } => format!("virtual machine {namespace}/{name}"),
-        Claim::Service { namespace, name } => format!("service {namespace}/{name}"),
-        Claim::Tunnel => "the tunnel of a node".into(),
-        Claim::HostReserved => "the host".into(),
-        Claim::Foreign => "an owner of an unknown type".into(),
+        // The allocation names no pod of the VMI, so the pod may be the VMI's.
+        AllocationOwner::Vmi { namespace: of, .. }
+            if of == namespace && AllocationOwner::owners(attribute).next().is_none() =>
+        {
+            return None;
+        }
+        AllocationOwner::Pod { namespace, name } => format!("pod {namespace}/{name}"),
+        AllocationOwner::Vmi { namespace, name } => format!("virtual machine {namespace}/{name}"),
+        AllocationOwner::Service { namespace, name } => format!("service {namespace}/{name}"),
+        AllocationOwner::Tunnel => "the tunnel of a node".into(),
+        AllocationOwner::HostReserved => "the host".into(),
+        AllocationOwner::Foreign => "an owner of an unknown type".into(),
     };
-    Some(Rival::Another(owner))
+    Some(ConflictKind::Another(owner))
 }
 
 #[derive(Debug, Default)]

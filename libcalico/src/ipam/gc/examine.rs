@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::index::Index;
 use super::leaks::{GracePeriod, LeakTimer, LeakTransition};
 use super::rows::AddressRow;
-use super::suspect::{Holder, Suspect};
+use super::suspect::{Suspect, SuspectOwner};
 use super::table::{NONE, RowId};
-use crate::ipam::{ClaimKind, Evidence, HandleId, Keeper, Verdict};
+use crate::ipam::{HandleId, InUseReason, LeakReason, OwnerKind, Verdict};
 use crate::net::Cidr;
 
 /// The minimum grace period for a VMI's address, as in upstream (KC-433).
@@ -36,7 +36,7 @@ pub struct Change {
     /// The address's handle.
     pub handle: HandleId,
     /// The owner for which the address was allocated.
-    pub holder: Holder,
+    pub owner: SuspectOwner,
     /// The Calico node that the allocation names.
     pub node: Option<String>,
 }
@@ -45,9 +45,9 @@ pub struct Change {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
     /// The address has no owner; its grace period begins.
-    Candidate(Evidence),
+    Candidate(LeakReason),
     /// The address has no owner, and its grace period has elapsed.
-    Confirmed(Evidence),
+    Confirmed(LeakReason),
     /// The address is in use after all.
     Cleared,
 }
@@ -100,29 +100,29 @@ impl Index {
     fn examine_address(&mut self, row: RowId, now: Duration, changes: &mut Vec<Change>) {
         let Some(tracked) = self.addresses.get(row) else { return };
         let is_node_deleted = tracked.is(AddressRow::NAMES_NODE) && self.is_node_deleted(tracked.node);
-        if tracked.kind == ClaimKind::Tunnel && is_node_deleted {
+        if tracked.kind == OwnerKind::Tunnel && is_node_deleted {
             // `examine_node` decides after all other addresses of the node.
             return;
         }
         let (grace, kind) = (self.settings.leak_grace, tracked.kind);
         match self.assess(row) {
             Verdict::InUse(_) => self.record_in_use(row, changes),
-            Verdict::Leaked(evidence) => {
-                let is_new = |leak: &LeakTimer| evidence.needs_full_grace() && leak.evidence != evidence;
+            Verdict::Leaked(reason) => {
+                let is_new = |leak: &LeakTimer| reason.needs_full_grace() && leak.reason != reason;
                 if self.leaks.get(row).is_some_and(is_new) {
                     // The grace period starts again, because KubeVirt must be missing for all of it.
                     self.record_in_use(row, changes);
                 }
                 let vmi_grace = GracePeriod::After(grace.unwrap_or_default().max(VMI_GRACE));
                 let grace = match grace {
-                    _ if evidence.needs_full_grace() => vmi_grace,
+                    _ if reason.needs_full_grace() => vmi_grace,
                     _ if is_node_deleted => GracePeriod::AtOnce,
-                    _ if kind == ClaimKind::Machine => vmi_grace,
+                    _ if kind == OwnerKind::Vmi => vmi_grace,
                     None => return self.record_in_use(row, changes),
                     Some(Duration::ZERO) => GracePeriod::Never,
                     Some(grace) => GracePeriod::After(grace),
                 };
-                self.record_leak(row, now, evidence, grace, changes);
+                self.record_leak(row, now, reason, grace, changes);
             }
         }
     }
@@ -140,13 +140,13 @@ impl Index {
         if has_entries {
             self.reclaim.add_deleted_node(node);
         }
-        let is_tunnel = |row: &RowId| self.addresses.get(*row).is_some_and(|tracked| tracked.kind == ClaimKind::Tunnel);
+        let is_tunnel = |row: &RowId| self.addresses.get(*row).is_some_and(|tracked| tracked.kind == OwnerKind::Tunnel);
         let (tunnels, others): (Vec<RowId>, Vec<RowId>) = addresses.into_iter().partition(is_tunnel);
         let others_are_confirmed = others.into_iter().all(|row| self.leaks.is_confirmed(row) || !self.names_node(row));
         for tunnel in tunnels {
             match self.assess(tunnel) {
-                Verdict::Leaked(evidence) if others_are_confirmed => {
-                    self.record_leak(tunnel, now, evidence, GracePeriod::AtOnce, changes);
+                Verdict::Leaked(reason) if others_are_confirmed => {
+                    self.record_leak(tunnel, now, reason, GracePeriod::AtOnce, changes);
                 }
                 _ => self.record_in_use(tunnel, changes),
             }
@@ -163,18 +163,18 @@ impl Index {
         &mut self,
         row: RowId,
         now: Duration,
-        evidence: Evidence,
+        reason: LeakReason,
         grace: GracePeriod,
         changes: &mut Vec<Change>,
     ) {
         let was_leak = self.leaks.get(row).is_some();
-        let transition = self.leaks.record(row, now, evidence, grace);
+        let transition = self.leaks.record(row, now, reason, grace);
         if !was_leak {
             self.count_candidate(row, 1);
         }
         let kind = match transition {
-            LeakTransition::Started => ChangeKind::Candidate(evidence),
-            LeakTransition::Confirmed => ChangeKind::Confirmed(evidence),
+            LeakTransition::Started => ChangeKind::Candidate(reason),
+            LeakTransition::Confirmed => ChangeKind::Confirmed(reason),
             LeakTransition::Cleared | LeakTransition::Unchanged => return,
         };
         changes.extend(self.change(row, kind));
@@ -198,14 +198,14 @@ impl Index {
         let tracked = self.addresses.get(row)?;
         let block = self.blocks.get(tracked.block)?.cidr;
         let handle = self.handles.get(tracked.handle)?.id.to_handle_id(&self.networks);
-        let (holder, node) = (self.owner_of(tracked), self.node_of(tracked));
-        Some(Change { kind, block, address: self.address_of(tracked)?, handle, holder, node })
+        let (owner, node) = (self.owner_of(tracked), self.node_of(tracked));
+        Some(Change { kind, block, address: self.address_of(tracked)?, handle, owner, node })
     }
 
-    fn owner_of(&self, tracked: &AddressRow) -> Holder {
+    fn owner_of(&self, tracked: &AddressRow) -> SuspectOwner {
         let owner = self.owners.get(tracked.owner);
         let names = owner.map(|owner| (self.namespaces.text(owner.namespace).to_owned(), owner.name.to_string()));
-        Holder { kind: tracked.kind, names }
+        SuspectOwner { kind: tracked.kind, names }
     }
 
     fn node_of(&self, tracked: &AddressRow) -> Option<String> {
@@ -259,12 +259,12 @@ impl Index {
             handle: self.handles.get(tracked.handle)?.id.to_handle_id(&self.networks),
             sequence: tracked.sequence(),
             fingerprint: tracked.fingerprint,
-            holder: self.owner_of(tracked),
+            owner: self.owner_of(tracked),
             owners: self.owner_pods.get(&row).into_iter().flatten().map(owned).collect(),
             node: self.node_of(tracked),
             kubernetes_node: self.kubernetes_name(tracked.named_node()).map(str::to_owned),
             pool: self.pool_name(block.pool).map(str::to_owned),
-            evidence: leak.evidence,
+            reason: leak.reason,
             by_node: leak.by_node,
         })
     }
@@ -287,9 +287,9 @@ impl Index {
 
     /// Processes the decision to keep an address. If the owner could not be looked up, the suspect is postponed,
     /// longer with each failure. Otherwise the address is no longer a leak.
-    pub fn kept(&mut self, suspect: &Suspect, in_use_reason: Keeper, now: Duration) {
+    pub fn kept(&mut self, suspect: &Suspect, in_use_reason: InUseReason, now: Duration) {
         let Some(row) = self.row_of(suspect) else { return };
-        if in_use_reason == Keeper::Unseen {
+        if in_use_reason == InUseReason::NotLookedUp {
             self.postpone_handle(row, now);
         } else {
             self.clear_leak(row);

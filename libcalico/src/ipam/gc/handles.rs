@@ -27,7 +27,7 @@ pub struct OrphanHandles {
 
 impl OrphanHandles {
     /// Starts a list of all handles.
-    pub fn list_begins(&mut self) {
+    pub fn begin_list(&mut self) {
         self.named_by_blocks.clear();
         self.listed_suspects.clear();
     }
@@ -50,7 +50,7 @@ impl OrphanHandles {
     }
 
     /// Ends the list. Handles that blocks name but the list did not contain are missing.
-    pub fn list_ends(&mut self, index: &Index, now: Duration) {
+    pub fn end_list(&mut self, index: &Index, now: Duration) {
         for (row, id) in index.handle_ids() {
             if !self.named_by_blocks.contains(&row) && !self.listed_suspects.contains(&id) {
                 self.blocks.insert(id.clone(), index.addresses_of_handle(&id).into_keys().collect());
@@ -92,7 +92,7 @@ impl OrphanHandles {
     }
 
     /// Returns true if the handle is suspect.
-    pub fn is_wrong(&self, id: &HandleId) -> bool {
+    pub fn is_suspect(&self, id: &HandleId) -> bool {
         self.suspects.state(id).is_some()
     }
 
@@ -123,7 +123,7 @@ impl Index {
     /// Returns the handles in the blocks that should exist as objects. Addresses that Windows reserves have no handle
     /// object.
     fn handle_ids(&self) -> impl Iterator<Item = (RowId, HandleId)> {
-        use crate::ipam::ClaimKind::HostReserved;
+        use crate::ipam::OwnerKind::HostReserved;
         let has_object = |row: RowId| self.addresses.get(row).is_some_and(|tracked| tracked.kind != HostReserved);
         let handles = self.handles.iter().filter(move |(_, handle)| has_object(handle.first_address));
         handles.map(|(row, handle)| (row, handle.id.to_handle_id(&self.networks)))

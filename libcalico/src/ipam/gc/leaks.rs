@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::table::RowId;
 use crate::backoff::{Backoff, Jitter};
-use crate::ipam::Evidence;
+use crate::ipam::LeakReason;
 
 /// An address without owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LeakTimer {
     /// The time at which the address was first found without owner.
     pub(super) since: Duration,
-    pub(super) evidence: Evidence,
+    pub(super) reason: LeakReason,
     pub(super) stage: LeakStage,
     /// True if the leak was confirmed without a grace period, because its node is deleted.
     pub(super) by_node: bool,
@@ -80,7 +80,7 @@ impl Leaks {
         &mut self,
         row: RowId,
         now: Duration,
-        evidence: Evidence,
+        reason: LeakReason,
         grace: GracePeriod,
     ) -> LeakTransition {
         let previous = self.by_row.get(&row).copied();
@@ -102,7 +102,7 @@ impl Leaks {
             LeakStage::Candidate { due } => _ = due.map(|due| self.due.insert((due, row))),
             LeakStage::Confirmed => _ = self.confirmed.insert(row),
         }
-        self.by_row.insert(row, LeakTimer { since, evidence, stage, by_node });
+        self.by_row.insert(row, LeakTimer { since, reason, stage, by_node });
         match (previous.map(|leak| leak.stage), stage) {
             (Some(LeakStage::Confirmed), _) | (Some(_), LeakStage::Candidate { .. }) => LeakTransition::Unchanged,
             (_, LeakStage::Confirmed) => LeakTransition::Confirmed,
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     const AT: fn(u64) -> Duration = Duration::from_secs;
-    const GONE: Evidence = Evidence::PodGone;
+    const GONE: LeakReason = LeakReason::PodGone;
 
     #[test]
     fn leak_candidate_is_confirmed_after_the_grace_period() {

@@ -2,7 +2,7 @@
 //! and affinities to release.
 //!
 //! Watches keep an [`Index`] up to date. [`Index::examine`] checks the addresses that changed, and those whose grace
-//! period has elapsed. [`Index::suspects`] returns the confirmed leaks. [`Suspect::revalidate`] decides about each of
+//! period has elapsed. [`Index::suspects`] returns the confirmed leaks. [`Suspect::recheck`] decides about each of
 //! them again, by the same rules ([`crate::ipam::assess()`]), on facts just read from the API server. [`plan`] groups
 //! the addresses to release by block, and the caller reports the outcome of each release to the index.
 //!
@@ -30,12 +30,12 @@ mod tests;
 #[cfg(test)]
 mod verify;
 
-pub use affinities::UnfinishedClaims;
-pub use block_reclaim::{GoneNode, Surrender};
-pub use conflicts::{Conflict, Rival, rival};
+pub use affinities::UnfinishedAffinities;
+pub use block_reclaim::{DeletedNode, ExcessBlock};
+pub use conflicts::{Conflict, ConflictKind, conflict_kind};
 pub use examine::{Change, ChangeKind, Scope};
 pub use gauges::{Reclaimed, Sample};
 pub use grace_tracker::GraceTracker;
 pub use handles::OrphanHandles;
-pub use index::{Feed, Index, Machines, PoolSize, Settings, UnreadableBlock};
-pub use suspect::{Decision, Holder, LiveFacts, Plan, RequiredLookups, Suspect, plan, still_leaked};
+pub use index::{GcSettings, Index, PoolSize, UnreadableBlock, VmiAvailability, WatchedKind};
+pub use suspect::{CurrentFacts, Decision, Plan, RequiredLookups, Suspect, SuspectOwner, plan, still_leaked};

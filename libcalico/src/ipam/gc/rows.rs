@@ -3,7 +3,7 @@
 use data_encoding::HEXLOWER;
 
 use super::table::{Keyed, NONE, NameTable, RowId};
-use crate::ipam::{ClaimKind, Ended, HandleId, ReportedAddresses};
+use crate::ipam::{EndedPod, HandleId, OwnerKind, ReportedAddresses};
 use crate::net::Cidr;
 
 /// A tracked address: allocated with a handle, and not cooling down.
@@ -22,10 +22,10 @@ pub(super) struct AddressRow {
     pub(super) node: RowId,
     /// The position in the node's list.
     pub(super) in_node: u32,
-    /// The [`crate::ipam::Claim::fingerprint`] of the allocation.
+    /// The [`crate::ipam::AllocationOwner::fingerprint`] of the allocation.
     pub(super) fingerprint: u32,
     pub(super) ordinal: u16,
-    pub(super) kind: ClaimKind,
+    pub(super) kind: OwnerKind,
     pub(super) flags: u8,
 }
 
@@ -91,7 +91,7 @@ impl Keyed for BlockRow {
 /// A pod, VMI or Service that exists, or to which an address is allocated.
 #[derive(Debug)]
 pub(super) struct OwnerRow {
-    pub(super) kind: ClaimKind,
+    pub(super) kind: OwnerKind,
     pub(super) namespace: RowId,
     pub(super) name: Box<str>,
     /// The state of the object; `Absent` if it does not exist.
@@ -107,7 +107,7 @@ pub(super) enum OwnerState {
     Pod {
         node: RowId,
         addresses: ReportedAddresses,
-        ended: Option<Ended>,
+        ended: Option<EndedPod>,
         /// The value of [`crate::ipam::PodState::runs`].
         runs: bool,
     },
@@ -120,9 +120,9 @@ pub(super) enum OwnerState {
 }
 
 impl Keyed for OwnerRow {
-    type Key<'k> = (ClaimKind, RowId, &'k str);
+    type Key<'k> = (OwnerKind, RowId, &'k str);
 
-    fn key(&self) -> (ClaimKind, RowId, &str) {
+    fn key(&self) -> (OwnerKind, RowId, &str) {
         (self.kind, self.namespace, &self.name)
     }
 }

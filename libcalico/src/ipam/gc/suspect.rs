@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::ipam::{
-    Allocation, Block, Claim, ClaimKind, Evidence, HandleId, Keeper, MachineSight, OwnerFacts, OwnerPodsLookup,
-    PodState, ReleaseRequest, Sight, Verdict, assess,
+    Allocation, AllocationOwner, Block, HandleId, InUseReason, LeakReason, Lookup, OwnerFacts, OwnerKind,
+    OwnerPodsLookup, PodState, ReleaseRequest, Verdict, VmiLookup, assess,
 };
 use crate::net::Cidr;
 
@@ -21,10 +21,10 @@ pub struct Suspect {
     pub handle: HandleId,
     /// The allocation's sequence number.
     pub sequence: Option<u64>,
-    /// The [`Claim::fingerprint`] of the allocation.
+    /// The [`AllocationOwner::fingerprint`] of the allocation.
     pub fingerprint: u32,
     /// The owner for which the address was allocated.
-    pub holder: Holder,
+    pub owner: SuspectOwner,
     /// Namespaces and names of the pods that a VMI's allocation names as owners.
     pub owners: Vec<(String, String)>,
     /// The Calico node that the allocation names.
@@ -34,35 +34,35 @@ pub struct Suspect {
     /// The pool of the block, for metrics.
     pub pool: Option<String>,
     /// The reason why the address counts as leaked.
-    pub evidence: Evidence,
+    pub reason: LeakReason,
     /// True if the leak was confirmed without a grace period, because its node is deleted (KC-433).
     pub by_node: bool,
 }
 
 /// The kind and names of an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct SuspectOwner {
     /// The kind of owner.
-    pub kind: ClaimKind,
+    pub kind: OwnerKind,
     /// Namespace and name, if the owner has both.
     pub names: Option<(String, String)>,
 }
 
-impl Holder {
+impl SuspectOwner {
     /// Returns the pod as `namespace/name`, if the owner is a pod.
     pub fn pod(&self) -> Option<String> {
-        let (namespace, name) = self.names.as_ref().filter(|_| self.kind == ClaimKind::Pod)?;
+        let (namespace, name) = self.names.as_ref().filter(|_| self.kind == OwnerKind::Pod)?;
         Some(format!("{namespace}/{name}"))
     }
 }
 
-/// The objects to read from the API server before [`Suspect::revalidate`].
+/// The objects to read from the API server before [`Suspect::recheck`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequiredLookups<'a> {
     /// Namespace and name of a pod.
     pub pod: Option<(&'a str, &'a str)>,
     /// Namespace and name of a VMI and of its VirtualMachine.
-    pub machine: Option<(&'a str, &'a str)>,
+    pub vmi: Option<(&'a str, &'a str)>,
     /// Namespaces and names of the pods that the allocation names as owners.
     pub owners: &'a [(String, String)],
     /// Namespace and name of a Service.
@@ -73,46 +73,46 @@ pub struct RequiredLookups<'a> {
     pub calico_node: Option<&'a str>,
 }
 
-/// The results of fresh reads. An object that was not requested or could not be read is [`Sight::Unknown`].
+/// The results of fresh reads. An object that was not requested or could not be read is [`Lookup::Unknown`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LiveFacts<'a> {
+pub struct CurrentFacts<'a> {
     /// The pod.
-    pub pod: Sight<PodState<'a>>,
+    pub pod: Lookup<PodState<'a>>,
     /// The VMI and its VirtualMachine.
-    pub machine: MachineSight,
+    pub vmi: VmiLookup,
     /// The pods that the allocation names as owners.
-    pub owners: Vec<Sight<PodState<'a>>>,
+    pub owners: Vec<Lookup<PodState<'a>>>,
     /// The Service.
-    pub service: Sight<()>,
+    pub service: Lookup<()>,
     /// The Kubernetes node. A node that is not ready exists.
-    pub kubernetes_node: Sight<()>,
+    pub kubernetes_node: Lookup<()>,
     /// The Calico node.
-    pub calico_node: Sight<()>,
+    pub calico_node: Lookup<()>,
 }
 
 /// The final decision about a suspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Release the address.
-    Release(Evidence),
+    Release(LeakReason),
     /// Keep the address, and report the decision to the index with [`super::Index::kept`].
-    Keep(Keeper),
+    Keep(InUseReason),
 }
 
 impl Suspect {
-    /// Returns the objects to read before [`Suspect::revalidate`].
-    pub fn questions(&self) -> RequiredLookups<'_> {
+    /// Returns the objects to read before [`Suspect::recheck`].
+    pub fn required_lookups(&self) -> RequiredLookups<'_> {
         let names_of = |kind| {
-            let names = self.holder.names.as_ref().filter(|_| self.holder.kind == kind);
+            let names = self.owner.names.as_ref().filter(|_| self.owner.kind == kind);
             names.map(|(namespace, name)| (namespace.as_str(), name.as_str()))
         };
-        let is_tunnel = self.holder.kind == ClaimKind::Tunnel;
+        let is_tunnel = self.owner.kind == OwnerKind::Tunnel;
         let kubernetes_node = self.kubernetes_node.as_deref();
         RequiredLookups {
-            pod: names_of(ClaimKind::Pod),
-            machine: names_of(ClaimKind::Machine),
+            pod: names_of(OwnerKind::Pod),
+            vmi: names_of(OwnerKind::Vmi),
             owners: &self.owners,
-            service: names_of(ClaimKind::Service),
+            service: names_of(OwnerKind::Service),
             kubernetes_node: kubernetes_node.filter(|_| self.by_node),
             // If the node's name in Kubernetes is not known, the Calico node is looked up instead (KC-431).
             calico_node: self.node.as_deref().filter(|_| is_tunnel || (self.by_node && kubernetes_node.is_none())),
@@ -120,37 +120,35 @@ impl Suspect {
     }
 
     /// Makes the final decision, by the rules of [`assess()`] and only on the fresh facts.
-    pub fn revalidate(&self, facts: &LiveFacts<'_>) -> Decision {
-        let evidence = match assess(self.holder.kind, &self.owner_facts(facts)) {
+    pub fn recheck(&self, facts: &CurrentFacts<'_>) -> Decision {
+        let reason = match assess(self.owner.kind, &self.owner_facts(facts)) {
             Verdict::InUse(in_use_reason) => return Decision::Keep(in_use_reason),
             // The pod exists again. Only the index can determine whether the address belongs to a second interface of
             // the pod.
-            Verdict::Leaked(evidence)
-                if evidence.may_be_second_interface() && !self.evidence.may_be_second_interface() =>
-            {
-                return Decision::Keep(Keeper::Unseen);
+            Verdict::Leaked(reason) if reason.may_be_second_interface() && !self.reason.may_be_second_interface() => {
+                return Decision::Keep(InUseReason::NotLookedUp);
             }
-            Verdict::Leaked(evidence) => evidence,
+            Verdict::Leaked(reason) => reason,
         };
-        let lookups = self.questions();
+        let lookups = self.required_lookups();
         let node =
             [lookups.kubernetes_node.map(|_| facts.kubernetes_node), lookups.calico_node.map(|_| facts.calico_node)];
         for lookup in node.into_iter().flatten() {
             match lookup {
-                Sight::Absent => {}
-                Sight::Present(()) => return Decision::Keep(Keeper::Node),
-                Sight::Unknown => return Decision::Keep(Keeper::Unseen),
+                Lookup::Absent => {}
+                Lookup::Present(()) => return Decision::Keep(InUseReason::Node),
+                Lookup::Unknown => return Decision::Keep(InUseReason::NotLookedUp),
             }
         }
-        Decision::Release(evidence)
+        Decision::Release(reason)
     }
 
-    fn owner_facts<'a>(&'a self, facts: &LiveFacts<'a>) -> OwnerFacts<'a> {
-        let sight = |pod: &Sight<PodState<'a>>| pod.map(|pod| pod.sight(self.address));
+    fn owner_facts<'a>(&'a self, facts: &CurrentFacts<'a>) -> OwnerFacts<'a> {
+        let sight = |pod: &Lookup<PodState<'a>>| pod.map(|pod| pod.address_state(self.address));
         let are_complete = facts.owners.len() >= self.owners.len();
         OwnerFacts {
             pod: sight(&facts.pod),
-            vmi: facts.machine,
+            vmi: facts.vmi,
             owner: if are_complete {
                 OwnerPodsLookup::of(facts.owners.iter().map(sight))
             } else {
@@ -158,7 +156,7 @@ impl Suspect {
             },
             service: facts.service,
             tunnel_node: facts.calico_node,
-            unnamed: Sight::Unknown,
+            unnamed: Lookup::Unknown,
             node: self.kubernetes_node.as_deref(),
         }
     }
@@ -174,7 +172,7 @@ impl Suspect {
         let Some(attribute) = allocation.attribute.filter(|_| !allocation.is_cooling()) else { return false };
         allocation.handle().as_ref() == Some(&self.handle)
             && allocation.sequence == self.sequence
-            && Claim::fingerprint(attribute) == self.fingerprint
+            && AllocationOwner::fingerprint(attribute) == self.fingerprint
     }
 }
 
@@ -184,7 +182,7 @@ pub struct Plan {
     /// The addresses to release, by block. Each block is written once.
     pub blocks: BTreeMap<Cidr, Vec<Suspect>>,
     /// The addresses to keep, each with the reason.
-    pub kept: Vec<(Suspect, Keeper)>,
+    pub kept: Vec<(Suspect, InUseReason)>,
     /// The addresses without owner that stay because another address of the same handle stays (KC-445).
     pub spared: Vec<Suspect>,
 }
@@ -202,8 +200,8 @@ pub fn plan(decided: impl IntoIterator<Item = (Suspect, Decision)>) -> Plan {
             match decision {
                 Decision::Keep(in_use_reason) => plan.kept.push((suspect, in_use_reason)),
                 Decision::Release(_) if !all_released => plan.spared.push(suspect),
-                Decision::Release(evidence) => {
-                    plan.blocks.entry(suspect.block).or_default().push(Suspect { evidence, ..suspect });
+                Decision::Release(reason) => {
+                    plan.blocks.entry(suspect.block).or_default().push(Suspect { reason, ..suspect });
                 }
             }
         }

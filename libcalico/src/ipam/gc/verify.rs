@@ -12,7 +12,7 @@ use super::index::Index;
 use super::leaks::{LeakStage, Postponement};
 use super::rows::{AddressRow, BlockRow, CalicoNode, CompactHandle, NEVER, OwnerState};
 use super::table::{NONE, RowId};
-use crate::ipam::{ClaimKind, ReportedAddresses};
+use crate::ipam::{OwnerKind, ReportedAddresses};
 
 /// The size of the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,7 +235,7 @@ impl Index {
                 counts.in_use += 1;
                 counts.borrowed += i64::from(node != NONE && node != block.owner);
                 counts.candidates += i64::from(self.leaks.get(row).is_some());
-                let is_unknown = matches!(tracked.kind, ClaimKind::Foreign | ClaimKind::Unnamed);
+                let is_unknown = matches!(tracked.kind, OwnerKind::Foreign | OwnerKind::Unnamed);
                 counts.unknown_owner += i64::from(is_unknown);
             }
         }

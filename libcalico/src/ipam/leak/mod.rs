@@ -1,15 +1,15 @@
 //! Decides whether an allocated address is in use. `calico-ipam check` and garbage collection share this decision.
 //!
-//! An allocation names its owner ([`Claim`]). [`OwnerFacts`] gives the facts about the owner, from endpoints that
+//! An allocation names its owner ([`AllocationOwner`]). [`OwnerFacts`] gives the facts about the owner, from endpoints that
 //! were just read, from a cache or from the API server. When in doubt, an address counts as in use.
 
 mod owner;
 
-pub use self::owner::{Claim, ClaimKind};
+pub use self::owner::{AllocationOwner, OwnerKind};
 
 /// The result of looking up an object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Sight<T> {
+pub enum Lookup<T> {
     /// The object does not exist.
     Absent,
     /// The object exists.
@@ -19,13 +19,13 @@ pub enum Sight<T> {
     Unknown,
 }
 
-impl<T> Sight<T> {
+impl<T> Lookup<T> {
     /// Applies `view` to an existing object.
-    pub fn map<'s, U>(&'s self, view: impl FnOnce(&'s T) -> U) -> Sight<U> {
+    pub fn map<'s, U>(&'s self, view: impl FnOnce(&'s T) -> U) -> Lookup<U> {
         match self {
-            Sight::Absent => Sight::Absent,
-            Sight::Present(object) => Sight::Present(view(object)),
-            Sight::Unknown => Sight::Unknown,
+            Lookup::Absent => Lookup::Absent,
+            Lookup::Present(object) => Lookup::Present(view(object)),
+            Lookup::Unknown => Lookup::Unknown,
         }
     }
 }
@@ -39,12 +39,12 @@ pub struct AddressInPod<'a> {
     /// unreadable.
     pub has: Option<bool>,
     /// The way in which the pod's containers ended for good, if they did.
-    pub ended: Option<Ended>,
+    pub ended: Option<EndedPod>,
 }
 
 /// The result of looking up a VMI (a KubeVirt VirtualMachineInstance) and the VirtualMachine of its name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum MachineSight {
+pub enum VmiLookup {
     /// The VirtualMachine or a VirtualMachineInstance of its name exists. The instance counts whatever its owner is,
     /// because its launcher pod may run (KC-436).
     Present,
@@ -57,7 +57,7 @@ pub enum MachineSight {
     Unknown,
 }
 
-/// The result of looking up the pods that an allocation names as its owners ([`Claim::owners`]). The greatest result
+/// The result of looking up the pods that an allocation names as its owners ([`AllocationOwner::owners`]). The greatest result
 /// of several pods counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnerPodsLookup {
@@ -74,12 +74,12 @@ pub enum OwnerPodsLookup {
 
 impl OwnerPodsLookup {
     /// Returns the greatest result of the lookups of the pods.
-    pub fn of<'a>(pods: impl Iterator<Item = Sight<AddressInPod<'a>>>) -> Self {
+    pub fn of<'a>(pods: impl Iterator<Item = Lookup<AddressInPod<'a>>>) -> Self {
         let results = pods.map(|pod| match pod {
-            Sight::Absent => OwnerPodsLookup::Absent,
-            Sight::Unknown => OwnerPodsLookup::Unknown,
-            Sight::Present(pod) if pod.ended.is_none() && pod.has != Some(false) => OwnerPodsLookup::HasAddress,
-            Sight::Present(_) => OwnerPodsLookup::Present,
+            Lookup::Absent => OwnerPodsLookup::Absent,
+            Lookup::Unknown => OwnerPodsLookup::Unknown,
+            Lookup::Present(pod) if pod.ended.is_none() && pod.has != Some(false) => OwnerPodsLookup::HasAddress,
+            Lookup::Present(_) => OwnerPodsLookup::Present,
         });
         results.max().unwrap_or(OwnerPodsLookup::Absent)
     }
@@ -87,7 +87,7 @@ impl OwnerPodsLookup {
 
 /// The way in which a pod ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Ended {
+pub enum EndedPod {
     /// The containers ended.
     Finished,
     /// The node evicted the pod.
@@ -98,18 +98,18 @@ pub enum Ended {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OwnerFacts<'a> {
     /// The pod.
-    pub pod: Sight<AddressInPod<'a>>,
+    pub pod: Lookup<AddressInPod<'a>>,
     /// The state of the VMI and its VirtualMachine.
-    pub vmi: MachineSight,
+    pub vmi: VmiLookup,
     /// The pods that an allocation for a VMI names as its owners.
     pub owner: OwnerPodsLookup,
     /// The Service.
-    pub service: Sight<()>,
+    pub service: Lookup<()>,
     /// The Calico node of the tunnel.
-    pub tunnel_node: Sight<()>,
+    pub tunnel_node: Lookup<()>,
     /// The user of the address of an allocation that names no owner. `Unknown` in garbage collection, which never
     /// releases such an address; `calico-ipam check` reads the endpoints.
-    pub unnamed: Sight<()>,
+    pub unnamed: Lookup<()>,
     /// The Kubernetes node on which the address was allocated, if it is known.
     pub node: Option<&'a str>,
 }
@@ -118,14 +118,14 @@ pub struct OwnerFacts<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The address is in use, or may be.
-    InUse(Keeper),
+    InUse(InUseReason),
     /// The facts show no owner that uses the address.
-    Leaked(Evidence),
+    Leaked(LeakReason),
 }
 
 /// The reason why an address counts as in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
-pub enum Keeper {
+pub enum InUseReason {
     /// The host reserves the address.
     #[error("the host reserves the address")]
     Host,
@@ -137,7 +137,7 @@ pub enum Keeper {
     Service,
     /// The VMI or its VirtualMachine exists.
     #[error("its virtual machine exists")]
-    Machine,
+    Vmi,
     /// The pod has the address.
     #[error("its pod has the address")]
     Pod,
@@ -158,12 +158,12 @@ pub enum Keeper {
     Node,
     /// The owner could not be looked up.
     #[error("its owner cannot be looked up")]
-    Unseen,
+    NotLookedUp,
 }
 
 /// The reason why an address counts as leaked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
-pub enum Evidence {
+pub enum LeakReason {
     /// The pod does not exist.
     #[error("its pod is gone")]
     PodGone,
@@ -181,7 +181,7 @@ pub enum Evidence {
     PodEvicted,
     /// Neither the VirtualMachine nor the VMI exists.
     #[error("its virtual machine is gone")]
-    MachineGone,
+    VmiGone,
     /// KubeVirt is no longer installed.
     #[error("KubeVirt is not installed")]
     NoKubeVirt,
@@ -196,67 +196,65 @@ pub enum Evidence {
     NoEndpoint,
 }
 
-impl Evidence {
+impl LeakReason {
     /// Returns true if the address may belong to a second interface of the pod, which only the index can determine.
     pub fn may_be_second_interface(self) -> bool {
         match self {
-            Evidence::OtherAddresses => true,
-            Evidence::PodGone | Evidence::PodElsewhere | Evidence::PodFinished | Evidence::PodEvicted => false,
-            Evidence::MachineGone | Evidence::NoKubeVirt | Evidence::ServiceGone => false,
-            Evidence::NodeGone | Evidence::NoEndpoint => false,
+            LeakReason::OtherAddresses => true,
+            LeakReason::PodGone | LeakReason::PodElsewhere | LeakReason::PodFinished | LeakReason::PodEvicted => false,
+            LeakReason::VmiGone | LeakReason::NoKubeVirt | LeakReason::ServiceGone => false,
+            LeakReason::NodeGone | LeakReason::NoEndpoint => false,
         }
     }
 
     /// Returns true if the reason must be unchanged for the whole grace period, even on a deleted node.
     pub fn needs_full_grace(self) -> bool {
         match self {
-            Evidence::NoKubeVirt => true,
-            Evidence::PodGone | Evidence::PodElsewhere | Evidence::PodFinished | Evidence::PodEvicted => false,
-            Evidence::OtherAddresses | Evidence::MachineGone | Evidence::ServiceGone => false,
-            Evidence::NodeGone | Evidence::NoEndpoint => false,
+            LeakReason::NoKubeVirt => true,
+            LeakReason::PodGone | LeakReason::PodElsewhere | LeakReason::PodFinished | LeakReason::PodEvicted => false,
+            LeakReason::OtherAddresses | LeakReason::VmiGone | LeakReason::ServiceGone => false,
+            LeakReason::NodeGone | LeakReason::NoEndpoint => false,
         }
     }
 }
 
 /// Decides whether an address that was allocated for an owner of a `kind` is in use.
-pub fn assess(kind: ClaimKind, facts: &OwnerFacts<'_>) -> Verdict {
-    let by_existence = |sight: Sight<()>, in_use, leaked| match sight {
-        Sight::Present(()) => Verdict::InUse(in_use),
-        Sight::Absent => Verdict::Leaked(leaked),
-        Sight::Unknown => Verdict::InUse(Keeper::Unseen),
+pub fn assess(kind: OwnerKind, facts: &OwnerFacts<'_>) -> Verdict {
+    let by_existence = |sight: Lookup<()>, in_use, leaked| match sight {
+        Lookup::Present(()) => Verdict::InUse(in_use),
+        Lookup::Absent => Verdict::Leaked(leaked),
+        Lookup::Unknown => Verdict::InUse(InUseReason::NotLookedUp),
     };
     match kind {
-        ClaimKind::HostReserved => Verdict::InUse(Keeper::Host),
-        ClaimKind::Foreign => Verdict::InUse(Keeper::UnknownOwner),
-        ClaimKind::Tunnel => by_existence(facts.tunnel_node, Keeper::Tunnel, Evidence::NodeGone),
-        ClaimKind::Service => by_existence(facts.service, Keeper::Service, Evidence::ServiceGone),
-        ClaimKind::Machine => assess_vmi(facts.vmi, facts.owner),
-        ClaimKind::Pod => match facts.pod {
-            Sight::Present(pod) => assess_pod(&pod, facts.node),
-            Sight::Absent => Verdict::Leaked(Evidence::PodGone),
-            Sight::Unknown => Verdict::InUse(Keeper::Unseen),
+        OwnerKind::HostReserved => Verdict::InUse(InUseReason::Host),
+        OwnerKind::Foreign => Verdict::InUse(InUseReason::UnknownOwner),
+        OwnerKind::Tunnel => by_existence(facts.tunnel_node, InUseReason::Tunnel, LeakReason::NodeGone),
+        OwnerKind::Service => by_existence(facts.service, InUseReason::Service, LeakReason::ServiceGone),
+        OwnerKind::Vmi => assess_vmi(facts.vmi, facts.owner),
+        OwnerKind::Pod => match facts.pod {
+            Lookup::Present(pod) => assess_pod(&pod, facts.node),
+            Lookup::Absent => Verdict::Leaked(LeakReason::PodGone),
+            Lookup::Unknown => Verdict::InUse(InUseReason::NotLookedUp),
         },
-        ClaimKind::Unnamed => match facts.unnamed {
-            Sight::Present(()) => Verdict::InUse(Keeper::Endpoint),
-            Sight::Absent => Verdict::Leaked(Evidence::NoEndpoint),
-            Sight::Unknown => Verdict::InUse(Keeper::UnknownOwner),
+        OwnerKind::Unnamed => match facts.unnamed {
+            Lookup::Present(()) => Verdict::InUse(InUseReason::Endpoint),
+            Lookup::Absent => Verdict::Leaked(LeakReason::NoEndpoint),
+            Lookup::Unknown => Verdict::InUse(InUseReason::UnknownOwner),
         },
     }
 }
 
 /// Decides about a VMI's address. A running launcher pod keeps the address, even if its VMI was deleted. Without
 /// KubeVirt, no controller deletes launcher pods, so any existing pod keeps the address.
-fn assess_vmi(vmi: MachineSight, owner: OwnerPodsLookup) -> Verdict {
+fn assess_vmi(vmi: VmiLookup, owner: OwnerPodsLookup) -> Verdict {
     match (vmi, owner) {
-        (MachineSight::Present, _) => Verdict::InUse(Keeper::Machine),
-        (_, OwnerPodsLookup::HasAddress) | (MachineSight::Undefined, OwnerPodsLookup::Present) => {
-            Verdict::InUse(Keeper::Pod)
+        (VmiLookup::Present, _) => Verdict::InUse(InUseReason::Vmi),
+        (_, OwnerPodsLookup::HasAddress) | (VmiLookup::Undefined, OwnerPodsLookup::Present) => {
+            Verdict::InUse(InUseReason::Pod)
         }
-        (MachineSight::Unknown, _) | (_, OwnerPodsLookup::Unknown) => Verdict::InUse(Keeper::Unseen),
-        (MachineSight::Absent, OwnerPodsLookup::Present | OwnerPodsLookup::Absent) => {
-            Verdict::Leaked(Evidence::MachineGone)
-        }
-        (MachineSight::Undefined, OwnerPodsLookup::Absent) => Verdict::Leaked(Evidence::NoKubeVirt),
+        (VmiLookup::Unknown, _) | (_, OwnerPodsLookup::Unknown) => Verdict::InUse(InUseReason::NotLookedUp),
+        (VmiLookup::Absent, OwnerPodsLookup::Present | OwnerPodsLookup::Absent) => Verdict::Leaked(LeakReason::VmiGone),
+        (VmiLookup::Undefined, OwnerPodsLookup::Absent) => Verdict::Leaked(LeakReason::NoKubeVirt),
     }
 }
 
@@ -264,16 +262,16 @@ fn assess_vmi(vmi: MachineSight, owner: OwnerPodsLookup) -> Verdict {
 /// frees an address in use. Upstream compares the nodes first (KC-434).
 fn assess_pod(pod: &AddressInPod<'_>, node: Option<&str>) -> Verdict {
     if pod.has == Some(true) && pod.ended.is_none() {
-        return Verdict::InUse(Keeper::Pod);
+        return Verdict::InUse(InUseReason::Pod);
     }
     if node.is_some_and(|node| !pod.node.is_empty() && node != pod.node) {
-        return Verdict::Leaked(Evidence::PodElsewhere);
+        return Verdict::Leaked(LeakReason::PodElsewhere);
     }
     match (pod.has, pod.ended) {
-        (None, _) => Verdict::InUse(Keeper::PodWithoutAddress),
-        (_, Some(Ended::Evicted)) => Verdict::Leaked(Evidence::PodEvicted),
-        (_, Some(Ended::Finished)) => Verdict::Leaked(Evidence::PodFinished),
-        (_, None) => Verdict::Leaked(Evidence::OtherAddresses),
+        (None, _) => Verdict::InUse(InUseReason::PodWithoutAddress),
+        (_, Some(EndedPod::Evicted)) => Verdict::Leaked(LeakReason::PodEvicted),
+        (_, Some(EndedPod::Finished)) => Verdict::Leaked(LeakReason::PodFinished),
+        (_, None) => Verdict::Leaked(LeakReason::OtherAddresses),
     }
 }
 

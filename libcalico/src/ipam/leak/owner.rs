@@ -1,4 +1,4 @@
-//! [`Claim`]: the owner that an allocation names.
+//! [`AllocationOwner`]: the owner that an allocation names.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,7 +13,7 @@ const VMI_HANDLE_SEPARATOR: &str = ".vmi.";
 
 /// The owner for which an address was allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim<'a> {
+pub enum AllocationOwner<'a> {
     /// A Windows host, which reserves the address.
     HostReserved,
     /// A tunnel device of the node.
@@ -26,7 +26,7 @@ pub enum Claim<'a> {
         name: &'a str,
     },
     /// A KubeVirt VirtualMachineInstance (VMI), whose addresses outlive its pods. Either name may be empty.
-    Machine {
+    Vmi {
         /// The VMI's namespace.
         namespace: &'a str,
         /// The VMI's name, which is also its VirtualMachine's name.
@@ -45,31 +45,31 @@ pub enum Claim<'a> {
     Unnamed,
 }
 
-/// A [`Claim`] without the names.
+/// A [`AllocationOwner`] without the names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ClaimKind {
-    /// [`Claim::HostReserved`].
+pub enum OwnerKind {
+    /// [`AllocationOwner::HostReserved`].
     HostReserved,
-    /// [`Claim::Tunnel`].
+    /// [`AllocationOwner::Tunnel`].
     Tunnel,
-    /// [`Claim::Service`].
+    /// [`AllocationOwner::Service`].
     Service,
-    /// [`Claim::Machine`].
-    Machine,
-    /// [`Claim::Pod`].
+    /// [`AllocationOwner::Vmi`].
+    Vmi,
+    /// [`AllocationOwner::Pod`].
     Pod,
-    /// [`Claim::Foreign`].
+    /// [`AllocationOwner::Foreign`].
     Foreign,
-    /// [`Claim::Unnamed`].
+    /// [`AllocationOwner::Unnamed`].
     Unnamed,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> AllocationOwner<'a> {
     /// Returns the owner and the Calico node that an allocation names. If the active owner was cleared, the alternate
     /// owner counts. If a VMI's allocation has neither, its handle counts.
     pub fn of(attribute: &'a Attribute) -> (Self, Option<&'a str>) {
         if attribute.is_windows_reserved() {
-            return (Claim::HostReserved, non_empty(&attribute.active_owner, "node"));
+            return (AllocationOwner::HostReserved, non_empty(&attribute.active_owner, "node"));
         }
         let owner =
             if attribute.active_owner.is_empty() { &attribute.alternate_owner } else { &attribute.active_owner };
@@ -77,7 +77,7 @@ impl<'a> Claim<'a> {
         let claim = Self::by_type(owner)
             .or_else(|| Self::by_owner(owner))
             .or_else(|| Self::by_handle(handle, owner))
-            .unwrap_or(Claim::Unnamed);
+            .unwrap_or(AllocationOwner::Unnamed);
         (claim, non_empty(owner, "node"))
     }
 
@@ -97,23 +97,23 @@ impl<'a> Claim<'a> {
 
     fn by_type(owner: &'a BTreeMap<String, String>) -> Option<Self> {
         Some(match owner.get("type")?.as_str() {
-            tunnel if Tunnel::is_type(tunnel) => Claim::Tunnel,
+            tunnel if Tunnel::is_type(tunnel) => AllocationOwner::Tunnel,
             SERVICE => Self::service(owner),
-            _ => Claim::Foreign,
+            _ => AllocationOwner::Foreign,
         })
     }
 
     fn by_owner(owner: &'a BTreeMap<String, String>) -> Option<Self> {
         let namespace = non_empty(owner, "namespace");
         if let Some(name) = owner.get("vmi-name") {
-            return Some(Claim::Machine { namespace: namespace.unwrap_or_default(), name });
+            return Some(AllocationOwner::Vmi { namespace: namespace.unwrap_or_default(), name });
         }
-        Some(Claim::Pod { namespace: namespace?, name: non_empty(owner, "pod")? })
+        Some(AllocationOwner::Pod { namespace: namespace?, name: non_empty(owner, "pod")? })
     }
 
     fn by_handle(handle: &'a str, owner: &'a BTreeMap<String, String>) -> Option<Self> {
         if Tunnel::is_handle(handle) {
-            return Some(Claim::Tunnel);
+            return Some(AllocationOwner::Tunnel);
         }
         if handle.starts_with(SERVICE_HANDLE) {
             return Some(Self::service(owner));
@@ -122,36 +122,39 @@ impl<'a> Claim<'a> {
         // here: the VMI cannot be looked up and keeps the address.
         let (_, names) = handle.split_once(VMI_HANDLE_SEPARATOR)?;
         let (namespace, name) = names.split_once('.').unwrap_or_default();
-        Some(Claim::Machine { namespace, name })
+        Some(AllocationOwner::Vmi { namespace, name })
     }
 
     fn service(owner: &'a BTreeMap<String, String>) -> Self {
         let [namespace, name] = ["namespace", "service"].map(|key| non_empty(owner, key).unwrap_or_default());
-        Claim::Service { namespace, name }
+        AllocationOwner::Service { namespace, name }
     }
 
     /// Returns the kind of owner.
-    pub fn kind(&self) -> ClaimKind {
+    pub fn kind(&self) -> OwnerKind {
         match self {
-            Claim::HostReserved => ClaimKind::HostReserved,
-            Claim::Tunnel => ClaimKind::Tunnel,
-            Claim::Service { .. } => ClaimKind::Service,
-            Claim::Machine { .. } => ClaimKind::Machine,
-            Claim::Pod { .. } => ClaimKind::Pod,
-            Claim::Foreign => ClaimKind::Foreign,
-            Claim::Unnamed => ClaimKind::Unnamed,
+            AllocationOwner::HostReserved => OwnerKind::HostReserved,
+            AllocationOwner::Tunnel => OwnerKind::Tunnel,
+            AllocationOwner::Service { .. } => OwnerKind::Service,
+            AllocationOwner::Vmi { .. } => OwnerKind::Vmi,
+            AllocationOwner::Pod { .. } => OwnerKind::Pod,
+            AllocationOwner::Foreign => OwnerKind::Foreign,
+            AllocationOwner::Unnamed => OwnerKind::Unnamed,
         }
     }
 
     /// Returns namespace and name, if the owner has both and neither is empty.
     pub fn names(&self) -> Option<(&'a str, &'a str)> {
         match *self {
-            Claim::Service { namespace, name }
-            | Claim::Machine { namespace, name }
-            | Claim::Pod { namespace, name } => {
+            AllocationOwner::Service { namespace, name }
+            | AllocationOwner::Vmi { namespace, name }
+            | AllocationOwner::Pod { namespace, name } => {
                 (!namespace.is_empty() && !name.is_empty()).then_some((namespace, name))
             }
-            Claim::HostReserved | Claim::Tunnel | Claim::Foreign | Claim::Unnamed => None,
+            AllocationOwner::HostReserved
+            | AllocationOwner::Tunnel
+            | AllocationOwner::Foreign
+            | AllocationOwner::Unnamed => None,
         }
     }
 }

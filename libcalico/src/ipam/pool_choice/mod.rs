@@ -5,7 +5,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use super::pool::{Pool, Refusal, RefusedPool, enabled_pool};
+use super::pool::{Pool, PoolRejection, RejectedPool, enabled_pool};
 use crate::api::{AllowedUse, IpPool};
 use crate::net::{Cidr, IpVersion};
 use crate::selector::{Selector, SelectorError};
@@ -44,7 +44,7 @@ pub struct PoolChoice {
     /// Every pool of the family that is in service.
     pub enabled: Vec<Pool>,
     /// Every other pool, with the reason.
-    pub refused: Vec<RefusedPool>,
+    pub refused: Vec<RejectedPool>,
 }
 
 /// The reason why no pool was chosen. Except for a malformed selector, the texts are upstream's.
@@ -83,7 +83,7 @@ pub struct PoolChoiceError {
     /// The reason.
     pub cause: NoPool,
     /// Every considered pool, with the reason why it was not used.
-    pub refused: Vec<RefusedPool>,
+    pub refused: Vec<RejectedPool>,
 }
 
 /// Chooses the pools of a request. Named pools are used in the order of the request. As in upstream, their node
@@ -132,8 +132,8 @@ fn select(choice: &mut PoolChoice, in_service: Vec<(&IpPool, Pool)>, request: &P
         if pool.allows(request.purpose) {
             choice.chosen.push(pool.clone());
         } else {
-            let refusal = Refusal::Use { allowed: pool.allowed_uses.clone(), wanted: request.purpose };
-            choice.refused.push(RefusedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal });
+            let refusal = PoolRejection::Use { allowed: pool.allowed_uses.clone(), wanted: request.purpose };
+            choice.refused.push(RejectedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal });
         }
     }
     if choice.chosen.is_empty() { Err(NoPool::NoneForUse(request.purpose)) } else { Ok(()) }
@@ -146,14 +146,14 @@ fn by_request(
 ) -> Result<Vec<Pool>, NoPool> {
     for (object, pool) in &in_service {
         if !request.requested.contains(&pool.cidr) {
-            choice.refuse(object, Refusal::NotRequested);
+            choice.refuse(object, PoolRejection::NotRequested);
         }
     }
     let mut selected = Vec::new();
     for cidr in request.requested {
         let pool = in_service.iter().rfind(|(_, pool)| pool.cidr == *cidr);
         let (object, pool) = pool.ok_or(NoPool::NotEnabled(*cidr))?;
-        let refusal = if request.restricted { refusal_by_namespace(object, request.namespace)? } else { None };
+        let refusal = if request.restricted { rejection_by_namespace(object, request.namespace)? } else { None };
         match refusal {
             None => selected.push(pool.clone()),
             Some(refusal) => choice.refuse(object, refusal),
@@ -177,19 +177,22 @@ fn by_selectors(
     Ok(selected)
 }
 
-fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Option<Refusal>, NoPool> {
+fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Option<PoolRejection>, NoPool> {
     if !object.spec.is_automatic() {
-        return Ok(Some(Refusal::Manual));
+        return Ok(Some(PoolRejection::Manual));
     }
     let selector = &object.spec.node_selector;
     if !selects(object, "nodeSelector", selector, request.node_labels)? {
-        return Ok(Some(Refusal::NodeSelector { selector: selector.clone(), node: request.node.to_owned() }));
+        return Ok(Some(PoolRejection::NodeSelector { selector: selector.clone(), node: request.node.to_owned() }));
     }
-    refusal_by_namespace(object, request.namespace)
+    rejection_by_namespace(object, request.namespace)
 }
 
 /// Returns the rejection of a pool whose namespace selector does not match the name and labels of the namespace.
-pub fn refusal_by_namespace(object: &IpPool, namespace: Option<(&str, &Labels)>) -> Result<Option<Refusal>, NoPool> {
+pub fn rejection_by_namespace(
+    object: &IpPool,
+    namespace: Option<(&str, &Labels)>,
+) -> Result<Option<PoolRejection>, NoPool> {
     let selector = &object.spec.namespace_selector;
     let no_labels = Labels::new();
     let labels = namespace.map_or(&no_labels, |(_, labels)| labels);
@@ -197,7 +200,7 @@ pub fn refusal_by_namespace(object: &IpPool, namespace: Option<(&str, &Labels)>)
         return Ok(None);
     }
     let namespace = namespace.map(|(name, _)| name.to_owned());
-    Ok(Some(Refusal::NamespaceSelector { selector: selector.clone(), namespace }))
+    Ok(Some(PoolRejection::NamespaceSelector { selector: selector.clone(), namespace }))
 }
 
 fn selects(object: &IpPool, field: &'static str, selector: &str, labels: &Labels) -> Result<bool, NoPool> {
@@ -224,8 +227,8 @@ pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, node_labels: &Labels) -
 }
 
 impl PoolChoice {
-    fn refuse(&mut self, object: &IpPool, refusal: Refusal) {
+    fn refuse(&mut self, object: &IpPool, refusal: PoolRejection) {
         let cidr = object.spec.range().ok();
-        self.refused.push(RefusedPool { pool: object.metadata.name.clone(), cidr, refusal });
+        self.refused.push(RejectedPool { pool: object.metadata.name.clone(), cidr, refusal });
     }
 }

@@ -60,7 +60,7 @@ fn names(pools: &[Pool]) -> Vec<&str> {
     pools.iter().map(|pool| pool.name.as_str()).collect()
 }
 
-fn texts(refused: &[RefusedPool]) -> Vec<String> {
+fn texts(refused: &[RejectedPool]) -> Vec<String> {
     refused.iter().map(ToString::to_string).collect()
 }
 
@@ -232,10 +232,10 @@ fn block_is_stale_only_if_its_enabled_pool_deselects_the_node() {
 
 #[test]
 fn pool_rejection_serializes_with_reason_and_counts() {
-    let refused = RefusedPool {
+    let refused = RejectedPool {
         pool: "p".into(),
         cidr: Some(cidr("10.0.0.0/16")),
-        refusal: Refusal::Full { in_use: 63, capacity: 64 },
+        refusal: PoolRejection::Full { in_use: 63, capacity: 64 },
     };
     assert_eq!(
         serde_json::to_value(&refused).unwrap(),

@@ -1,4 +1,4 @@
-//! [`Transcoder`]: translates requests and answers of the store to the API server's form and back.
+//! [`Codec`]: translates requests and answers of the store to the API server's form and back.
 
 use serde_json::Value;
 
@@ -14,26 +14,26 @@ use super::revision::{ObjectRevision, PreservedMetadata};
 use super::workload_endpoint::endpoint_of_pod;
 use super::{affinity, ipam, metadata, node, pod_patch, profile};
 use crate::api::{API_VERSION, ObjectKey, WorkloadEndpoint};
-use crate::ipam::{BlockAffinity, Handle, IpamConfig, TheConfig};
+use crate::ipam::{BlockAffinity, Handle, IpamConfig, IpamConfigKey};
 use crate::names::DEFAULT_INTERFACE_PREFIX;
 use crate::store::{Kind, Range, RawEntry, Revision, Write};
 
 /// The translation between stored pairs and the objects of one API group.
 #[derive(Debug, Clone)]
-pub struct Transcoder {
+pub struct Codec {
     group: ApiGroup,
     interface_prefix: String,
 }
 
 /// An object of the API server as a stored pair.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Decoded {
+pub struct DecodedObject {
     /// The pair. If the object could not be read, the value does not decode, and the decoder's error contains the
     /// reason.
     pub entry: RawEntry,
     /// True if the object is marked as deleted but still exists. The reader must finish the deletion at the entry's
     /// revision and treat the object as missing (DS-72, IPAM-91).
-    pub tombstone: bool,
+    pub is_tombstone: bool,
 }
 
 /// An object in its stored form, with its path.
@@ -43,15 +43,15 @@ struct StoredObject {
     preserved: PreservedMetadata,
 }
 
-impl Transcoder {
-    /// Creates a transcoder for objects of `group`.
+impl Codec {
+    /// Creates a codec for objects of `group`.
     pub fn new(group: ApiGroup) -> Self {
-        Transcoder { group, interface_prefix: DEFAULT_INTERFACE_PREFIX.into() }
+        Codec { group, interface_prefix: DEFAULT_INTERFACE_PREFIX.into() }
     }
 
     /// Sets the prefix of host interfaces, which is `cali` by default (CNI-88).
     pub fn with_interface_prefix(self, prefix: impl Into<String>) -> Self {
-        Transcoder { interface_prefix: prefix.into(), ..self }
+        Codec { interface_prefix: prefix.into(), ..self }
     }
 
     /// Returns the API group.
@@ -67,7 +67,7 @@ impl Transcoder {
 
     /// Returns the pair of `object` in the answer to `range`; `None` for an object that is not in the range. The API
     /// server returns objects in the order of their names, and the caller must keep that order (IPAM-94, IPAM-112).
-    pub fn decode(&self, range: &Range, object: Value) -> Option<Decoded> {
+    pub fn decode(&self, range: &Range, object: Value) -> Option<DecodedObject> {
         let kind = StoredKind::named(range.kind)?;
         let Value::Object(object) = object else { return None };
         let given = object.get("metadata").and_then(Value::as_object);
@@ -81,7 +81,7 @@ impl Transcoder {
         if range.keys_only && !object.contains_key("spec") {
             let path =
                 query::path_of_name(kind, namespace.as_deref(), &name).filter(|path| is_in_range(range, path))?;
-            return Some(Decoded { entry: raw_entry(path, Vec::new(), &revision), tombstone: false });
+            return Some(DecodedObject { entry: raw_entry(path, Vec::new(), &revision), is_tombstone: false });
         }
         let (path, value) = match self.stored(kind, object).and_then(|stored| at_requested_path(kind, range, stored)) {
             Ok(None) => return None,
@@ -91,7 +91,7 @@ impl Transcoder {
             }
             // No kind decodes from a text, and the decoder's error quotes the text.
             Err(Malformed(reason)) => {
-                let path = if range.prefix {
+                let path = if range.is_prefix {
                     query::path_of_name(kind, namespace.as_deref(), &name)?
                 } else {
                     range.path.clone()
@@ -101,9 +101,9 @@ impl Transcoder {
         };
         let is_tombstone = kind.has_tombstones() && value.get("deleted") == Some(&Value::Bool(true));
         // Lists of affinities omit objects marked as deleted; lists of blocks and handles do not (DS-72).
-        let is_hidden = is_tombstone && range.prefix && kind == StoredKind::Affinity;
+        let is_hidden = is_tombstone && range.is_prefix && kind == StoredKind::Affinity;
         (is_in_range(range, &path) && !is_hidden)
-            .then(|| Decoded { entry: raw_entry(path, json_bytes(&value), &revision), tombstone: is_tombstone })
+            .then(|| DecodedObject { entry: raw_entry(path, json_bytes(&value), &revision), is_tombstone })
     }
 
     /// Returns the request that performs `write`.
@@ -167,7 +167,7 @@ impl Transcoder {
                 let (id, value) = ipam::handle_from_spec(spec)?;
                 (Handle::path(&id), value)
             }
-            _ => (IpamConfig::path(&TheConfig), ipam::config_from_spec(spec)),
+            _ => (IpamConfig::path(&IpamConfigKey), ipam::config_from_spec(spec)),
         };
         Ok(Some(StoredObject { path, value, preserved: self.preserved(kind, metadata)? }))
     }
@@ -223,7 +223,7 @@ fn with_type(mut object: Fields, kind: &str) -> Fields {
 }
 
 fn is_in_range(range: &Range, path: &str) -> bool {
-    match range.prefix {
+    match range.is_prefix {
         true => path.starts_with(&range.path) || affinity::is_of_any_owner(&range.path),
         false => path == range.path,
     }
@@ -236,7 +236,7 @@ fn at_requested_path(
     stored: Option<StoredObject>,
 ) -> Result<Option<StoredObject>, Malformed> {
     let Some(stored) = stored else { return Ok(None) };
-    if range.prefix || stored.path == range.path {
+    if range.is_prefix || stored.path == range.path {
         return Ok(Some(stored));
     }
     // The pod exists, but on another node, so the endpoint does not exist.

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::super::{Location, Preconditions};
 use super::*;
 use crate::api::{IpPool, IpamConfiguration, Node, ObjectSelect, Profile};
-use crate::ipam::{AffinityKey, AffinitySelect, Block, HandleId, Owner};
+use crate::ipam::{AffinityKey, AffinityOwner, AffinitySelect, Block, HandleId};
 use crate::net::IpVersion;
 use crate::store::{Freshness, ReadBatch, StoreError, WriteOp, decode_entry};
 
@@ -23,12 +23,12 @@ fn many<K: Kind>(select: &K::Select) -> Range {
     batch.ranges()[0].clone()
 }
 
-fn v1() -> Transcoder {
-    Transcoder::new(ApiGroup::CrdV1)
+fn v1() -> Codec {
+    Codec::new(ApiGroup::CrdV1)
 }
 
 fn location<K: Kind>(group: ApiGroup, key: &K::Key) -> String {
-    match Transcoder::new(group).query(&one::<K>(key)).unwrap() {
+    match Codec::new(group).query(&one::<K>(key)).unwrap() {
         Query::Get(location) => location.url_path(),
         other => panic!("{other:?}"),
     }
@@ -40,14 +40,14 @@ fn maps_objects_to_api_urls() {
     for (group, config) in [(ApiGroup::CrdV1, "ipamconfigs"), (ApiGroup::V3, "ipamconfigurations")] {
         let root = format!("/apis/{}", group.api_version());
         let cidr = "fd00:10:244:1::/122".parse().unwrap();
-        let affinity = AffinityKey { owner: Owner::Virtual("load-balancer".into()), cidr };
+        let affinity = AffinityKey { owner: AffinityOwner::Virtual("load-balancer".into()), cidr };
         assert_eq!(location::<Block>(group, &cidr), format!("{root}/ipamblocks/fd00-10-244-1---122"));
         assert_eq!(
             location::<BlockAffinity>(group, &affinity),
             format!("{root}/blockaffinities/load-balancer-fd00-10-244-1---122")
         );
         assert_eq!(location::<Handle>(group, &HandleId::new("Net.C1")), format!("{root}/ipamhandles/net.c1"));
-        assert_eq!(location::<IpamConfig>(group, &TheConfig), format!("{root}/{config}/default"));
+        assert_eq!(location::<IpamConfig>(group, &IpamConfigKey), format!("{root}/{config}/default"));
         let default = ObjectKey::global("default");
         assert_eq!(location::<IpamConfiguration>(group, &default), format!("{root}/{config}/default"));
         assert_eq!(location::<IpPool>(group, &ObjectKey::global("p")), format!("{root}/ippools/p"));
@@ -74,7 +74,7 @@ fn objects_without_a_kubernetes_resource_are_not_requested() {
     let elsewhere = Range {
         kind: "IPPool",
         path: "/calico/x".into(),
-        prefix: false,
+        is_prefix: false,
         keys_only: false,
         freshness: Freshness::Latest,
     };
@@ -106,7 +106,7 @@ fn endpoints_of_a_pod_are_read_with_a_single_get() {
 #[test]
 fn lists_are_narrowed_by_selectors_the_server_supports() {
     let select = AffinitySelect {
-        owner: Some(Owner::Host("node-1".into())),
+        owner: Some(AffinityOwner::Host("node-1".into())),
         version: Some(IpVersion::V4),
         ..AffinitySelect::default()
     };
@@ -177,21 +177,21 @@ fn unreadable_objects_decode_as_corrupt_with_the_reason() {
 fn deleted_markers_decode_as_tombstones() {
     let cidr = "10.0.0.0/30".parse().unwrap();
     let deleted = block(json!({"deleted": true}));
-    assert!(v1().decode(&one::<Block>(&cidr), deleted.clone()).unwrap().tombstone);
-    assert!(v1().decode(&many::<Block>(&None), deleted).unwrap().tombstone);
+    assert!(v1().decode(&one::<Block>(&cidr), deleted.clone()).unwrap().is_tombstone);
+    assert!(v1().decode(&many::<Block>(&None), deleted).unwrap().is_tombstone);
     for (group, deleted) in [(ApiGroup::CrdV1, json!("true")), (ApiGroup::V3, json!(true))] {
         let affinity = json!({
             "metadata": {"name": "n-10-0-0-0-30", "resourceVersion": "7", "uid": UID},
             "spec": {"state": "pendingDeletion", "node": "n", "type": "host", "cidr": "10.0.0.0/30",
                 "deleted": deleted},
         });
-        let transcoder = Transcoder::new(group);
-        let key = AffinityKey { owner: Owner::Host("n".into()), cidr };
-        let found = transcoder.decode(&one::<BlockAffinity>(&key), affinity.clone()).unwrap();
-        assert!(found.tombstone);
-        assert_eq!(transcoder.decode(&many::<BlockAffinity>(&AffinitySelect::default()), affinity), None);
+        let codec = Codec::new(group);
+        let key = AffinityKey { owner: AffinityOwner::Host("n".into()), cidr };
+        let found = codec.decode(&one::<BlockAffinity>(&key), affinity.clone()).unwrap();
+        assert!(found.is_tombstone);
+        assert_eq!(codec.decode(&many::<BlockAffinity>(&AffinitySelect::default()), affinity), None);
         // Finishing the deletion deletes the object as read, and no other object.
-        let request = transcoder.request(&Write::delete::<BlockAffinity>(&key, Some(&found.entry.revision))).unwrap();
+        let request = codec.request(&Write::delete::<BlockAffinity>(&key, Some(&found.entry.revision))).unwrap();
         let Request::Delete { preconditions, .. } = request else { panic!("{request:?}") };
         assert_eq!(
             preconditions.body().unwrap()["preconditions"],
@@ -213,20 +213,20 @@ fn delete_without_a_revision_has_no_body() {
 #[test]
 fn handle_replacement_requires_the_same_uid() {
     for group in GROUPS {
-        let transcoder = Transcoder::new(group);
+        let codec = Codec::new(group);
         let stored = json!({
             "metadata": {"name": "net.c1", "uid": UID, "resourceVersion": "7"},
             "spec": {"handleID": "Net.C1", "block": {"10.0.0.0/30": 1}, "deleted": false},
         });
         let id = HandleId::new("Net.C1");
-        let read = decode_entry::<Handle>(&transcoder.decode(&one::<Handle>(&id), stored).unwrap().entry).unwrap();
+        let read = decode_entry::<Handle>(&codec.decode(&one::<Handle>(&id), stored).unwrap().entry).unwrap();
         let write = Write::update(&id, &read.value, &read.revision).unwrap();
-        let Request::Replace { body, .. } = transcoder.request(&write).unwrap() else { panic!() };
+        let Request::Replace { body, .. } = codec.request(&write).unwrap() else { panic!() };
         assert_eq!((&body["metadata"]["uid"], &body["metadata"]["resourceVersion"]), (&json!(UID), &json!("7")));
-        let entry = transcoder.decode(&many::<Block>(&None), block(json!({}))).unwrap().entry;
+        let entry = codec.decode(&many::<Block>(&None), block(json!({}))).unwrap().entry;
         let read = decode_entry::<Block>(&entry).unwrap();
         let write = Write::update(&read.key, &read.value, &read.revision).unwrap();
-        let Request::Replace { body, .. } = transcoder.request(&write).unwrap() else { panic!() };
+        let Request::Replace { body, .. } = codec.request(&write).unwrap() else { panic!() };
         assert_eq!(body["metadata"].get("uid"), None);
     }
 }
@@ -235,19 +235,19 @@ fn handle_replacement_requires_the_same_uid() {
 #[test]
 fn field_managers_are_discarded_for_updated_blocks_only() {
     for group in GROUPS {
-        let transcoder = Transcoder::new(group);
-        let entry = transcoder.decode(&many::<Block>(&None), block(json!({}))).unwrap().entry;
+        let codec = Codec::new(group);
+        let entry = codec.decode(&many::<Block>(&None), block(json!({}))).unwrap().entry;
         let read = decode_entry::<Block>(&entry).unwrap();
         let update = Write::update(&read.key, &read.value, &read.revision).unwrap();
-        let Request::Replace { body, .. } = transcoder.request(&update).unwrap() else { panic!() };
+        let Request::Replace { body, .. } = codec.request(&update).unwrap() else { panic!() };
         assert_eq!(body["metadata"]["managedFields"], json!([{}]));
         // The API server creates the record for a new object in any case.
         let create = Write::create::<Block>(&read.key, &read.value).unwrap();
-        let Request::Create { body, .. } = transcoder.request(&create).unwrap() else { panic!() };
+        let Request::Create { body, .. } = codec.request(&create).unwrap() else { panic!() };
         assert_eq!(body["metadata"].get("managedFields"), None);
         let id = HandleId::new("h");
         let update = Write::update::<Handle>(&id, &Handle::default(), &read.revision).unwrap();
-        let Request::Replace { body, .. } = transcoder.request(&update).unwrap() else { panic!() };
+        let Request::Replace { body, .. } = codec.request(&update).unwrap() else { panic!() };
         assert_eq!(body["metadata"].get("managedFields"), None);
     }
 }
@@ -285,7 +285,7 @@ fn v3_kinds_encode_to_upstreams_forms_in_both_groups() {
     );
     let read = v1().decode(&one::<IpPool>(&key), body).unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&read.entry.value).unwrap(), canonical);
-    let v3 = Transcoder::new(ApiGroup::V3);
+    let v3 = Codec::new(ApiGroup::V3);
     let Ok(Request::Create { body, .. }) = v3.request(&write(WriteOp::Create(bytes))) else { panic!() };
     assert_eq!(body, canonical);
 
@@ -302,7 +302,7 @@ fn status_is_replaced_by_a_separate_request() {
     pool.status = Some(json!({"conditions": []}));
     let write = Write::update_status(&pool.key(), &pool, &Revision("7".into())).unwrap();
     for group in GROUPS {
-        let Ok(Request::ReplaceStatus { location, body }) = Transcoder::new(group).request(&write) else { panic!() };
+        let Ok(Request::ReplaceStatus { location, body }) = Codec::new(group).request(&write) else { panic!() };
         assert_eq!(location.url_path(), format!("/apis/{}/ippools/p", group.api_version()));
         assert_eq!(body["status"], json!({"conditions": []}));
         assert_eq!(body["metadata"]["resourceVersion"], "7");
@@ -317,20 +317,20 @@ fn status_is_replaced_by_a_separate_request() {
 #[test]
 fn ipam_settings_are_read_through_both_kinds() {
     for (group, kind) in [(ApiGroup::CrdV1, "IPAMConfig"), (ApiGroup::V3, "IPAMConfiguration")] {
-        let transcoder = Transcoder::new(group);
+        let codec = Codec::new(group);
         let stored = json!({
             "apiVersion": group.api_version(), "kind": kind, "metadata": {"name": "default", "resourceVersion": "7"},
             "spec": {"strictAffinity": true, "autoAllocateBlocks": true, "maxBlocksPerHost": 2},
         });
-        let entry = transcoder.decode(&one::<IpamConfig>(&TheConfig), stored.clone()).unwrap().entry;
+        let entry = codec.decode(&one::<IpamConfig>(&IpamConfigKey), stored.clone()).unwrap().entry;
         let config = decode_entry::<IpamConfig>(&entry).unwrap();
         assert!(config.value.strict_affinity && config.value.unknown.is_empty());
-        let entry = transcoder.decode(&one::<IpamConfiguration>(&ObjectKey::global("default")), stored).unwrap().entry;
+        let entry = codec.decode(&one::<IpamConfiguration>(&ObjectKey::global("default")), stored).unwrap().entry;
         let settings = decode_entry::<IpamConfiguration>(&entry).unwrap();
         assert_eq!((settings.value.spec.max_blocks_per_host, settings.value.kind.as_str()), (2, "IPAMConfiguration"));
 
-        let write = Write::update(&TheConfig, &config.value, &config.revision).unwrap();
-        let Request::Replace { body, .. } = transcoder.request(&write).unwrap() else { panic!() };
+        let write = Write::update(&IpamConfigKey, &config.value, &config.revision).unwrap();
+        let Request::Replace { body, .. } = codec.request(&write).unwrap() else { panic!() };
         assert_eq!(body["kind"], kind);
         assert_eq!(body["spec"], json!({"strictAffinity": true, "autoAllocateBlocks": true, "maxBlocksPerHost": 2}));
     }
@@ -348,18 +348,18 @@ fn pod(node: &str) -> Value {
 fn workload_endpoints_decode_from_pods() {
     let key = ObjectKey::namespaced("ns", "node--1-k8s-web--0-eth0");
     let range = one::<WorkloadEndpoint>(&key);
-    let transcoder = v1().with_interface_prefix("eni");
-    let read = decode_entry::<WorkloadEndpoint>(&transcoder.decode(&range, pod("node-1")).unwrap().entry).unwrap();
+    let codec = v1().with_interface_prefix("eni");
+    let read = decode_entry::<WorkloadEndpoint>(&codec.decode(&range, pod("node-1")).unwrap().entry).unwrap();
     assert!(read.value.spec.interface_name.starts_with("eni"));
     assert_eq!((read.value.metadata.resource_version.as_str(), read.value.metadata.uid.as_str()), ("4711", UID));
-    assert_eq!(transcoder.decode(&range, pod("node-2")), None, "a pod on another node has another endpoint");
-    assert_eq!(transcoder.decode(&range, pod("")), None);
+    assert_eq!(codec.decode(&range, pod("node-2")), None, "a pod on another node has another endpoint");
+    assert_eq!(codec.decode(&range, pod("")), None);
     let select = ObjectSelect { namespace: Some("ns".into()), name_prefix: "node--1-k8s-web--0-".into() };
-    assert!(transcoder.decode(&many::<WorkloadEndpoint>(&select), pod("node-1")).is_some());
+    assert!(codec.decode(&many::<WorkloadEndpoint>(&select), pod("node-1")).is_some());
 
     let mut value = read.value.clone();
     value.spec.ip_networks = vec!["10.0.0.1/32".into()];
-    let patch = |write: Write| match transcoder.request(&write).unwrap() {
+    let patch = |write: Write| match codec.request(&write).unwrap() {
         Request::PatchStatus { location, body } => (location.url_path(), body["metadata"].clone()),
         other => panic!("{other:?}"),
     };
@@ -372,7 +372,7 @@ fn workload_endpoints_decode_from_pods() {
     assert_eq!(metadata.get("uid"), None);
     let (_, metadata) = patch(Write::delete::<WorkloadEndpoint>(&key, Some(&read.revision)));
     assert_eq!((&metadata["uid"], &metadata["resourceVersion"]), (&json!(UID), &json!("4711")));
-    assert_eq!(transcoder.revision("WorkloadEndpoint", &pod("node-1")), read.revision);
+    assert_eq!(codec.revision("WorkloadEndpoint", &pod("node-1")), read.revision);
 }
 
 /// The endpoint of a terminated pod is deleted too, although it has no addresses any more (DS-78).

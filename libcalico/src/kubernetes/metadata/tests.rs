@@ -241,14 +241,14 @@ proptest! {
 mod policy_names {
     use super::*;
     use crate::api::{GlobalNetworkPolicy, NetworkPolicy, ObjectKey, ObjectSelect};
-    use crate::kubernetes::{Query, Request, Transcoder};
+    use crate::kubernetes::{Codec, Query, Request};
     use crate::store::{Entry, Kind, ReadBatch, Write, decode_entry};
 
     /// Returns the policy that a list in `group` yields for a resource.
     fn listed<K: Kind<Select = ObjectSelect>>(group: ApiGroup, resource: Value) -> Entry<K> {
         let mut batch = ReadBatch::new();
         batch.list::<K>(&ObjectSelect::default());
-        let decoded = Transcoder::new(group).decode(&batch.ranges()[0], resource).unwrap();
+        let decoded = Codec::new(group).decode(&batch.ranges()[0], resource).unwrap();
         decode_entry(&decoded.entry).unwrap()
     }
 
@@ -288,7 +288,7 @@ mod policy_names {
         let read = resource("allow", Some(r#"{"name":"allow","labels":{"a":"b"}}"#), "default");
         let entry = listed::<NetworkPolicy>(ApiGroup::CrdV1, read.clone());
         let write = Write::update(&entry.key, &entry.value, &entry.revision).unwrap();
-        let Request::Replace { location, body } = Transcoder::new(ApiGroup::CrdV1).request(&write).unwrap() else {
+        let Request::Replace { location, body } = Codec::new(ApiGroup::CrdV1).request(&write).unwrap() else {
             panic!("{write:?}")
         };
         let path = "/apis/crd.projectcalico.org/v1/namespaces/ns/networkpolicies/allow";
@@ -297,7 +297,7 @@ mod policy_names {
         assert_eq!(body["metadata"], read["metadata"]);
         assert_eq!((&body["kind"], &body["apiVersion"]), (&json!("NetworkPolicy"), &json!("crd.projectcalico.org/v1")));
 
-        let Request::Replace { body, .. } = Transcoder::new(ApiGroup::V3).request(&write).unwrap() else { panic!() };
+        let Request::Replace { body, .. } = Codec::new(ApiGroup::V3).request(&write).unwrap() else { panic!() };
         assert_eq!(body["metadata"]["labels"], json!({"a": "b"}));
         assert!(body["metadata"].get("annotations").is_none(), "in v3 the resource has the name");
     }
@@ -307,8 +307,8 @@ mod policy_names {
         let mut batch = ReadBatch::new();
         batch.list::<NetworkPolicy>(&ObjectSelect { namespace: Some("ns".into()), name_prefix: String::new() });
         batch.list_keys::<NetworkPolicy>(&ObjectSelect::default());
-        let transcoder = Transcoder::new(ApiGroup::V3);
-        let paths = batch.ranges().iter().map(|range| match transcoder.query(range).unwrap() {
+        let codec = Codec::new(ApiGroup::V3);
+        let paths = batch.ranges().iter().map(|range| match codec.query(range).unwrap() {
             Query::List(list) => list.url_path(),
             other => panic!("{other:?}"),
         });
@@ -316,7 +316,7 @@ mod policy_names {
         let expected = [format!("{root}/namespaces/ns/networkpolicies"), format!("{root}/networkpolicies")];
         assert_eq!(paths.collect::<Vec<_>>(), expected);
         let metadata = json!({"metadata": {"name": "a", "namespace": "ns"}});
-        let decoded = transcoder.decode(&batch.ranges()[1], metadata).unwrap();
+        let decoded = codec.decode(&batch.ranges()[1], metadata).unwrap();
         assert_eq!(NetworkPolicy::parse_path(&decoded.entry.path), Some(ObjectKey::namespaced("ns", "a")));
     }
 }

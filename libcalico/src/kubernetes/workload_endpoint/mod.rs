@@ -12,7 +12,7 @@ use super::qos::qos_controls;
 use crate::api::{IpNat, WorkloadEndpoint};
 use crate::names::pod_interface;
 use crate::net::{Cidr, IpVersion};
-use crate::workload::{EndpointFacts, Orchestrator};
+use crate::workload::{Orchestrator, WorkloadIdentity};
 
 /// The annotation with prefixes that the pod may use as source addresses in addition to its own addresses.
 const ALLOWED_SOURCE_PREFIXES: &str = "cni.projectcalico.org/allowedSourcePrefixes";
@@ -40,11 +40,11 @@ pub fn endpoint_of_pod(pod: &Pod, interface_prefix: &str) -> Option<PodEndpoint>
     if pod.spec.host_network || pod.spec.node_name.is_empty() {
         return None;
     }
-    let facts = EndpointFacts {
+    let facts = WorkloadIdentity {
         node: pod.spec.node_name.clone(),
         container_id: annotation(pod, CONTAINER_ID).unwrap_or_default().into(),
         endpoint: ENDPOINT.into(),
-        orchestrator: Orchestrator::Kubernetes(pod.facts()),
+        orchestrator: Orchestrator::Kubernetes(pod.identity()),
     };
     let mut endpoint = facts.create(&[]).ok()?;
     let mut problems = Vec::new();
@@ -69,7 +69,7 @@ pub fn endpoint_of_pod(pod: &Pod, interface_prefix: &str) -> Option<PodEndpoint>
 
 /// Returns the floating addresses that a pod requests, as written.
 pub fn floating_ips(pod: &Pod) -> Result<Vec<String>, PodProblem> {
-    texts_of(&pod.metadata.annotations, FLOATING_IPS)
+    parse_text_list(&pod.metadata.annotations, FLOATING_IPS)
 }
 
 fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
@@ -115,14 +115,14 @@ fn source_prefixes(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<String> {
 }
 
 fn texts(pod: &Pod, key: &'static str, problems: &mut Vec<PodProblem>) -> Vec<String> {
-    texts_of(&pod.metadata.annotations, key).unwrap_or_else(|problem| {
+    parse_text_list(&pod.metadata.annotations, key).unwrap_or_else(|problem| {
         problems.push(problem);
         Vec::new()
     })
 }
 
 /// Parses an annotation that is a JSON array of texts. A missing or empty annotation yields none.
-pub fn texts_of(annotations: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<String>, PodProblem> {
+pub fn parse_text_list(annotations: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<String>, PodProblem> {
     let Some(value) = annotations.get(key).filter(|value| !value.is_empty()) else { return Ok(Vec::new()) };
     let parsed = serde_json::from_str::<Option<Vec<String>>>(value);
     parsed.map(Option::unwrap_or_default).map_err(|error| PodProblem::Json {

@@ -162,7 +162,7 @@ fn endpoint_lists_named_ports_and_host_ports() {
             {"name": "odd", "containerPort": 4, "protocol": "DCCP"}, {"name": "none"},
         ]}],
     }}));
-    let ports = serde_json::to_value(pod.facts().ports).unwrap();
+    let ports = serde_json::to_value(pod.identity().ports).unwrap();
     assert_eq!(
         ports,
         json!([

@@ -18,7 +18,7 @@ const MAX_SELECTOR: usize = 1024;
 
 /// The stored objects that a pool is checked against.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct PoolSurroundings<'a> {
+pub struct PoolContext<'a> {
     /// The pool as stored; `None` if it is new.
     pub previous: Option<&'a IpPool>,
     /// All stored pools. The pool of the same name is skipped.
@@ -28,7 +28,7 @@ pub struct PoolSurroundings<'a> {
 }
 
 /// Completes a pool, checks it, and returns the pool to store.
-pub fn admit_ip_pool(pool: IpPool, context: &PoolSurroundings<'_>) -> Result<IpPool, ValidationError> {
+pub fn admit_ip_pool(pool: IpPool, context: &PoolContext<'_>) -> Result<IpPool, ValidationError> {
     let mut pool = pool;
     let (range, address) = parse_cidr(&pool.spec)?;
     complete_ip_pool(&mut pool.spec);
@@ -70,7 +70,7 @@ fn parse_cidr(spec: &IpPoolSpec) -> Result<(Cidr, IpAddr), FieldError> {
 }
 
 /// Checks a pool against stored pools and blocks: overlaps, and changes that existing allocations do not allow.
-fn check_change(pool: &IpPool, range: &Cidr, context: &PoolSurroundings<'_>, findings: &mut Vec<FieldError>) {
+fn check_change(pool: &IpPool, range: &Cidr, context: &PoolContext<'_>, findings: &mut Vec<FieldError>) {
     match context.previous {
         Some(previous) => check_update(pool, range, previous, findings),
         None => {

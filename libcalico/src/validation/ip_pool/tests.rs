@@ -12,7 +12,7 @@ fn with(cidr: &str, change: impl FnOnce(&mut IpPoolSpec)) -> IpPool {
 }
 
 fn new(pool: IpPool) -> Result<IpPool, ValidationError> {
-    admit_ip_pool(pool, &PoolSurroundings::default())
+    admit_ip_pool(pool, &PoolContext::default())
 }
 
 fn findings(result: Result<IpPool, ValidationError>) -> Vec<String> {
@@ -155,19 +155,19 @@ fn created_pool_may_not_overlap_another_pool() {
     let mut broken = pool("nonsense");
     broken.metadata.name = "broken".into();
     let pools = [other, broken, pool("10.0.0.0/16")];
-    let context = PoolSurroundings { pools: &pools, ..PoolSurroundings::default() };
+    let context = PoolContext { pools: &pools, ..PoolContext::default() };
     let found = findings(admit_ip_pool(pool("10.0.0.0/16"), &context));
     let expected =
         "IPPool.Spec.CIDR = '10.0.0.0/16' (IPPool(pool) CIDR overlaps with IPPool(other) CIDR 10.0.128.0/20)";
     assert_eq!(found, [expected]);
-    let update = PoolSurroundings { previous: Some(&pools[2]), ..context };
+    let update = PoolContext { previous: Some(&pools[2]), ..context };
     assert!(admit_ip_pool(pool("10.0.0.0/16"), &update).is_ok(), "an overlap that is there already stays");
 }
 
 #[test]
 fn created_pool_may_not_cover_blocks_of_another_size() {
     let blocks = ["10.0.1.0/26", "10.9.0.0/24"].map(|b| b.parse().unwrap());
-    let context = PoolSurroundings { blocks: &blocks, ..PoolSurroundings::default() };
+    let context = PoolContext { blocks: &blocks, ..PoolContext::default() };
     assert!(admit_ip_pool(pool("10.0.0.0/16"), &context).is_ok());
     let found = findings(admit_ip_pool(with("10.0.0.0/16", |s| s.block_size = Some(28)), &context));
     assert!(found[0].starts_with("IPPool.Spec.BlockSize = '28' (IPPool blocksSize conflicts"), "{found:?}");
@@ -176,7 +176,7 @@ fn created_pool_may_not_cover_blocks_of_another_size() {
 #[test]
 fn pool_cidr_and_block_size_cannot_be_modified() {
     let stored = pool("fd00:0::/64");
-    let update = PoolSurroundings { previous: Some(&stored), ..PoolSurroundings::default() };
+    let update = PoolContext { previous: Some(&stored), ..PoolContext::default() };
     let canonical = admit_ip_pool(pool("fd00::/64"), &update).unwrap();
     assert_eq!(canonical.spec.cidr, "fd00::/64");
     let moved = findings(admit_ip_pool(pool("fd01::/64"), &update));
@@ -185,7 +185,7 @@ fn pool_cidr_and_block_size_cannot_be_modified() {
     assert_eq!(resized, ["IPPool.Spec.BlockSize = '120' (IPPool BlockSize cannot be modified)"]);
 
     let stored = with("10.0.0.0/24", |s| s.allowed_uses = vec![AllowedUse::LoadBalancer.into()]);
-    let update = PoolSurroundings { previous: Some(&stored), ..PoolSurroundings::default() };
+    let update = PoolContext { previous: Some(&stored), ..PoolContext::default() };
     let found = findings(admit_ip_pool(pool("10.0.0.0/24"), &update));
     assert!(found[0].contains("cannot be changed from LoadBalancer to Workload or Tunnel"), "{found:?}");
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use datastore::{Datastore, DatastoreConfig};
 use integration_tests::namespaces::Host;
 use libcalico::api::{WorkloadEndpoint, WorkloadEndpointSpec};
-use libcalico::ipam::{AssignRequest, Block, Handle, HandleId, Owner, Reservations};
+use libcalico::ipam::{AffinityOwner, Block, BlockRequest, Handle, HandleId, Reservations};
 use libcalico::net::Cidr;
 use libcalico::store::Store;
 use time::OffsetDateTime;
@@ -113,14 +113,14 @@ async fn clocked<T, E>(request: impl Future<Output = Result<T, E>>) -> Result<(D
 
 /// Returns a block as on a node that runs [`TAKEN`] pods.
 fn half_full(cidr: Cidr) -> Result<Block> {
-    let node = Owner::Host(NODE.to_owned());
+    let node = AffinityOwner::Host(NODE.to_owned());
     let mut block = Block::new(cidr, &node, OffsetDateTime::now_utc())?;
     for number in 0..TAKEN {
         let handle = HandleId::for_container("bench", &format!("{number:064}"));
         let attributes = [("node", NODE), ("namespace", NAMESPACE), ("pod", POD)];
         let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let request =
-            AssignRequest { handle: Some(&handle), attributes: &attributes, requester: &node, check_affinity: true };
+            BlockRequest { handle: Some(&handle), attributes: &attributes, requester: &node, check_affinity: true };
         block.assign(1, &request, &Reservations::none())?;
     }
     Ok(block)

@@ -112,7 +112,7 @@ fn good() -> NodeSnapshot {
         configured_mtu: Some(1450),
         mtu_file: Ok(None),
         mtu_file_required: false,
-        uplinks: Ok(vec![Interface { name: "eth0".into(), mtu: 1500, is_pods: false }]),
+        uplinks: Ok(vec![Interface { name: "eth0".into(), mtu: 1500, is_pod_interface: false }]),
         settings: vec![setting(FORWARD, "1"), setting(FORWARD_IPV6, "0"), setting(REVERSE_PATH, "1")],
         journal: Ok(Vec::new()),
         locks: vec![Lock { name: "IPAM lock", path: "/var/run/calico/ipam.lock".into(), holder: Ok(None) }],

@@ -1,6 +1,6 @@
 //! Blocks from a cache that lacks the latest writes.
 
-use libcalico::ipam::{AffinitySelect, AffinityState, Block, BlockAffinity, Owner};
+use libcalico::ipam::{AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity};
 
 use super::{Node, with_room};
 use crate::alloc::inputs::AllocationInputs;
@@ -75,7 +75,7 @@ async fn block_empty_only_in_the_cache_is_not_released() {
     let inputs = AllocationInputs::read(&node.cluster.store, &node.call("by hand").inputs_query()).await.unwrap();
     assign_address(&node.cluster.store, &node.cluster.clock, &request, first, inputs).await.unwrap();
     let claims = || {
-        let own = AffinitySelect::of(Owner::Host("node1".into()));
+        let own = AffinitySelect::of(AffinityOwner::Host("node1".into()));
         let found = node.cluster.store.pairs().list::<BlockAffinity>(&own);
         found.into_iter().filter(|(key, _)| key.cidr == block).map(|(_, claim)| claim.state).collect::<Vec<_>>()
     };

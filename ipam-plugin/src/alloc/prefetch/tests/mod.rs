@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, HandleId, Owner, ReleaseRequest};
+use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity, HandleId, ReleaseRequest};
 use netconf::{CniError, CniResult};
 
 use super::*;
@@ -44,7 +44,7 @@ impl Node {
         let query = call.inputs_query().for_first_read(store);
         let query = ahead.as_ref().map_or(query.clone(), |ahead| ahead.extend(query));
         let mut batch = ReadBatch::new();
-        let tickets = AllocationInputs::ask(&mut batch, &query);
+        let tickets = AllocationInputs::add_to(&mut batch, &query);
         let failed = |error: StoreError| CniError::internal(error.to_string());
         let inputs = match &ahead {
             None => {
@@ -72,7 +72,7 @@ impl Node {
         let (store, clock) = (&self.cluster.store, &self.cluster.clock);
         let ahead = call.prefetch(store).unwrap();
         let mut batch = ReadBatch::new();
-        let tickets = AllocationInputs::ask(&mut batch, &ahead.extend(call.inputs_query().for_first_read(store)));
+        let tickets = AllocationInputs::add_to(&mut batch, &ahead.extend(call.inputs_query().for_first_read(store)));
         let (answers, early) = ahead.read(store, clock, &call.handle(), &batch).await;
         (ahead, AllocationInputs::from_answers(&answers.unwrap(), &tickets).unwrap(), early)
     }
@@ -176,7 +176,7 @@ async fn block_recreated_between_the_reads_is_not_mistaken_for_a_lost_claim() {
     let node = Node::new();
     let first = node.address("a").await;
     let (store, clock) = (&node.cluster.store, &node.cluster.clock);
-    let claims = || store.pairs().list::<BlockAffinity>(&AffinitySelect::of(Owner::Host("node1".into())));
+    let claims = || store.pairs().list::<BlockAffinity>(&AffinitySelect::of(AffinityOwner::Host("node1".into())));
     let (before, (block, _)) = (claims(), store.pairs().list::<Block>(&None).remove(0));
     let call = node.call("b");
     let query = InputsQuery { blocks: vec![block], ..call.inputs_query() };

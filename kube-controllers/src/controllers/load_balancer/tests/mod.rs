@@ -8,7 +8,7 @@ mod serving;
 use k8s_openapi::api::core::v1::Service as KubernetesService;
 use libcalico::api::{IpPoolSpec, ObjectKey};
 use libcalico::ipam::LOAD_BALANCER_HOST;
-use libcalico::ipam::{AssignRequest as BlockRequest, Owner, Reservations};
+use libcalico::ipam::{AffinityOwner, BlockRequest, Reservations};
 use libcalico::net::Cidr;
 use libcalico::store::Revision;
 use serde_json::{Value, json};
@@ -206,7 +206,7 @@ fn stored_pool() -> Entry<IpPool> {
 }
 
 /// Returns a block with an address for each of these Services, in order.
-fn block(owner: &Owner, services: &[&str]) -> Entry<Block> {
+fn block(owner: &AffinityOwner, services: &[&str]) -> Entry<Block> {
     let cidr: Cidr = "10.0.0.0/29".parse().unwrap();
     let mut value = Block::new(cidr, owner, OffsetDateTime::UNIX_EPOCH).unwrap();
     for name in services {
@@ -233,7 +233,7 @@ fn cache() -> ServiceCache {
 fn block_changes_after_the_list_return_affected_and_waiting_services() {
     let [a, b] = ["a", "b"].map(|name| ObjectKey::namespaced("n", name));
     let mut cache = cache();
-    let ours = Owner::Virtual(LOAD_BALANCER_HOST.into());
+    let ours = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
     assert_eq!(cache.apply_block(&Event::Upsert(&block(&ours, &["a", "b", "b"]))), []);
     assert_eq!(cache.apply_block(&Event::ListEnd), [a.clone(), b.clone()], "b is gone and holds addresses");
     assert_eq!(cache.state_of(&b).unwrap().held.len(), 2);
@@ -253,11 +253,11 @@ fn block_changes_after_the_list_return_affected_and_waiting_services() {
 #[test]
 fn node_blocks_and_cooling_addresses_belong_to_no_service() {
     let mut cache = cache();
-    cache.apply_block(&Event::Upsert(&block(&Owner::Host("node-1".into()), &["a"])));
+    cache.apply_block(&Event::Upsert(&block(&AffinityOwner::Host("node-1".into()), &["a"])));
     cache.apply_block(&Event::ListEnd);
     let a = ObjectKey::namespaced("n", "a");
     assert!(cache.state_of(&a).unwrap().held.is_empty());
-    let mut resting = block(&Owner::Virtual(LOAD_BALANCER_HOST.into()), &["a"]);
+    let mut resting = block(&AffinityOwner::Virtual(LOAD_BALANCER_HOST.into()), &["a"]);
     let handle = HandleId::new("lb-a");
     resting.value.release_by_handle(&handle, None, 60, OffsetDateTime::UNIX_EPOCH).unwrap();
     assert_eq!(cache.apply_block(&Event::Upsert(&resting)), []);

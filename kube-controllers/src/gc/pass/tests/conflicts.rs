@@ -71,8 +71,9 @@ fn pod() -> Value {
 
 /// Returns a replica whose watches have delivered the pod, and a block in which the address is free.
 async fn replica(server: &Server, calico: &Arc<Datastore>) -> GcPass {
-    let mut index = Index::new(libcalico::ipam::gc::Settings::default());
-    let block = Block::new(BLOCK.parse().unwrap(), &Owner::Host("node-a".into()), OffsetDateTime::now_utc()).unwrap();
+    let mut index = Index::new(libcalico::ipam::gc::GcSettings::default());
+    let block =
+        Block::new(BLOCK.parse().unwrap(), &AffinityOwner::Host("node-a".into()), OffsetDateTime::now_utc()).unwrap();
     if calico.get::<Block>(&block.cidr).await.is_err() {
         calico.create(&block.cidr, &block).await.unwrap();
     }
@@ -127,8 +128,8 @@ async fn conflict_not_confirmed_by_a_live_read_is_not_reported() {
             // The block has allocated the address to the pod meanwhile.
             let mut block = calico.get::<Block>(&BLOCK.parse().unwrap()).await.unwrap();
             let attributes = [("namespace", "ns"), ("pod", "lost")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-            let (handle, requester) = (HandleId::new("net.lost"), Owner::Host("node-a".into()));
-            let request = AssignRequest {
+            let (handle, requester) = (HandleId::new("net.lost"), AffinityOwner::Host("node-a".into()));
+            let request = BlockRequest {
                 handle: Some(&handle),
                 attributes: &attributes,
                 requester: &requester,

@@ -2,8 +2,8 @@
 
 use kube::client::Body;
 use libcalico::api::{ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
-use libcalico::ipam::Evidence;
-use libcalico::ipam::gc::{Machines, Suspect};
+use libcalico::ipam::LeakReason;
+use libcalico::ipam::gc::{Suspect, VmiAvailability};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::{Kind, Store, Write, WriteOp};
 use serde_json::{Value, json};
@@ -91,9 +91,9 @@ async fn leak_candidate_is_logged_at_info_with_its_pod() {
     let (_dir, calico) = embedded();
     let gc_pass = new_pass(answering(&[]), calico, leaky().0, Leadership::always());
     let suspect = gc_pass.cache.index().suspects(Duration::MAX, 1).remove(0);
-    let Suspect { block, address, handle, holder, node, .. } = suspect;
-    let kind = ChangeKind::Candidate(Evidence::PodGone);
-    gc_pass.log_changes(&[Change { kind, block, address, handle, holder, node }]);
+    let Suspect { block, address, handle, owner, node, .. } = suspect;
+    let kind = ChangeKind::Candidate(LeakReason::PodGone);
+    gc_pass.log_changes(&[Change { kind, block, address, handle, owner, node }]);
     let [line] = &log.from("an address looks leaked")[..] else { panic!("{:?}", log.text()) };
     for field in ["address=10.0.0.1", "handle=net.gone", "node=node-a", "pod=ns/gone", "reason=its pod is gone"] {
         assert!(line.contains(field), "{field}: {line}");
@@ -128,7 +128,7 @@ async fn unreadable_endpoint_of_another_pod_blocks_no_release() {
 
 /// Returns an index with a confirmed leak of a virtual machine's address, with these pods as its owners.
 fn of_machine(owners: [Option<&str>; 2]) -> (Index, Block) {
-    let settings = libcalico::ipam::gc::Settings { machines: Machines::Watched, ..Default::default() };
+    let settings = libcalico::ipam::gc::GcSettings { vmis: VmiAvailability::Watched, ..Default::default() };
     let attributes = owners.map(|launcher| {
         let of = |launcher| [("node", "node-a"), ("pod", launcher), ("namespace", "ns"), ("vmi-name", "vm")];
         launcher.map(of).into_iter().flatten().collect::<Vec<_>>()

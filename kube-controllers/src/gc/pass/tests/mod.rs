@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datastore::Datastore;
 use libcalico::ipam::gc::Index;
-use libcalico::ipam::{AssignRequest, Block, Owner, OwnerSlot};
+use libcalico::ipam::{AffinityOwner, Block, BlockRequest, OwnerSlot};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -58,7 +58,7 @@ fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
 /// Returns an index with a confirmed leak of a pod's address, and the block of the address.
 fn leaky() -> (Index, Block) {
     leaked(
-        libcalico::ipam::gc::Settings::default(),
+        libcalico::ipam::gc::GcSettings::default(),
         "net.gone",
         [&[("node", "node-a"), ("pod", "gone"), ("namespace", "ns")], &[]],
     )
@@ -66,17 +66,17 @@ fn leaky() -> (Index, Block) {
 
 /// Returns an index with the confirmed leak 10.0.0.1, and its block. The allocation has this handle, and the attributes
 /// of an active and an alternate owner.
-fn leaked(settings: libcalico::ipam::gc::Settings, handle: &str, owners: [&[(&str, &str)]; 2]) -> (Index, Block) {
+fn leaked(settings: libcalico::ipam::gc::GcSettings, handle: &str, owners: [&[(&str, &str)]; 2]) -> (Index, Block) {
     let grace = Duration::from_secs(600);
-    let mut index = Index::new(libcalico::ipam::gc::Settings { leak_grace: Some(grace), ..settings });
+    let mut index = Index::new(libcalico::ipam::gc::GcSettings { leak_grace: Some(grace), ..settings });
     index.put_kubernetes_node("node-a", false);
     index.put_calico_node("node-a", Some("node-a"));
-    let owner = Owner::Host("node-a".into());
+    let owner = AffinityOwner::Host("node-a".into());
     let mut block = Block::new("10.0.0.0/26".parse().unwrap(), &owner, OffsetDateTime::now_utc()).unwrap();
     let [active, alternate] =
         owners.map(|owner| owner.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<BTreeMap<_, _>>());
     let id = HandleId::new(handle);
-    let request = AssignRequest { handle: Some(&id), attributes: &active, requester: &owner, check_affinity: true };
+    let request = BlockRequest { handle: Some(&id), attributes: &active, requester: &owner, check_affinity: true };
     block.assign_address("10.0.0.1".parse().unwrap(), &request).unwrap();
     block.set_owner(&id, OwnerSlot::Active, &active);
     block.set_owner(&id, OwnerSlot::Alternate, &alternate);

@@ -15,8 +15,8 @@ fn limited(gc_pass: GcPass) -> GcPass {
 
 /// Returns an index with confirmed leaks of missing pods, in `blocks` blocks with `addresses` addresses each.
 fn leaky_blocks(blocks: u8, addresses: u8) -> Index {
-    let (owner, grace) = (Owner::Host("node-a".into()), Duration::from_secs(600));
-    let mut index = Index::new(libcalico::ipam::gc::Settings { leak_grace: Some(grace), ..Default::default() });
+    let (owner, grace) = (AffinityOwner::Host("node-a".into()), Duration::from_secs(600));
+    let mut index = Index::new(libcalico::ipam::gc::GcSettings { leak_grace: Some(grace), ..Default::default() });
     index.put_kubernetes_node("node-a", false);
     index.put_calico_node("node-a", Some("node-a"));
     for number in 0..blocks {
@@ -28,7 +28,7 @@ fn leaky_blocks(blocks: u8, addresses: u8) -> Index {
             let attributes = words.map(|(key, word)| (key.to_owned(), word.to_owned())).into();
             let id = HandleId::new(format!("net.{pod}"));
             let request =
-                AssignRequest { handle: Some(&id), attributes: &attributes, requester: &owner, check_affinity: true };
+                BlockRequest { handle: Some(&id), attributes: &attributes, requester: &owner, check_affinity: true };
             block.assign_address(cidr.nth(address.into()).unwrap(), &request).unwrap();
         }
         index.put_block(&block).unwrap();
@@ -57,12 +57,12 @@ async fn gc_parallelism_limits_concurrent_pod_lookups() {
 
 #[tokio::test(start_paused = true)]
 async fn gc_parallelism_limits_concurrent_releases_of_deleted_nodes() {
-    let mut index = Index::new(libcalico::ipam::gc::Settings::default());
+    let mut index = Index::new(libcalico::ipam::gc::GcSettings::default());
     for number in 0..ALL {
         let node = format!("gone-{number}");
         index.put_calico_node(&node, Some(&node));
         let cidr = format!("10.0.{number}.0/26").parse().unwrap();
-        index.put_block(&Block::new(cidr, &Owner::Host(node), OffsetDateTime::now_utc()).unwrap()).unwrap();
+        index.put_block(&Block::new(cidr, &AffinityOwner::Host(node), OffsetDateTime::now_utc()).unwrap()).unwrap();
     }
     index.examine(Duration::ZERO, Scope::Everything);
     assert_eq!(index.nodes_to_release(Duration::ZERO).len(), usize::from(ALL));

@@ -50,7 +50,7 @@ async fn gc_pass_stuck_in_a_leak_recheck_fails_liveness() {
 #[tokio::test(start_paused = true)]
 async fn gc_pass_stuck_in_kubevirt_discovery_fails_liveness() {
     let owner = [("node", "node-a"), ("pod", "launcher"), ("namespace", "ns"), ("vmi-name", "vm")];
-    let of_machine = leaked(libcalico::ipam::gc::Settings::default(), "net.vmi.ns.vm", [&owner, &[]]).0;
-    assert!(of_machine.has_machines());
+    let of_machine = leaked(libcalico::ipam::gc::GcSettings::default(), "net.vmi.ns.vm", [&owner, &[]]).0;
+    assert!(of_machine.has_vmis());
     assert_eq!(liveness(of_machine).await, fails());
 }

@@ -6,7 +6,8 @@ use time::macros::datetime;
 
 use super::*;
 use crate::ipam::{
-    AffinityKey, AffinityState, AssignRequest, HandleId, HostReserved, Owner, Reservations, WINDOWS_RESERVED_HANDLE,
+    AffinityKey, AffinityOwner, AffinityState, BlockRequest, HandleId, HostReserved, Reservations,
+    WINDOWS_RESERVED_HANDLE,
 };
 use crate::store::Revision;
 
@@ -33,7 +34,7 @@ struct World {
 
 impl World {
     fn healthy() -> Self {
-        let owner = Owner::Host("node1".into());
+        let owner = AffinityOwner::Host("node1".into());
         let mut world = World {
             pools: vec![cidr("10.0.0.0/24")],
             blocks: vec![Block::new(cidr("10.0.0.0/30"), &owner, NOW).unwrap()],
@@ -50,10 +51,10 @@ impl World {
 
     fn allocate(&mut self, handle: &str, attributes: &[(&str, &str)]) {
         let handle = HandleId::new(handle);
-        let request = AssignRequest {
+        let request = BlockRequest {
             handle: Some(&handle),
             attributes: &attributes.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect(),
-            requester: &Owner::Host("node1".into()),
+            requester: &AffinityOwner::Host("node1".into()),
             check_affinity: false,
         };
         let block = &mut self.blocks[0];
@@ -62,7 +63,7 @@ impl World {
     }
 
     fn add_block(&mut self, range: &str) -> &mut Block {
-        self.blocks.push(Block::new(cidr(range), &Owner::Host("node1".into()), NOW).unwrap());
+        self.blocks.push(Block::new(cidr(range), &AffinityOwner::Host("node1".into()), NOW).unwrap());
         self.affinities.push(affinity("node1", range, AffinityState::Confirmed));
         self.blocks.last_mut().unwrap()
     }
@@ -99,7 +100,7 @@ impl World {
 }
 
 fn affinity(node: &str, range: &str, state: AffinityState) -> (AffinityKey, BlockAffinity) {
-    let key = AffinityKey { owner: Owner::Host(node.into()), cidr: cidr(range) };
+    let key = AffinityKey { owner: AffinityOwner::Host(node.into()), cidr: cidr(range) };
     (key, BlockAffinity { state, ..BlockAffinity::default() })
 }
 
@@ -127,7 +128,7 @@ fn finding_without_an_endpoint_carries_the_data_needed_for_release() {
     let sequence_number = world.blocks[0].allocation(ip("10.0.0.1")).unwrap().sequence;
     assert_eq!(
         world.findings(),
-        [Finding::AddressWithoutEndpoint(HeldAddress {
+        [Finding::AddressWithoutEndpoint(AllocatedAddress {
             address: ip("10.0.0.1"),
             block: cidr("10.0.0.0/30"),
             handle: Some("net.c2".into()),

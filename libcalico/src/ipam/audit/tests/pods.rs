@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ipam::Keeper;
+use crate::ipam::InUseReason;
 use crate::kubernetes::endpoint_of_pod;
 
 /// Returns a pod on node1 whose address is 10.0.0.0.
@@ -23,14 +23,14 @@ const OF_POD: [(&str, &str); 3] = [("namespace", "ns"), ("pod", "p"), ("node", "
 /// them.
 fn leaks(pod: Option<&Pod>) -> Vec<String> {
     let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };
-    world.blocks = vec![Block::new(cidr("10.0.0.0/30"), &Owner::Host("node1".into()), NOW).unwrap()];
+    world.blocks = vec![Block::new(cidr("10.0.0.0/30"), &AffinityOwner::Host("node1".into()), NOW).unwrap()];
     world.allocate("net.c1", &OF_POD);
     if let Some(pod) = pod {
         let shown = endpoint_of_pod(pod, "cali").unwrap().endpoint;
         let address = |text: &String| text.parse::<Cidr>().unwrap().network();
         let addresses = shown.spec.ip_networks.iter().map(address).collect();
         world.endpoints = vec![AuditedEndpoint { name: "ns/p".into(), addresses, ..AuditedEndpoint::default() }];
-        world.pods = Pods::from([(ObjectKey::namespaced("ns", "p"), Sight::Present(pod.clone()))]);
+        world.pods = Pods::from([(ObjectKey::namespaced("ns", "p"), Lookup::Present(pod.clone()))]);
     }
     let leaks = world.findings().into_iter().filter(|finding| matches!(finding, Finding::AddressWithoutEndpoint(_)));
     leaks.map(|finding| finding.to_string()).collect()
@@ -73,20 +73,24 @@ fn address_of_a_pod_without_reported_addresses_is_reported_and_retained() {
     let mut world = World::healthy();
     world.allocate("net.c3", &OF_POD);
     let held = world.blocks[0].allocation(ip("10.0.0.2")).unwrap();
-    let in_use_reason = |sight: Option<Sight<Pod>>| {
+    let in_use_reason = |sight: Option<Lookup<Pod>>| {
         let pods: Pods = sight.map(|sight| (ObjectKey::namespaced("ns", "p"), sight)).into_iter().collect();
-        pod_keeper(&held, &pods)
+        pod_in_use_reason(&held, &pods)
     };
-    assert_eq!(in_use_reason(Some(Sight::Present(silent))), Some(Keeper::PodWithoutAddress));
-    assert_eq!(in_use_reason(Some(Sight::Unknown)), Some(Keeper::Unseen), "an unreadable pod counts as existing");
-    assert_eq!(in_use_reason(Some(Sight::Present(pod(|_| {})))), None, "the pod has another address");
+    assert_eq!(in_use_reason(Some(Lookup::Present(silent))), Some(InUseReason::PodWithoutAddress));
+    assert_eq!(
+        in_use_reason(Some(Lookup::Unknown)),
+        Some(InUseReason::NotLookedUp),
+        "an unreadable pod counts as existing"
+    );
+    assert_eq!(in_use_reason(Some(Lookup::Present(pod(|_| {})))), None, "the pod has another address");
     assert_eq!(in_use_reason(None), None);
 }
 
 #[test]
 fn address_of_a_stopped_vm_is_no_leak() {
     let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };
-    world.blocks = vec![Block::new(cidr("10.0.0.0/30"), &Owner::Host("node1".into()), NOW).unwrap()];
+    world.blocks = vec![Block::new(cidr("10.0.0.0/30"), &AffinityOwner::Host("node1".into()), NOW).unwrap()];
     world.allocate("net.vmi.ns.vm", &[("namespace", "ns"), ("pod", "virt-launcher-vm-x"), ("vmi-name", "vm")]);
     world.allocate("net.vmi.ns.cleared", &[]);
     assert_eq!(world.texts(), NOTHING);
@@ -96,14 +100,14 @@ fn address_of_a_stopped_vm_is_no_leak() {
 #[test]
 fn second_interface_of_a_running_container_is_no_leak() {
     let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };
-    world.blocks = vec![Block::new(cidr("10.0.0.0/29"), &Owner::Host("node1".into()), NOW).unwrap()];
+    world.blocks = vec![Block::new(cidr("10.0.0.0/29"), &AffinityOwner::Host("node1".into()), NOW).unwrap()];
     world.affinities = vec![affinity("node1", "10.0.0.0/29", AffinityState::Confirmed)];
     let [running, before] = ["a", "b"].map(|digit| digit.repeat(64));
     for handle in [format!("net.{running}"), format!("macvlan.{running}"), format!("macvlan.{before}")] {
         world.allocate(&handle, &OF_POD);
     }
     world.endpoints = vec![endpoint(&running, "10.0.0.0")];
-    world.pods = Pods::from([(ObjectKey::namespaced("ns", "p"), Sight::Present(pod(|_| {})))]);
+    world.pods = Pods::from([(ObjectKey::namespaced("ns", "p"), Lookup::Present(pod(|_| {})))]);
     let leaks = world.texts();
     assert!(leaks.len() == 1 && leaks[0].contains("10.0.0.2"), "{leaks:?}");
 }

@@ -71,8 +71,8 @@ impl World {
         self.note_freed();
     }
 
-    fn request<T>(&mut self, handle: usize, ask: impl FnOnce(&mut Block, &AssignRequest<'_>, &Reservations) -> T) -> T {
-        let request = AssignRequest {
+    fn request<T>(&mut self, handle: usize, ask: impl FnOnce(&mut Block, &BlockRequest<'_>, &Reservations) -> T) -> T {
+        let request = BlockRequest {
             handle: Some(&handle_id(handle)),
             attributes: &attributes(&format!("pod{handle}")),
             requester: &host("node1"),

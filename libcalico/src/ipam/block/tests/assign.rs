@@ -68,7 +68,7 @@ fn equal_attributes_of_a_block_are_stored_once() {
 fn requested_address_preserves_the_order_of_the_free_list() {
     let mut block = fresh();
     let request =
-        AssignRequest { handle: None, attributes: &BTreeMap::new(), requester: &host("node1"), check_affinity: true };
+        BlockRequest { handle: None, attributes: &BTreeMap::new(), requester: &host("node1"), check_affinity: true };
     block.assign_address(ip("10.0.0.2"), &request).unwrap();
     assert_eq!((block.unallocated.as_slice(), block.allocations[2]), (&[0, 1, 3][..], Some(0)));
     assert_eq!(block.attributes, [Attribute::default()]);
@@ -88,15 +88,15 @@ fn cooling_address_cannot_be_requested() {
     assign(&mut block, 1, "a");
     block.release_by_handle(&HandleId::new("a"), None, 30, NOW).unwrap();
     let request =
-        AssignRequest { handle: None, attributes: &BTreeMap::new(), requester: &host("node1"), check_affinity: false };
+        BlockRequest { handle: None, attributes: &BTreeMap::new(), requester: &host("node1"), check_affinity: false };
     assert_eq!(block.assign_address(ip("10.0.0.0"), &request), Err(AssignError::AlreadyAssigned(ip("10.0.0.0"))));
 }
 
 #[test]
 fn strict_affinity_admits_only_the_block_owner() {
-    let attempt = |block: &Block, requester: Owner, check_affinity| {
+    let attempt = |block: &Block, requester: AffinityOwner, check_affinity| {
         let request =
-            AssignRequest { handle: None, attributes: &BTreeMap::new(), requester: &requester, check_affinity };
+            BlockRequest { handle: None, attributes: &BTreeMap::new(), requester: &requester, check_affinity };
         let mut auto = block.clone();
         let mut requested = block.clone();
         let auto = auto.assign(1, &request, &Reservations::none()).map(|_| ()).map_err(|e| e.to_string());
@@ -112,7 +112,7 @@ fn strict_affinity_admits_only_the_block_owner() {
     assert_eq!(attempt(&owned, host("node1"), true), Ok(()));
     assert_eq!(attempt(&owned, host("node2"), false), Ok(()));
     assert_eq!(attempt(&nobodys, host("node1"), false), Ok(()));
-    for other in [host("node2"), Owner::Virtual("node1".into())] {
+    for other in [host("node2"), AffinityOwner::Virtual("node1".into())] {
         let expected = format!("block affinity (host:node1) does not match provided ({other})");
         assert_eq!(attempt(&owned, other, true), Err(expected));
     }

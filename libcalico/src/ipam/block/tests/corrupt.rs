@@ -169,7 +169,7 @@ proptest! {
         let handle = HandleId::new("new");
         let (requester, attributes) = (host("node1"), attributes("new"));
         let request =
-            AssignRequest { handle: Some(&handle), attributes: &attributes, requester: &requester, check_affinity: false };
+            BlockRequest { handle: Some(&handle), attributes: &attributes, requester: &requester, check_affinity: false };
         prop_assert!(block.assign(1, &request, &Reservations::none()).is_err());
         for ip in (0..CAPACITY).filter_map(|ordinal| damaged.address_at(ordinal)) {
             prop_assert!(block.assign_address(ip, &request).is_err());

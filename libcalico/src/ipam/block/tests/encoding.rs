@@ -8,7 +8,7 @@ fn first_allocation_encodes_to_upstreams_bytes() {
     let mut block = Block::new(cidr("10.0.0.0/30"), &host("node-a"), clock).unwrap();
     let pairs =
         [("node", "node-a"), ("pod", "p"), ("namespace", "n"), ("timestamp", "2026-08-22 01:02:03.1234 +0000 UTC")];
-    let request = AssignRequest {
+    let request = BlockRequest {
         handle: Some(&HandleId::for_container("k8s-pod-network", "abc")),
         attributes: &pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
         requester: &host("node-a"),

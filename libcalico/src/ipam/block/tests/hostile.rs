@@ -94,7 +94,7 @@ fn operate(block: &Block) {
     let owner = host("node1");
     let reserved = Reservations::new([cidr("10.0.0.1/32")]);
     let request =
-        AssignRequest { handle: Some(&handle), attributes: &attributes("p"), requester: &owner, check_affinity: false };
+        BlockRequest { handle: Some(&handle), attributes: &attributes("p"), requester: &owner, check_affinity: false };
     let healthy = block.verify().is_ok();
     let (cooldowns, addresses) = ([i64::MIN, -1, 0, 30, i64::MAX], ["10.0.0.0", "10.0.0.3", "fd00::1", "::"].map(ip));
     for cooldown in cooldowns {

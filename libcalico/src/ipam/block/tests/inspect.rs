@@ -64,7 +64,7 @@ fn addresses_are_found_by_handle_and_owners_by_address() {
 fn owner_is_parsed_from_the_affinity_prefix() {
     for (affinity, owner) in [
         (Some("host:node1"), Some(host("node1"))),
-        (Some("virtual:load-balancer"), Some(Owner::Virtual("load-balancer".into()))),
+        (Some("virtual:load-balancer"), Some(AffinityOwner::Virtual("load-balancer".into()))),
         (Some("node1"), None),
         (Some(""), None),
         (None, None),
@@ -91,7 +91,7 @@ fn inconsistencies_are_named_and_only_release_by_handle_proceeds() {
         damage(&mut block);
         let (damaged, expected) = (block.clone(), format!("block 10.0.0.0/30 is corrupt: {problem}"));
         assert_eq!(block.collect_garbage(0, NOW).unwrap_err().to_string(), expected);
-        let request = AssignRequest {
+        let request = BlockRequest {
             handle: None,
             attributes: &BTreeMap::new(),
             requester: &host("node1"),

@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use time::macros::datetime;
 
 use super::*;
-use crate::ipam::{HandleId, Owner, Reservations};
+use crate::ipam::{AffinityOwner, HandleId, Reservations};
 use crate::net::Cidr;
 
 const NOW: OffsetDateTime = datetime!(2026-08-22 01:02:03.1234 UTC);
@@ -26,8 +26,8 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn host(name: &str) -> Owner {
-    Owner::Host(name.into())
+fn host(name: &str) -> AffinityOwner {
+    AffinityOwner::Host(name.into())
 }
 
 /// Returns a new /30 of node1.
@@ -43,7 +43,7 @@ fn assign(block: &mut Block, n: usize, handle: &str) -> Vec<IpAddr> {
 }
 
 fn assign_leaving(block: &mut Block, n: usize, handle: &str, reserved: &[&str]) -> Vec<IpAddr> {
-    let request = AssignRequest {
+    let request = BlockRequest {
         handle: Some(&HandleId::new(handle)),
         attributes: &attributes(handle),
         requester: &host("node1"),

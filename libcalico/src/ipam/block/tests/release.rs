@@ -89,7 +89,7 @@ fn sequence_number_is_checked_even_for_a_free_address() {
 fn allocation_without_a_handle_is_released_and_not_counted() {
     let mut block = fresh();
     let request =
-        AssignRequest { handle: None, attributes: &attributes("x"), requester: &host("node1"), check_affinity: false };
+        BlockRequest { handle: None, attributes: &attributes("x"), requester: &host("node1"), check_affinity: false };
     block.assign(1, &request, &Reservations::none()).unwrap();
     let named = ReleaseRequest { handle: Some(HandleId::new("a")), ..release_request("10.0.0.0") };
     assert_eq!(

@@ -2,9 +2,9 @@
 
 use super::super::rows::{AddressRow, BlockRow, CompactHandle, HandleRow, NEVER};
 use super::super::table::{NONE, RowId};
-use super::{Feed, Index};
+use super::{Index, WatchedKind};
 use crate::api::parse_time;
-use crate::ipam::{Block, Claim, CorruptBlock, HandleId, Owner};
+use crate::ipam::{AffinityOwner, AllocationOwner, Block, CorruptBlock, HandleId};
 use crate::net::Cidr;
 
 /// The reason why no address of a block is collected.
@@ -23,7 +23,7 @@ struct StoredAllocation<'a> {
     ordinal: u16,
     handle: &'a str,
     sequence: Option<u64>,
-    claim: Claim<'a>,
+    claim: AllocationOwner<'a>,
     node: Option<&'a str>,
     fingerprint: u32,
     /// The pods that an allocation for a VMI names as its owners.
@@ -44,13 +44,13 @@ impl Index {
     /// from the index.
     pub fn put_block(&mut self, block: &Block) -> Result<(), UnreadableBlock> {
         if block.deleted {
-            self.block_gone(&block.cidr);
+            self.remove_block(&block.cidr);
             return Ok(());
         }
         let summary = match summarize(block) {
             Ok(summary) => summary,
             Err(unreadable) => {
-                self.block_gone(&block.cidr);
+                self.remove_block(&block.cidr);
                 return Err(unreadable);
             }
         };
@@ -62,14 +62,14 @@ impl Index {
     }
 
     /// Removes a deleted block.
-    pub fn block_gone(&mut self, cidr: &Cidr) {
+    pub fn remove_block(&mut self, cidr: &Cidr) {
         if let Some(row) = self.blocks.find(*cidr) {
             self.remove_block_row(row);
         }
     }
 
     pub(super) fn drop_unlisted_blocks(&mut self) {
-        let list = self.list(Feed::Blocks);
+        let list = self.list(WatchedKind::Blocks);
         let gone: Vec<RowId> = self.blocks.iter().filter(|(_, block)| block.list != list).map(|(row, _)| row).collect();
         for row in gone {
             self.remove_block_row(row);
@@ -110,10 +110,10 @@ impl Index {
     }
 
     /// Adds the block, and those of its addresses that name no node, to the lists of the owner.
-    fn set_owner(&mut self, row: RowId, owner: Option<Owner>) {
+    fn set_owner(&mut self, row: RowId, owner: Option<AffinityOwner>) {
         let owner = match owner {
-            Some(Owner::Host(name)) => self.node_row(&name),
-            Some(Owner::Virtual(_)) | None => NONE,
+            Some(AffinityOwner::Host(name)) => self.node_row(&name),
+            Some(AffinityOwner::Virtual(_)) | None => NONE,
         };
         let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else {
             // A list cannot distinguish a block that was released and claimed again from the released block. If a
@@ -149,7 +149,7 @@ impl Index {
     }
 
     fn set_summary(&mut self, row: RowId, summary: &Summary<'_>) {
-        let list = self.list(Feed::Blocks);
+        let list = self.list(WatchedKind::Blocks);
         let Some(block) = self.blocks.get_mut(row) else { return };
         let (before, cooling_since, node) = ((block.allocated, block.used), block.cooling_since, block.owner);
         (block.allocated, block.used, block.cooling_since, block.list) =
@@ -266,10 +266,12 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
             summary.without_handle.push(ordinal);
             continue;
         };
-        let (claim, node) = Claim::of(attribute);
-        let fingerprint = Claim::fingerprint(attribute);
+        let (claim, node) = AllocationOwner::of(attribute);
+        let fingerprint = AllocationOwner::fingerprint(attribute);
         let owner_pods = match claim {
-            Claim::Machine { .. } => Claim::owners(attribute).map(|(ns, pod)| (ns.into(), pod.into())).collect(),
+            AllocationOwner::Vmi { .. } => {
+                AllocationOwner::owners(attribute).map(|(ns, pod)| (ns.into(), pod.into())).collect()
+            }
             _ => Box::default(),
         };
         summary.allocations.push(StoredAllocation { ordinal, handle, sequence, claim, node, fingerprint, owner_pods });

@@ -8,7 +8,7 @@ use super::super::examine::Scope;
 use super::super::rows::OwnerState;
 use super::super::table::RowId;
 use super::Index;
-use crate::ipam::ClaimKind;
+use crate::ipam::OwnerKind;
 use crate::net::{Cidr, IpVersion};
 
 impl Index {
@@ -43,9 +43,9 @@ impl Index {
     fn pods_of(&self, tracked: RowId) -> Vec<RowId> {
         let owners = self.owner_pods.get(&tracked).into_iter().flatten();
         let mut pods: Vec<RowId> =
-            owners.filter_map(|(namespace, name)| self.find_owner(ClaimKind::Pod, namespace, name)).collect();
+            owners.filter_map(|(namespace, name)| self.find_owner(OwnerKind::Pod, namespace, name)).collect();
         pods.extend(
-            self.addresses.get(tracked).filter(|tracked| tracked.kind == ClaimKind::Pod).map(|tracked| tracked.owner),
+            self.addresses.get(tracked).filter(|tracked| tracked.kind == OwnerKind::Pod).map(|tracked| tracked.owner),
         );
         pods
     }
@@ -53,7 +53,7 @@ impl Index {
     /// Returns the addresses in the status of a pod, if the pod is running.
     fn reported_addresses(&self, pod: RowId) -> Vec<IpAddr> {
         match self.owners.get(pod).map(|owner| &owner.state) {
-            Some(OwnerState::Pod { addresses, runs: true, .. }) => addresses.of_kubelet().collect(),
+            Some(OwnerState::Pod { addresses, runs: true, .. }) => addresses.in_status().collect(),
             _ => Vec::new(),
         }
     }
@@ -99,10 +99,8 @@ impl Index {
         let Some(allocation) = self.addresses.get(tracked) else { return true };
         let namespace = |owner: RowId| self.owners.get(owner).map(|owner| owner.namespace);
         match allocation.kind {
-            ClaimKind::Unnamed => true,
-            ClaimKind::Machine if !self.owner_pods.contains_key(&tracked) => {
-                namespace(allocation.owner) == namespace(pod)
-            }
+            OwnerKind::Unnamed => true,
+            OwnerKind::Vmi if !self.owner_pods.contains_key(&tracked) => namespace(allocation.owner) == namespace(pod),
             _ => self.pods_of(tracked).contains(&pod),
         }
     }
@@ -131,21 +129,21 @@ impl Index {
     }
 
     /// Marks a conflict as reported to operators.
-    pub fn conflict_reported(&mut self, conflict: &Conflict) {
+    pub fn mark_conflict_reported(&mut self, conflict: &Conflict) {
         if let Some(key) = self.conflict_key(conflict) {
             self.conflicts.reported.insert(key);
         }
     }
 
     /// Postpones a conflict that could not be reported. The pause grows with each failure.
-    pub fn conflict_postponed(&mut self, conflict: &Conflict, now: Duration) {
+    pub fn postpone_conflict(&mut self, conflict: &Conflict, now: Duration) {
         if let Some(key) = self.conflict_key(conflict) {
             self.conflicts.suspected.postpone(&key, now);
         }
     }
 
     /// Ends a conflict that a fresh read did not confirm. If the index still contains it, its time starts again.
-    pub fn conflict_over(&mut self, conflict: &Conflict) {
+    pub fn end_conflict(&mut self, conflict: &Conflict) {
         if let Some(key) = self.conflict_key(conflict) {
             self.conflicts.clear(&key);
             self.conflicts.pods_to_check.insert(key.0);
@@ -153,7 +151,7 @@ impl Index {
     }
 
     fn conflict_key(&self, conflict: &Conflict) -> Option<(RowId, IpAddr)> {
-        let pod = self.find_owner(ClaimKind::Pod, &conflict.namespace, &conflict.name)?;
+        let pod = self.find_owner(OwnerKind::Pod, &conflict.namespace, &conflict.name)?;
         let key = (pod, conflict.address);
         self.conflicts.suspected.state(&key).is_some().then_some(key)
     }

@@ -4,7 +4,7 @@ use super::super::gauges::{AddressCounts, Reclaimed, Sample};
 use super::super::rows::BlockRow;
 use super::super::table::{NONE, RowId};
 use super::Index;
-use crate::ipam::ClaimKind;
+use crate::ipam::OwnerKind;
 
 impl Index {
     /// Returns the gauges in no particular order.
@@ -32,7 +32,7 @@ impl Index {
         let Some(&BlockRow { pool, owner, .. }) = self.blocks.get(tracked.block) else { return };
         let node = tracked.named_node();
         let is_borrowed = node != NONE && owner != node;
-        let is_unknown = matches!(tracked.kind, ClaimKind::Foreign | ClaimKind::Unnamed);
+        let is_unknown = matches!(tracked.kind, OwnerKind::Foreign | OwnerKind::Unnamed);
         self.gauges.change(pool, node, |counts| {
             counts.in_use += by;
             counts.borrowed += by * i64::from(is_borrowed);

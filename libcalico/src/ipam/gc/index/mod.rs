@@ -18,7 +18,7 @@ use super::gauges::Gauges;
 use super::leaks::Leaks;
 use super::rows::{AddressRow, BlockRow, HandleRow, NodeRow, OwnerRow};
 use super::table::{NONE, NameTable, RowId, Slots, Table};
-use crate::ipam::{ClaimKind, Reservations};
+use crate::ipam::{OwnerKind, Reservations};
 use crate::net::Cidr;
 
 pub use self::blocks::UnreadableBlock;
@@ -26,21 +26,21 @@ pub use self::pools::PoolSize;
 
 /// The settings of garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Settings {
+pub struct GcSettings {
     /// The grace period, `leakGracePeriod`. Without one, only addresses of deleted nodes and of VMIs are released.
     /// With 0, leaks are only counted (KC-438).
     pub leak_grace: Option<Duration>,
     /// The cooldown of a released address in seconds, `ipCooldownSeconds`.
     pub cooldown: i64,
     /// The availability of information about VMIs.
-    pub machines: Machines,
+    pub vmis: VmiAvailability,
     /// True once Services are watched. Until then, their addresses count as in use.
     pub services: bool,
 }
 
 /// The availability of information about VMIs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Machines {
+pub enum VmiAvailability {
     /// VMIs are not watched. Their addresses count as in use.
     #[default]
     Unwatched,
@@ -52,15 +52,15 @@ pub enum Machines {
 
 /// A kind of object that the index receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Feed {
+pub enum WatchedKind {
     /// Blocks.
     Blocks,
     /// Pods.
     Pods,
     /// VirtualMachines.
-    Machines,
+    VirtualMachines,
     /// VirtualMachineInstances (VMIs).
-    Instances,
+    Vmis,
     /// Services.
     Services,
     /// Calico nodes.
@@ -75,11 +75,11 @@ pub enum Feed {
 
 /// The indexed state of a cluster.
 ///
-/// After [`Index::list_begins`], put every existing object of the kind again. [`Index::list_ends`] removes the objects
+/// After [`Index::begin_list`], put every existing object of the kind again. [`Index::end_list`] removes the objects
 /// that were not put.
 #[derive(Debug, Default)]
 pub struct Index {
-    pub(super) settings: Settings,
+    pub(super) settings: GcSettings,
     pub(super) blocks: Table<BlockRow>,
     pub(super) addresses: Slots<AddressRow>,
     pub(super) owners: Table<OwnerRow>,
@@ -100,10 +100,10 @@ pub struct Index {
     /// The owners that allocations for VMIs name, by the row of the address.
     pub(super) owner_pods: HashMap<RowId, OwnerPods>,
     pub(super) gauges: Gauges,
-    pub(super) lists: HashMap<Feed, u8>,
+    pub(super) lists: HashMap<WatchedKind, u8>,
     /// The VirtualMachines and the VMIs in the present list. A VirtualMachine and its VMI share a row, so a list
     /// number in the row cannot distinguish them.
-    pub(super) listed_vmis: HashMap<Feed, HashSet<RowId>>,
+    pub(super) listed_vmis: HashMap<WatchedKind, HashSet<RowId>>,
 }
 
 /// Namespaces and names of the pods that an allocation for a VMI names as its owners.
@@ -111,29 +111,29 @@ type OwnerPods = Box<[(Box<str>, Box<str>)]>;
 
 impl Index {
     /// Creates an empty index.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: GcSettings) -> Self {
         Index { settings, ..Index::default() }
     }
 
     /// Returns the current settings.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &GcSettings {
         &self.settings
     }
 
     /// Returns the approximate number of pods, VMIs and Services: those that exist, and those that only an address
     /// names.
-    pub fn subjects(&self) -> usize {
+    pub fn owners(&self) -> usize {
         self.owners.len()
     }
 
     /// Returns true if any address is allocated to a VMI.
-    pub fn has_machines(&self) -> bool {
-        let is_used = |owner: &OwnerRow| owner.kind == ClaimKind::Machine && owner.first_address != NONE;
+    pub fn has_vmis(&self) -> bool {
+        let is_used = |owner: &OwnerRow| owner.kind == OwnerKind::Vmi && owner.first_address != NONE;
         self.owners.iter().any(|(_, owner)| is_used(owner))
     }
 
     /// Changes the settings. The next examination applies them to the addresses without owner.
-    pub fn set_settings(&mut self, settings: Settings) {
+    pub fn set_settings(&mut self, settings: GcSettings) {
         if settings == self.settings {
             return;
         }
@@ -141,36 +141,37 @@ impl Index {
         for row in self.leaks.rows() {
             self.mark_dirty(row);
         }
-        let affected = |owner: &OwnerRow| matches!(owner.kind, ClaimKind::Machine | ClaimKind::Service);
-        let subjects: Vec<RowId> =
-            self.owners.iter().filter(|(_, owner)| affected(owner)).map(|(row, _)| row).collect();
-        for owner in subjects {
+        let affected = |owner: &OwnerRow| matches!(owner.kind, OwnerKind::Vmi | OwnerKind::Service);
+        let owners: Vec<RowId> = self.owners.iter().filter(|(_, owner)| affected(owner)).map(|(row, _)| row).collect();
+        for owner in owners {
             self.mark_owner_dirty(owner);
         }
         self.reset_excess_timers();
     }
 
     /// Starts a full list of a kind of object. An unfinished list of the same kind is discarded.
-    pub fn list_begins(&mut self, feed: Feed) {
+    pub fn begin_list(&mut self, feed: WatchedKind) {
         let list = self.lists.entry(feed).or_default();
         *list = list.wrapping_add(1);
-        if matches!(feed, Feed::Machines | Feed::Instances) {
+        if matches!(feed, WatchedKind::VirtualMachines | WatchedKind::Vmis) {
             self.listed_vmis.insert(feed, HashSet::new());
         }
     }
 
     /// Ends the full list and removes the objects that it did not contain.
-    pub fn list_ends(&mut self, feed: Feed) {
+    pub fn end_list(&mut self, feed: WatchedKind) {
         match feed {
-            Feed::Blocks => self.drop_unlisted_blocks(),
-            Feed::Pods | Feed::Services | Feed::Machines | Feed::Instances => self.drop_unlisted_owners(feed),
-            Feed::CalicoNodes | Feed::KubernetesNodes => self.drop_unlisted_nodes(feed),
-            Feed::Pools => self.drop_unlisted_pools(),
-            Feed::Reservations => self.drop_unlisted_reservations(),
+            WatchedKind::Blocks => self.drop_unlisted_blocks(),
+            WatchedKind::Pods | WatchedKind::Services | WatchedKind::VirtualMachines | WatchedKind::Vmis => {
+                self.drop_unlisted_owners(feed)
+            }
+            WatchedKind::CalicoNodes | WatchedKind::KubernetesNodes => self.drop_unlisted_nodes(feed),
+            WatchedKind::Pools => self.drop_unlisted_pools(),
+            WatchedKind::Reservations => self.drop_unlisted_reservations(),
         }
     }
 
-    pub(super) fn list(&self, feed: Feed) -> u8 {
+    pub(super) fn list(&self, feed: WatchedKind) -> u8 {
         self.lists.get(&feed).copied().unwrap_or_default()
     }
 

@@ -2,14 +2,14 @@
 
 use super::super::rows::CalicoNode;
 use super::super::table::RowId;
-use super::{Feed, Index};
+use super::{Index, WatchedKind};
 
 impl Index {
     /// Adds or updates a Calico node. `kubernetes` is the node's name in Kubernetes, if it is a Kubernetes node
     /// (KC-402). If Calico nodes are derived from Kubernetes nodes, put both kinds under the same name.
     pub fn put_calico_node(&mut self, name: &str, kubernetes: Option<&str>) {
         let row = self.node_row(name);
-        let list = self.list(Feed::CalicoNodes);
+        let list = self.list(WatchedKind::CalicoNodes);
         let calico = kubernetes.map_or(CalicoNode::Foreign, |name| CalicoNode::Kubernetes(self.node_row(name)));
         self.set_calico(row, calico);
         if let Some(node) = self.nodes.get_mut(row) {
@@ -18,7 +18,7 @@ impl Index {
     }
 
     /// Removes a deleted Calico node.
-    pub fn calico_node_gone(&mut self, name: &str) {
+    pub fn remove_calico_node(&mut self, name: &str) {
         if let Some(row) = self.nodes.find(name) {
             self.set_calico(row, CalicoNode::Absent);
         }
@@ -27,7 +27,7 @@ impl Index {
     /// Adds or updates a Kubernetes node. `from_flannel` is true while the node is migrating from Flannel (KC-457).
     pub fn put_kubernetes_node(&mut self, name: &str, from_flannel: bool) {
         let row = self.node_row(name);
-        let list = self.list(Feed::KubernetesNodes);
+        let list = self.list(WatchedKind::KubernetesNodes);
         if let Some(node) = self.nodes.get_mut(row) {
             node.lists[1] = list;
         }
@@ -35,7 +35,7 @@ impl Index {
     }
 
     /// Removes a deleted Kubernetes node.
-    pub fn kubernetes_node_gone(&mut self, name: &str) {
+    pub fn remove_kubernetes_node(&mut self, name: &str) {
         if let Some(row) = self.nodes.find(name) {
             self.set_kubernetes(row, false, false);
         }
@@ -43,7 +43,7 @@ impl Index {
 
     /// Records that an affinity names this Calico node. If the node is deleted, the affinity is released with it, even
     /// if the affinity has no block. Upstream cannot release an affinity without a block (IPAM-126).
-    pub fn affinity_names(&mut self, node: &str) {
+    pub fn add_affinity(&mut self, node: &str) {
         let row = self.node_row(node);
         if self.is_node_deleted(row) {
             self.reclaim.add_deleted_node(row);
@@ -86,15 +86,15 @@ impl Index {
         self.drop_unused_node(row);
     }
 
-    pub(super) fn drop_unlisted_nodes(&mut self, feed: Feed) {
+    pub(super) fn drop_unlisted_nodes(&mut self, feed: WatchedKind) {
         let list = self.list(feed);
         for row in self.nodes.rows() {
             let Some(node) = self.nodes.get(row) else { continue };
             match feed {
-                Feed::CalicoNodes if node.calico != CalicoNode::Absent && node.lists[0] != list => {
+                WatchedKind::CalicoNodes if node.calico != CalicoNode::Absent && node.lists[0] != list => {
                     self.set_calico(row, CalicoNode::Absent);
                 }
-                Feed::KubernetesNodes if node.kubernetes && node.lists[1] != list => {
+                WatchedKind::KubernetesNodes if node.kubernetes && node.lists[1] != list => {
                     self.set_kubernetes(row, false, false);
                 }
                 _ => {}

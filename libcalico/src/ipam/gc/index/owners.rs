@@ -2,68 +2,68 @@
 
 use super::super::rows::{OwnerRow, OwnerState};
 use super::super::table::{NONE, RowId};
-use super::{Feed, Index, OwnerPods};
-use crate::ipam::{ClaimKind, PodState};
-use crate::kubernetes::may_be_machine;
+use super::{Index, OwnerPods, WatchedKind};
+use crate::ipam::{OwnerKind, PodState};
+use crate::kubernetes::may_be_virt_launcher;
 
 impl Index {
     /// Adds or updates a pod.
     pub fn put_pod(&mut self, namespace: &str, name: &str, facts: &PodState<'_>) {
-        let row = self.owner_row(ClaimKind::Pod, namespace, name);
+        let row = self.owner_row(OwnerKind::Pod, namespace, name);
         let node = if facts.node.is_empty() { NONE } else { self.node_row(facts.node) };
         let PodState { addresses, ended, runs, .. } = facts.clone();
         let state = OwnerState::Pod { node, addresses, ended, runs };
-        self.set_state(row, Feed::Pods, state);
+        self.set_state(row, WatchedKind::Pods, state);
     }
 
     /// Removes a deleted pod.
-    pub fn pod_gone(&mut self, namespace: &str, name: &str) {
-        self.remove_owner(ClaimKind::Pod, namespace, name);
+    pub fn remove_pod(&mut self, namespace: &str, name: &str) {
+        self.remove_owner(OwnerKind::Pod, namespace, name);
     }
 
     /// Adds a VirtualMachine.
-    pub fn put_machine(&mut self, namespace: &str, name: &str) {
-        self.set_vmi(Feed::Machines, namespace, name, true);
+    pub fn put_virtual_machine(&mut self, namespace: &str, name: &str) {
+        self.set_vmi(WatchedKind::VirtualMachines, namespace, name, true);
     }
 
     /// Removes a deleted VirtualMachine.
-    pub fn machine_gone(&mut self, namespace: &str, name: &str) {
-        self.set_vmi(Feed::Machines, namespace, name, false);
+    pub fn remove_virtual_machine(&mut self, namespace: &str, name: &str) {
+        self.set_vmi(WatchedKind::VirtualMachines, namespace, name, false);
     }
 
     /// Adds a VirtualMachineInstance. An instance may outlive the VirtualMachine that owns it and then keeps the
     /// address; upstream ignores such an instance (KC-436).
-    pub fn put_instance(&mut self, namespace: &str, name: &str) {
-        self.set_vmi(Feed::Instances, namespace, name, true);
+    pub fn put_vmi(&mut self, namespace: &str, name: &str) {
+        self.set_vmi(WatchedKind::Vmis, namespace, name, true);
     }
 
     /// Removes a deleted VirtualMachineInstance.
-    pub fn instance_gone(&mut self, namespace: &str, name: &str) {
-        self.set_vmi(Feed::Instances, namespace, name, false);
+    pub fn remove_vmi(&mut self, namespace: &str, name: &str) {
+        self.set_vmi(WatchedKind::Vmis, namespace, name, false);
     }
 
     /// Adds a Service of type LoadBalancer.
     pub fn put_service(&mut self, namespace: &str, name: &str) {
-        let row = self.owner_row(ClaimKind::Service, namespace, name);
-        self.set_state(row, Feed::Services, OwnerState::Service);
+        let row = self.owner_row(OwnerKind::Service, namespace, name);
+        self.set_state(row, WatchedKind::Services, OwnerState::Service);
     }
 
     /// Removes a Service that was deleted or changed its type.
-    pub fn service_gone(&mut self, namespace: &str, name: &str) {
-        self.remove_owner(ClaimKind::Service, namespace, name);
+    pub fn remove_service(&mut self, namespace: &str, name: &str) {
+        self.remove_owner(OwnerKind::Service, namespace, name);
     }
 
-    fn remove_owner(&mut self, kind: ClaimKind, namespace: &str, name: &str) {
+    fn remove_owner(&mut self, kind: OwnerKind, namespace: &str, name: &str) {
         if let Some(row) = self.find_owner(kind, namespace, name) {
-            self.set_state(row, Feed::Pods, OwnerState::Absent);
+            self.set_state(row, WatchedKind::Pods, OwnerState::Absent);
         }
     }
 
-    fn set_vmi(&mut self, feed: Feed, namespace: &str, name: &str, exists: bool) {
-        let row = match self.find_owner(ClaimKind::Machine, namespace, name) {
+    fn set_vmi(&mut self, feed: WatchedKind, namespace: &str, name: &str, exists: bool) {
+        let row = match self.find_owner(OwnerKind::Vmi, namespace, name) {
             Some(row) => row,
             None if !exists => return,
-            None => self.owner_row(ClaimKind::Machine, namespace, name),
+            None => self.owner_row(OwnerKind::Vmi, namespace, name),
         };
         if exists {
             self.listed_vmis.entry(feed).or_default().insert(row);
@@ -71,12 +71,12 @@ impl Index {
         self.set_vmi_row(row, feed, exists);
     }
 
-    fn set_vmi_row(&mut self, row: RowId, feed: Feed, exists: bool) {
+    fn set_vmi_row(&mut self, row: RowId, feed: WatchedKind, exists: bool) {
         let (mut has_vm, mut has_vmi) = match self.owners.get(row).map(|owner| &owner.state) {
             Some(OwnerState::Vmi { has_vm, has_vmi }) => (*has_vm, *has_vmi),
             _ => (false, false),
         };
-        *(if feed == Feed::Machines { &mut has_vm } else { &mut has_vmi }) = exists;
+        *(if feed == WatchedKind::VirtualMachines { &mut has_vm } else { &mut has_vmi }) = exists;
         if !exists && let Some(listed) = self.listed_vmis.get_mut(&feed) {
             listed.remove(&row);
         }
@@ -85,7 +85,7 @@ impl Index {
     }
 
     /// Replaces the state of an owner. If the state is unchanged, no address is marked.
-    fn set_state(&mut self, row: RowId, feed: Feed, state: OwnerState) {
+    fn set_state(&mut self, row: RowId, feed: WatchedKind, state: OwnerState) {
         let list = self.list(feed);
         let Some(owner) = self.owners.get_mut(row) else { return };
         owner.list = list;
@@ -110,13 +110,13 @@ impl Index {
         self.drop_unused_owner(row);
     }
 
-    pub(super) fn drop_unlisted_owners(&mut self, feed: Feed) {
+    pub(super) fn drop_unlisted_owners(&mut self, feed: WatchedKind) {
         let list = self.list(feed);
-        if matches!(feed, Feed::Machines | Feed::Instances) {
+        if matches!(feed, WatchedKind::VirtualMachines | WatchedKind::Vmis) {
             let listed = self.listed_vmis.get(&feed).cloned().unwrap_or_default();
             let is_unlisted = |row: &RowId, owner: &OwnerRow| match owner.state {
                 OwnerState::Vmi { has_vm, has_vmi } => {
-                    (if feed == Feed::Machines { has_vm } else { has_vmi }) && !listed.contains(row)
+                    (if feed == WatchedKind::VirtualMachines { has_vm } else { has_vmi }) && !listed.contains(row)
                 }
                 _ => false,
             };
@@ -125,19 +125,19 @@ impl Index {
             gone.into_iter().for_each(|row| self.set_vmi_row(row, feed, false));
             return;
         }
-        let kind = if feed == Feed::Pods { ClaimKind::Pod } else { ClaimKind::Service };
+        let kind = if feed == WatchedKind::Pods { OwnerKind::Pod } else { OwnerKind::Service };
         let is_unlisted =
             |owner: &OwnerRow| owner.kind == kind && owner.list != list && owner.state != OwnerState::Absent;
         let gone: Vec<RowId> = self.owners.iter().filter(|(_, owner)| is_unlisted(owner)).map(|(row, _)| row).collect();
         gone.into_iter().for_each(|row| self.set_state(row, feed, OwnerState::Absent));
     }
 
-    pub(in super::super) fn find_owner(&self, kind: ClaimKind, namespace: &str, name: &str) -> Option<RowId> {
+    pub(in super::super) fn find_owner(&self, kind: OwnerKind, namespace: &str, name: &str) -> Option<RowId> {
         self.owners.find((kind, self.namespaces.find(namespace)?, name))
     }
 
     /// Returns the row of an owner, and creates it if it is missing.
-    pub(super) fn owner_row(&mut self, kind: ClaimKind, namespace: &str, name: &str) -> RowId {
+    pub(super) fn owner_row(&mut self, kind: OwnerKind, namespace: &str, name: &str) -> RowId {
         if let Some(row) = self.find_owner(kind, namespace, name) {
             return row;
         }
@@ -158,7 +158,7 @@ impl Index {
     /// Marks the VMIs' addresses whose allocations name a pod that changed or was deleted. A new pod is not handled,
     /// because it cannot make an address a leak.
     fn mark_vmi_of_pod(&mut self, pod: RowId) {
-        let Some(owner) = self.owners.get(pod).filter(|owner| may_be_machine(&owner.name)) else { return };
+        let Some(owner) = self.owners.get(pod).filter(|owner| may_be_virt_launcher(&owner.name)) else { return };
         let (namespace, name) = (self.namespaces.text(owner.namespace), &*owner.name);
         let is_named = |owners: &OwnerPods| owners.iter().any(|(of, owner)| (&**of, &**owner) == (namespace, name));
         let rows: Vec<RowId> =

@@ -1,7 +1,7 @@
 //! Changes of pools and reservations.
 
 use super::super::table::{Keyed, NONE, RowId};
-use super::{Feed, Index};
+use super::{Index, WatchedKind};
 use crate::api::IpReservation;
 use crate::ipam::Reservations;
 use crate::net::Cidr;
@@ -33,9 +33,9 @@ pub struct PoolSize<'a> {
 }
 
 impl Index {
-    /// Adds or updates a pool. For a pool that is being deleted, call [`Index::pool_gone`].
+    /// Adds or updates a pool. For a pool that is being deleted, call [`Index::remove_pool`].
     pub fn put_pool(&mut self, name: &str, cidr: Cidr) {
-        let list = self.list(Feed::Pools);
+        let list = self.list(WatchedKind::Pools);
         match self.pools.find(name) {
             Some(row) => {
                 let Some(pool) = self.pools.get_mut(row) else { return };
@@ -51,7 +51,7 @@ impl Index {
     }
 
     /// Removes a deleted pool.
-    pub fn pool_gone(&mut self, name: &str) {
+    pub fn remove_pool(&mut self, name: &str) {
         if let Some(row) = self.pools.find(name) {
             self.remove_pool_row(row);
         }
@@ -72,7 +72,7 @@ impl Index {
     }
 
     pub(super) fn drop_unlisted_pools(&mut self) {
-        let list = self.list(Feed::Pools);
+        let list = self.list(WatchedKind::Pools);
         let gone: Vec<RowId> = self.pools.iter().filter(|(_, pool)| pool.list != list).map(|(row, _)| row).collect();
         gone.into_iter().for_each(|row| self.remove_pool_row(row));
     }
@@ -80,19 +80,19 @@ impl Index {
     /// Adds or updates a reservation.
     pub fn put_reservation(&mut self, reservation: &IpReservation) {
         let (ranges, _) = Reservations::of([reservation]);
-        let list = self.list(Feed::Reservations);
+        let list = self.list(WatchedKind::Reservations);
         self.reservations.insert(reservation.metadata.name.clone(), (ranges.ranges().to_vec(), list));
         self.merge_reservations();
     }
 
     /// Removes a deleted reservation.
-    pub fn reservation_gone(&mut self, name: &str) {
+    pub fn remove_reservation(&mut self, name: &str) {
         self.reservations.remove(name);
         self.merge_reservations();
     }
 
     pub(super) fn drop_unlisted_reservations(&mut self) {
-        let list = self.list(Feed::Reservations);
+        let list = self.list(WatchedKind::Reservations);
         self.reservations.retain(|_, (_, entry_list)| *entry_list == list);
         self.merge_reservations();
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::super::block_reclaim::{GoneNode, PAUSE_AFTER_COOLDOWN, Surrender};
+use super::super::block_reclaim::{DeletedNode, ExcessBlock, PAUSE_AFTER_COOLDOWN};
 use super::super::leaks::Postponement;
 use super::super::rows::CalicoNode;
 use super::super::table::RowId;
@@ -27,8 +27,8 @@ impl Index {
     }
 
     /// Returns the empty blocks that have been in excess for the grace period. Every node keeps one block of each
-    /// family. A returned block is returned again after another grace period, unless [`Index::block_gone`] removes it.
-    pub fn surrender(&mut self, now: Duration) -> Vec<Surrender> {
+    /// family. A returned block is returned again after another grace period, unless [`Index::remove_block`] removes it.
+    pub fn excess_blocks(&mut self, now: Duration) -> Vec<ExcessBlock> {
         let grace = self.settings.leak_grace.filter(|grace| !grace.is_zero());
         for node in std::mem::take(&mut self.reclaim.changed_nodes) {
             self.update_excess_timers(node, now, grace);
@@ -47,7 +47,7 @@ impl Index {
             self.reclaim.stop_timer(row);
             if is_spare {
                 self.reclaim.start_timer(row, now, grace);
-                excess.push(Surrender { block: cidr, node: self.node_name(node).to_owned() });
+                excess.push(ExcessBlock { block: cidr, node: self.node_name(node).to_owned() });
             }
         }
         excess
@@ -88,7 +88,7 @@ impl Index {
 
     /// Returns the deleted nodes that no allocation names. The affinities of their empty blocks can be released. A
     /// block with other nodes' addresses stays until these are released (KC-461).
-    pub fn nodes_to_release(&self, now: Duration) -> Vec<GoneNode> {
+    pub fn nodes_to_release(&self, now: Duration) -> Vec<DeletedNode> {
         let is_ready = |&(&node, postponement): &(&RowId, &Postponement)| {
             postponement.until <= now
                 && self.is_node_deleted(node)
@@ -99,7 +99,7 @@ impl Index {
                     may_succeed && !row.addresses.iter().any(|&row| self.names_node(row))
                 })
         };
-        let deleted_node = |(&node, _): (&RowId, &Postponement)| GoneNode {
+        let deleted_node = |(&node, _): (&RowId, &Postponement)| DeletedNode {
             calico: self.node_name(node).to_owned(),
             kubernetes: self.kubernetes_name(node).map(str::to_owned),
         };
@@ -107,7 +107,7 @@ impl Index {
     }
 
     /// Removes a deleted node after all of its affinities were released.
-    pub fn node_released(&mut self, name: &str) {
+    pub fn remove_released_node(&mut self, name: &str) {
         self.gauges.remove_node(name);
         let Some(row) = self.nodes.find(name) else { return };
         self.reclaim.remove_deleted_node(row);
@@ -115,7 +115,7 @@ impl Index {
     }
 
     /// Postpones a deleted node some of whose affinities could not be released. The pause grows with each failure.
-    pub fn node_not_released(&mut self, name: &str, now: Duration) {
+    pub fn postpone_node(&mut self, name: &str, now: Duration) {
         if let Some(postponement) = self.nodes.find(name).and_then(|row| self.reclaim.deleted_nodes.get_mut(&row)) {
             postponement.fail(now);
         }
@@ -123,7 +123,7 @@ impl Index {
 
     /// Returns the blocks with an address whose cooldown has elapsed. `now` is the time of day at the monotonic time
     /// `mono`. A block is not returned again for a while, unless it changed.
-    pub fn cold_blocks(&mut self, now: OffsetDateTime, mono: Duration) -> Vec<Cidr> {
+    pub fn cooled_blocks(&mut self, now: OffsetDateTime, mono: Duration) -> Vec<Cidr> {
         let cooldown = self.settings.cooldown;
         let now = now.unix_timestamp();
         // With no cooldown, the release time may be the current second (IPAM-164).
@@ -143,7 +143,7 @@ impl Index {
     }
 
     /// Returns the time from `now` until the next cooldown elapses; `None` if no address is cooling down.
-    pub fn next_cold(&self, now: OffsetDateTime) -> Option<Duration> {
+    pub fn next_cooldown_end(&self, now: OffsetDateTime) -> Option<Duration> {
         let (released, _) = self.reclaim.cooling.first()?;
         let due = released.saturating_add(self.settings.cooldown.max(0)).saturating_add(1);
         Some(Duration::from_secs(u64::try_from(due - now.unix_timestamp()).unwrap_or(0)))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::*;
 use super::scenarios::cluster;
-use crate::ipam::{Evidence, NETWORK_STATUS, PodState, PodWords};
+use crate::ipam::{LeakReason, NETWORK_STATUS, PodState, PodView};
 use crate::kubernetes::{AddressAnnotations, PodAddresses};
 
 const KEYS: [&str; 4] =
@@ -40,7 +40,7 @@ impl<'a> PodFixture<'a> {
             annotations: AddressAnnotations::of(&self.annotations),
         };
         let network_status = self.annotations.get(NETWORK_STATUS).map(String::as_str);
-        PodState::read(&PodWords { node: self.node, reason: "", host_network: false, network_status, addresses })
+        PodState::read(&PodView { node: self.node, reason: "", host_network: false, network_status, addresses })
     }
 }
 
@@ -76,7 +76,7 @@ fn annotations_release_no_address_that_the_status_reports() {
             cluster.index.put_pod("ns", "p", &pod.state());
             let changes = cluster.index.examine(cluster.now, Scope::Changed);
             assert!(changes.is_empty(), "{changes:?} on {node}, deleting {deleting}: {:?}", pod.annotations);
-            let (has, ended) = (pod.state().sight(address()).has, pod.state().ended);
+            let (has, ended) = (pod.state().address_state(address()).has, pod.state().ended);
             assert_eq!((has, ended), (Some(true), None), "the check before the release: {:?}", pod.annotations);
         });
     }
@@ -92,7 +92,7 @@ fn annotated_addresses_add_to_the_addresses_in_the_status() {
         status: &["10.0.0.0"],
         annotations: annotations.into_iter().take(3).collect(),
     };
-    let has = ["10.0.0.0", "10.0.0.7", "10.0.0.6"].map(|ip| pod.state().sight(ip.parse().unwrap()).has);
+    let has = ["10.0.0.0", "10.0.0.7", "10.0.0.6"].map(|ip| pod.state().address_state(ip.parse().unwrap()).has);
     assert_eq!(has, [Some(true), Some(true), Some(false)]);
 }
 
@@ -107,7 +107,7 @@ fn emptied_annotation_releases_the_address_only_after_the_pod_ended() {
         assert_eq!(cluster.index.examine(cluster.now, Scope::Changed), [], "{key}");
         cluster.index.put_pod("ns", "p", &PodFixture { phase: "Succeeded", ..running.clone() }.state());
         let kinds = cluster.index.examine(cluster.now, Scope::Changed).into_iter().map(|change| change.kind);
-        assert_eq!(kinds.collect::<Vec<_>>(), [ChangeKind::Candidate(Evidence::PodFinished)], "{key}");
+        assert_eq!(kinds.collect::<Vec<_>>(), [ChangeKind::Candidate(LeakReason::PodFinished)], "{key}");
     }
 }
 
@@ -126,7 +126,7 @@ fn status_with_other_addresses_makes_the_address_a_candidate() {
         cluster.index.put_pod("ns", "p", &pod.state());
     }
     let kinds = cluster.index.examine(cluster.now, Scope::Changed).into_iter().map(|change| change.kind);
-    assert_eq!(kinds.collect::<Vec<_>>(), [ChangeKind::Candidate(Evidence::OtherAddresses)]);
+    assert_eq!(kinds.collect::<Vec<_>>(), [ChangeKind::Candidate(LeakReason::OtherAddresses)]);
 }
 
 /// A pod has a single row in the index, whatever its annotations contain.
@@ -140,7 +140,7 @@ fn long_address_annotation_takes_little_memory_and_retains_all_addresses() {
     cluster.index.put_pod("ns", "p", &pod.state());
     let more = cluster.index.size().bytes - before;
     assert!(more < 10_000, "{more} bytes");
-    let has = ["10.0.0.0", "10.0.0.6"].map(|ip| pod.state().sight(ip.parse().unwrap()).has);
+    let has = ["10.0.0.0", "10.0.0.6"].map(|ip| pod.state().address_state(ip.parse().unwrap()).has);
     assert_eq!(has, [Some(true), None], "an unread annotation may contain any address");
 }
 

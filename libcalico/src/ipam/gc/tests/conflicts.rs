@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::*;
 use super::cluster::Cluster;
 use super::scenarios::{cluster, examine};
-use crate::ipam::{AssignRequest, HandleId, Owner, OwnerSlot, PodState, ReportedAddresses};
+use crate::ipam::{AffinityOwner, BlockRequest, HandleId, OwnerSlot, PodState, ReportedAddresses};
 
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 const ALMOST: Duration = Duration::from_nanos(119_999_999_999);
@@ -47,11 +47,11 @@ fn reported_address_that_is_free_in_ipam_conflicts_after_two_minutes() {
     assert_eq!(cluster.index.conflicting(cluster.now), (1, 0));
     let conflict = cluster.index.conflicts(cluster.now).remove(0);
     assert_eq!((conflict.namespace.as_str(), conflict.block.to_string().as_str()), ("ns", "10.0.0.0/29"));
-    cluster.index.conflict_postponed(&conflict, cluster.now);
+    cluster.index.postpone_conflict(&conflict, cluster.now);
     assert_eq!(lasting(&mut cluster), [], "a postponed conflict is not returned");
     assert_eq!(cluster.index.next_deadline(cluster.now), Some(cluster.now + Duration::from_secs(1)));
     assert_eq!(after(&mut cluster, Duration::from_secs(1)).len(), 1);
-    cluster.index.conflict_reported(&conflict);
+    cluster.index.mark_conflict_reported(&conflict);
     assert_eq!(after(&mut cluster, TWO_MINUTES), [], "a conflict is returned once");
     assert_eq!(cluster.index.conflicting(cluster.now), (1, 0), "a reported conflict still counts");
 }
@@ -80,14 +80,14 @@ fn interrupted_conflict_restarts_its_two_minutes() {
     for act in [
         (|c: &mut Cluster| report(c, "lost", &["10.0.0.5"], false)) as fn(&mut Cluster),
         |c| report(c, "lost", &["10.0.0.6"], true),
-        |c| c.index.pod_gone("ns", "lost"),
+        |c| c.index.remove_pod("ns", "lost"),
         // Both events arrive before the next examination.
         |c| {
             let free = c.blocks[&"10.0.0.0/29".parse().unwrap()].clone();
             let mut held = free.clone();
             let attributes = [("namespace", "ns"), ("pod", "lost")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-            let (handle, requester) = (HandleId::new("net.lost"), Owner::Host("n1".into()));
-            let request = AssignRequest {
+            let (handle, requester) = (HandleId::new("net.lost"), AffinityOwner::Host("n1".into()));
+            let request = BlockRequest {
                 handle: Some(&handle),
                 attributes: &attributes,
                 requester: &requester,
@@ -122,11 +122,11 @@ fn conflicts_of_a_restored_datastore_are_found_and_end_with_the_repair() {
     assert_eq!(after(&mut cluster, TWO_MINUTES), []);
     let later = std::mem::replace(&mut cluster.blocks, backup);
     let tell = |cluster: &mut Cluster| {
-        cluster.index.list_begins(Feed::Blocks);
+        cluster.index.begin_list(WatchedKind::Blocks);
         for block in cluster.blocks.values() {
             cluster.index.put_block(block).unwrap();
         }
-        cluster.index.list_ends(Feed::Blocks);
+        cluster.index.end_list(WatchedKind::Blocks);
     };
     tell(&mut cluster);
     assert_eq!(after(&mut cluster, TWO_MINUTES).len(), 3);
@@ -155,7 +155,7 @@ fn pods_of_a_vmi_are_in_no_conflict_with_the_vmi() {
     let mut cluster = cluster();
     cluster.set_vmi("vm", true);
     cluster.run_vmi("vm", "n1", OwnerSlot::Active);
-    let handle = HandleId::for_machine("net", "ns", "vm");
+    let handle = HandleId::for_vmi("net", "ns", "vm");
     let address = cluster.blocks.values().flat_map(|block| block.addresses_of(&handle)).next().unwrap();
     let reporting = |cluster: &mut Cluster, pods: &[&str]| {
         pods.iter().for_each(|pod| report(cluster, pod, &[&address.to_string()], true));
@@ -176,7 +176,7 @@ fn pods_of_a_vmi_are_in_no_conflict_with_the_vmi() {
 fn final_block_read_names_the_rival_of_an_address() {
     let cluster = cluster();
     let block = &cluster.blocks[&"10.0.0.0/29".parse().unwrap()];
-    assert_eq!(rival(block, ip("10.0.0.0"), "ns", "p"), None);
-    assert_eq!(rival(block, ip("10.0.0.3"), "ns", "p"), Some(Rival::Free));
-    assert_eq!(rival(block, ip("10.0.0.0"), "ns", "q").unwrap().to_string(), "allocated to pod ns/p");
+    assert_eq!(conflict_kind(block, ip("10.0.0.0"), "ns", "p"), None);
+    assert_eq!(conflict_kind(block, ip("10.0.0.3"), "ns", "p"), Some(ConflictKind::Free));
+    assert_eq!(conflict_kind(block, ip("10.0.0.0"), "ns", "q").unwrap().to_string(), "allocated to pod ns/p");
 }

@@ -7,8 +7,8 @@ use super::super::*;
 use super::cluster::{Cluster, GRACE, Queue};
 use super::scenarios::{after_grace, cluster, examine};
 use crate::ipam::{
-    AffinityKey, AffinityState, Block, BlockAffinity, Evidence, Handle, HandleId, HandleRepair, Owner, SuspectHandle,
-    repair,
+    AffinityKey, AffinityOwner, AffinityState, Block, BlockAffinity, Handle, HandleId, HandleRepair, LeakReason,
+    SuspectHandle, repair,
 };
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
@@ -20,7 +20,7 @@ fn deleted_node_loses_addresses_then_tunnels_then_affinities() {
     examine(&mut cluster);
     cluster.node("n1", false);
     let kinds = examine(&mut cluster);
-    assert_eq!(kinds, [ChangeKind::Confirmed(Evidence::PodGone), ChangeKind::Confirmed(Evidence::NodeGone)]);
+    assert_eq!(kinds, [ChangeKind::Confirmed(LeakReason::PodGone), ChangeKind::Confirmed(LeakReason::NodeGone)]);
     assert_eq!(cluster.index.nodes_to_release(cluster.now), [], "the addresses are released first");
     assert_eq!(cluster.pass(), 2);
     cluster.deliver_all();
@@ -50,12 +50,12 @@ fn block_reclaimed_by_a_deleted_node_between_lists_is_released_again() {
 fn deleted_node_with_existing_pods_is_not_released() {
     let mut cluster = cluster();
     cluster.tunnel("n1");
-    cluster.index.kubernetes_node_gone("n1");
-    cluster.index.calico_node_gone("n1");
+    cluster.index.remove_kubernetes_node("n1");
+    cluster.index.remove_calico_node("n1");
     assert_eq!(after_grace(&mut cluster), 0);
     assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
     // The index is wrong. The fresh read of the node keeps the address that the index has as leaked.
-    cluster.index.pod_gone("ns", "p");
+    cluster.index.remove_pod("ns", "p");
     let mut gone = cluster.decide(|_| false);
     assert!(gone.blocks.is_empty() && !gone.kept.is_empty());
     cluster.index.put_kubernetes_node("n1", false);
@@ -68,9 +68,9 @@ fn deleted_node_with_existing_pods_is_not_released() {
 #[test]
 fn node_without_a_kubernetes_node_retains_all_addresses() {
     let mut cluster = cluster();
-    cluster.index.kubernetes_node_gone("n1");
+    cluster.index.remove_kubernetes_node("n1");
     cluster.index.put_calico_node("n1", None);
-    cluster.index.pod_gone("ns", "p");
+    cluster.index.remove_pod("ns", "p");
     assert_eq!(cluster.index.examine(cluster.now, Scope::Changed), []);
     cluster.check();
 }
@@ -83,7 +83,7 @@ fn calico_node_with_another_name_follows_its_kubernetes_node() {
     cluster.claim("10.0.1.0/30", "calico-1");
     cluster.deliver_all();
     assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
-    cluster.index.kubernetes_node_gone("n1");
+    cluster.index.remove_kubernetes_node("n1");
     examine(&mut cluster);
     let gone = cluster.index.nodes_to_release(cluster.now);
     let gone: Vec<_> = gone.iter().map(|gone| (gone.calico.as_str(), gone.kubernetes.as_deref())).collect();
@@ -96,15 +96,15 @@ fn calico_node_with_another_name_follows_its_kubernetes_node() {
 #[test]
 fn affinity_without_a_block_is_released_with_its_node() {
     let mut cluster = cluster();
-    cluster.index.affinity_names("n1");
-    cluster.index.affinity_names("long-gone");
+    cluster.index.add_affinity("n1");
+    cluster.index.add_affinity("long-gone");
     examine(&mut cluster);
     let gone = cluster.index.nodes_to_release(cluster.now);
     assert_eq!(gone.iter().map(|gone| gone.calico.as_str()).collect::<Vec<_>>(), ["long-gone"]);
-    cluster.index.node_not_released("long-gone", cluster.now);
+    cluster.index.postpone_node("long-gone", cluster.now);
     assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
     assert_eq!(cluster.index.next_deadline(cluster.now), Some(cluster.now + Duration::from_secs(1)));
-    cluster.index.node_released("long-gone");
+    cluster.index.remove_released_node("long-gone");
     cluster.check();
     assert_eq!(cluster.index.size().nodes, 2);
 }
@@ -116,26 +116,26 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
         cluster.claim(block, "n2");
     }
     cluster.deliver_all();
-    assert_eq!(cluster.index.surrender(cluster.now), []);
+    assert_eq!(cluster.index.excess_blocks(cluster.now), []);
     let due = cluster.now + GRACE;
     assert_eq!(cluster.index.next_deadline(cluster.now), Some(due));
-    assert_eq!(cluster.index.surrender(due - Duration::from_nanos(1)), []);
-    let went = cluster.index.surrender(due);
+    assert_eq!(cluster.index.excess_blocks(due - Duration::from_nanos(1)), []);
+    let went = cluster.index.excess_blocks(due);
     let v6 = went.iter().filter(|went| went.block.version() == crate::net::IpVersion::V6).count();
     assert_eq!((went.len(), v6), (3, 1));
-    assert_eq!(cluster.index.surrender(due), [], "a block is not returned twice");
-    went.iter().for_each(|went| cluster.index.block_gone(&went.block));
-    assert_eq!(cluster.index.surrender(due + GRACE), []);
+    assert_eq!(cluster.index.excess_blocks(due), [], "a block is not returned twice");
+    went.iter().for_each(|went| cluster.index.remove_block(&went.block));
+    assert_eq!(cluster.index.excess_blocks(due + GRACE), []);
     cluster.check();
 
     // A node that is migrating from Flannel, a missing grace period, or a block that is in use again keeps all blocks.
     let mut cluster = cluster_with_spare();
     cluster.index.put_kubernetes_node("n2", true);
-    assert_eq!(cluster.index.surrender(cluster.now + GRACE), []);
-    assert_eq!(cluster.index.surrender(cluster.now + GRACE * 3), []);
+    assert_eq!(cluster.index.excess_blocks(cluster.now + GRACE), []);
+    assert_eq!(cluster.index.excess_blocks(cluster.now + GRACE * 3), []);
     let mut cluster = cluster_with_spare();
-    cluster.index.set_settings(Settings { leak_grace: None, ..*cluster.index.settings() });
-    assert_eq!(cluster.index.surrender(cluster.now + GRACE), []);
+    cluster.index.set_settings(GcSettings { leak_grace: None, ..*cluster.index.settings() });
+    assert_eq!(cluster.index.excess_blocks(cluster.now + GRACE), []);
     let mut cluster = cluster_with_spare();
     cluster.schedule("q", "n2");
     for pod in ["q", "r"] {
@@ -145,7 +145,7 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
         }
     }
     cluster.deliver_all();
-    assert_eq!(cluster.index.surrender(cluster.now + GRACE), []);
+    assert_eq!(cluster.index.excess_blocks(cluster.now + GRACE), []);
 }
 
 /// Returns a cluster in which n2 has a second empty block, whose timer has started.
@@ -153,7 +153,7 @@ fn cluster_with_spare() -> Cluster {
     let mut cluster = cluster();
     cluster.claim("10.0.1.0/30", "n2");
     cluster.deliver_all();
-    assert_eq!(cluster.index.surrender(cluster.now), []);
+    assert_eq!(cluster.index.excess_blocks(cluster.now), []);
     cluster
 }
 
@@ -166,8 +166,8 @@ fn block_that_changes_owner_is_no_longer_counted_for_the_old_owner() {
     cluster.claim("10.0.1.0/30", "n2");
     cluster.deliver_all();
     cluster.check();
-    cluster.index.surrender(cluster.now);
-    let went = cluster.index.surrender(cluster.now + GRACE);
+    cluster.index.excess_blocks(cluster.now);
+    let went = cluster.index.excess_blocks(cluster.now + GRACE);
     assert_eq!(went.iter().map(|went| went.node.as_str()).collect::<Vec<_>>(), ["n2"]);
     cluster.clear_affinity("10.0.1.0/30");
     cluster.deliver_all();
@@ -177,22 +177,22 @@ fn block_that_changes_owner_is_no_longer_counted_for_the_old_owner() {
 #[test]
 fn blocks_with_cooled_down_addresses_are_read_after_the_cooldown() {
     let mut cluster = cluster();
-    cluster.index.set_settings(Settings { cooldown: 30, ..*cluster.index.settings() });
+    cluster.index.set_settings(GcSettings { cooldown: 30, ..*cluster.index.settings() });
     cluster.cooldown = 30;
     cluster.delete("p", true);
     cluster.deliver_all();
     assert_eq!(cluster.index.size().addresses, 0, "a cooling address has no owner");
-    assert_eq!(cluster.index.next_cold(cluster.wall()), Some(Duration::from_secs(31)));
+    assert_eq!(cluster.index.next_cooldown_end(cluster.wall()), Some(Duration::from_secs(31)));
     let at = |seconds: u64| (cluster.wall() + Duration::from_secs(seconds), cluster.now + Duration::from_secs(seconds));
     let (early, late, again) = (at(30), at(31), at(62));
-    assert!(cluster.index.cold_blocks(early.0, early.1).is_empty());
-    assert_eq!(cluster.index.cold_blocks(late.0, late.1).len(), 1);
-    assert!(cluster.index.cold_blocks(late.0, late.1).is_empty(), "a block is not returned twice");
-    assert_eq!(cluster.index.cold_blocks(again.0, again.1).len(), 1);
+    assert!(cluster.index.cooled_blocks(early.0, early.1).is_empty());
+    assert_eq!(cluster.index.cooled_blocks(late.0, late.1).len(), 1);
+    assert!(cluster.index.cooled_blocks(late.0, late.1).is_empty(), "a block is not returned twice");
+    assert_eq!(cluster.index.cooled_blocks(again.0, again.1).len(), 1);
     cluster.now += Duration::from_secs(100);
     cluster.run_rest_of_pass();
     cluster.deliver_all();
-    assert_eq!(cluster.index.next_cold(cluster.wall()), None);
+    assert_eq!(cluster.index.next_cooldown_end(cluster.wall()), None);
 }
 
 /// Returns the handles that the blocks of a cluster should have.
@@ -207,12 +207,12 @@ fn handles(cluster: &Cluster) -> BTreeMap<HandleId, Handle> {
 }
 
 fn list(wrong: &mut OrphanHandles, cluster: &Cluster, handles: &BTreeMap<HandleId, Handle>, revision: &str) {
-    wrong.list_begins();
+    wrong.begin_list();
     for (key, value) in handles {
         let entry = Entry { key: key.clone(), value: value.clone(), revision: Revision(revision.into()) };
         wrong.listed(&entry, &cluster.index, cluster.now);
     }
-    wrong.list_ends(&cluster.index, cluster.now);
+    wrong.end_list(&cluster.index, cluster.now);
 }
 
 fn read(cluster: &Cluster, suspect: &SuspectHandle) -> BTreeMap<Cidr, Option<Block>> {
@@ -323,14 +323,14 @@ fn rewritten_orphan_handle_restarts_its_grace_period() {
 #[test]
 fn unfinished_affinities_are_due_when_unchanged_for_the_grace_period() {
     let cluster = cluster();
-    let (mut claims, at) = (UnfinishedClaims::default(), Duration::from_secs);
+    let (mut claims, at) = (UnfinishedAffinities::default(), Duration::from_secs);
     let entry = |node: &str, cidr: &str, state, revision: &str| {
-        let key = AffinityKey { owner: Owner::Host(node.into()), cidr: cidr.parse().unwrap() };
+        let key = AffinityKey { owner: AffinityOwner::Host(node.into()), cidr: cidr.parse().unwrap() };
         Entry { key, value: BlockAffinity { state, ..BlockAffinity::default() }, revision: Revision(revision.into()) }
     };
     use AffinityState::{Confirmed, Pending, PendingDeletion, Unset};
-    let list = |claims: &mut UnfinishedClaims, now: Duration, revision: &str| {
-        claims.list_begins();
+    let list = |claims: &mut UnfinishedAffinities, now: Duration, revision: &str| {
+        claims.begin_list();
         for (node, cidr, state) in [
             ("n1", "10.0.0.0/29", Confirmed),
             ("n1", "10.0.0.8/29", Confirmed),
@@ -343,13 +343,13 @@ fn unfinished_affinities_are_due_when_unchanged_for_the_grace_period() {
             claims.listed(&entry(node, cidr, state, revision), &cluster.index, now);
         }
         let mut virtual_one = entry("n1", "10.0.0.40/29", Pending, "1");
-        virtual_one.key.owner = Owner::Virtual("load-balancer".into());
+        virtual_one.key.owner = AffinityOwner::Virtual("load-balancer".into());
         claims.listed(&virtual_one, &cluster.index, now);
-        claims.list_ends();
+        claims.end_list();
     };
     list(&mut claims, at(0), "1");
     list(&mut claims, at(200), "2");
-    let due = |claims: &UnfinishedClaims, now, grace| {
+    let due = |claims: &UnfinishedAffinities, now, grace| {
         let due = claims.due(at(now), at(grace)).into_iter();
         due.map(|(key, revision)| format!("{} {} {revision}", key.owner, key.cidr)).collect::<Vec<_>>()
     };

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::cluster::{Cluster, GRACE, QUEUES};
-use crate::ipam::{Block, Ended, OwnerSlot};
+use crate::ipam::{Block, EndedPod, OwnerSlot};
 
 #[derive(Debug, Clone)]
 enum Action {
@@ -85,7 +85,7 @@ impl History {
             Action::Add(p, dual) => _ = cluster.add(&pod(p), *dual),
             Action::Report(p) => cluster.report(&pod(p)),
             Action::End(p, evicted) => {
-                cluster.end(&pod(p), if *evicted { Ended::Evicted } else { Ended::Finished });
+                cluster.end(&pod(p), if *evicted { EndedPod::Evicted } else { EndedPod::Finished });
             }
             Action::Delete(p, del) => cluster.delete(&pod(p), *del),
             // No block shows that a tunnel device was created again between the final check and the write, so the

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::*;
 use super::cluster::{Cluster, EPOCH, GRACE, Pod, Queue};
 use crate::api::{IpReservation, IpReservationSpec};
-use crate::ipam::{Ended, Evidence, HandleId, Keeper, OwnerSlot};
+use crate::ipam::{EndedPod, HandleId, InUseReason, LeakReason, OwnerSlot};
 
 /// Returns a cluster with two nodes, a block for each, and pod p on n1 with an address.
 pub(super) fn cluster() -> Cluster {
@@ -47,17 +47,17 @@ fn address_is_released_after_its_pod_is_missing_for_the_grace_period() {
     let mut cluster = cluster();
     assert_eq!(examine(&mut cluster), []);
     cluster.delete("p", false);
-    assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(Evidence::PodGone)]);
+    assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(LeakReason::PodGone)]);
     assert_eq!(cluster.index.leaks(), (1, 0));
     let due = cluster.index.next_deadline(cluster.now).unwrap();
     assert_eq!(due, cluster.now + GRACE, "the examination is due at the end of the grace period");
     cluster.now = due - Duration::from_nanos(1);
     assert_eq!(examine(&mut cluster), []);
     cluster.now = due;
-    assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(Evidence::PodGone)]);
+    assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(LeakReason::PodGone)]);
     let suspects = cluster.index.suspects(cluster.now, 10);
     assert_eq!(suspects.len(), 1);
-    assert_eq!(suspects[0].questions().pod, Some(("ns", "p")));
+    assert_eq!(suspects[0].required_lookups().pod, Some(("ns", "p")));
     assert_eq!((suspects[0].node.as_deref(), suspects[0].pool.as_deref()), (Some("n1"), Some("v4")));
     assert_eq!(cluster.pass(), 1);
     assert_eq!(cluster.leaked(), [] as [std::net::IpAddr; 0]);
@@ -70,28 +70,28 @@ fn address_is_released_after_its_pod_is_missing_for_the_grace_period() {
 
 #[test]
 fn each_leak_reason_is_recognized() {
-    for (act, evidence) in [
-        ((|c: &mut Cluster| c.delete("p", false)) as fn(&mut Cluster), Evidence::PodGone),
-        (|c| c.end("p", Ended::Finished), Evidence::PodFinished),
-        (|c| c.end("p", Ended::Evicted), Evidence::PodEvicted),
+    for (act, reason) in [
+        ((|c: &mut Cluster| c.delete("p", false)) as fn(&mut Cluster), LeakReason::PodGone),
+        (|c| c.end("p", EndedPod::Finished), LeakReason::PodFinished),
+        (|c| c.end("p", EndedPod::Evicted), LeakReason::PodEvicted),
         (
             |c| {
                 c.delete("p", false);
                 c.schedule("p", "n2");
             },
-            Evidence::PodElsewhere,
+            LeakReason::PodElsewhere,
         ),
         (
             |c| {
                 c.add("p", false);
                 c.report("p");
             },
-            Evidence::OtherAddresses,
+            LeakReason::OtherAddresses,
         ),
     ] {
         let mut cluster = cluster();
         act(&mut cluster);
-        assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(evidence)]);
+        assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(reason)]);
         assert_eq!(after_grace(&mut cluster), 1);
     }
 }
@@ -126,12 +126,12 @@ fn addresses_with_a_possible_owner_are_retained() {
 fn live_pod_overrides_the_index() {
     let mut cluster = cluster();
     // The index lost the pod, and the API server has it.
-    cluster.index.pod_gone("ns", "p");
+    cluster.index.remove_pod("ns", "p");
     cluster.index.examine(cluster.now, Scope::Changed);
     cluster.now += GRACE;
     let plan = cluster.decide(|_| false);
     assert!(plan.blocks.is_empty());
-    assert_eq!(plan.kept.iter().map(|(_, in_use_reason)| *in_use_reason).collect::<Vec<_>>(), [Keeper::Pod]);
+    assert_eq!(plan.kept.iter().map(|(_, in_use_reason)| *in_use_reason).collect::<Vec<_>>(), [InUseReason::Pod]);
     assert_eq!(cluster.index.leaks(), (0, 0), "the address is no leak");
 }
 
@@ -162,9 +162,9 @@ fn addresses_of_a_handle_are_released_together() {
     let pod = cluster.pods["q"].clone();
     let one = Pod { addresses: pod.addresses[..1].to_vec(), reported: true, ..pod.clone() };
     cluster.queue_event(Queue::Pods, super::cluster::Event::Pod("q".into(), one));
-    assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(Evidence::OtherAddresses)]);
+    assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(LeakReason::OtherAddresses)]);
     cluster.now += GRACE;
-    assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(Evidence::OtherAddresses)]);
+    assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(LeakReason::OtherAddresses)]);
     assert_eq!(cluster.index.suspects(cluster.now, 10), []);
     assert_eq!(cluster.index.next_deadline(cluster.now), None, "no deadline without a change");
     cluster.delete("q", false);
@@ -183,7 +183,7 @@ fn owner_found_for_an_address_spares_its_whole_handle() {
     examine(&mut cluster);
     let suspects = cluster.index.suspects(cluster.now, 1);
     assert_eq!(suspects.len(), 2, "a limit does not split a handle");
-    let decisions = [Decision::Release(Evidence::PodGone), Decision::Keep(Keeper::Pod)];
+    let decisions = [Decision::Release(LeakReason::PodGone), Decision::Keep(InUseReason::Pod)];
     let plan = plan(suspects.into_iter().zip(decisions));
     assert_eq!((plan.blocks.len(), plan.spared.len(), plan.kept.len()), (0, 1, 1));
 }
@@ -192,7 +192,7 @@ fn owner_found_for_an_address_spares_its_whole_handle() {
 fn without_a_grace_period_only_vmis_and_deleted_nodes_lose_addresses() {
     for (grace, leaks) in [(None, (0, 0)), (Some(Duration::ZERO), (1, 0))] {
         let mut cluster = cluster();
-        let settings = Settings { leak_grace: grace, ..*cluster.index.settings() };
+        let settings = GcSettings { leak_grace: grace, ..*cluster.index.settings() };
         cluster.index.set_settings(settings);
         cluster.delete("p", false);
         cluster.deliver_all();
@@ -219,9 +219,9 @@ fn shortened_grace_period_counts_from_the_first_detection() {
     cluster.delete("p", false);
     examine(&mut cluster);
     cluster.now += Duration::from_secs(60);
-    let settings = Settings { leak_grace: Some(Duration::from_secs(30)), ..*cluster.index.settings() };
+    let settings = GcSettings { leak_grace: Some(Duration::from_secs(30)), ..*cluster.index.settings() };
     cluster.index.set_settings(settings);
-    assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(Evidence::PodGone)]);
+    assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(LeakReason::PodGone)]);
 }
 
 #[test]
@@ -230,12 +230,12 @@ fn vmi_and_service_addresses_are_retained_until_their_kinds_are_watched() {
     cluster.set_vmi("vm", true);
     cluster.run_vmi("vm", "n1", OwnerSlot::Active);
     cluster.service("s", true);
-    let unwatched = Settings { machines: Machines::Unwatched, services: false, ..*cluster.index.settings() };
+    let unwatched = GcSettings { vmis: VmiAvailability::Unwatched, services: false, ..*cluster.index.settings() };
     cluster.index.set_settings(unwatched);
     cluster.set_vmi("vm", false);
     cluster.service("s", false);
     assert_eq!(after_grace(&mut cluster), 0);
-    cluster.index.set_settings(Settings { machines: Machines::Watched, services: true, ..unwatched });
+    cluster.index.set_settings(GcSettings { vmis: VmiAvailability::Watched, services: true, ..unwatched });
     assert_eq!(after_grace(&mut cluster), 2);
 }
 
@@ -245,10 +245,10 @@ fn vmi_of_a_deleted_vm_retains_its_address() {
     cluster.set_vmi("vm", true);
     cluster.run_vmi("vm", "n1", OwnerSlot::Active);
     cluster.deliver_all();
-    cluster.index.machine_gone("ns", "vm");
+    cluster.index.remove_virtual_machine("ns", "vm");
     assert_eq!(examine(&mut cluster), []);
-    cluster.index.instance_gone("ns", "vm");
-    assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(Evidence::MachineGone)]);
+    cluster.index.remove_vmi("ns", "vm");
+    assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(LeakReason::VmiGone)]);
 }
 
 #[test]
@@ -257,24 +257,24 @@ fn owning_launcher_retains_the_address_of_a_deleted_vmi() {
     cluster.set_vmi("vm", true);
     cluster.run_vmi("vm", "n1", OwnerSlot::Active);
     cluster.deliver_all();
-    let handle = HandleId::for_machine("net", "ns", "vm");
+    let handle = HandleId::for_vmi("net", "ns", "vm");
     let held = cluster.blocks.values().flat_map(|block| block.allocated().collect::<Vec<_>>());
     let held = held.into_iter().find(|held| held.handle().as_ref() == Some(&handle)).unwrap();
     let (address, launcher) = (held.ip, held.attributes().unwrap()["pod"].clone());
     let pod =
         |addresses: &[IpAddr], ended| Pod { node: "n1".into(), addresses: addresses.into(), reported: true, ended };
     cluster.index.put_pod("ns", &launcher, &pod(&[address], None).state());
-    cluster.index.machine_gone("ns", "vm");
-    cluster.index.instance_gone("ns", "vm");
+    cluster.index.remove_virtual_machine("ns", "vm");
+    cluster.index.remove_vmi("ns", "vm");
     assert_eq!(examine(&mut cluster), []);
-    let leaked = [ChangeKind::Candidate(Evidence::MachineGone)];
-    for change in [pod(&[address], Some(Ended::Finished)), pod(&["10.0.9.9".parse().unwrap()], None)] {
+    let leaked = [ChangeKind::Candidate(LeakReason::VmiGone)];
+    for change in [pod(&[address], Some(EndedPod::Finished)), pod(&["10.0.9.9".parse().unwrap()], None)] {
         cluster.index.put_pod("ns", &launcher, &change.state());
         assert_eq!(examine(&mut cluster), leaked);
         cluster.index.put_pod("ns", &launcher, &pod(&[address], None).state());
         assert_eq!(examine(&mut cluster), [ChangeKind::Cleared]);
     }
-    cluster.index.pod_gone("ns", &launcher);
+    cluster.index.remove_pod("ns", &launcher);
     assert_eq!(examine(&mut cluster), leaked);
 }
 
@@ -284,10 +284,10 @@ fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
     cluster.set_vmi("vm", true);
     cluster.run_vmi("vm", "n1", OwnerSlot::Active);
     cluster.deliver_all();
-    assert!(cluster.index.has_machines());
+    assert!(cluster.index.has_vmis());
     let watched = *cluster.index.settings();
-    let undefined = Settings { machines: Machines::Undefined, ..watched };
-    let leaked = ChangeKind::Candidate(Evidence::NoKubeVirt);
+    let undefined = GcSettings { vmis: VmiAvailability::Undefined, ..watched };
+    let leaked = ChangeKind::Candidate(LeakReason::NoKubeVirt);
     // Entries from the earlier watches remain in the index but do not count.
     cluster.index.set_settings(undefined);
     assert_eq!(examine(&mut cluster), [leaked]);
@@ -298,16 +298,16 @@ fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
 
     // With a VMI that was deleted earlier, and with a deleted node, the grace period still starts when KubeVirt is
     // removed.
-    cluster.index.machine_gone("ns", "vm");
-    cluster.index.instance_gone("ns", "vm");
-    assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(Evidence::MachineGone)]);
+    cluster.index.remove_virtual_machine("ns", "vm");
+    cluster.index.remove_vmi("ns", "vm");
+    assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(LeakReason::VmiGone)]);
     cluster.now += Duration::from_secs(200);
     cluster.index.set_settings(undefined);
     assert_eq!(examine(&mut cluster), [ChangeKind::Cleared, leaked]);
     cluster.now += GRACE - Duration::from_secs(1);
     assert_eq!(examine(&mut cluster), []);
     cluster.now += Duration::from_secs(1);
-    assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(Evidence::NoKubeVirt)]);
+    assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(LeakReason::NoKubeVirt)]);
 }
 
 /// The owner of a VMI's address changes without a new sequence number (KC-422).
@@ -377,7 +377,7 @@ fn gauges_count_addresses_candidates_and_blocks_by_pool_and_node() {
     examine(&mut cluster);
     assert_eq!(sample(&cluster, Some("v4"), Some("n1")), Some((1, 1, 1, 0, 0)), "borrowed, and a candidate");
     assert_eq!(sample(&cluster, Some("v4"), None), Some((0, 0, 0, 0, 1)));
-    cluster.index.pool_gone("v4");
+    cluster.index.remove_pool("v4");
     cluster.check();
     assert_eq!(sample(&cluster, None, Some("n1")), Some((1, 1, 1, 0, 1)));
     cluster.index.put_pool("narrow", "192.168.0.0/24".parse().unwrap());
@@ -392,7 +392,7 @@ fn gauges_count_addresses_candidates_and_blocks_by_pool_and_node() {
     cluster.index.put_reservation(&IpReservation::new("b", reserved(&["192.168.0.0/28", "192.168.0.200"])));
     let numbers = |reserved| PoolSize { name: "narrow", size: 256, reserved };
     assert_eq!(cluster.index.pools()[0], numbers(17));
-    cluster.index.reservation_gone("b");
+    cluster.index.remove_reservation("b");
     assert_eq!(cluster.index.pools()[0], numbers(16));
     assert_eq!(cluster.index.calico_nodes().count(), 2);
 }
@@ -428,6 +428,6 @@ fn pod_change_marks_only_that_pods_addresses() {
     let facts = cluster.pods["a"].clone();
     cluster.index.put_pod("ns", "a", &facts.state());
     assert!(!cluster.index.has_changed(), "an unchanged object marks no address");
-    cluster.index.pod_gone("ns", "a");
+    cluster.index.remove_pod("ns", "a");
     assert_eq!(cluster.index.dirty_addresses(), 1);
 }

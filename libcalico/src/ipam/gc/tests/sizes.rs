@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::*;
 use super::cluster::EPOCH;
-use crate::ipam::{AssignRequest, Block, HandleId, Owner, PodState, ReportedAddresses, Reservations};
+use crate::ipam::{AffinityOwner, Block, BlockRequest, HandleId, PodState, ReportedAddresses, Reservations};
 use crate::net::Cidr;
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -14,7 +14,7 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 /// Returns an index of `nodes` nodes with `blocks` blocks each, and `pods` pods in each block.
 fn large(nodes: usize, blocks: usize, pods: usize, prefix: u8) -> Index {
-    let mut index = Index::new(Settings { leak_grace: Some(Duration::from_secs(900)), ..Settings::default() });
+    let mut index = Index::new(GcSettings { leak_grace: Some(Duration::from_secs(900)), ..GcSettings::default() });
     index.put_pool("default", "10.0.0.0/8".parse().unwrap());
     let mut next = u32::from(std::net::Ipv4Addr::new(10, 0, 0, 0));
     let mut n = 0;
@@ -25,7 +25,7 @@ fn large(nodes: usize, blocks: usize, pods: usize, prefix: u8) -> Index {
         for _ in 0..blocks {
             let cidr = Cidr::new(std::net::Ipv4Addr::from(next).into(), prefix).unwrap();
             next += cidr.size() as u32;
-            let owner = Owner::Host(node.clone());
+            let owner = AffinityOwner::Host(node.clone());
             let mut block = Block::new(cidr, &owner, EPOCH).unwrap();
             for _ in 0..pods {
                 n += 1;
@@ -33,7 +33,7 @@ fn large(nodes: usize, blocks: usize, pods: usize, prefix: u8) -> Index {
                 let namespace = format!("team-{}", n % 200);
                 let pod = format!("checkout-service-{:010x}-{:05x}", n / 100, n % 100);
                 let attributes = map(&[("namespace", &namespace), ("pod", &pod), ("node", &node)]);
-                let request = AssignRequest {
+                let request = BlockRequest {
                     handle: Some(&handle),
                     attributes: &attributes,
                     requester: &owner,
@@ -74,14 +74,20 @@ fn index_of_a_tenth_of_a_large_cluster_takes_a_tenth_of_50_mib() {
 #[test]
 fn emptied_cluster_leaves_no_index_entries() {
     let mut index = large(5, 2, 4, 29);
-    for feed in [Feed::Blocks, Feed::Pods, Feed::CalicoNodes, Feed::KubernetesNodes, Feed::Pools] {
-        index.list_begins(feed);
-        index.list_ends(feed);
+    for feed in [
+        WatchedKind::Blocks,
+        WatchedKind::Pods,
+        WatchedKind::CalicoNodes,
+        WatchedKind::KubernetesNodes,
+        WatchedKind::Pools,
+    ] {
+        index.begin_list(feed);
+        index.end_list(feed);
         index.verify().unwrap();
     }
     index.examine(Duration::ZERO, Scope::Changed);
     for gone in index.nodes_to_release(Duration::ZERO) {
-        index.node_released(&gone.calico);
+        index.remove_released_node(&gone.calico);
     }
     index.verify().unwrap();
     let size = index.size();

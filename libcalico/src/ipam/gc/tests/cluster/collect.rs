@@ -11,8 +11,8 @@ impl Cluster {
             .into_iter()
             .enumerate()
             .map(|(n, suspect)| {
-                let facts = if fails(n) { LiveFacts::default() } else { self.live(&suspect) };
-                let decision = suspect.revalidate(&facts);
+                let facts = if fails(n) { CurrentFacts::default() } else { self.live(&suspect) };
+                let decision = suspect.recheck(&facts);
                 (suspect, decision)
             })
             .collect();
@@ -23,23 +23,23 @@ impl Cluster {
         plan
     }
 
-    fn live(&self, suspect: &Suspect) -> LiveFacts<'_> {
-        let lookups = suspect.questions();
-        let lookup = |exists| if exists { Sight::Present(()) } else { Sight::Absent };
-        LiveFacts {
-            pod: lookups.pod.map_or(Sight::Unknown, |(_, name)| {
-                self.pods.get(name).map_or(Sight::Absent, |pod| Sight::Present(pod.state()))
+    fn live(&self, suspect: &Suspect) -> CurrentFacts<'_> {
+        let lookups = suspect.required_lookups();
+        let lookup = |exists| if exists { Lookup::Present(()) } else { Lookup::Absent };
+        CurrentFacts {
+            pod: lookups.pod.map_or(Lookup::Unknown, |(_, name)| {
+                self.pods.get(name).map_or(Lookup::Absent, |pod| Lookup::Present(pod.state()))
             }),
-            machine: match lookups.machine {
-                None => MachineSight::Unknown,
-                Some((_, name)) if self.vmis.contains_key(name) => MachineSight::Present,
-                Some(_) => MachineSight::Absent,
+            vmi: match lookups.vmi {
+                None => VmiLookup::Unknown,
+                Some((_, name)) if self.vmis.contains_key(name) => VmiLookup::Present,
+                Some(_) => VmiLookup::Absent,
             },
             // The simulated cluster has no pods for launchers.
-            owners: lookups.owners.iter().map(|_| Sight::Absent).collect(),
-            service: lookups.service.map_or(Sight::Unknown, |(_, name)| lookup(self.services.contains(name))),
-            kubernetes_node: lookups.kubernetes_node.map_or(Sight::Unknown, |name| lookup(self.nodes.contains(name))),
-            calico_node: lookups.calico_node.map_or(Sight::Unknown, |name| lookup(self.nodes.contains(name))),
+            owners: lookups.owners.iter().map(|_| Lookup::Absent).collect(),
+            service: lookups.service.map_or(Lookup::Unknown, |(_, name)| lookup(self.services.contains(name))),
+            kubernetes_node: lookups.kubernetes_node.map_or(Lookup::Unknown, |name| lookup(self.nodes.contains(name))),
+            calico_node: lookups.calico_node.map_or(Lookup::Unknown, |name| lookup(self.nodes.contains(name))),
         }
     }
 
@@ -70,29 +70,29 @@ impl Cluster {
 
     /// Runs the rest of a pass: elapsed cooldowns, excess blocks, deleted nodes.
     pub(in super::super) fn run_rest_of_pass(&mut self) {
-        for cidr in self.index.cold_blocks(self.wall(), self.now) {
+        for cidr in self.index.cooled_blocks(self.wall(), self.now) {
             let Some(mut block) = self.blocks.get(&cidr).cloned() else { continue };
             if block.collect_garbage(self.cooldown, self.wall()).unwrap() {
                 self.write(block);
             }
         }
-        for Surrender { block: cidr, node } in self.index.surrender(self.now) {
-            let owner = Owner::Host(node);
+        for ExcessBlock { block: cidr, node } in self.index.excess_blocks(self.now) {
+            let owner = AffinityOwner::Host(node);
             let Some(block) = self.blocks.get(&cidr).filter(|block| block.owner() == Some(owner.clone())) else {
                 continue;
             };
             if block.is_empty() {
                 self.blocks.remove(&cidr);
                 self.queue_event(Queue::Blocks, Event::BlockGone(cidr));
-                self.index.block_gone(&cidr);
+                self.index.remove_block(&cidr);
                 self.check_last_block(&owner, &cidr);
             }
         }
         for gone in self.index.nodes_to_release(self.now) {
-            let lookup = |exists| if exists { Sight::Present(()) } else { Sight::Absent };
+            let lookup = |exists| if exists { Lookup::Present(()) } else { Lookup::Absent };
             let node = lookup(self.nodes.contains(&gone.calico));
             if !gone.is_gone(node, node) {
-                self.index.node_not_released(&gone.calico, self.now);
+                self.index.postpone_node(&gone.calico, self.now);
                 continue;
             }
             self.release_affinities(&gone.calico);
@@ -100,7 +100,7 @@ impl Cluster {
     }
 
     /// Checks that the node did not lose its last block of a family, unless the index has events pending.
-    fn check_last_block(&self, owner: &Owner, cidr: &Cidr) {
+    fn check_last_block(&self, owner: &AffinityOwner, cidr: &Cidr) {
         if self.queues.get(&Queue::Blocks).is_none_or(|queue| queue.len() <= 1) {
             let mut remaining = self.blocks.values().filter(|block| block.owner().as_ref() == Some(owner));
             assert!(remaining.any(|block| block.cidr.version() == cidr.version()), "{owner} lost its last block");
@@ -108,7 +108,7 @@ impl Cluster {
     }
 
     fn release_affinities(&mut self, node: &str) {
-        let owner = Owner::Host(node.into());
+        let owner = AffinityOwner::Host(node.into());
         let owned: Vec<Cidr> = self
             .blocks
             .values()
@@ -124,7 +124,7 @@ impl Cluster {
                 has_remaining = true;
             }
         }
-        if has_remaining { self.index.node_not_released(node, self.now) } else { self.index.node_released(node) }
+        if has_remaining { self.index.postpone_node(node, self.now) } else { self.index.remove_released_node(node) }
     }
 
     pub(in super::super) fn pass(&mut self) -> usize {

@@ -12,8 +12,8 @@ use time::macros::datetime;
 
 use super::super::*;
 use crate::ipam::{
-    AssignRequest, Block, Ended, HandleId, MachineSight, Owner, OwnerSlot, PodState, ReportedAddresses, Reservations,
-    Sight, WINDOWS_RESERVED_HANDLE,
+    AffinityOwner, Block, BlockRequest, EndedPod, HandleId, Lookup, OwnerSlot, PodState, ReportedAddresses,
+    Reservations, VmiLookup, WINDOWS_RESERVED_HANDLE,
 };
 use crate::net::Cidr;
 
@@ -26,7 +26,7 @@ pub(super) struct Pod {
     pub(super) node: String,
     pub(super) addresses: Vec<IpAddr>,
     pub(super) reported: bool,
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<EndedPod>,
 }
 
 impl Pod {
@@ -90,8 +90,8 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-pub(super) fn settings(cooldown: i64) -> Settings {
-    Settings { leak_grace: Some(GRACE), cooldown, machines: Machines::Watched, services: true }
+pub(super) fn settings(cooldown: i64) -> GcSettings {
+    GcSettings { leak_grace: Some(GRACE), cooldown, vmis: VmiAvailability::Watched, services: true }
 }
 
 impl Cluster {
@@ -138,7 +138,7 @@ impl Cluster {
 
     pub(super) fn claim(&mut self, cidr: &str, node: &str) {
         let cidr: Cidr = cidr.parse().unwrap();
-        let owner = Owner::Host(node.into());
+        let owner = AffinityOwner::Host(node.into());
         let block = match self.blocks.get(&cidr) {
             Some(block) => {
                 let mut block = block.clone();
@@ -170,14 +170,14 @@ impl Cluster {
         handle: &HandleId,
         attributes: &BTreeMap<String, String>,
     ) -> Option<IpAddr> {
-        let owner = Owner::Host(node.into());
+        let owner = AffinityOwner::Host(node.into());
         let (cooldown, wall) = (self.cooldown, self.wall());
         let mut candidates: Vec<Block> = self.blocks.values().cloned().collect();
         candidates.retain(|block| (block.cidr.version() == crate::net::IpVersion::V6) == v6);
         candidates.sort_by_key(|block| block.owner() != Some(owner.clone()));
         for mut block in candidates {
             block.collect_garbage(cooldown, wall).unwrap();
-            let request = AssignRequest { handle: Some(handle), attributes, requester: &owner, check_affinity: false };
+            let request = BlockRequest { handle: Some(handle), attributes, requester: &owner, check_affinity: false };
             let taken = block.assign(1, &request, &Reservations::none()).unwrap();
             if let [address] = taken[..] {
                 self.write(block);
@@ -219,7 +219,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn end(&mut self, name: &str, ended: Ended) {
+    pub(super) fn end(&mut self, name: &str, ended: EndedPod) {
         if let Some(pod) = self.pods.get(name).cloned().filter(|pod| pod.ended.is_none()) {
             self.set_pod(name, Pod { ended: Some(ended), ..pod });
         }
@@ -281,7 +281,7 @@ impl Cluster {
         if !self.vmis.contains_key(name) || !self.nodes.contains(node) {
             return;
         }
-        let handle = HandleId::for_machine("net", "ns", name);
+        let handle = HandleId::for_vmi("net", "ns", name);
         self.handles += 1;
         let launcher = format!("virt-launcher-{name}-{}", self.handles);
         let attributes = map(&[("namespace", "ns"), ("pod", &launcher), ("node", node), ("vmi-name", name)]);
@@ -360,14 +360,14 @@ impl Cluster {
     }
 
     fn list(&self, queue: Queue, index: &mut Index) {
-        let feeds: &[Feed] = match queue {
-            Queue::Blocks => &[Feed::Blocks],
-            Queue::Pods => &[Feed::Pods],
-            Queue::Vmis => &[Feed::Machines, Feed::Instances],
-            Queue::Services => &[Feed::Services],
-            Queue::Nodes => &[Feed::CalicoNodes, Feed::KubernetesNodes],
+        let feeds: &[WatchedKind] = match queue {
+            Queue::Blocks => &[WatchedKind::Blocks],
+            Queue::Pods => &[WatchedKind::Pods],
+            Queue::Vmis => &[WatchedKind::VirtualMachines, WatchedKind::Vmis],
+            Queue::Services => &[WatchedKind::Services],
+            Queue::Nodes => &[WatchedKind::CalicoNodes, WatchedKind::KubernetesNodes],
         };
-        feeds.iter().for_each(|feed| index.list_begins(*feed));
+        feeds.iter().for_each(|feed| index.begin_list(*feed));
         match queue {
             Queue::Blocks => self.blocks.values().for_each(|block| index.put_block(block).unwrap()),
             Queue::Pods => self.pods.iter().for_each(|(name, pod)| index.put_pod("ns", name, &pod.state())),
@@ -383,7 +383,7 @@ impl Cluster {
                 }
             }
         }
-        feeds.iter().for_each(|feed| index.list_ends(*feed));
+        feeds.iter().for_each(|feed| index.end_list(*feed));
     }
 
     /// Returns a new index that has received only the present objects.
@@ -403,26 +403,26 @@ impl Cluster {
 fn apply_event(index: &mut Index, event: &Event) {
     match event {
         Event::Block(block) => index.put_block(block).unwrap(),
-        Event::BlockGone(cidr) => index.block_gone(cidr),
+        Event::BlockGone(cidr) => index.remove_block(cidr),
         Event::Pod(name, pod) => index.put_pod("ns", name, &pod.state()),
-        Event::PodGone(name) => index.pod_gone("ns", name),
+        Event::PodGone(name) => index.remove_pod("ns", name),
         Event::Vmi(name, true) => {
-            index.put_machine("ns", name);
-            index.put_instance("ns", name);
+            index.put_virtual_machine("ns", name);
+            index.put_vmi("ns", name);
         }
         Event::Vmi(name, false) => {
-            index.machine_gone("ns", name);
-            index.instance_gone("ns", name);
+            index.remove_virtual_machine("ns", name);
+            index.remove_vmi("ns", name);
         }
         Event::Service(name, true) => index.put_service("ns", name),
-        Event::Service(name, false) => index.service_gone("ns", name),
+        Event::Service(name, false) => index.remove_service("ns", name),
         Event::Node(name, true) => {
             index.put_calico_node(name, Some(name));
             index.put_kubernetes_node(name, false);
         }
         Event::Node(name, false) => {
-            index.kubernetes_node_gone(name);
-            index.calico_node_gone(name);
+            index.remove_kubernetes_node(name);
+            index.remove_calico_node(name);
         }
     }
 }

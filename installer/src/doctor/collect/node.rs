@@ -237,6 +237,10 @@ mod tests {
     fn kernel_settings_of_the_test_host_are_readable() {
         let settings: BTreeMap<_, _> = read_settings().into_iter().collect();
         assert_eq!(settings.len(), SETTINGS.len());
+        for (name, value) in &settings {
+            let file = Path::new("/proc/sys").join(name.replace('.', "/"));
+            assert_eq!(value.is_some(), file.exists(), "{name}");
+        }
         let forwarding = fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
         assert_eq!(settings["net.ipv4.ip_forward"].as_deref(), Some(forwarding.trim_end()), "{settings:?}");
     }

@@ -67,6 +67,16 @@ fn decoding_damaged_configurations_and_results_never_panics() {
 }
 
 #[test]
+fn printed_errors_are_decoded_with_their_code() {
+    let text = || prop_oneof![any::<String>(), "[a-z \n]{0,20}"];
+    fuzz((0..3000u32, text(), text()), |(code, msg, details)| {
+        let printed = CniError::new(Code(code), msg).with_details(details).to_json(None);
+        assert_eq!(CniError::parse(printed.as_bytes()).map(|error| error.code), Some(Code(code)), "{printed}");
+        decode_everything(printed.as_bytes());
+    });
+}
+
+#[test]
 fn random_environment_and_arguments_never_panic() {
     let text = || prop_oneof![any::<String>(), "[A-Z0-9_=;.:/a-z-]{0,40}"];
     let variables = prop::collection::vec(text(), 5);

@@ -117,7 +117,7 @@ fn read_with_a_lost_response_is_retried_on_the_next_endpoint() {
 }
 
 #[test]
-fn killed_etcd_is_reported_as_unavailable() {
+fn killed_etcd_is_unavailable_until_it_starts_again() {
     let mut server = EtcdServer::start();
     let store = open(&[&server.url], Duration::from_secs(3));
     block_on(async {
@@ -127,6 +127,9 @@ fn killed_etcd_is_reported_as_unavailable() {
         let error = store.create(&key, &value).await.unwrap_err();
         assert!(error.is_unavailable(), "{error:?}");
         assert!(read_absent_pool(&store).await.unwrap_err().is_unavailable());
+        server.start_again();
+        read_absent_pool(&store).await.unwrap();
+        store.create(&key, &value).await.unwrap();
     });
 }
 

@@ -183,7 +183,6 @@ fn lock_within(file: File, wait: Duration, lock: fn(&File) -> io::Result<()>) ->
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
-    use std::time::Instant;
 
     use super::*;
 
@@ -207,14 +206,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ipam.lock");
         let first = HostLock::acquire(&path).unwrap();
-        let started = Instant::now();
-        let holder = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(80));
+        thread::scope(|scope| {
+            let second = scope.spawn(|| HostLock::acquire_within(&path, Duration::from_secs(60)));
+            while !is_waited_for(&path) {
+                assert!(!second.is_finished(), "the second acquire does not wait");
+                thread::sleep(Duration::from_millis(1));
+            }
             drop(first);
+            second.join().unwrap().unwrap();
         });
-        HostLock::acquire_within(&path, Duration::from_secs(20)).unwrap();
-        assert!(started.elapsed() >= Duration::from_millis(80));
-        holder.join().unwrap();
     }
 
     #[test]

@@ -5,7 +5,9 @@ mod mutation;
 use std::time::{Duration, Instant};
 
 use mutation::{json_text, mutated};
-use netconf::{CniArgs, CniError, CniResult, Command, NetConf, Plugin, Version, invocation, read_call};
+use netconf::{
+    CniArgs, CniError, CniResult, Code, Command, Invocation, NetConf, Plugin, Version, invocation, read_call,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -31,12 +33,20 @@ fn decode_everything(bytes: &[u8]) {
             assert!(!error.error.to_json(error.version).is_empty());
         }
     }
-    let _ = NetConf::parse(bytes);
-    let _ = CniError::parse(bytes);
+    if let Err(error) = NetConf::parse(bytes) {
+        assert!((1..=7).contains(&error.code.0) && !error.msg.is_empty(), "{error:?}");
+    }
+    if let Some(error) = CniError::parse(bytes) {
+        let printed = error.to_json(None);
+        let again = CniError::parse(printed.as_bytes()).expect("it is an error object");
+        assert_eq!((again.code, again.to_json(None)), (error.code, printed));
+    }
     for version in Version::ALL {
         let Ok(result) = CniResult::parse(bytes, version) else { continue };
         for version in Version::ALL {
-            let _ = result.to_json(version);
+            let Ok(printed) = result.to_json(version) else { continue };
+            let again = CniResult::parse(printed.as_bytes(), version).expect("it is a result");
+            assert_eq!(again.to_json(version), Ok(printed));
         }
     }
 }
@@ -57,11 +67,23 @@ fn decoding_damaged_configurations_and_results_never_panics() {
 }
 
 #[test]
+fn printed_errors_are_decoded_with_their_code() {
+    let text = || prop_oneof![any::<String>(), "[a-z \n]{0,20}"];
+    fuzz((0..3000u32, text(), text()), |(code, msg, details)| {
+        let printed = CniError::new(Code(code), msg).with_details(details).to_json(None);
+        assert_eq!(CniError::parse(printed.as_bytes()).map(|error| error.code), Some(Code(code)), "{printed}");
+        decode_everything(printed.as_bytes());
+    });
+}
+
+#[test]
 fn random_environment_and_arguments_never_panic() {
     let text = || prop_oneof![any::<String>(), "[A-Z0-9_=;.:/a-z-]{0,40}"];
     let variables = prop::collection::vec(text(), 5);
     fuzz((text(), variables, prop::collection::vec(text(), 0..4)), |(args, variables, arguments)| {
-        let _ = CniArgs::parse(&args);
+        if let Err(error) = CniArgs::parse(&args) {
+            assert!(error.code == Code::INVALID_ENVIRONMENT && !error.msg.is_empty(), "{error:?}");
+        }
         let lookup = |name: &str| match name {
             "CNI_COMMAND" => Some("ADD".to_owned()),
             "CNI_ARGS" => Some(args.clone()),
@@ -72,7 +94,11 @@ fn random_environment_and_arguments_never_panic() {
             _ => variables.get(4).cloned(),
         };
         for plugin in [Plugin::Calico, Plugin::CalicoIpam] {
-            let _ = invocation(plugin, "v", &arguments, &lookup, || Ok(b"{\"name\":\"n\"}".to_vec()));
+            match invocation(plugin, "v", &arguments, &lookup, || Ok(b"{\"name\":\"n\"}".to_vec())) {
+                Ok(Invocation::Print(output)) => assert!(!(output.stdout + &output.stderr).is_empty()),
+                Ok(_) => {}
+                Err(error) => assert!((1..=7).contains(&error.error.code.0), "{error}"),
+            }
         }
     });
 }

@@ -115,7 +115,8 @@ mod tests {
 
     /// Longer than any machine needs to start a shell.
     const LONG: Duration = Duration::from_secs(60);
-    const SHORT: Duration = Duration::from_millis(300);
+    /// Enough for a shell to write its files.
+    const SHORT: Duration = Duration::from_secs(1);
     const ONCE: BusyRetry = BusyRetry { attempts: 1, pause: Duration::ZERO };
 
     fn shell(script: &str, input: &[u8], limit: Duration) -> Option<Output> {
@@ -152,12 +153,16 @@ mod tests {
         }
     }
 
+    /// The grandchild has the pipes open for a minute. The call returns while it runs.
     #[test]
     fn grandchild_with_the_open_output_is_not_awaited() {
-        // The loop ends when the directory is removed.
-        let mark = tempfile::tempdir().unwrap();
-        let script = format!("while [ -e {} ]; do sleep 0.1; done & exit 0", mark.path().display());
-        assert!(shell(&script, b"", SHORT).is_none());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        assert!(shell(&format!("sleep 60 & echo $! >{}; exit 0", file.display()), b"", SHORT).is_none());
+        let grandchild = fs::read_to_string(file).unwrap();
+        let status = fs::read_to_string(format!("/proc/{}/status", grandchild.trim())).unwrap();
+        assert!(!status.contains("State:\tZ"), "{status}");
+        assert!(Command::new("kill").arg(grandchild.trim()).status().unwrap().success());
     }
 
     #[test]

@@ -102,6 +102,14 @@ Every version is affected.
     Ok(())
 }
 
+/// Returns the names of the crates that `package` contains, with dashes. All packages contain serde_json.
+fn dependencies(package: &str) -> Result<Vec<String>> {
+    let tree = cargo(&["tree", "--package", package, "--edges=normal", "--prefix=none", "--format={lib}"])?;
+    let names: Vec<String> = tree.lines().map(|name| name.replace('_', "-")).collect();
+    ensure!(names.iter().any(|name| name == "serde-json"), "{package}: {tree}");
+    Ok(names)
+}
+
 #[test]
 fn pure_crates_have_no_io_dependencies() -> Result<()> {
     const IO: [&str; 12] = [
@@ -119,9 +127,7 @@ fn pure_crates_have_no_io_dependencies() -> Result<()> {
         "tokio",
     ];
     for name in ["netconf", "libcalico"] {
-        let tree = cargo(&["tree", "--package", name, "--edges=normal", "--prefix=none", "--format={lib}"])?;
-        for dependency in tree.lines() {
-            let dependency = dependency.replace('_', "-");
+        for dependency in dependencies(name)? {
             ensure!(!IO.contains(&dependency.as_str()), "{name} depends on {dependency}");
         }
     }
@@ -131,9 +137,7 @@ fn pure_crates_have_no_io_dependencies() -> Result<()> {
 /// Only the plugin on nodes uses the embedded datastore; a file has no use in a Deployment.
 #[test]
 fn controllers_do_not_depend_on_the_embedded_datastore() -> Result<()> {
-    let tree = cargo(&["tree", "--package", "kube-controllers", "--edges=normal", "--prefix=none", "--format={lib}"])?;
-    for dependency in tree.lines() {
-        let dependency = dependency.replace('_', "-");
+    for dependency in dependencies("kube-controllers")? {
         ensure!(dependency != "rusqlite" && dependency != "libsqlite3-sys", "kube-controllers depends on {dependency}");
     }
     Ok(())
@@ -143,9 +147,7 @@ fn controllers_do_not_depend_on_the_embedded_datastore() -> Result<()> {
 #[test]
 fn plugin_does_not_depend_on_crates_of_the_controllers() -> Result<()> {
     const LASTING: [&str; 5] = ["kube-controllers", "kube-runtime", "pprof", "procfs", "prometheus"];
-    let tree = cargo(&["tree", "--package", "cni-plugin", "--edges=normal", "--prefix=none", "--format={lib}"])?;
-    for dependency in tree.lines() {
-        let dependency = dependency.replace('_', "-");
+    for dependency in dependencies("cni-plugin")? {
         ensure!(!LASTING.contains(&dependency.as_str()), "the plugin depends on {dependency}");
     }
     Ok(())

@@ -116,16 +116,19 @@ fn replay_killed_at_each_request_leaves_no_free_address_in_an_endpoint() {
     });
 }
 
-/// A slow response is not a failure.
+/// A slow response is not a failure: the plugin sends no request again.
 #[test]
 fn add_and_del_with_a_delayed_response_succeed() {
     on_etcd(|faulty| {
-        let pod = faulty.pod();
+        let [resident, plain, pod] = [(); 3].map(|()| faulty.pod());
+        faulty.requests("ADD", &resident);
         for verb in ["ADD", "DEL"] {
-            let outcome = faulty.faulted(verb, &pod, Point::Answer(1), Fault::Delay(Duration::from_secs(1)));
-            outcome.success();
-            assert!(outcome.wall >= Duration::from_secs(1));
+            let requests = faulty.requests(verb, &plain);
+            faulty.faulted(verb, &pod, Point::Answer(1), Fault::Delay(Duration::from_secs(1))).success();
+            assert!(faulty.proxy.fired(), "{verb}: {:?}", faulty.proxy.requests());
+            assert_eq!(faulty.proxy.traffic().requests, requests, "{verb}: {:?}", faulty.proxy.requests());
         }
+        faulty.run("DEL", &resident);
         faulty.cluster.assert_nothing_left();
     });
 }

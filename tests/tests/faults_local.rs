@@ -169,21 +169,33 @@ fn add_on_a_full_disk_names_the_cause_and_leaves_no_interface() {
 #[test]
 fn del_on_a_full_disk_succeeds_or_names_the_cause() {
     on_a_small_disk(|cluster, disk| {
-        let mut pods = 0;
+        let (mut pods, mut refused) = (0, 0);
         for pages in [0, 1, 2, 4, 8] {
             pods += 1;
             let pod = cluster.pod(pods);
             cluster.add(&pod, &conf(cluster));
+            // The next write needs space for a new log.
+            local(cluster).checkpoint().unwrap();
             let filler = fill(disk, pages);
             let outcome = cluster.verb("DEL", &pod, &conf(cluster)).run().unwrap();
-            if outcome.exit != Some(0) {
+            if outcome.exit == Some(0) {
+                outcome.success();
+            } else {
                 let error = outcome.error();
                 assert!(error.msg.contains("disk full"), "{pages} free pages: {error:?}");
+                refused += 1;
             }
             fs::remove_file(filler).unwrap();
             recover(cluster, &mut pods, &pod);
         }
+        assert!(refused > 0, "no size was too small");
     });
+}
+
+/// Returns the number of deferred DELs in the journal, which is on another disk.
+fn deferred_dels() -> usize {
+    let files = fs::read_dir("/var/lib/calico/cni-journal").into_iter().flatten().flatten();
+    files.filter(|file| file.path().extension().is_some_and(|extension| extension == "json")).count()
 }
 
 #[test]
@@ -198,11 +210,13 @@ fn add_on_a_read_only_disk_names_the_file() {
         let error = cluster.verb("ADD", &newcomer, &conf(cluster)).run().unwrap().error();
         let said = format!("{} {}", error.msg, error.details);
         assert!(said.contains("read-only") && said.contains(&disk.display().to_string()), "{error:?}");
-        // The disk becomes writable again: the next DEL completes the work of the failed one.
-        let _ = cluster.verb("DEL", &there, &conf(cluster)).run().unwrap();
+        // The disk becomes writable again: the next DEL completes the work of the deferred one.
+        cluster.verb("DEL", &there, &conf(cluster)).run().unwrap().success();
+        assert_eq!((&kernel::host().unwrap()["links"], deferred_dels()), (&json!({}), 1));
         remount(MsFlags::empty());
         let mut pods = 2;
         recover(cluster, &mut pods, &there);
+        assert_eq!(deferred_dels(), 0);
     });
 }
 
@@ -249,12 +263,15 @@ fn embedded_datastore_file_has_mode_0600() {
         let pod = cluster.pod(1);
         cluster.add(&pod, &conf(cluster));
         let directory = local(cluster).path().parent().unwrap();
+        let mut files = 0;
         for entry in fs::read_dir(directory).unwrap() {
             let entry = entry.unwrap();
             if entry.file_name().to_string_lossy().starts_with("calico.db") {
                 let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
                 assert_eq!(mode, 0o600, "{:?}", entry.file_name());
+                files += 1;
             }
         }
+        assert!(files > 0, "{}", directory.display());
     });
 }

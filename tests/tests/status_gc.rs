@@ -105,13 +105,13 @@ fn status_names_each_cause_of_a_failing_add(cluster: &Cluster<'_>) {
 #[test]
 fn status_with_etcd_unreachable_fails_with_code_50() {
     on_etcd(|cluster| {
-        // A closed port, a listener that accepts no connection, and an address without a route.
+        // A closed port, a listener that accepts no connection, and an address that does not exist.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let silent = format!("http://{}", silent.local_addr().unwrap());
         for (endpoints, says) in [
             ("http://127.0.0.1:1", "refused"),
             (silent.as_str(), "no answer within 2.0 s"),
-            ("http://192.0.2.77:2379", ""),
+            ("http://192.0.2.77:2379", "no answer within 2.0 s"),
         ] {
             let conf = prepared(cluster, json!({ "etcd_endpoints": endpoints }));
             let error = verb(cluster, "STATUS", &conf).run().unwrap().error();

@@ -154,6 +154,8 @@ fn watch(directory: &Path, file: &str, deadline: Instant) -> io::Result<bool> {
 mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::TcpListener;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
@@ -164,30 +166,37 @@ mod tests {
     };
 
     /// Starts a server that answers one connection after the other with these status lines and then closes its socket.
-    /// Returns its URL.
-    fn gate(answers: &'static [&'static str]) -> String {
+    /// Returns its URL and the number of its connections.
+    fn gate(answers: &'static [&'static str]) -> (String, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/ready", listener.local_addr().unwrap());
+        let probes = Arc::new(AtomicUsize::new(0));
+        let counter = probes.clone();
         thread::spawn(move || {
             for answer in answers {
                 let (mut peer, _) = listener.accept().unwrap();
+                counter.fetch_add(1, Ordering::SeqCst);
                 let _ = peer.read(&mut [0; 4096]);
                 let _ = peer.write_all(
                     format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").as_bytes(),
                 );
             }
         });
-        url
+        (url, probes)
     }
 
+    /// Each gate has one answer more than it needs.
     #[test]
-    fn unready_gate_is_probed_again() {
-        wait_for_all(&[gate(&["200 OK"]), gate(&["503 No", "500 No", "204 Yes"])], SHORT_TIMEOUTS).unwrap();
+    fn each_gate_is_probed_until_its_first_success() {
+        let ((open, of_open), (late, of_late)) =
+            (gate(&["200 OK", "200 OK"]), gate(&["503 No", "500 No", "204 Yes", "204 Yes"]));
+        wait_for_all(&[open, late], GateTimeouts { total: Duration::from_secs(60), ..SHORT_TIMEOUTS }).unwrap();
+        assert_eq!((of_open.load(Ordering::SeqCst), of_late.load(Ordering::SeqCst)), (1, 3));
     }
 
     #[test]
     fn closed_readiness_gate_is_reported_with_its_url() {
-        let url = gate(&["503 No"; 100]);
+        let (url, _) = gate(&["503 No"; 100]);
         let error = wait_for_all(std::slice::from_ref(&url), SHORT_TIMEOUTS).unwrap_err();
         assert_eq!(error.code, Code::TRY_AGAIN);
         assert!(error.msg.contains(&url) && error.msg.contains("503"), "{error}");

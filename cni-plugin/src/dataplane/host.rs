@@ -85,6 +85,13 @@ mod tests {
         let routes = KernelNetwork.routes().unwrap();
         let known = |route: &Route| route.interfaces.iter().all(|name| interfaces.iter().any(|i| i.name == *name));
         assert!(routes.iter().all(known), "{routes:?}");
+        let of_main_table = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
+        for name in of_main_table.lines().skip(1).filter_map(|line| line.split_whitespace().next()) {
+            assert!(
+                routes.iter().any(|route| route.interfaces.iter().any(|known| known == name)),
+                "{name}: {routes:?}"
+            );
+        }
         let lo = KernelNetwork.find("lo").unwrap().unwrap();
         assert_eq!((lo.name.as_str(), lo.container_id), ("lo", None));
         assert_eq!(KernelNetwork.find("no-such-link"), Ok(None));

@@ -3,6 +3,7 @@
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ pub struct EtcdServer {
     pub url: String,
     shell: Child,
     directory: TempDir,
-    _ports: [Port; 2],
+    ports: Arc<[Port; 2]>,
 }
 
 impl EtcdServer {
@@ -29,9 +30,12 @@ impl EtcdServer {
     }
 
     fn launch(scheme: &str, flags: &[String]) -> Self {
+        Self::launch_on(Arc::new([Port::free(), Port::free()]), scheme, flags)
+    }
+
+    fn launch_on(ports: Arc<[Port; 2]>, scheme: &str, flags: &[String]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let ports = [Port::free(), Port::free()];
-        let [client, peer] = ports.each_ref().map(|port| port.number);
+        let [client, peer] = (*ports).each_ref().map(|port| port.number);
         let url = format!("{scheme}://127.0.0.1:{client}");
         let peer = format!("http://127.0.0.1:{peer}");
         let log = std::fs::File::create(directory.path().join("log")).unwrap();
@@ -52,7 +56,7 @@ impl EtcdServer {
             .spawn()
             .expect("sh starts");
         wait_for(client, &directory.path().join("log"));
-        EtcdServer { url, shell, directory, _ports: ports }
+        EtcdServer { url, shell, directory, ports }
     }
 
     /// Runs etcdctl against this server, without TLS.
@@ -65,6 +69,11 @@ impl EtcdServer {
     pub fn kill(&mut self) {
         drop(self.shell.stdin.take());
         self.shell.wait().unwrap();
+    }
+
+    /// Starts an empty server without TLS on the ports of this one, which was killed.
+    pub fn start_again(&mut self) {
+        *self = Self::launch_on(self.ports.clone(), "http", &[]);
     }
 }
 

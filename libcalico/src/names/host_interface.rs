@@ -220,10 +220,12 @@ mod tests {
         }
 
         #[test]
-        fn parsed_alias_prints_unchanged(text in "(calico-cni/)?\\PC{0,80}(/[0-9a-f]{64})?") {
-            if let Some(alias) = InterfaceAlias::parse(&text) {
-                prop_assert_eq!(alias.to_string(), text);
-            }
+        fn texts_in_the_form_of_an_alias_parse_and_print_unchanged(
+            text in "(calico-cni/)?([-a-z0-9._]{0,70}|sha256:[0-9a-f]{63,64}|\\PC{0,80})(/[0-9a-f]{64})?",
+        ) {
+            let form = "^calico-cni/([-A-Za-z0-9._]{1,64}|sha256:[0-9a-f]{64})/[0-9a-f]{64}$";
+            let is_alias = regex::Regex::new(form).unwrap().is_match(&text);
+            prop_assert_eq!(InterfaceAlias::parse(&text).map(|alias| alias.to_string()), is_alias.then_some(text));
         }
 
         #[test]

@@ -280,9 +280,21 @@ mod tests {
         }
 
         #[test]
-        fn parsing_any_endpoint_name_never_panics(text in "[-a-zä]{0,20}") {
-            let _ = EndpointIdentifiers::parse(&text);
-            let _ = ids("n", "k8s", "", "").matches(&text);
+        fn any_text_parses_to_its_identifiers_or_is_refused(text in "[-a-zä]{0,20}|(n-)?(k8s-)?[-a-cä]{0,12}") {
+            match EndpointIdentifiers::parse(&text) {
+                Ok(of) => {
+                    let is_of_n = (of.node.as_str(), of.orchestrator.as_str()) == ("n", "k8s");
+                    // Texts that are no names have missing parts, or dashes at the ends of parts.
+                    if let Ok(name) = of.name() {
+                        prop_assert_eq!(&name, &text);
+                        prop_assert!(of.matches(&text));
+                        prop_assert_eq!(ids("n", "k8s", "", "").matches(&text), is_of_n);
+                    }
+                    prop_assert!(is_of_n || !ids("n", "k8s", "", "").matches(&text));
+                }
+                Err(EndpointNameError::Empty) => prop_assert_eq!(text, ""),
+                Err(error) => prop_assert!(error.to_string().contains(&format!("{text:?}")), "{}", error),
+            }
         }
     }
 }

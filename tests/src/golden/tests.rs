@@ -50,13 +50,17 @@ fn all_recordings() -> Vec<Recording> {
         let names = recording::names(folder).unwrap().into_iter();
         names.map(move |name| recording::read(folder, &name).unwrap())
     };
-    FOLDERS.into_iter().flat_map(of).collect()
+    let recordings: Vec<Recording> = FOLDERS.into_iter().flat_map(of).collect();
+    assert!(recordings.len() > 10 * FOLDERS.len(), "{} recordings", recordings.len());
+    recordings
 }
 
 /// Without this test, an entry about a scenario that does not exist would never be reported as unmet.
 #[test]
 fn every_wanted_difference_names_an_existing_recording() {
-    for entry in wanted::read().unwrap() {
+    let entries = wanted::read().unwrap();
+    assert!(!entries.is_empty());
+    for entry in entries {
         let folders =
             if entry.datastores.is_empty() { FOLDERS.map(str::to_owned).into() } else { entry.datastores.clone() };
         let names = folders.iter().map(|datastore| if datastore == "local" { "etcd" } else { datastore.as_str() });

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::lab::{self, GRACE, Lab, SOON, to_pod, within};
+use crate::lab::{self, GRACE, LONG_GRACE, Lab, SOON, to_pod, with_a_long_grace_period, within};
 use crate::on_each_datastore;
 
 on_each_datastore!(
@@ -27,15 +27,15 @@ fn empty_blocks_are_released_after_grace_except_the_last_of_each_family(lab: &La
     for block in ["10.0.1.0/26", "10.0.1.64/26", "10.0.1.128/26"] {
         lab.block(block, Some("node-b"), &[]);
     }
-    let began = Instant::now();
-    let collecting = lab.collect(lab.settings());
+    let collecting = lab.collect(with_a_long_grace_period(lab));
     collecting.has_looked();
-    let before = lab.blocks().len();
-    if began.elapsed() < GRACE {
-        assert_eq!(before, 6);
-    }
-    within(SOON, "three blocks", || lab.blocks().len() == 3 && lab.affinities().len() == 3);
-    sleep(GRACE * 2);
+    collecting.pass_after(LONG_GRACE / 2);
+    collecting.pass_after(LONG_GRACE / 4);
+    assert_eq!(lab.blocks().len(), 6);
+    collecting
+        .as_time_goes_by(LONG_GRACE / 2, "three blocks", || lab.blocks().len() == 3 && lab.affinities().len() == 3);
+    collecting.pass_after(LONG_GRACE * 2);
+    collecting.pass_after(LONG_GRACE * 2);
     let left = lab.blocks();
     assert!(left.contains_key("10.0.0.0/26") && left.contains_key("fd00::/122"), "{left:?}");
     assert_eq!(left.values().filter(|owner| owner.as_deref() == Some("host:node-b")).count(), 1, "{left:?}");

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use datastore::Datastore;
 use integration_tests::controllers::collecting::calico;
@@ -24,6 +25,8 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use tokio::runtime::Runtime;
 
+/// A grace period that passes only if a test advances the clock.
+pub(crate) const LONG_GRACE: Duration = Duration::from_secs(24 * 3600);
 /// The namespace of every pod.
 pub(crate) const NAMESPACE: &str = "suite";
 /// The user of garbage collection.
@@ -58,6 +61,11 @@ pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
         lab.runtime.block_on(lab.store.ensure_initialized_for_kubernetes()).unwrap();
         test(&lab);
     });
+}
+
+/// Returns settings with [`LONG_GRACE`].
+pub(crate) fn with_a_long_grace_period(lab: &Lab<'_>) -> Settings {
+    Settings { leak_grace_period: Some(LONG_GRACE), ..lab.settings() }
 }
 
 // === content ===

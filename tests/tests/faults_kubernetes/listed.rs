@@ -96,6 +96,7 @@ fn del_with_a_refused_patch_keeps_the_address_for_a_later_replay() {
             // A later replay fails too.
             faulty.proxy.arm_all(&[(WRITES_ENDPOINT, fault); OFTEN]);
             _ = faulty.call("STATUS", &next).run().unwrap();
+            assert!(faulty.proxy.fired(), "{fault:?}: {:?}", faulty.proxy.requests());
             assert!(is_held(faulty, &pod) && entries().len() == 1, "{fault:?}");
 
             faulty.run("STATUS", &next);
@@ -195,6 +196,7 @@ fn del_removes_the_address_from_the_pod_that_the_allocation_names() {
             let call = faulty.call("DEL", &pod).env("CNI_ARGS", args);
             faulty.proxy.arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
             _ = call.run().unwrap();
+            assert!(faulty.proxy.fired(), "{:?}", faulty.proxy.requests());
             assert!(is_held(faulty, &pod), "{address} is free and listed");
             faulty.proxy.arm(None);
             call.run().unwrap().success();

@@ -141,6 +141,7 @@ fn release_of_addresses_of_connected_pods_is_refused() {
             seen.filter(|(path, _)| !path.display().to_string().contains("calico.db")).collect::<Vec<_>>()
         };
         let before = (interfaces(), routes(), node.kept(), files());
+        assert!(!addresses().is_empty());
         for options in [&["--release-addresses"][..], &["--yes", "--release-addresses"]] {
             let outcome = uninstall(&node.container, options).run().unwrap();
             let said = &outcome.stdout;

@@ -201,6 +201,8 @@ fn command(process: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
     use super::*;
@@ -230,7 +232,14 @@ mod tests {
 
     #[test]
     fn kernel_settings_of_the_test_host_are_readable() {
-        assert!(read_settings().iter().any(|setting| setting.1.is_some()));
+        let settings: BTreeMap<_, _> = read_settings().into_iter().collect();
+        assert_eq!(settings.len(), SETTINGS.len());
+        for (name, value) in &settings {
+            let file = Path::new("/proc/sys").join(name.replace('.', "/"));
+            assert_eq!(value.is_some(), file.exists(), "{name}");
+        }
+        let forwarding = fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
+        assert_eq!(settings["net.ipv4.ip_forward"].as_deref(), Some(forwarding.trim_end()), "{settings:?}");
     }
 
     #[test]

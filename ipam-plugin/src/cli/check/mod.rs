@@ -158,6 +158,7 @@ mod tests {
 
     use super::*;
     use crate::cli::testing::Shell;
+    use crate::process::block_on;
 
     #[test]
     fn check_of_a_consistent_datastore_reports_no_problem() {
@@ -223,8 +224,38 @@ mod tests {
     fn check_reads_again_after_the_settle_time() {
         let shell = Shell::with_pool();
         shell.allocate("a");
-        let asked = std::time::Instant::now();
-        shell.wrong(&["check", "--settle", "1"]);
-        assert!(asked.elapsed() >= Duration::from_secs(1));
+        let requests_of = |settle: &str| {
+            let before = shell.store.requests();
+            shell.wrong(&["check", "--settle", settle]);
+            shell.store.requests() - before
+        };
+        let once = requests_of("0");
+        assert!(once > 0);
+        assert_eq!(requests_of("1"), 2 * once);
+    }
+
+    #[test]
+    fn check_waits_between_its_reads() {
+        let shell = Shell::with_pool();
+        shell.allocate("a");
+        let before = shell.store.requests();
+        shell.wrong(&["check", "--settle", "0"]);
+        let once = shell.store.requests() - before;
+        shell.run_with(&["check", "--settle", "0"], |app| {
+            block_on(async {
+                let before = shell.store.requests();
+                let is_read = async {
+                    while shell.store.requests() < before + once {
+                        tokio::task::yield_now().await;
+                    }
+                    // Enough time for the requests of a second read that does not wait.
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                };
+                tokio::select! {
+                    _ = read_report(app, Duration::from_secs(3600)) => panic!("there is no pause"),
+                    () = is_read => assert_eq!(shell.store.requests(), before + once),
+                }
+            });
+        });
     }
 }

@@ -73,6 +73,7 @@ async fn address_taken_over_by_another_pod_is_not_released() {
 /// The previous launcher pod may still run, even if the VMI is being deleted.
 #[tokio::test]
 async fn failed_vmi_add_restores_the_previous_owner_despite_lost_requests() {
+    let mut repeated = 0;
     let handle = HandleId::new(HANDLE);
     for (slot, migration) in [(OwnerSlot::Active, None), (OwnerSlot::Alternate, Some("job"))] {
         let vmi = VmiPod {
@@ -84,19 +85,23 @@ async fn failed_vmi_add_restores_the_previous_owner_despite_lost_requests() {
             ..VmiPod::default()
         };
         for fault in [Fault::None, Fault::LostRequest, Fault::LostAnswer] {
-            for at in 0..6 {
+            for at in 0..9 {
                 let (cluster, cidr) = cluster(MemoryStore::sequential()).await;
                 cluster.store.before_each(move |nth, _, _| if nth == at { fault } else { Fault::None });
                 let taken = adopt_addresses(&cluster.store, &cluster.clock, &handle, &vmi, &noted("b")).await;
                 let Ok(AdoptedAddresses { replaced, .. }) = taken else { continue };
-                if restore_owner(&cluster.store, &cluster.clock, &handle, &vmi, &replaced).await.is_ok() {
-                    let block = cluster.store.pairs().get::<Block>(&cidr).unwrap();
-                    let context = format!("{slot:?}, {fault:?} at request {at}");
-                    let before = if slot == OwnerSlot::Active { noted("a") } else { BTreeMap::new() };
-                    assert_eq!(block.owner_of(&handle, slot), Some(&before), "{context}");
-                    assert_eq!(block.owner_of(&handle, OwnerSlot::Active), Some(&noted("a")), "{context}");
+                let restore = || restore_owner(&cluster.store, &cluster.clock, &handle, &vmi, &replaced);
+                let context = format!("{slot:?}, {fault:?} at request {at}");
+                if restore().await.is_err() {
+                    restore().await.expect(&context);
+                    repeated += 1;
                 }
+                let block = cluster.store.pairs().get::<Block>(&cidr).unwrap();
+                let before = if slot == OwnerSlot::Active { noted("a") } else { BTreeMap::new() };
+                assert_eq!(block.owner_of(&handle, slot), Some(&before), "{context}");
+                assert_eq!(block.owner_of(&handle, OwnerSlot::Active), Some(&noted("a")), "{context}");
             }
         }
     }
+    assert!(repeated > 5, "{repeated}");
 }

@@ -17,43 +17,30 @@
 pub mod affinity;
 pub mod alloc;
 mod block_writes;
-#[cfg(feature = "plugin")]
 pub mod busy;
-#[cfg(feature = "plugin")]
 pub mod busy_server;
-#[cfg(feature = "plugin")]
 pub mod cli;
-#[cfg(feature = "plugin")]
 pub mod cni;
-#[cfg(feature = "plugin")]
 pub mod datastore_settings;
 pub mod error;
 pub mod exhausted;
 mod handle_refs;
 mod hint_file;
-#[cfg(feature = "plugin")]
 pub mod host_link;
-#[cfg(feature = "plugin")]
 pub mod journal;
-#[cfg(feature = "plugin")]
 pub mod kubernetes_api;
 pub mod lock;
 pub mod node_cleanup;
-#[cfg(feature = "plugin")]
 pub mod own_node;
-#[cfg(feature = "plugin")]
 mod pod_lookup;
-#[cfg(all(test, feature = "plugin"))]
+#[cfg(test)]
 mod races;
 pub mod reads;
 pub mod release;
 pub mod retry;
-#[cfg(feature = "plugin")]
 pub mod run;
-#[cfg(all(test, feature = "plugin"))]
+#[cfg(test)]
 mod testing;
-#[cfg(feature = "plugin")]
 mod upgrade;
-#[cfg(feature = "plugin")]
 pub mod vmi;
 pub mod write_gate;

@@ -8,7 +8,7 @@ async fn missing_kinds_are_logged_each_minute() {
     let metrics = Metrics::new();
     let (log, _logging) = Captured::on_this_thread(LogSeverity::Info);
     let passes = PassMetrics::new(&metrics).unwrap();
-    let cache = ClusterCache::new(Mode::Etcd, Index::new(Settings::default()), &mut Watches::default());
+    let cache = ClusterCache::new(Mode::Etcd, Index::new(GcSettings::default()), &mut Watches::default());
     let waited = tokio::time::timeout(LOG_INTERVAL * 2 + QUIET_PERIOD, wait_until_listed(&cache, &passes)).await;
     assert!(waited.is_err());
     let text = log.text();

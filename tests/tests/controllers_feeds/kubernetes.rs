@@ -201,7 +201,7 @@ fn watches_of_calicos_kinds_work_in_both_api_groups() {
             });
             // Without definitions, the server has no pools.
             pools.becomes(&BTreeMap::new());
-            assert!(listening.health("IPPool").stats().missing);
+            assert!(listening.health("IPPool").stats().is_missing);
             kubernetes.api.define(group.api_version()).unwrap();
             let collection = |plural: &str| format!("/apis/{}/{plural}", group.api_version());
             let create = |plural: &str, kind: &str, name: &str, spec: Value| {

@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
     use crate::cli::testing::Shell;
-    use crate::process::block_on;
+    use node_process::process::block_on;
 
     #[test]
     fn check_of_a_consistent_datastore_reports_no_problem() {

@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn untestable_configuration_is_reported_with_the_reason() {
         let reason = |text| input(&conf(text), |path| path.to_owned()).unwrap_err().to_string();
-        assert!(reason("{}").starts_with("its plugin is not `calico`"), "{}", reason("{}"));
+        assert!(reason("{}").starts_with("the configured plugin is not `calico`"), "{}", reason("{}"));
         let by_ipam = r#"{"type": "bridge", "ipam": {"type": "calico-ipam"}}"#;
         assert_eq!(reason(by_ipam), "the configuration does not contain the plugin calico");
         let missing = r#"{"type": "calico", "kubernetes": {"kubeconfig": "/no/such/file"}}"#;

@@ -5,3 +5,8 @@
 pub mod logging;
 pub mod node_name;
 pub mod process;
+
+/// Excludes tests that start processes from tests that rotate a log file: between fork and exec a child shares the lock
+/// of a rotation.
+#[cfg(test)]
+static FORKS: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -204,6 +204,7 @@ mod tests {
             panic!("boom <{}>", 7);
         }
         let name = "process::tests::panic_prints_a_cni_error_on_stdout_and_exits_with_status_1";
+        let _forks = crate::FORKS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--nocapture"])
             .env(CHILD, "1")

@@ -204,7 +204,7 @@ mod tests {
             ("{", "EOF"),
             ("[]", "not a JSON object"),
             (r#"{"name":"n","plugins":[{"type":"bridge"}]}"#, "no plugin of the"),
-            (r#"{"name":"n","type":"multus","datastore_path":"/m.db"}"#, "its plugin is not `calico`"),
+            (r#"{"name":"n","type":"multus","datastore_path":"/m.db"}"#, "the configured plugin is not `calico`"),
         ] {
             write(text);
             let error = resolve(&["--config", file], &[]).unwrap_err().to_string();

@@ -157,7 +157,7 @@ mod tests {
         let ran = shell.run(&["delete", "ippool", "default-ipv4-ippool"]);
         assert_eq!(ran.out, "IPPool default-ipv4-ippool deleted\n");
         assert!(
-            ran.notices.contains("1 blocks of IPPool default-ipv4-ippool given up\nnote: 1 addresses"),
+            ran.notices.contains("1 blocks of IPPool default-ipv4-ippool released\nnote: 1 addresses"),
             "{}",
             ran.notices
         );
@@ -176,7 +176,7 @@ mod tests {
         assert!(shell.stored::<Node>(&ObjectKey::global("node1")).is_some());
 
         let ran = shell.run(&["delete", "node", "node1", "--force"]);
-        assert_eq!(ran.notices, "1 addresses released, 1 endpoints deleted, 1 blocks given up\n");
+        assert_eq!(ran.notices, "1 addresses released, 1 endpoints deleted, 1 blocks released\n");
         assert_eq!(shell.stored::<Node>(&ObjectKey::global("node1")), None);
         let endpoint = ObjectKey::namespaced("default", "node1-k8s-a-eth0");
         assert_eq!(shell.stored::<WorkloadEndpoint>(&endpoint), None);

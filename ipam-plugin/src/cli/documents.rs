@@ -188,8 +188,8 @@ mod tests {
         assert!(second.starts_with("pools.yaml, document 2: unsupported kind \"Pool\""), "{second}");
         assert!(error("a: [").starts_with("pools.yaml, document 1: "));
         assert!(error("{\"a\": ").starts_with("pools.yaml, document 1: "));
-        assert!(error("").starts_with("pools.yaml holds no object"));
-        assert!(error("# only a comment\n").starts_with("pools.yaml holds no object"));
+        assert!(error("").starts_with("pools.yaml contains no object"));
+        assert!(error("# only a comment\n").starts_with("pools.yaml contains no object"));
     }
 
     #[test]

@@ -175,7 +175,7 @@ async fn address_outside_pools_fails_the_upgrade_with_the_datastore_locked() {
     let lab = Lab::with(&[("192.168.0.9", "c-web")]);
     lab.pod("web", "192.168.0.9", "Running");
     let error = lab.pass().await.unwrap_err();
-    assert!(error.starts_with("cannot give 192.168.0.9 to Calico: The provided IP address is not in"), "{error}");
+    assert!(error.starts_with("cannot assign 192.168.0.9 in Calico: The provided IP address is not in"), "{error}");
     assert!(!lab.is_ready() && lab.places.leases.join("192.168.0.9").exists());
     let lab = Lab::with(&[]);
     lab.cluster.node("node1", &[]);

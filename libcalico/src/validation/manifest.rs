@@ -235,7 +235,7 @@ mod tests {
     fn invalid_manifest_is_rejected_with_the_reason() {
         assert!(error(json!([])).ends_with("found a list"));
         assert!(error(json!(null)).ends_with("found nothing"));
-        assert!(error(json!({"kind": 5})).starts_with("the manifest has no kind; write one of IPPool, "));
+        assert!(error(json!({"kind": 5})).starts_with("the manifest's kind is missing; write one of IPPool, "));
         assert!(error(manifest("Pool", json!({}))).starts_with("unsupported kind \"Pool\""));
         let mut json = manifest("IPPool", json!({}));
         json["apiVersion"] = json!("crd.projectcalico.org/v1");

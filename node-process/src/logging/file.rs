@@ -140,6 +140,7 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
+    use crate::FORKS;
 
     const DAY: Duration = Duration::from_secs(86_400);
 
@@ -153,6 +154,7 @@ mod tests {
 
     #[test]
     fn full_log_file_is_rotated_and_only_the_newest_files_retained() {
+        let _no_forks = FORKS.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("logs/cni.log");
         let log = LogFile::open(&path, retention(10, 2)).expect("open");
@@ -178,6 +180,7 @@ mod tests {
 
     #[test]
     fn rotated_log_files_past_their_age_are_removed_at_the_next_rotation() {
+        let _no_forks = FORKS.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("cni.log");
         let old = File::create(rotated_path(&path, 1)).expect("create");
@@ -192,6 +195,7 @@ mod tests {
 
     #[test]
     fn log_file_renamed_by_another_program_is_recreated() {
+        let _no_forks = FORKS.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("cni.log");
         let log = LogFile::open(&path, retention(4, 5)).expect("open");
@@ -212,6 +216,7 @@ mod tests {
             let (name, path) = spec.split_once('=').expect("name=path");
             return write_lines(name, Path::new(path));
         }
+        let _forks = FORKS.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("cni.log");
         let writers: Vec<Child> = ["a", "b", "c"].map(|name| spawn_writer(name, &path)).into();

@@ -292,7 +292,7 @@ mod tests {
             r#"{"metadata":{"name":"r"},"spec":{"reservedCIDRs":["ten","10.0.0.1"]}}"#,
         );
         let ran = shell.run(&["show"]);
-        assert!(ran.notices.contains("IPReservation r: `ten` is neither"), "{}", ran.notices);
+        assert!(ran.notices.contains("IPReservation r: ignoring the entry `ten`, which is neither"), "{}", ran.notices);
         assert!(ran.out.contains("1 (0%)"), "{}", ran.out);
     }
 
@@ -358,7 +358,7 @@ mod tests {
         shell.ok(&["release", &ip]);
         let text = shell.ok(&["show", "--ip", &ip]);
         assert!(text.contains(&format!("{ip} is not assigned: it was released at 2")), "{text}");
-        assert!(text.contains("rests for 600 seconds"), "{text}");
+        assert!(text.contains("cools down for 600 seconds"), "{text}");
         assert_eq!(shell.json(&["show", "--ip", &ip])["state"], "resting");
     }
 

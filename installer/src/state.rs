@@ -135,8 +135,8 @@ impl State {
     }
 
     /// Records a file that will replace the present one, whose digest is `present_digest`. If the present file is ours,
-    /// both digests count as ours until [`record`](State::record) records that the new file is in place, because a killed
-    /// run may leave either. Otherwise the record says that a file was replaced.
+    /// both digests count as ours until [`record`](State::record) records that the new file is in place, because a
+    /// killed run may leave either. Otherwise the record says that a file was replaced.
     pub fn record_replacement(
         &mut self,
         place: DirectoryRole,

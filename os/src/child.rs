@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// Repeated starts of a program while the kernel refuses to run its file, because some process has the file open for
-/// writing: an installer that writes the file, or a child of this process that inherited the descriptor and did not exec
-/// yet.
+/// writing: an installer that writes the file, or a child of this process that inherited the descriptor and did not
+/// exec yet.
 #[derive(Debug, Clone, Copy)]
 pub struct BusyRetry {
     /// Maximum number of starts.

@@ -275,10 +275,7 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
         Ok(None) => return Ok(()),
         Err(error) if is_own_pending => return Err(journal_error(error)),
         Err(error) => {
-            tracing::warn!(
-                %error,
-                "cannot lock the journal of deferred DELs; leaving the deferred DELs to a later call"
-            );
+            tracing::warn!(%error, "cannot lock the journal; leaving its deferred DELs to a later call");
             return Ok(());
         }
     };
@@ -339,10 +336,7 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
         Ok(Some(locked)) => locked,
         Ok(None) => return,
         Err(error) => {
-            return tracing::warn!(
-                %error,
-                "cannot lock the journal of deferred DELs; leaving the deferred DELs to a later call"
-            );
+            return tracing::warn!(%error, "cannot lock the journal; leaving its deferred DELs to a later call");
         }
     };
     locked.remove_abandoned();

@@ -192,7 +192,8 @@ mod tests {
             self.layout.state_dir().join(GROUP)
         }
 
-        /// Calls `remove` for programs with these verdicts, of which those in `recorded` still exist. Returns the report.
+        /// Calls `remove` for programs with these verdicts, of which those in `recorded` still exist. Returns the
+        /// report.
         fn remove(&self, verdicts: &[(DirectoryRole, Verdict)], recorded: &[DirectoryRole], acts: bool) -> String {
             let task = |(place, verdict): &(DirectoryRole, Verdict)| RemovalTask {
                 file: FoundFile {

@@ -268,8 +268,8 @@ mod tests {
         let writer = Arc::new(log.reopen().unwrap());
         let lines = tracing_subscriber::fmt::layer().fmt_fields(Fields).event_format(LineFormat::new("ipam"));
         let subscriber = tracing_subscriber::registry().with(lines.with_writer(writer));
-        // As long as a process has a single subscriber, an event that another test's thread reaches first is disabled for
-        // all threads. A second subscriber prevents that.
+        // As long as a process has a single subscriber, an event that another test's thread reaches first is disabled
+        // for all threads. A second subscriber prevents that.
         let _second = tracing::Dispatch::new(NoSubscriber::default());
         let guard = tracing::subscriber::set_default(subscriber);
         allocations.await;

@@ -1,5 +1,5 @@
-//! [`Pool`]: the allocator's view of a pool, and the conditions for using a pool. [`PoolRejection`]: the reason why a pool
-//! gave no address, for cluster administrators.
+//! [`Pool`]: the allocator's view of a pool, and the conditions for using a pool. [`PoolRejection`]: the reason why a
+//! pool gave no address, for cluster administrators.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,13 +1,13 @@
-//! A request that is never answered delays one pass until the request's deadline. The address is released by the same pass or
-//! by a later one.
+//! A request that is never answered delays one pass until the request's deadline. The address is released by the same
+//! pass or by a later one.
 
 use integration_tests::proxy::{Fault, Point};
 use libcalico::kubernetes::ApiGroup;
 
 use crate::lab::{self, Collecting, GRACE, Lab, SOON, to_pod, within};
 
-/// Waits until a leaked address is released although the first request of this method, with this text in its target, gets
-/// no answer. The log then has `line` so many times.
+/// Waits until a leaked address is released although the first request of this method, with this text in its target,
+/// gets no answer. The log then has `line` so many times.
 fn release_without_answer_to(
     lab: &Lab<'_>,
     (method, target): (&'static str, &'static str),

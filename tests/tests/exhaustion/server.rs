@@ -199,8 +199,8 @@ fn block(number: usize, metadata_only: bool) -> String {
         return format!(r#"{{"kind":"PartialObjectMetadata",{metadata}}}"#);
     }
     let owner = if number < OWN { 1 } else { number };
-    // Replacing is optimized code of the standard library. Formatting each block would be code of this test, which is not
-    // optimized, and would take longer than the plugin waits.
+    // Replacing is optimized code of the standard library. Formatting each block would be code of this test, which is
+    // not optimized, and would take longer than the plugin waits.
     TEMPLATE
         .replace("@METADATA@", &metadata)
         .replace("@HANDLE@", &format!("{number:032x}"))

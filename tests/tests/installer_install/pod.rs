@@ -148,8 +148,8 @@ fn install_creates_missing_cluster_objects_once() {
     });
 }
 
-/// A deferred DEL belongs to the datastore whose identity the node knows at that time. Install stores this identity, so that
-/// the node knows it even if no agent runs.
+/// A deferred DEL belongs to the datastore whose identity the node knows at that time. Install stores this identity, so
+/// that the node knows it even if no agent runs.
 #[test]
 fn install_stores_the_datastore_identity_with_the_plugins_credentials() {
     on_kubernetes(|host, kubernetes| {

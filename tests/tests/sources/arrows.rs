@@ -1,7 +1,7 @@
 //! Imports point in one direction: no two files import each other, directly or through others.
 //!
-//! An arrow leads from a file to the file that defines what it names, by `use` or by a path, with re-exports followed. Tests
-//! are left out, and so are arrows to an ancestor module.
+//! An arrow leads from a file to the file that defines what it names, by `use` or by a path, with re-exports followed.
+//! Tests are left out, and so are arrows to an ancestor module.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -109,7 +109,8 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
-/// Returns the sources of the programs: all files that are not compiled for tests alone, without their modules of tests.
+/// Returns the sources of the programs: all files that are not compiled for tests alone, without their modules of
+/// tests.
 pub(crate) fn program_sources() -> Result<Vec<Source>> {
     let workspace = workspace()?;
     let mut sources = Vec::new();

@@ -76,7 +76,7 @@ fn lines_have_at_most_120_columns() -> Result<()> {
         let lines = text.lines().enumerate().filter(|(_, line)| line.chars().count() > MOST_COLUMNS);
         long.extend(lines.map(|(number, _)| format!("{}:{}", file.display(), number + 1)));
     }
-    Remaining { what: "lines past 120 columns", number: 98 }.check(&long)
+    Remaining { what: "lines past 120 columns", number: 85 }.check(&long)
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn results_have_typed_errors() -> Result<()> {
     Remaining { what: "signatures with a text as the error", number: 0 }.check(&found)
 }
 
-/// The context of a CNI call is for the verbs, their reads, and deferred DELs. Every other function takes the parts that it
-/// uses.
+/// The context of a CNI call is for the verbs, their reads, and deferred DELs. Every other function takes the parts
+/// that it uses.
 #[test]
 fn only_commands_take_the_context_of_a_call() -> Result<()> {
     const VERBS: [&str; 7] = ["add/", "del", "check.rs", "gc.rs", "status.rs", "reads/", "deferred_del/mod.rs"];

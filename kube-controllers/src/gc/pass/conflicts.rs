@@ -39,8 +39,10 @@ impl GcPass {
             Lookup::Absent => index.end_conflict(&conflict),
             Lookup::Present((_, conflict_kind)) if is_reported => {
                 let Conflict { namespace, name, address, block } = &conflict;
-                tracing::warn!(%address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = %conflict_kind,
-                    "a running pod uses an address that is not allocated to it; another pod may get the address");
+                tracing::warn!(
+                    %address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = %conflict_kind,
+                    "a running pod uses an address that is not allocated to it; another pod may get the address"
+                );
                 index.mark_conflict_reported(&conflict);
             }
             Lookup::Present(_) | Lookup::Unknown => index.postpone_conflict(&conflict, now),

@@ -1,7 +1,7 @@
 //! Decides whether an allocated address is in use. `calico-ipam check` and garbage collection share this decision.
 //!
-//! An allocation names its owner ([`AllocationOwner`]). [`OwnerFacts`] gives the facts about the owner, from endpoints that
-//! were just read, from a cache or from the API server. When in doubt, an address counts as in use.
+//! An allocation names its owner ([`AllocationOwner`]). [`OwnerFacts`] gives the facts about the owner, from endpoints
+//! that were just read, from a cache or from the API server. When in doubt, an address counts as in use.
 
 mod owner;
 
@@ -57,8 +57,8 @@ pub enum VmiLookup {
     Unknown,
 }
 
-/// The result of looking up the pods that an allocation names as its owners ([`AllocationOwner::owners`]). The greatest result
-/// of several pods counts.
+/// The result of looking up the pods that an allocation names as its owners ([`AllocationOwner::owners`]). The greatest
+/// result of several pods counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnerPodsLookup {
     /// None of the pods exists.

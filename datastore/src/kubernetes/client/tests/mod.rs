@@ -1,5 +1,6 @@
 //! Tests the client with a TLS server in this process that sends scripted responses.
 
+mod client_certificate;
 mod server;
 mod two_addresses;
 
@@ -460,44 +461,4 @@ async fn long_running_client_opens_several_http1_connections() {
             client.send(&request).await
         } => assert!(answer.is_ok(), "{answer:?}"),
     }
-}
-
-/// Advances the time by more than the interval between two checks of the files.
-async fn later() {
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(51)).await;
-    tokio::time::resume();
-}
-
-#[tokio::test]
-async fn changed_client_certificate_is_used_on_a_new_connection() {
-    let server = Server::start(&["http/1.1"], &[]).await;
-    let file = |name: &str| server.file().with_file_name(name);
-    let write = |names: &[&str]| {
-        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec!["user".into()]).unwrap();
-        for (name, text) in [("cert", cert.pem()), ("key", signing_key.serialize_pem())] {
-            if names.contains(&name) {
-                std::fs::write(file(name), text).unwrap();
-            }
-        }
-    };
-    write(&["cert", "key"]);
-    server.set_user(json!({ "client-certificate": file("cert"), "client-key": file("key") }));
-    let (client, lasting) =
-        (super::client(&server.config(LONG)).await.unwrap(), ApiClient::long_running(&server.config(LONG)));
-    let connections_after_requests = async || {
-        client.send(Request::get("/a").body(Body::empty()).unwrap()).await.unwrap();
-        lasting.send(&ApiRequest::get("/b")).await.unwrap();
-        server.recorded.lock().unwrap().connections
-    };
-    assert_eq!(connections_after_requests().await, 2);
-    later().await;
-    assert_eq!(connections_after_requests().await, 2, "nothing changed");
-    write(&["cert"]);
-    later().await;
-    assert_eq!(connections_after_requests().await, 2, "the key does not match the certificate");
-    write(&["cert", "key"]);
-    assert_eq!(connections_after_requests().await, 2, "the client checks the files once per interval");
-    later().await;
-    assert_eq!(connections_after_requests().await, 4);
 }

@@ -27,7 +27,8 @@ impl Index {
     }
 
     /// Returns the empty blocks that have been in excess for the grace period. Every node keeps one block of each
-    /// family. A returned block is returned again after another grace period, unless [`Index::remove_block`] removes it.
+    /// family. A returned block is returned again after another grace period, unless [`Index::remove_block`] removes
+    /// it.
     pub fn excess_blocks(&mut self, now: Duration) -> Vec<ExcessBlock> {
         let grace = self.settings.leak_grace.filter(|grace| !grace.is_zero());
         for node in std::mem::take(&mut self.reclaim.changed_nodes) {

@@ -204,7 +204,8 @@ proptest! {
         for block in cluster.blocks.values() {
             let owner = block.owner().filter(|owner| !cluster.nodes.contains(owner.name()));
             if let Some(owner) = owner {
-                let names_node = |attributes: &Attributes| attributes.get("node").is_some_and(|node| node == owner.name());
+                let named = Some(owner.name());
+                let names_node = |attributes: &Attributes| attributes.get("node").map(String::as_str) == named;
                 let named = owners(&cluster).any(names_node);
                 prop_assert!(!block.is_empty() || named, "{} is left to {owner}", block.cidr);
             }

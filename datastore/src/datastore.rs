@@ -211,15 +211,11 @@ impl Store for Datastore {
         }
     }
 
-    async fn survey(
-        &self,
-        survey: &Survey,
-        on_sighting: &mut (dyn FnMut(ListedBlock) + Send),
-    ) -> Result<(), StoreError> {
+    async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(ListedBlock) + Send)) -> Result<(), StoreError> {
         match self {
-            Datastore::Etcd(etcd) => Box::pin(etcd.survey(survey, on_sighting)).await,
-            Datastore::Local(local) => local.survey(survey, on_sighting).await,
-            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.survey(survey, on_sighting)).await,
+            Datastore::Etcd(etcd) => Box::pin(etcd.survey(survey, on_block)).await,
+            Datastore::Local(local) => local.survey(survey, on_block).await,
+            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.survey(survey, on_block)).await,
         }
     }
 

@@ -14,19 +14,19 @@ pub(crate) struct Deadline {
     per_request: Duration,
     /// The instant by which the first response must arrive, and the time limit from which it was computed. Without this
     /// value, requests before the first response have the same time limit as all others.
-    first_response: OnceLock<(Instant, Duration)>,
+    first_response_limit: OnceLock<(Instant, Duration)>,
     has_answered: AtomicBool,
 }
 
 impl Deadline {
     /// Creates a time limit of `per_request` for every request.
     pub(crate) fn new(per_request: Duration) -> Self {
-        Deadline { per_request, first_response: OnceLock::new(), has_answered: AtomicBool::new(false) }
+        Deadline { per_request, first_response_limit: OnceLock::new(), has_answered: AtomicBool::new(false) }
     }
 
     /// Ends all requests after `patience` unless the server has responded to any of them by then.
     pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
-        _ = self.first_response.set((Instant::now() + patience, patience));
+        _ = self.first_response_limit.set((Instant::now() + patience, patience));
     }
 
     /// Records that the server has responded.
@@ -37,12 +37,12 @@ impl Deadline {
     /// Returns the instant at which a request that began at `begun` times out.
     pub(crate) fn expiry(&self, begun: Instant) -> Instant {
         let until = begun + self.per_request;
-        self.first_response().map_or(until, |(first_response, _)| until.min(first_response))
+        self.first_response_limit().map_or(until, |(first_response_limit, _)| until.min(first_response_limit))
     }
 
     /// Returns the present time limit of a request, for errors.
     pub(crate) fn limit(&self) -> Duration {
-        self.first_response().map_or(self.per_request, |(_, patience)| self.per_request.min(patience))
+        self.first_response_limit().map_or(self.per_request, |(_, patience)| self.per_request.min(patience))
     }
 
     /// Waits for `request`, a request that began at `begun`, but not beyond `limit`. Returns `None` on timeout.
@@ -62,8 +62,8 @@ impl Deadline {
         if extended_expiry > first_expiry { timeout_at(extended_expiry, request).await.ok() } else { None }
     }
 
-    fn first_response(&self) -> Option<(Instant, Duration)> {
-        self.first_response.get().filter(|_| !self.has_answered.load(Ordering::Relaxed)).copied()
+    fn first_response_limit(&self) -> Option<(Instant, Duration)> {
+        self.first_response_limit.get().filter(|_| !self.has_answered.load(Ordering::Relaxed)).copied()
     }
 }
 

@@ -1,6 +1,6 @@
-//! Reads that several operations share. [`find`]: reads an object that may be missing. [`find_each`]: reads several
-//! objects in one request. [`read_blocks`] and [`blocks_of`]: read blocks, by their ranges or by addresses.
-//! [`blocks_by_pool`] and [`blocks_by_name`]: find the blocks of addresses. [`attributes_of`]: returns the attributes
+//! Reads that several operations share. `find`: reads an object that may be missing. `find_each`: reads several
+//! objects in one request. `read_blocks` and `blocks_of`: read blocks, by their ranges or by addresses.
+//! `blocks_by_pool` and `blocks_by_name`: find the blocks of addresses. [`attributes_of`]: returns the attributes
 //! of allocations.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,7 +3,7 @@
 use crate::{CniError, Code, Command};
 
 /// A function that looks up an environment variable.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The kernel's maximum length of an interface name in bytes (IFNAMSIZ without the terminating zero).
 const IFNAME_MAX: usize = 15;
@@ -53,7 +53,7 @@ impl Environment {
     /// # Errors
     /// Code 4: the first required variable that is malformed, or else all required variables that are missing. An empty
     /// value counts as missing.
-    pub fn read(lookup: Lookup<'_>) -> Result<Environment, CniError> {
+    pub fn read(lookup: EnvLookup<'_>) -> Result<Environment, CniError> {
         let get = |name: &str| lookup(name).unwrap_or_default();
         let command = get("CNI_COMMAND");
         check_required(&command, &get)?;

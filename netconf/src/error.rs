@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::{Version, printable};
 
-/// An error code of the CNI specification. Codes from 100 on are specific to the plugin.
+/// The code of a CNI error. The specification defines the codes below 100, and the plugin those from 100 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Code(pub u32);
 
@@ -20,7 +20,7 @@ impl Code {
     pub const UNKNOWN_CONTAINER: Code = Code(3);
     /// A `CNI_*` variable is missing or malformed.
     pub const INVALID_ENVIRONMENT: Code = Code(4);
-    /// Reading standard input failed.
+    /// Reading or writing a file or standard input failed.
     pub const IO: Code = Code(5);
     /// The configuration cannot be decoded: not JSON, or a key of the wrong JSON type.
     pub const DECODE: Code = Code(6);

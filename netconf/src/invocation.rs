@@ -5,7 +5,7 @@ use std::io;
 use serde_json::Value;
 
 use crate::flags::{self, CommandOutput, Flag, Flags};
-use crate::{Call, CallError, Lookup, Version, read_call, version};
+use crate::{Call, CallError, EnvLookup, Version, read_call, version};
 
 /// The plugin as which the process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub fn invocation(
     plugin: Plugin,
     build: &str,
     arguments: &[String],
-    lookup: Lookup<'_>,
+    lookup: EnvLookup<'_>,
     read_stdin: impl FnOnce() -> io::Result<Vec<u8>>,
 ) -> Result<Invocation, CallError> {
     let set = match flags::parse(plugin.title(), plugin.flags(), arguments) {
@@ -106,7 +106,8 @@ fn format_about(plugin: Plugin, build: &str) -> CommandOutput {
         "{} {build}\n\
          CNI protocol versions supported: {versions}\n\
          \n\
-         A container runtime runs this program. To run the program by hand in a namespace from `ip netns add test`:\n\
+         A container runtime runs this program. To run it by hand for a network namespace made with\n\
+         `ip netns add test`:\n\
          \n  \
            jq '.plugins[0] + {{name, cniVersion}}' /etc/cni/net.d/10-calico.conflist |\n  \
            CNI_COMMAND=ADD CNI_CONTAINERID=test CNI_NETNS=/var/run/netns/test CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin {}\n\

@@ -8,10 +8,7 @@ use serde_json::Value;
 fn published_schema_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/netconf.schema.json");
     let published = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(
-        published == schema::published(),
-        "deploy/netconf.schema.json is out of date: cargo run -p netconf --features schema > deploy/netconf.schema.json"
-    );
+    assert!(published == schema::published(), "deploy/netconf.schema.json is out of date; run `make generate`");
 }
 
 #[test]

@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 pub struct BusyRetry {
     /// Maximum number of starts.
     pub attempts: u32,
-    /// Pause after each refused start.
+    /// Pause between two starts.
     pub pause: Duration,
 }
 
@@ -28,13 +28,13 @@ type Content = Receiver<io::Result<Vec<u8>>>;
 /// # Errors
 /// Returns an error if the program cannot be started.
 pub fn spawn(command: &mut Command, busy: BusyRetry) -> io::Result<Child> {
-    for _ in 0..busy.attempts {
+    for _ in 1..busy.attempts {
         match command.spawn() {
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => thread::sleep(busy.pause),
             started => return started,
         }
     }
-    Err(ErrorKind::ExecutableFileBusy.into())
+    command.spawn()
 }
 
 /// Runs `command` with `input` on stdin, and returns its exit status, its stdout and, if the command pipes it, its

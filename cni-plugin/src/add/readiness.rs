@@ -95,7 +95,7 @@ pub(super) fn wait_for_policy(cx: &Context, workload: &WorkloadIdentity, endpoin
     if !wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
         tracing::warn!(
             file, directory = %conf.endpoint_status_dir,
-            "Felix has not set up the policy of the pod in time; the pod starts without the policy"
+            "Felix has not set up the policy of the pod in time; the pod starts, and the policy takes effect later"
         );
     }
 }

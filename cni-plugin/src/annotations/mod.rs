@@ -127,7 +127,7 @@ fn read_source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
         }
         tracing::warn!(
             annotation = problem.annotation(), %problem,
-            "ignoring an invalid traffic limit in an annotation of the pod"
+            "invalid traffic limit in an annotation of the pod; the pod starts with another limit or with none"
         );
     }
     Ok(converted.endpoint.spec.allow_spoofed_source_prefixes)
@@ -169,7 +169,7 @@ fn read_floating_ips(pod: &Pod, conf: &NetConf) -> Result<Vec<String>, CniError>
 /// the namespace.
 type AnnotationSources<'a> = [&'a BTreeMap<String, String>; 2];
 
-/// Returns the first annotations with a non-empty value for `key`; `None` if neither have one.
+/// Returns the pod's annotations if they have a non-empty value for `key`, else the namespace's if those have one.
 fn source_with<'a>(sources: AnnotationSources<'a>, key: &str) -> Option<&'a BTreeMap<String, String>> {
     sources.into_iter().find(|source| source.get(key).is_some_and(|text| !text.is_empty()))
 }

@@ -109,7 +109,7 @@ pub enum DataplaneError {
 
 /// A host route that prevents a pod from using an address. The route is left unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("host route to {address} for {ifname} conflicts with the route {route}: another endpoint uses this address")]
+#[error("host route to {address} for {ifname} conflicts with the route {route}: the address is in use")]
 pub struct BusyRoute {
     /// The pod's address.
     pub address: IpAddr,

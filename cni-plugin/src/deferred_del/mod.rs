@@ -176,7 +176,7 @@ impl<'a> Replayer<'a> {
         let endpoints = ContainerEndpoints::new(store, workload.clone()).including_unnamed(&pending_del.pod_uid);
         endpoints.delete_own().await.map_err(|error| cni_error(&error))?;
         // On Kubernetes a pod has one endpoint, independent of the name of its interface.
-        let is_shared = !matches!(store, Datastore::Kubernetes(_)) && has_other_interface(store, &workload).await?;
+        let is_shared = !matches!(store, Datastore::Kubernetes(_)) && has_other_endpoint(store, &workload).await?;
         if is_shared {
             tracing::info!("the container has another interface; keeping the addresses");
         } else {
@@ -385,7 +385,7 @@ async fn without_waiting_for_busy_server<T>(cx: &Context, busy_until: Instant, w
 /// Returns true if the container has an endpoint with another interface name. The names of the handle and of the host's
 /// end do not contain the interface name, so both belong to that endpoint then. A DEL that reaches the datastore
 /// applies the same rule.
-async fn has_other_interface<S: Store>(store: &S, workload: &WorkloadIdentity) -> Result<bool, CniError> {
+async fn has_other_endpoint<S: Store>(store: &S, workload: &WorkloadIdentity) -> Result<bool, CniError> {
     let (Ok(key), Ok(select)) = (workload.key(), workload.endpoint_select()) else { return Ok(false) };
     let endpoints = store.list::<WorkloadEndpoint>(&select).await;
     let endpoints = endpoints.map_err(|error| store_error("list the endpoints", &error))?;

@@ -50,7 +50,7 @@ async fn other_interface_of_the_container_is_found_in_the_endpoints() {
     ] {
         let pending_del = pending_del_of(&deferred).attachment();
         assert_eq!(pending_del.key(), deferred.key());
-        assert_eq!(has_other_interface(&store, &pending_del).await.unwrap(), expected, "{deferred:?}");
+        assert_eq!(has_other_endpoint(&store, &pending_del).await.unwrap(), expected, "{deferred:?}");
     }
 }
 

@@ -225,7 +225,7 @@ async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: Reco
         if was_created.is_none() {
             return Err(ambiguous_interface_error(cx, cause));
         }
-        tracing::warn!("keeping the pod's interface and addresses: the interface has another name");
+        tracing::warn!(ifname = cx.call.ifname, "keeping the pod's interface, which has another name than CNI_IFNAME");
         return ipam::release_by_plugin(&cx.call);
     }
     let removal = interface::remove(cx.interface(), &cx.store, RecordedEndpoint::Unknown).await?;

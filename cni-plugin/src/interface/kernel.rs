@@ -73,7 +73,7 @@ pub fn restore(
     let desired = config.plan(&addresses, prior)?;
     let created = run_setup(&EndpointPlan { host_ifname, container_mac: recorded_mac, ..desired }, netns)?;
     tracing::info!(
-        host = %created.host_ifname, mac = %created.mac,
+        interface = %created.host_ifname, mac = %created.mac,
         "created the missing interface of an endpoint again"
     );
     Ok(created)

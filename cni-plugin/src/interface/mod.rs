@@ -46,7 +46,7 @@ pub async fn create(
         Some(socket) => grpc::create(config, socket, new).await?,
         None => kernel::create(config, netns, new)?,
     };
-    tracing::info!(host = %created.host_ifname, mac = %created.mac, "interface is up");
+    tracing::info!(interface = %created.host_ifname, mac = %created.mac, "interface is up");
     Ok(created)
 }
 
@@ -68,7 +68,7 @@ impl PendingRemoval {
     pub fn finish(self) -> Result<(), CniError> {
         match self.0.map(Teardown::finish).transpose().map_err(dataplane_error)? {
             Some(Removed { interface: Some(interface) }) => tracing::info!(interface, "deleted the interface"),
-            Some(Removed { interface: None }) => tracing::info!("no interface to delete"),
+            Some(Removed { interface: None }) => tracing::info!("deleted no interface"),
             None => tracing::info!("the gRPC dataplane deleted the interface"),
         }
         Ok(())
@@ -78,7 +78,7 @@ impl PendingRemoval {
 impl CreatedInterface {
     /// Removes the interface of a failed ADD.
     pub async fn remove(&self, config: InterfaceConfig<'_>) -> Result<(), CniError> {
-        tracing::info!(host = %self.host_ifname, "deleting the interface of the failed ADD");
+        tracing::info!(interface = %self.host_ifname, "deleting the interface of the failed ADD");
         match (self.host_index, config.grpc_socket()) {
             (Some(index), _) => dataplane::remove(index, &config.alias()).map_err(dataplane_error),
             (None, Some(socket)) => grpc::remove(config.call, socket).await,

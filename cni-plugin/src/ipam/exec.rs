@@ -38,7 +38,7 @@ pub(super) fn add(call: &Call, subnets: Option<&PodCidrSubnets>, is_new: bool) -
         && let Err(error) = release_by_plugin(call)
     {
         tracing::warn!(
-            %error,
+            plugin = call.conf.ipam.ipam_type, %error,
             "cannot release the addresses that the IPAM plugin may have allocated; DEL releases them"
         );
     }

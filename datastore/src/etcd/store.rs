@@ -107,9 +107,9 @@ impl Etcd {
             let page = txn::read_page(range, after.as_deref(), size.get());
             let (pairs, has_more) = txn::page_pairs(&self.transact(page, RequestKind::Read).await?)?;
             size.adjust(pairs.len(), txn::byte_size(&pairs));
-            let sightings =
+            let listed_blocks =
                 pairs.iter().filter_map(|pair| listed_block(std::str::from_utf8(pair.key()).ok()?, pair.value()));
-            sightings.for_each(&mut *on_block);
+            listed_blocks.for_each(&mut *on_block);
             match pairs.last() {
                 Some(last) if has_more => after = Some(last.key().to_vec()),
                 _ => return Ok(()),

@@ -22,7 +22,7 @@ pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError
     let algorithms = provider.signature_verification_algorithms;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|e| tls_error("protocols", &e))?;
+        .map_err(|e| tls_error("TLS protocol versions", &e))?;
     let builder = if config.accept_invalid_certs {
         builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyServer(algorithms)))
     } else {

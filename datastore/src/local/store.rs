@@ -94,19 +94,15 @@ impl Store for Local {
         self.read_ranges(batch.ranges()).map(Answers::new)
     }
 
-    async fn survey(
-        &self,
-        survey: &Survey,
-        on_sighting: &mut (dyn FnMut(ListedBlock) + Send),
-    ) -> Result<(), StoreError> {
-        let on_sighting = RefCell::new(on_sighting);
+    async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(ListedBlock) + Send)) -> Result<(), StoreError> {
+        let on_block = RefCell::new(on_block);
         self.run(|connection| {
-            let mut on_sighting = on_sighting.borrow_mut();
+            let mut on_block = on_block.borrow_mut();
             survey.ranges().iter().try_for_each(|range| {
                 pairs::for_each_pair(connection, &range.path, |path, value| {
                     listed_block(path, if survey.ranges_only { &[] } else { value })
                         .into_iter()
-                        .for_each(&mut *on_sighting);
+                        .for_each(&mut *on_block);
                 })
             })
         })

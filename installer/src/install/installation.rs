@@ -183,7 +183,7 @@ impl Installation<'_> {
     /// Loads the records of earlier installations. Without them, all present files count as foreign and stay.
     pub(super) fn load_state(&self) -> State {
         let state = State::load(self.layout).unwrap_or_else(|error| {
-            tracing::warn!("{error}");
+            tracing::warn!(%error, "cannot load the records of earlier installations; present files count as foreign and stay");
             State::default()
         });
         State {

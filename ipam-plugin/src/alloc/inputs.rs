@@ -95,7 +95,7 @@ pub struct AllocationInputs {
     pub node: Option<Entry<Node>>,
     /// All pools, ordered by name (IPAM-94).
     pub pools: Vec<Entry<IpPool>>,
-    /// The owner's affinities of both families, ordered by key (IPAM-112).
+    /// The owner's affinities of both families, in the textual order of their paths (IPAM-112).
     pub affinities: Vec<Entry<BlockAffinity>>,
     /// The handle.
     pub handle: StoredHandle,
@@ -115,8 +115,8 @@ impl AllocationInputs {
     /// Adds the reads to a batch, which may contain others.
     pub fn add_to(batch: &mut ReadBatch, query: &InputsQuery) -> PendingInputs {
         // A deleted or a newer affinity is detected before any address is assigned: the block names its owner, and each
-        // write compares revisions. No write detects a wrong number of affinities. Close to the limit they are
-        // therefore read again without a cache (`planner/new_block.rs`).
+        // write compares revisions. No write detects a wrong number of affinities. Close to the
+        // node's limit of blocks, the affinities are therefore read again without a cache (`planner/new_block.rs`).
         let own = AffinitySelect::of(query.owner.clone());
         let affinities = if query.may_lag { batch.list_lagging(&own) } else { batch.list(&own) };
         // Stale blocks are acceptable too, because the write detects them. A write does not detect a block that looks

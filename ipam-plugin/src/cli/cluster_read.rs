@@ -143,10 +143,10 @@ impl ClusterRead {
         let (node, pod, container) = of_endpoint.or_else(|| {
             self.pods.iter().find_map(|(key, pod)| {
                 let Lookup::Present(pod) = pod else { return None };
-                let sight = PodState::of(pod).address_state(address);
-                let runs = sight.ended.is_none() && !pod.spec.host_network;
+                let state = PodState::of(pod).address_state(address);
+                let runs = state.ended.is_none() && !pod.spec.host_network;
                 let container = pod.metadata.annotations.get(CONTAINER_ID).map(String::as_str);
-                (runs && sight.has == Some(true)).then_some((sight.node, Some(key), container))
+                (runs && state.has == Some(true)).then_some((state.node, Some(key), container))
             })
         })?;
         let pod = pod

@@ -38,7 +38,7 @@ const MAX_FILE_SIZE: u64 = 1 << 18;
 /// The pools of a search, and the state of the cluster at its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Search {
-    /// AffinityOwner, family, whether affinity is strict, and the pools in the order in which they were searched.
+    /// Owner, family, whether affinity is strict, and the pools in the order in which they were searched.
     pub(crate) key: String,
     /// A digest of the revisions of all pools, all reservations and the configuration.
     pub(crate) state: u64,

@@ -80,10 +80,10 @@ impl<'a> ListedAddresses<'a> {
         if handle.may_be_of_vmi() {
             return false;
         }
-        let (claim, node) = AllocationOwner::of(attribute);
+        let (owner, node) = AllocationOwner::of(attribute);
         let is_on_node = node == Some(self.node);
         let mut endpoints = self.by_address.get(&held.ip).into_iter().flatten().map(|endpoint| &endpoint.value);
-        match claim {
+        match owner {
             AllocationOwner::Tunnel => is_on_node && self.tunnels.contains(&held.ip),
             AllocationOwner::Pod { namespace, name } => {
                 is_on_node

@@ -112,7 +112,9 @@ async fn run_passes(mut gc_pass: GcPass) {
                 gc_pass.metrics.record_pass(began.elapsed(), at);
             }
             Err(_) => {
-                tracing::error!("a pass of garbage collection panicked; the next pass starts in 5 s");
+                tracing::error!(
+                    "a pass of garbage collection panicked; the next pass starts after 5 s at the earliest"
+                );
                 gc_pass.metrics.count_failure("panic");
                 stop.run_until_cancelled(sleep(PANIC_PAUSE)).await;
             }

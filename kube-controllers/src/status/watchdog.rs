@@ -62,7 +62,8 @@ impl Watchdog {
                 match self.stuck_work() {
                     Some(description) => {
                         let reason = format!(
-                            "{description} has made no progress for {STUCK_AFTER:?}; liveness fails until a restart"
+                            "{description} has made no progress for {STUCK_AFTER:?}; liveness fails until the work \
+                             continues or the process is restarted"
                         );
                         if status.not_ready(Component::Work, &*reason) {
                             tracing::error!("{reason}");

@@ -44,7 +44,7 @@ impl WorkerMetricVecs {
             retries: counter("workqueue_retries_total", "Failures that are tried again."),
             permanent_failures: counter(
                 "kube_controllers_permanent_failures_total",
-                "Failures that are not tried again until an object changes.",
+                "Failures that need a change of an object or of the settings.",
             ),
             panics: counter("kube_controllers_panics_total", "Panics in workers, caught and tried again."),
         }

@@ -240,7 +240,7 @@ pub(super) fn in_namespace(group: ApiGroup) -> Value {
 pub(super) fn global(group: ApiGroup) -> Value {
     of::<Global, GlobalFields>(
         group,
-        "Rules for traffic to and from the endpoints of all namespaces, and host endpoints.",
+        "Rules for traffic to and from host endpoints and the endpoints of all namespaces.",
     )
 }
 

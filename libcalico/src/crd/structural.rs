@@ -155,7 +155,7 @@ mod tests {
         #[schemars(range(max = 9))]
         number: Option<u8>,
         free: Vec<Option<i64>>,
-        choice: Option<StringEnum>,
+        choice: Option<Choice>,
         #[schemars(extend("enum" = ["a", "b"]))]
         letter: Option<String>,
         counts: BTreeMap<String, u64>,
@@ -167,7 +167,7 @@ mod tests {
     /// One of two.
     #[derive(JsonSchema)]
     #[allow(dead_code, reason = "only the schema is used")]
-    enum StringEnum {
+    enum Choice {
         /// This.
         One,
         /// That.

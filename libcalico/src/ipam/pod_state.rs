@@ -28,7 +28,7 @@ pub struct PodState<'a> {
     pub runs: bool,
 }
 
-/// The fields of a pod from which [`PodState`] are derived.
+/// The fields of a pod from which [`PodState`] is derived.
 #[derive(Debug, Clone, Copy)]
 pub struct PodView<'n, 'a> {
     /// `spec.nodeName`.
@@ -230,8 +230,8 @@ mod tests {
             let network_status = annotations.get(NETWORK_STATUS).map(String::as_str);
             let (node, reason, host_network) = (self.node, self.reason, false);
             let facts = PodState::read(&PodView { node, reason, host_network, network_status, addresses });
-            let sight = facts.address_state(address.parse().unwrap());
-            (sight.has, sight.ended)
+            let state = facts.address_state(address.parse().unwrap());
+            (state.has, state.ended)
         }
     }
 

@@ -30,7 +30,7 @@ impl ListedBlock {
     pub fn cidr(&self) -> Cidr {
         match self {
             ListedBlock::Range(cidr) => *cidr,
-            ListedBlock::Block(glance) => glance.cidr(),
+            ListedBlock::Block(summary) => summary.cidr(),
         }
     }
 }
@@ -185,9 +185,9 @@ mod tests {
 
     fn room(value: &Value, cooldown: i64, reserved: &[&str]) -> Option<Room> {
         let reservations = Reservations::new(reserved.iter().map(|range| range.parse().unwrap()));
-        let glance: BlockSummary = serde_json::from_slice(value.to_string().as_bytes()).unwrap();
-        assert_eq!(glance.cidr(), "10.0.0.0/30".parse().unwrap());
-        glance.room(cooldown, &reservations, &host("node1"), NOW)
+        let summary: BlockSummary = serde_json::from_slice(value.to_string().as_bytes()).unwrap();
+        assert_eq!(summary.cidr(), "10.0.0.0/30".parse().unwrap());
+        summary.room(cooldown, &reservations, &host("node1"), NOW)
     }
 
     #[test]

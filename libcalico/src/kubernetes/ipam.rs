@@ -83,7 +83,7 @@ pub(super) fn block_to_spec(mut block: Fields) -> Fields {
 /// If `object` is not JSON.
 pub fn decode_listed_block(object: &[u8]) -> serde_json::Result<Option<ListedBlock>> {
     match serde_json::from_slice(object) {
-        Ok(SurveyedObject { spec: Some(glance), .. }) => return Ok(Some(ListedBlock::Block(glance))),
+        Ok(SurveyedObject { spec: Some(summary), .. }) => return Ok(Some(ListedBlock::Block(summary))),
         Ok(SurveyedObject::<BlockSummary> { metadata, spec: None }) => {
             return Ok(cidr_of_name(&metadata.name).map(ListedBlock::Range));
         }
@@ -253,7 +253,7 @@ mod tests {
         let named = json!({"name": "10-0-0-0-30"});
         let spec = json!({"cidr": "10.0.0.4/30", "allocations": [], "unallocated": [], "attributes": []});
         let found = seen(json!({"metadata": named, "spec": spec}));
-        assert!(matches!(found, Some(ListedBlock::Block(glance)) if glance.cidr() == "10.0.0.4/30".parse().unwrap()));
+        assert!(matches!(found, Some(ListedBlock::Block(summary)) if summary.cidr() == "10.0.0.4/30".parse().unwrap()));
         for (object, range) in [
             (json!({"metadata": named}), Some("10.0.0.0/30")),
             (json!({"metadata": named, "spec": {"cidr": "10.0.0.4/30", "unallocated": 1}}), Some("10.0.0.4/30")),

@@ -242,8 +242,8 @@ impl Survey {
 /// Returns the block of a stored pair, whose value may be empty; `None` for a pair of another kind.
 pub fn listed_block(path: &str, value: &[u8]) -> Option<ListedBlock> {
     let cidr = Block::parse_path(path)?;
-    let glance = serde_json::from_slice::<BlockSummary>(value).ok().filter(|glance| glance.cidr() == cidr);
-    Some(glance.map_or(ListedBlock::Range(cidr), ListedBlock::Block))
+    let summary = serde_json::from_slice::<BlockSummary>(value).ok().filter(|summary| summary.cidr() == cidr);
+    Some(summary.map_or(ListedBlock::Range(cidr), ListedBlock::Block))
 }
 
 #[cfg(test)]

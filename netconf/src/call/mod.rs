@@ -8,7 +8,7 @@ use crate::conf::{LogConf, NetConf, NodeConf};
 use crate::decode::{self, DecodeError, FromNode, Malformed, Node};
 use crate::env::{Environment, is_id};
 use crate::result::CniResult;
-use crate::{CniArgs, CniError, Code, Command, Lookup, Version, list};
+use crate::{CniArgs, CniError, Code, Command, EnvLookup, Version, list};
 
 /// An operation that a runtime requests, with all its inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,7 +73,7 @@ impl From<CniError> for CallError {
 ///
 /// # Errors
 /// Codes 1, 4, 5, 6 and 7, as the CNI specification defines them.
-pub fn read_call(lookup: Lookup<'_>, read_stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<Call, CallError> {
+pub fn read_call(lookup: EnvLookup<'_>, read_stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<Call, CallError> {
     let environment = Environment::read(lookup)?;
     let raw = read_stdin().map_err(|error| CniError::new(Code::IO, format!("error reading from stdin: {error}")))?;
     let document = decode::parse(&raw).map_err(|malformed| json_error(&raw, &malformed))?;
@@ -85,7 +85,7 @@ pub fn read_call(lookup: Lookup<'_>, read_stdin: impl FnOnce() -> io::Result<Vec
 }
 
 impl Call {
-    fn read(environment: Environment, lookup: Lookup<'_>, root: &Node<'_>, raw: Vec<u8>) -> Result<Call, CallError> {
+    fn read(environment: Environment, lookup: EnvLookup<'_>, root: &Node<'_>, raw: Vec<u8>) -> Result<Call, CallError> {
         check_name(root)?;
         let command = Command::parse(&environment.command)?;
         let version = config_version(root)?;
@@ -97,7 +97,7 @@ impl Call {
         command: Command,
         environment: Environment,
         version: Version,
-        lookup: Lookup<'_>,
+        lookup: EnvLookup<'_>,
         root: &Node<'_>,
         raw: Vec<u8>,
     ) -> Result<Call, CniError> {

@@ -2,7 +2,7 @@
 
 use super::datastore::{ApiGroup, DatastoreConf, DatastoreType, Secret};
 use super::net_conf::NetConf;
-use crate::{CniError, Code, Lookup};
+use crate::{CniError, Code, EnvLookup};
 
 /// An environment variable and the setting that it supplies.
 type EnvSetting = (&'static str, fn(&mut DatastoreConf) -> &mut String);
@@ -28,7 +28,7 @@ impl NetConf {
     ///
     /// # Errors
     /// Code 4 for an unknown type of datastore.
-    pub fn with_environment(mut self, lookup: Lookup<'_>) -> Result<NetConf, CniError> {
+    pub fn with_environment(mut self, lookup: EnvLookup<'_>) -> Result<NetConf, CniError> {
         for (name, setting) in SETTINGS {
             let setting = setting(&mut self.datastore);
             if let Some(value) = lookup_value(lookup, name, setting.is_empty()) {
@@ -70,7 +70,7 @@ impl DatastoreConf {
 }
 
 /// Returns the value that the environment gives a setting, or `None` to keep the configured one.
-fn lookup_value(lookup: Lookup<'_>, name: &str, is_unset: bool) -> Option<String> {
+fn lookup_value(lookup: EnvLookup<'_>, name: &str, is_unset: bool) -> Option<String> {
     lookup(&format!("CALICO_{name}")).or_else(|| lookup(name).filter(|_| is_unset))
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use libcalico::names::EndpointIdentifiers;
 use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::conf::NodeConf;
-use netconf::{Call, CniArgs, Lookup, NetConf};
+use netconf::{Call, CniArgs, EnvLookup, NetConf};
 use tracing::Span;
 
 use crate::node_name;
@@ -43,19 +43,19 @@ impl Subject {
 
     /// Returns the attachment of an endpoint.
     #[must_use]
-    pub fn of_attachment(facts: &WorkloadIdentity) -> Self {
-        let pod = match &facts.orchestrator {
+    pub fn of_attachment(workload: &WorkloadIdentity) -> Self {
+        let pod = match &workload.orchestrator {
             Orchestrator::Kubernetes(pod) => (pod.namespace.as_str(), pod.name.as_str()),
             Orchestrator::Cni(_) => Default::default(),
         };
-        let node = if facts.node.is_empty() { UNKNOWN_NODE } else { &facts.node };
-        Subject::new(&facts.container_id, pod, node, &facts.endpoint)
+        let node = if workload.node.is_empty() { UNKNOWN_NODE } else { &workload.node };
+        Subject::new(&workload.container_id, pod, node, &workload.endpoint)
     }
 
     /// Returns the attachment of a call that cannot be decoded, from the runtime's environment. `node` is the
     /// configuration's node section, as far as it was readable.
     #[must_use]
-    pub fn of_environment(lookup: Lookup<'_>, node: Option<&NodeConf>) -> Self {
+    pub fn of_environment(lookup: EnvLookup<'_>, node: Option<&NodeConf>) -> Self {
         let text = |name: &str| lookup(name).unwrap_or_default();
         let args = text("CNI_ARGS");
         let pod = CniArgs::pod_as_written(&args);

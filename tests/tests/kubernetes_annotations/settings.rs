@@ -52,7 +52,11 @@ fn add_waits_for_the_policy_status_file_until_the_timeout() {
         brief["log_level"] = json!("info");
         let outcome = cluster.verb("ADD", &late, &brief).run().unwrap();
         outcome.success();
-        assert!(outcome.stderr.contains("policy is not set up yet"), "it does not wait: {}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("has not set up the policy of the pod"),
+            "it does not wait: {}",
+            outcome.stderr
+        );
         cluster.delete(&late, &conf);
         cluster.assert_nothing_left();
     });

@@ -43,7 +43,7 @@ pub(super) async fn open(
         Some("http") => None,
         _ => Some(tls::client_config(&config)?),
     };
-    let tls_error = |reason: String| AccessError::Tls { object: "connection", reason };
+    let tls_error = |reason: String| AccessError::Tls { object: "settings", reason };
     let transport = create_transport(&config.cluster_url, tls, config.tls_server_name.as_deref(), connections)
         .map_err(|e| tls_error(e.to_string()))?;
     let service = ServiceBuilder::new()

@@ -96,12 +96,12 @@ impl Turns {
             return Ok(None);
         }
         // The lock needs no timeout: another request of this process waits for the server no longer than this one may.
-        let own = self.process_turn.lock().await;
+        let process_turn = self.process_turn.lock().await;
         if self.was_busy() && !self.is_busy(&rule.file) {
-            return Ok(Some(Turn { process_turn: own, file: None }));
+            return Ok(Some(Turn { process_turn, file: None }));
         }
         self.start_waiting(&rule);
-        self.acquire(&rule, own).await.map(Some)
+        self.acquire(&rule, process_turn).await.map(Some)
     }
 
     /// Waits because the server rejects requests for at least `pause`. Returns the turn for the retry, or `None` if the
@@ -123,8 +123,8 @@ impl Turns {
             Some(turn) if turn.file.is_some() => turn,
             Some(turn) => self.acquire(&rule, turn.process_turn).await.ok()?,
             None => {
-                let own = timeout_at(rule.until, self.process_turn.lock()).await.ok()?;
-                self.acquire(&rule, own).await.ok()?
+                let process_turn = timeout_at(rule.until, self.process_turn.lock()).await.ok()?;
+                self.acquire(&rule, process_turn).await.ok()?
             }
         };
         if due >= rule.until {
@@ -150,7 +150,7 @@ impl Turns {
     }
 
     /// Waits for the lock on the file, and until the server accepts requests again.
-    async fn acquire<'t>(&self, rule: &BusyRule, own: MutexGuard<'t, ()>) -> Result<Turn<'t>, TurnTimeout> {
+    async fn acquire<'t>(&self, rule: &BusyRule, process_turn: MutexGuard<'t, ()>) -> Result<Turn<'t>, TurnTimeout> {
         let acquiring = async {
             let file = open(&rule.file)
                 .inspect_err(|error| {
@@ -164,7 +164,7 @@ impl Turns {
             while let Some(Err(TryLockError::WouldBlock)) = file.as_ref().map(File::try_lock) {
                 sleep(LOCK_POLL).await;
             }
-            let turn = Turn { process_turn: own, file };
+            let turn = Turn { process_turn, file };
             while let Some(remaining) = turn.file.as_ref().and_then(|file| self.read_delay(file)) {
                 sleep(remaining).await;
             }

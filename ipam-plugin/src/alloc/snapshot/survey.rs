@@ -38,11 +38,11 @@ impl Snapshot {
         surveyed.pools = pools.map(|range| (range, SearchedPool::empty(range))).collect();
         let reserved = reservations(&self.inputs);
         let (config, owner, now) = (&self.inputs.config, &self.query.owner, self.now);
-        let mut record = |sighting: ListedBlock| {
-            let cidr = sighting.cidr();
-            let room = match sighting {
+        let mut record = |listed: ListedBlock| {
+            let cidr = listed.cidr();
+            let room = match listed {
                 ListedBlock::Range(_) => None,
-                ListedBlock::Block(glance) => glance.room(config.ip_cooldown_seconds, &reserved, owner, now),
+                ListedBlock::Block(summary) => summary.room(config.ip_cooldown_seconds, &reserved, owner, now),
             };
             if !self.ranges(cidr.version()).is_some_and(|ranges| ranges.contains(&cidr)) {
                 surveyed.ranges.push(cidr);
@@ -116,8 +116,8 @@ pub(super) async fn survey_ranges<S: Store>(
     if families.is_empty() {
         return Ok(ranges);
     }
-    let mut record = |sighting: ListedBlock| {
-        let cidr = sighting.cidr();
+    let mut record = |listed: ListedBlock| {
+        let cidr = listed.cidr();
         ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.insert(cidr));
     };
     store.survey(&Survey { families, ranges_only: true }, &mut record).await?;

@@ -140,13 +140,13 @@ impl StoredObjects {
         mut containers: BTreeSet<String>,
     ) -> Result<StoredObjects, Box<dyn Error>> {
         let names = PodIdentity { namespace: namespace.into(), name: pod.into(), ..PodIdentity::default() };
-        let facts = WorkloadIdentity {
+        let workload = WorkloadIdentity {
             node: node.into(),
             container_id: String::new(),
             endpoint: String::new(),
             orchestrator: Orchestrator::Kubernetes(names),
         };
-        let select = facts.endpoint_select()?;
+        let select = workload.endpoint_select()?;
         let mut batch = ReadBatch::new();
         let endpoints = batch.list::<WorkloadEndpoint>(&select);
         let pools = batch.list::<IpPool>(&ObjectSelect::default());
@@ -154,7 +154,7 @@ impl StoredObjects {
         let answers = store.read(&batch).await?;
 
         let mut pod_endpoints = answers.list(&endpoints);
-        pod_endpoints.retain(|entry| facts.is_endpoint_name(&entry.key.name));
+        pod_endpoints.retain(|entry| workload.is_endpoint_name(&entry.key.name));
         let endpoint = pod_endpoints.into_iter().next().map(|entry| Endpoint {
             name: entry.key.name,
             container_id: entry.value.spec.container_id,

@@ -273,7 +273,8 @@ impl ReleaseState {
         let released = outcome.unwrap_or_else(|problem| {
             tracing::error!(
                 %problem,
-                "releasing the handle's addresses from an inconsistent block; `calico-ipam check` reports the block"
+                "releasing the handle's addresses from an inconsistent block; repair the block with calico-ipam check \
+                 --json-report and release --from-report"
             );
             let handles = self.inputs.handles.iter();
             handles.map(|handle| entry.value.release_from_corrupt(&handle.key, cooldown, now)).sum()

@@ -88,7 +88,7 @@ async fn block_created_during_the_del_is_released() {
     }
 }
 
-/// ReleaseGuard the block at once would let the late creation succeed; the node's next allocation releases it.
+/// Releasing the block at once would let the late creation succeed; the node's next allocation releases it.
 #[tokio::test]
 async fn placeholder_block_is_retained_until_the_nodes_next_allocation() {
     let Killed { cluster, creation } = killed(MemoryStore::sequential(), Some(AffinityState::Pending));

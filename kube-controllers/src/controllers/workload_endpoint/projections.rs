@@ -50,7 +50,7 @@ impl EndpointLabels {
 
 /// A pod, and the first of its addresses.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct PodIdentity {
+pub(super) struct PodUidAndAddress {
     uid: Option<Uuid>,
     address: Option<IpAddr>,
     /// True if the pod is being deleted, so that a later pod may have its address already.
@@ -67,10 +67,10 @@ pub(super) struct Sandbox {
     pod_uid: Option<Uuid>,
 }
 
-impl PodIdentity {
+impl PodUidAndAddress {
     pub(super) fn new(pod: &Pod) -> Self {
         let address = pod.pod_ip.as_ref().or(pod.pod_ips.first()).and_then(|address| address.parse().ok());
-        PodIdentity { uid: Uuid::parse_str(&pod.uid).ok(), address, is_deleting: pod.is_deleting }
+        PodUidAndAddress { uid: Uuid::parse_str(&pod.uid).ok(), address, is_deleting: pod.is_deleting }
     }
 }
 
@@ -88,7 +88,7 @@ impl Sandbox {
     }
 
     /// Records the uid of the pod with the endpoint's pod name, if the pod has the endpoint's address.
-    pub(super) fn match_pod(&mut self, pod: &PodIdentity) {
+    pub(super) fn match_pod(&mut self, pod: &PodUidAndAddress) {
         if !pod.is_deleting && pod.uid.is_some() && self.has_address_of(pod) {
             self.pod_uid = pod.uid;
         }
@@ -96,7 +96,7 @@ impl Sandbox {
 
     /// Returns true if this is another pod than the one for which the endpoint was created, and does not have the
     /// endpoint's address.
-    pub(super) fn belongs_to_other_pod(&self, pod: &PodIdentity) -> bool {
+    pub(super) fn belongs_to_other_pod(&self, pod: &PodUidAndAddress) -> bool {
         self.pod_uid.zip(pod.uid).is_some_and(|(one, other)| one != other) && !self.has_address_of(pod)
     }
 
@@ -105,7 +105,7 @@ impl Sandbox {
         self.pod_uid.filter(|_| self.container == fingerprint(container_id))
     }
 
-    fn has_address_of(&self, pod: &PodIdentity) -> bool {
+    fn has_address_of(&self, pod: &PodUidAndAddress) -> bool {
         self.address.is_some() && self.address == pod.address
     }
 }
@@ -128,8 +128,8 @@ mod tests {
         })
     }
 
-    fn pod(uid: u128, address: &str) -> PodIdentity {
-        PodIdentity { uid: Some(Uuid::from_u128(uid)), address: address.parse().ok(), is_deleting: false }
+    fn pod(uid: u128, address: &str) -> PodUidAndAddress {
+        PodUidAndAddress { uid: Some(Uuid::from_u128(uid)), address: address.parse().ok(), is_deleting: false }
     }
 
     #[test]
@@ -137,14 +137,14 @@ mod tests {
         let mut sandbox = sandbox("c1");
         sandbox.match_pod(&pod(1, ""));
         sandbox.match_pod(&pod(1, "10.0.0.2"));
-        sandbox.match_pod(&PodIdentity { is_deleting: true, ..pod(1, "10.0.0.1") });
+        sandbox.match_pod(&PodUidAndAddress { is_deleting: true, ..pod(1, "10.0.0.1") });
         assert_eq!(sandbox.pod_uid("c1"), None);
         assert!(!sandbox.belongs_to_other_pod(&pod(2, "")), "nothing is known");
         sandbox.match_pod(&pod(1, "10.0.0.1"));
         assert_eq!((sandbox.pod_uid("c1"), sandbox.pod_uid("c2")), (Some(Uuid::from_u128(1)), None));
         assert!(sandbox.belongs_to_other_pod(&pod(2, "")) && sandbox.belongs_to_other_pod(&pod(2, "10.0.0.2")));
         assert!(!sandbox.belongs_to_other_pod(&pod(1, "")) && !sandbox.belongs_to_other_pod(&pod(2, "10.0.0.1")));
-        assert!(!sandbox.belongs_to_other_pod(&PodIdentity { uid: None, ..pod(2, "") }));
+        assert!(!sandbox.belongs_to_other_pod(&PodUidAndAddress { uid: None, ..pod(2, "") }));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use libcalico::store::Entry;
 use libcalico::workload::KUBERNETES;
 use uuid::Uuid;
 
-use super::projections::{EndpointLabels, PodIdentity, Sandbox};
+use super::projections::{EndpointLabels, PodUidAndAddress, Sandbox};
 use crate::controllers::cached::ResyncKey;
 use crate::controllers::node_names::NodeNames;
 use crate::watched::{Node, Pod, StringInterner};
@@ -46,7 +46,7 @@ pub(super) struct CachedPod {
     pub(super) is_networked: bool,
     /// Fingerprint of the desired fields of the pod's endpoints.
     pub(super) labels_hash: u64,
-    identity: PodIdentity,
+    identity: PodUidAndAddress,
     /// True if the pod uses the host network.
     host_network: bool,
 }
@@ -86,7 +86,7 @@ impl Workloads {
                 let has_address = pod.pod_ip.is_some() || !pod.pod_ips.is_empty();
                 let is_networked = !pod.host_network && has_address && !pod.node.is_empty();
                 let node = pod.node.clone();
-                let (identity, host_network) = (PodIdentity::new(pod), pod.host_network);
+                let (identity, host_network) = (PodUidAndAddress::new(pod), pod.host_network);
                 let cached = CachedPod { node, is_networked, labels_hash, identity, host_network };
                 let workload = self.workloads.entry(pod.name.clone()).or_default();
                 let is_new = workload.pod.as_ref() != Some(&cached);

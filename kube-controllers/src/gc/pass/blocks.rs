@@ -67,7 +67,7 @@ impl GcPass {
     /// Releases empty blocks of nodes that have other blocks (KC-455).
     pub(super) async fn release_excess_blocks(&self) {
         let excess = self.cache.index().excess_blocks(self.now());
-        let releases = excess.into_iter().map(|excess_blocks| self.release_excess_block(excess_blocks));
+        let releases = excess.into_iter().map(|block| self.release_excess_block(block));
         stream::iter(releases).buffer_unordered(self.parallel()).collect::<()>().await;
     }
 

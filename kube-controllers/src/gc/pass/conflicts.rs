@@ -41,7 +41,7 @@ impl GcPass {
                 let Conflict { namespace, name, address, block } = &conflict;
                 tracing::warn!(
                     %address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = %conflict_kind,
-                    "a running pod uses an address that is not allocated to it; another pod may get the address"
+                    "a running pod uses an address that is not allocated to it; two owners may use the address"
                 );
                 index.mark_conflict_reported(&conflict);
             }

@@ -130,7 +130,7 @@ impl ApiReader<'_> {
             Ok(_) => Lookup::Present(()),
             Err(StoreError::NotFound { .. }) => Lookup::Absent,
             Err(error) => {
-                tracing::warn!(node = name, %error, "cannot look up a Calico node; its addresses stay allocated");
+                tracing::warn!(node = name, %error, "cannot look up a Calico node; its addresses and blocks stay allocated");
                 Lookup::Unknown
             }
         }
@@ -143,7 +143,7 @@ fn to_lookup<T>(read: Result<Option<T>, ReconcileError>) -> Lookup<T> {
         Ok(Some(object)) => Lookup::Present(object),
         Ok(None) => Lookup::Absent,
         Err(failure) => {
-            tracing::warn!("cannot look up an owner; its addresses and blocks stay allocated: {failure}");
+            tracing::warn!("cannot look up an object; no address or block that depends on it is released: {failure}");
             Lookup::Unknown
         }
     }

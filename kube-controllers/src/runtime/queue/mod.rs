@@ -23,7 +23,7 @@ struct Shared<K> {
 }
 
 struct State<K> {
-    /// The waiting keys in order, with the time at which each was added.
+    /// The waiting keys in the order of their addition, with the time at which each was added.
     waiting: LinkedHashMap<K, Instant>,
     /// The keys that workers are processing. The value is true if the key was added again meanwhile.
     in_progress: HashMap<K, bool>,

@@ -131,7 +131,7 @@ impl<R: Reconcile> WorkerPool<R> {
             Err(ReconcileError::Permanent(reason)) => {
                 backoff.reset(key);
                 self.metrics.permanent_failures.inc();
-                tracing::warn!(controller = R::NAME, %key, "failed, not retried until an object changes: {reason}");
+                tracing::warn!(controller = R::NAME, %key, "failed until an object or the settings change: {reason}");
             }
             Err(ReconcileError::Retry(reason)) => {
                 let KeyFailure { times, delay } = backoff.failed(key, fastrand::f64());

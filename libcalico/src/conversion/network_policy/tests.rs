@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The cases in which we differ from upstream, with the reason.
-const WANTED: [(&str, &str); 2] = [
+/// The cases in which the conversion differs from upstream, and the difference.
+const DIFFERENCES: [(&str, &str); 2] = [
     ("C19 bad-cidr", "the CIDR means what the API server takes it for; upstream allows every address"),
     ("C20 bad-except", "all exceptions are kept; upstream drops an exception that it cannot parse, and all after it"),
 ];
@@ -27,7 +27,7 @@ fn converted_policies_match_upstreams_golden_output() {
         let name = golden["name"].as_str().unwrap();
         let ConvertedPolicy { spec, rejected_rules } = converted(golden["in"].clone());
         let same = serde_json::to_value(&spec).unwrap() == golden["out"];
-        let wanted = WANTED.iter().any(|(wanted, _)| *wanted == name);
+        let wanted = DIFFERENCES.iter().any(|(wanted, _)| *wanted == name);
         assert_eq!(same, !wanted, "{name}: {}", serde_json::to_string_pretty(&spec).unwrap());
         let errors: Vec<String> = rejected_rules.iter().map(|rule| rule.problem.to_string()).collect();
         assert_eq!(errors, golden["error"].as_str().into_iter().collect::<Vec<_>>(), "{name}");

@@ -113,8 +113,8 @@ pub fn pod_in_use_reason(allocation: &Allocation<'_>, pods: &Pods) -> Option<InU
 /// Decides about an address that no endpoint has. Only pods are looked up. Virtual machines keep addresses while
 /// stopped, and no objects of Services and tunnels are read, so the addresses of all three count as in use.
 fn assess_address(allocation: &Allocation<'_>, pods: &Pods) -> (OwnerKind, Verdict) {
-    let (claim, node) = allocation.attribute.map_or((AllocationOwner::Unnamed, None), AllocationOwner::of);
-    let lookup = match claim {
+    let (owner, node) = allocation.attribute.map_or((AllocationOwner::Unnamed, None), AllocationOwner::of);
+    let lookup = match owner {
         AllocationOwner::Pod { namespace, name } => pods.get(&ObjectKey::namespaced(namespace, name)),
         _ => None,
     };
@@ -124,7 +124,7 @@ fn assess_address(allocation: &Allocation<'_>, pods: &Pods) -> (OwnerKind, Verdi
         Some(_) => Lookup::Unknown,
     };
     let facts = OwnerFacts { pod, node, unnamed: Lookup::Absent, ..OwnerFacts::default() };
-    (claim.kind(), assess(claim.kind(), &facts))
+    (owner.kind(), assess(owner.kind(), &facts))
 }
 
 fn is_in_flight(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool {

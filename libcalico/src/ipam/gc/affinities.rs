@@ -11,7 +11,7 @@ use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
 /// The minimum time for which an affinity must be unchanged. It exceeds the duration of an ADD or a release.
-const MIN_DURATION: Duration = Duration::from_secs(300);
+const MIN_GRACE: Duration = Duration::from_secs(300);
 
 /// Affinities whose creation or release was interrupted. The caller passes the list of all affinities from time to
 /// time; only the suspect ones are stored.
@@ -53,7 +53,7 @@ impl UnfinishedAffinities {
     /// Returns the affinities that have been suspect and unchanged for `grace`, and for at least five minutes, with
     /// their revisions.
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<(AffinityKey, Revision)> {
-        let due = self.suspects.due(now, grace.max(MIN_DURATION)).into_iter();
+        let due = self.suspects.due(now, grace.max(MIN_GRACE)).into_iter();
         due.filter_map(|key| Some((key.clone(), self.suspects.state(&key)?.clone()))).collect()
     }
 
@@ -69,7 +69,7 @@ impl UnfinishedAffinities {
 
     /// Returns the time at which the next affinity is due.
     pub fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
-        self.suspects.next_deadline(now, grace.max(MIN_DURATION))
+        self.suspects.next_deadline(now, grace.max(MIN_GRACE))
     }
 
     /// Returns true if the affinity is suspect.

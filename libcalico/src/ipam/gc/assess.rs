@@ -28,7 +28,7 @@ impl Index {
     /// Returns the facts in the index about the owner of an address.
     fn facts<'a>(&'a self, row: RowId, tracked: &'a AddressRow, address: IpAddr) -> OwnerFacts<'a> {
         let state = self.owners.get(tracked.owner).map(|owner| &owner.state);
-        let sight = |pod: &'a OwnerState| match pod {
+        let look_up = |pod: &'a OwnerState| match pod {
             OwnerState::Absent => Lookup::Absent,
             OwnerState::Pod { node, addresses, ended, .. } => Lookup::Present(AddressInPod {
                 node: self.node_name(*node),
@@ -39,10 +39,10 @@ impl Index {
         };
         let owner = |(namespace, name): &(Box<str>, Box<str>)| {
             let pod = self.find_owner(OwnerKind::Pod, namespace, name);
-            pod.and_then(|pod| self.owners.get(pod)).map_or(Lookup::Absent, |pod| sight(&pod.state))
+            pod.and_then(|pod| self.owners.get(pod)).map_or(Lookup::Absent, |pod| look_up(&pod.state))
         };
         OwnerFacts {
-            pod: state.map_or(Lookup::Unknown, sight),
+            pod: state.map_or(Lookup::Unknown, look_up),
             vmi: match (self.settings.vmis, state) {
                 // While KubeVirt is not defined, the entries from an earlier watch are out of date.
                 (VmiAvailability::Undefined, _) => VmiLookup::Undefined,

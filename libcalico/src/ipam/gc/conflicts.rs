@@ -13,7 +13,7 @@ use crate::net::{Cidr, IpVersion};
 
 /// The minimum duration of a conflict. ADD and DEL write the block and kubelet writes the status, one after the other,
 /// so shorter contradictions are normal.
-pub(super) const MIN_DURATION: Duration = Duration::from_secs(120);
+pub(super) const MIN_CONFLICT_DURATION: Duration = Duration::from_secs(120);
 
 /// An address that a running pod reports, and that has not been the pod's in its block for two minutes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,8 +46,8 @@ pub fn conflict_kind(block: &Block, address: IpAddr, namespace: &str, name: &str
         return Some(ConflictKind::Free);
     };
     let attribute = allocation.attribute.filter(|attribute| attribute.handle().is_some())?;
-    let (claim, _) = AllocationOwner::of(attribute);
-    let owner = match claim {
+    let (allocation_owner, _) = AllocationOwner::of(attribute);
+    let owner = match allocation_owner {
         AllocationOwner::Unnamed => return None,
         AllocationOwner::Pod { namespace: of, name: pod } if (of, pod) == (namespace, name) => return None,
         AllocationOwner::Vmi { .. } if AllocationOwner::owners(attribute).any(|pod| pod == (namespace, name)) => {

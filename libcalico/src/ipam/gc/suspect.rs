@@ -144,13 +144,13 @@ impl Suspect {
     }
 
     fn owner_facts<'a>(&'a self, facts: &CurrentFacts<'a>) -> OwnerFacts<'a> {
-        let sight = |pod: &Lookup<PodState<'a>>| pod.map(|pod| pod.address_state(self.address));
+        let look_up = |pod: &Lookup<PodState<'a>>| pod.map(|pod| pod.address_state(self.address));
         let are_complete = facts.owners.len() >= self.owners.len();
         OwnerFacts {
-            pod: sight(&facts.pod),
+            pod: look_up(&facts.pod),
             vmi: facts.vmi,
             owner: if are_complete {
-                OwnerPodsLookup::of(facts.owners.iter().map(sight))
+                OwnerPodsLookup::of(facts.owners.iter().map(look_up))
             } else {
                 OwnerPodsLookup::Unknown
             },

@@ -220,7 +220,7 @@ impl LeakReason {
 
 /// Decides whether an address that was allocated for an owner of a `kind` is in use.
 pub fn assess(kind: OwnerKind, facts: &OwnerFacts<'_>) -> Verdict {
-    let by_existence = |sight: Lookup<()>, in_use, leaked| match sight {
+    let by_existence = |lookup: Lookup<()>, in_use, leaked| match lookup {
         Lookup::Present(()) => Verdict::InUse(in_use),
         Lookup::Absent => Verdict::Leaked(leaked),
         Lookup::Unknown => Verdict::InUse(InUseReason::NotLookedUp),

@@ -45,7 +45,7 @@ pub enum AllocationOwner<'a> {
     Unnamed,
 }
 
-/// A [`AllocationOwner`] without the names.
+/// An [`AllocationOwner`] without the names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OwnerKind {
     /// [`AllocationOwner::HostReserved`].
@@ -74,11 +74,11 @@ impl<'a> AllocationOwner<'a> {
         let owner =
             if attribute.active_owner.is_empty() { &attribute.alternate_owner } else { &attribute.active_owner };
         let handle = attribute.handle_id.as_deref().map(HandleId::cut).unwrap_or_default();
-        let claim = Self::by_type(owner)
+        let allocation_owner = Self::by_type(owner)
             .or_else(|| Self::by_owner(owner))
             .or_else(|| Self::by_handle(handle, owner))
             .unwrap_or(AllocationOwner::Unnamed);
-        (claim, non_empty(owner, "node"))
+        (allocation_owner, non_empty(owner, "node"))
     }
 
     /// Returns namespace and name of the pods that an allocation names as owners, the active and the alternate one.

@@ -56,7 +56,7 @@ fn facts_with<'a>(pod: Lookup<AddressInPod<'a>>, other: Lookup<()>, node: Option
 fn pod_retains_addresses_that_are_reported_or_not_yet_reported() {
     use Verdict::{InUse, Leaked};
     let pod = |node, has, ended| Lookup::Present(AddressInPod { node, has, ended });
-    for (sight, node, expected) in [
+    for (lookup, node, expected) in [
         (Lookup::Absent, Some("n1"), Leaked(LeakReason::PodGone)),
         (Lookup::Unknown, Some("n1"), InUse(InUseReason::NotLookedUp)),
         (pod("n1", Some(true), None), Some("n1"), InUse(InUseReason::Pod)),
@@ -72,14 +72,14 @@ fn pod_retains_addresses_that_are_reported_or_not_yet_reported() {
         (pod("n1", Some(true), Some(EndedPod::Finished)), Some("n1"), Leaked(LeakReason::PodFinished)),
         (pod("n1", Some(true), Some(EndedPod::Evicted)), Some("n1"), Leaked(LeakReason::PodEvicted)),
     ] {
-        assert_eq!(assess(OwnerKind::Pod, &facts_with(sight, Lookup::Unknown, node)), expected, "{sight:?} {node:?}");
+        assert_eq!(assess(OwnerKind::Pod, &facts_with(lookup, Lookup::Unknown, node)), expected, "{lookup:?} {node:?}");
     }
 }
 
 #[test]
 fn other_owners_retain_addresses_while_present_or_unknown() {
     use Verdict::{InUse, Leaked};
-    let ask = |kind, sight| assess(kind, &facts_with(Lookup::Unknown, sight, None));
+    let ask = |kind, lookup| assess(kind, &facts_with(Lookup::Unknown, lookup, None));
     for (kind, in_use, leaked) in [
         (OwnerKind::Tunnel, InUseReason::Tunnel, LeakReason::NodeGone),
         (OwnerKind::Service, InUseReason::Service, LeakReason::ServiceGone),

@@ -73,8 +73,8 @@ fn address_of_a_pod_without_reported_addresses_is_reported_and_retained() {
     let mut world = World::healthy();
     world.allocate("net.c3", &OF_POD);
     let held = world.blocks[0].allocation(ip("10.0.0.2")).unwrap();
-    let in_use_reason = |sight: Option<Lookup<Pod>>| {
-        let pods: Pods = sight.map(|sight| (ObjectKey::namespaced("ns", "p"), sight)).into_iter().collect();
+    let in_use_reason = |lookup: Option<Lookup<Pod>>| {
+        let pods: Pods = lookup.map(|lookup| (ObjectKey::namespaced("ns", "p"), lookup)).into_iter().collect();
         pod_in_use_reason(&held, &pods)
     };
     assert_eq!(in_use_reason(Some(Lookup::Present(silent))), Some(InUseReason::PodWithoutAddress));

@@ -23,7 +23,7 @@ struct StoredAllocation<'a> {
     ordinal: u16,
     handle: &'a str,
     sequence: Option<u64>,
-    claim: AllocationOwner<'a>,
+    owner: AllocationOwner<'a>,
     node: Option<&'a str>,
     fingerprint: u32,
     /// The pods that an allocation for a VMI names as its owners.
@@ -202,8 +202,8 @@ impl Index {
     fn track_stored(&mut self, block: RowId, stored: &StoredAllocation<'_>) -> RowId {
         let block_owner = self.blocks.get(block).map_or(NONE, |block| block.owner);
         let node = stored.node.map_or(block_owner, |node| self.node_row(node));
-        let names = stored.claim.names();
-        let owner = names.map_or(NONE, |(namespace, name)| self.owner_row(stored.claim.kind(), namespace, name));
+        let names = stored.owner.names();
+        let owner = names.map_or(NONE, |(namespace, name)| self.owner_row(stored.owner.kind(), namespace, name));
         let mut tracked = AddressRow {
             sequence: stored.sequence.unwrap_or_default(),
             block,
@@ -215,7 +215,7 @@ impl Index {
             in_node: 0,
             fingerprint: stored.fingerprint,
             ordinal: stored.ordinal,
-            kind: stored.claim.kind(),
+            kind: stored.owner.kind(),
             flags: 0,
         };
         tracked.set(AddressRow::NUMBERED, stored.sequence.is_some());
@@ -266,15 +266,15 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
             summary.without_handle.push(ordinal);
             continue;
         };
-        let (claim, node) = AllocationOwner::of(attribute);
+        let (owner, node) = AllocationOwner::of(attribute);
         let fingerprint = AllocationOwner::fingerprint(attribute);
-        let owner_pods = match claim {
+        let owner_pods = match owner {
             AllocationOwner::Vmi { .. } => {
                 AllocationOwner::owners(attribute).map(|(ns, pod)| (ns.into(), pod.into())).collect()
             }
             _ => Box::default(),
         };
-        summary.allocations.push(StoredAllocation { ordinal, handle, sequence, claim, node, fingerprint, owner_pods });
+        summary.allocations.push(StoredAllocation { ordinal, handle, sequence, owner, node, fingerprint, owner_pods });
     }
     Ok(summary)
 }

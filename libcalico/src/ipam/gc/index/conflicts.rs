@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::super::conflicts::{Conflict, MIN_DURATION};
+use super::super::conflicts::{Conflict, MIN_CONFLICT_DURATION};
 use super::super::examine::Scope;
 use super::super::rows::OwnerState;
 use super::super::table::RowId;
@@ -108,7 +108,7 @@ impl Index {
     /// Returns the lasting conflicts that were not reported yet, except those whose report failed recently. Check both
     /// sides again before reporting a conflict.
     pub fn conflicts(&self, now: Duration) -> Vec<Conflict> {
-        let due = self.conflicts.suspected.due(now, MIN_DURATION).into_iter();
+        let due = self.conflicts.suspected.due(now, MIN_CONFLICT_DURATION).into_iter();
         let unreported = due.filter(|key| !self.conflicts.reported.contains(key));
         let conflict = |(pod, address): (RowId, IpAddr)| {
             let (block, _) = self.find_contradiction(pod, address)?;
@@ -121,7 +121,7 @@ impl Index {
 
     /// Returns the numbers of lasting conflicts about free addresses and about addresses of other owners.
     pub fn conflicting(&self, now: Duration) -> (usize, usize) {
-        let lasting = self.conflicts.suspected.unchanged_for(now, MIN_DURATION);
+        let lasting = self.conflicts.suspected.unchanged_for(now, MIN_CONFLICT_DURATION);
         lasting.filter_map(|&(pod, address)| self.find_contradiction(pod, address)).fold(
             (0, 0),
             |(free, another), (_, is_free)| if is_free { (free + 1, another) } else { (free, another + 1) },
@@ -157,6 +157,6 @@ impl Index {
     }
 
     pub(in crate::ipam::gc) fn next_conflict(&self, now: Duration) -> Option<Duration> {
-        self.conflicts.suspected.next_deadline(now, MIN_DURATION)
+        self.conflicts.suspected.next_deadline(now, MIN_CONFLICT_DURATION)
     }
 }

@@ -150,29 +150,29 @@ impl Index {
     }
 
     /// Starts a full list of a kind of object. An unfinished list of the same kind is discarded.
-    pub fn begin_list(&mut self, feed: WatchedKind) {
-        let list = self.lists.entry(feed).or_default();
+    pub fn begin_list(&mut self, kind: WatchedKind) {
+        let list = self.lists.entry(kind).or_default();
         *list = list.wrapping_add(1);
-        if matches!(feed, WatchedKind::VirtualMachines | WatchedKind::Vmis) {
-            self.listed_vmis.insert(feed, HashSet::new());
+        if matches!(kind, WatchedKind::VirtualMachines | WatchedKind::Vmis) {
+            self.listed_vmis.insert(kind, HashSet::new());
         }
     }
 
     /// Ends the full list and removes the objects that it did not contain.
-    pub fn end_list(&mut self, feed: WatchedKind) {
-        match feed {
+    pub fn end_list(&mut self, kind: WatchedKind) {
+        match kind {
             WatchedKind::Blocks => self.drop_unlisted_blocks(),
             WatchedKind::Pods | WatchedKind::Services | WatchedKind::VirtualMachines | WatchedKind::Vmis => {
-                self.drop_unlisted_owners(feed)
+                self.drop_unlisted_owners(kind)
             }
-            WatchedKind::CalicoNodes | WatchedKind::KubernetesNodes => self.drop_unlisted_nodes(feed),
+            WatchedKind::CalicoNodes | WatchedKind::KubernetesNodes => self.drop_unlisted_nodes(kind),
             WatchedKind::Pools => self.drop_unlisted_pools(),
             WatchedKind::Reservations => self.drop_unlisted_reservations(),
         }
     }
 
-    pub(super) fn list(&self, feed: WatchedKind) -> u8 {
-        self.lists.get(&feed).copied().unwrap_or_default()
+    pub(super) fn list(&self, kind: WatchedKind) -> u8 {
+        self.lists.get(&kind).copied().unwrap_or_default()
     }
 
     /// Marks an address for examination, and ends the postponement of its handle.

@@ -86,11 +86,11 @@ impl Index {
         self.drop_unused_node(row);
     }
 
-    pub(super) fn drop_unlisted_nodes(&mut self, feed: WatchedKind) {
-        let list = self.list(feed);
+    pub(super) fn drop_unlisted_nodes(&mut self, kind: WatchedKind) {
+        let list = self.list(kind);
         for row in self.nodes.rows() {
             let Some(node) = self.nodes.get(row) else { continue };
-            match feed {
+            match kind {
                 WatchedKind::CalicoNodes if node.calico != CalicoNode::Absent && node.lists[0] != list => {
                     self.set_calico(row, CalicoNode::Absent);
                 }

@@ -59,34 +59,34 @@ impl Index {
         }
     }
 
-    fn set_vmi(&mut self, feed: WatchedKind, namespace: &str, name: &str, exists: bool) {
+    fn set_vmi(&mut self, watched: WatchedKind, namespace: &str, name: &str, exists: bool) {
         let row = match self.find_owner(OwnerKind::Vmi, namespace, name) {
             Some(row) => row,
             None if !exists => return,
             None => self.owner_row(OwnerKind::Vmi, namespace, name),
         };
         if exists {
-            self.listed_vmis.entry(feed).or_default().insert(row);
+            self.listed_vmis.entry(watched).or_default().insert(row);
         }
-        self.set_vmi_row(row, feed, exists);
+        self.set_vmi_row(row, watched, exists);
     }
 
-    fn set_vmi_row(&mut self, row: RowId, feed: WatchedKind, exists: bool) {
+    fn set_vmi_row(&mut self, row: RowId, watched: WatchedKind, exists: bool) {
         let (mut has_vm, mut has_vmi) = match self.owners.get(row).map(|owner| &owner.state) {
             Some(OwnerState::Vmi { has_vm, has_vmi }) => (*has_vm, *has_vmi),
             _ => (false, false),
         };
-        *(if feed == WatchedKind::VirtualMachines { &mut has_vm } else { &mut has_vmi }) = exists;
-        if !exists && let Some(listed) = self.listed_vmis.get_mut(&feed) {
+        *(if watched == WatchedKind::VirtualMachines { &mut has_vm } else { &mut has_vmi }) = exists;
+        if !exists && let Some(listed) = self.listed_vmis.get_mut(&watched) {
             listed.remove(&row);
         }
         let state = if has_vm || has_vmi { OwnerState::Vmi { has_vm, has_vmi } } else { OwnerState::Absent };
-        self.set_state(row, feed, state);
+        self.set_state(row, watched, state);
     }
 
     /// Replaces the state of an owner. If the state is unchanged, no address is marked.
-    fn set_state(&mut self, row: RowId, feed: WatchedKind, state: OwnerState) {
-        let list = self.list(feed);
+    fn set_state(&mut self, row: RowId, watched: WatchedKind, state: OwnerState) {
+        let list = self.list(watched);
         let Some(owner) = self.owners.get_mut(row) else { return };
         owner.list = list;
         if owner.state != state {
@@ -110,26 +110,26 @@ impl Index {
         self.drop_unused_owner(row);
     }
 
-    pub(super) fn drop_unlisted_owners(&mut self, feed: WatchedKind) {
-        let list = self.list(feed);
-        if matches!(feed, WatchedKind::VirtualMachines | WatchedKind::Vmis) {
-            let listed = self.listed_vmis.get(&feed).cloned().unwrap_or_default();
+    pub(super) fn drop_unlisted_owners(&mut self, watched: WatchedKind) {
+        let list = self.list(watched);
+        if matches!(watched, WatchedKind::VirtualMachines | WatchedKind::Vmis) {
+            let listed = self.listed_vmis.get(&watched).cloned().unwrap_or_default();
             let is_unlisted = |row: &RowId, owner: &OwnerRow| match owner.state {
                 OwnerState::Vmi { has_vm, has_vmi } => {
-                    (if feed == WatchedKind::VirtualMachines { has_vm } else { has_vmi }) && !listed.contains(row)
+                    (if watched == WatchedKind::VirtualMachines { has_vm } else { has_vmi }) && !listed.contains(row)
                 }
                 _ => false,
             };
             let gone: Vec<RowId> =
                 self.owners.iter().filter(|(row, owner)| is_unlisted(row, owner)).map(|(row, _)| row).collect();
-            gone.into_iter().for_each(|row| self.set_vmi_row(row, feed, false));
+            gone.into_iter().for_each(|row| self.set_vmi_row(row, watched, false));
             return;
         }
-        let kind = if feed == WatchedKind::Pods { OwnerKind::Pod } else { OwnerKind::Service };
+        let kind = if watched == WatchedKind::Pods { OwnerKind::Pod } else { OwnerKind::Service };
         let is_unlisted =
             |owner: &OwnerRow| owner.kind == kind && owner.list != list && owner.state != OwnerState::Absent;
         let gone: Vec<RowId> = self.owners.iter().filter(|(_, owner)| is_unlisted(owner)).map(|(row, _)| row).collect();
-        gone.into_iter().for_each(|row| self.set_state(row, feed, OwnerState::Absent));
+        gone.into_iter().for_each(|row| self.set_state(row, watched, OwnerState::Absent));
     }
 
     pub(in super::super) fn find_owner(&self, kind: OwnerKind, namespace: &str, name: &str) -> Option<RowId> {

@@ -54,7 +54,7 @@ pub const VARIABLES: [Variable; 6] = [
     variable(
         "CNI_AGENT_LISTEN",
         "127.0.0.1:9097",
-        "address of /readiness, /liveness and /metrics, or off; set 0.0.0.0:9097 to make it reachable from other machines",
+        "address of /readiness, /liveness and /metrics, or off; set 0.0.0.0:9097 for requests from other machines",
     ),
 ];
 

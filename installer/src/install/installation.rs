@@ -180,10 +180,14 @@ impl Installation<'_> {
         }
     }
 
-    /// Loads the records of earlier installations. Without them, all present files count as foreign and stay.
+    /// Loads the records of earlier installations. Without them, present plugins other than Calico's and a present MTU
+    /// file count as foreign and stay.
     pub(super) fn load_state(&self) -> State {
         let state = State::load(self.layout).unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot load the records of earlier installations; present files count as foreign and stay");
+            tracing::warn!(
+                %error,
+                "cannot load the records of earlier installations; keeping other plugins and an MTU file that exist"
+            );
             State::default()
         });
         State {

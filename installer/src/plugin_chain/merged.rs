@@ -40,7 +40,7 @@ impl Rendered {
     pub(crate) fn merge_over(&self, present: &Chain, recorded: &[Rendering]) -> Merged {
         let recorded = Rendering::in_place(recorded, present);
         let ours = present.find_ours(&self.pattern, recorded);
-        let dropped = self.dropped(present, &ours, recorded);
+        let dropped = self.find_dropped(present, &ours, recorded);
         if !ours.contains(&true) && !recorded.is_some_and(|recorded| has_lost_our_entries(present, recorded)) {
             return self.without_foreign();
         }
@@ -74,7 +74,7 @@ impl Rendered {
 
     /// Returns the types of entries that were identified as ours only because known templates generate them, and that
     /// this rendering does not contain.
-    fn dropped(&self, present: &Chain, ours: &[bool], recorded: Option<&Rendering>) -> Vec<String> {
+    fn find_dropped(&self, present: &Chain, ours: &[bool], recorded: Option<&Rendering>) -> Vec<String> {
         let is_recorded = |entry: &Entry| recorded.is_some_and(|recorded| recorded.ownership(entry).is_some());
         let is_rendered = |entry: &Entry| self.chain.entries.iter().any(|rendered| kind(rendered) == kind(entry));
         let entries = present.entries.iter().zip(ours).filter(|(_, is_ours)| **is_ours).map(|(entry, _)| entry);

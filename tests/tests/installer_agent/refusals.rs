@@ -53,8 +53,8 @@ fn agent_with_manage_cni_false_requests_no_token() {
 fn agent_with_an_invalid_listen_address_exits() {
     in_pod(|_, _, mut pod| {
         for (address, words) in [
-            ("9097", "CNI_AGENT_LISTEN=9097: write ADDRESS:PORT"),
-            ("127.0.0.1:0", "CNI_AGENT_LISTEN=127.0.0.1:0: write ADDRESS:PORT"),
+            ("9097", "CNI_AGENT_LISTEN=9097 is invalid; set ADDRESS:PORT"),
+            ("127.0.0.1:0", "CNI_AGENT_LISTEN=127.0.0.1:0 is invalid; set ADDRESS:PORT"),
             ("203.0.113.7:9097", "cannot listen on 203.0.113.7:9097: "),
         ] {
             pod.set("CNI_AGENT_LISTEN", address);

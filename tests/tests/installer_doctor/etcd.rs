@@ -259,7 +259,7 @@ fn doctor_reports_missing_etcd_permissions_and_a_deleted_user() {
         let said = node.doctor();
         assert_eq!((said.wrong(), said.exit), (vec!["fail etcd permissions".to_owned()], Some(1)), "{said:#?}");
         let words =
-            "may not write IPAMBlock, write BlockAffinity, write IPAMHandle, write WorkloadEndpoint -> etcdctl role";
+            "may not write IPAMBlock, write BlockAffinity, write IPAMHandle, write WorkloadEndpoint -> `etcdctl role";
         assert!(said.words("etcd permissions").contains(words), "{said:#?}");
 
         let root = ["--user", "root:root", "role", "grant-permission", "calico", "--prefix=true", "readwrite"];

@@ -140,7 +140,7 @@ fn template_that_the_plugin_cannot_read_is_refused_without_changes() {
         let before = container.fingerprint();
         let template = r#"{"plugins": [{"type": "portmap"}, {"type": "calico", "datastore_type": "nonsense"}]}"#;
         for (variable, words) in [
-            (("CNI_MTU", "99999"), "10-calico.conflist is not written, as Calico's plugin would refuse it: "),
+            (("CNI_MTU", "99999"), "10-calico.conflist is not written, as Calico's plugin would reject it: "),
             (("CNI_MTU", "99999"), "$.mtu: found the number 99999"),
             (("CNI_NETWORK_CONFIG", template), "$.datastore_type: found"),
         ] {
@@ -185,8 +185,8 @@ fn questionable_template_is_installed_with_warnings() {
         let outcome = container.run(&variables).unwrap();
         succeeded(&outcome);
         for words in [
-            "__NO_SUCH__ is no placeholder",
-            "the plugin bandwidth is not in",
+            "__NO_SUCH__ is not a placeholder",
+            "the plugin bandwidth is missing in",
             "cniVersion 9.0.0 is newer",
             "only files that end in .conf, .conflist or .json",
             "k8s-pod-network/*.conf",

@@ -268,7 +268,7 @@ fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints() {
         let outcome = uninstall(container, &RELEASE).run().unwrap();
         assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
         let unreadable =
-            format!("endpoint default/{NODE}-cni-elsewhere-eth0 which may list these addresses, cannot be read");
+            format!("endpoint default/{NODE}-cni-elsewhere-eth0, which may list these addresses, cannot be read");
         assert!(outcome.stdout.contains(&unreadable), "{}", outcome.stdout);
         etcd.delete(&other).unwrap();
         // The run before has deleted the interface.

@@ -55,7 +55,7 @@ fn uninstall_without_yes_lists_everything_and_changes_nothing() {
 fn uninstall_deletes_files_of_the_plugin_except_deferred_dels() {
     const GROUP: &str = "var/lib/calico/api-group.json";
     const JOURNAL: &str = "var/lib/calico/cni-journal";
-    for (entry, is_owed) in [("lock", false), ("net-c1-eth0.json", true)] {
+    for (entry, has_deferred_del) in [("lock", false), ("net-c1-eth0.json", true)] {
         installed(|container| {
             container.file(GROUP, "{}").unwrap();
             container.file(&format!("{JOURNAL}/{entry}"), "{}").unwrap();
@@ -66,9 +66,9 @@ fn uninstall_deletes_files_of_the_plugin_except_deferred_dels() {
             let told = said(&container, &["--yes"], 0);
             assert!(!container.path(GROUP).exists());
             let journal = container.path(JOURNAL);
-            assert_eq!(journal.exists(), is_owed);
-            let owed = format!("{}: 1 deferred DELs have not released their addresses", journal.display());
-            assert_eq!(told.contains(&owed), is_owed, "{told}");
+            assert_eq!(journal.exists(), has_deferred_del);
+            let remaining = format!("{}: 1 deferred DELs have not released their addresses", journal.display());
+            assert_eq!(told.contains(&remaining), has_deferred_del, "{told}");
         });
     }
 }
@@ -361,6 +361,10 @@ fn uninstall_with_an_unknown_option_is_refused() {
         let container = Container::new(host, "c").unwrap();
         let outcome = uninstall(&container, &["--force"]).run().unwrap();
         assert_eq!(outcome.exit, Some(2));
-        assert!(outcome.stderr.contains("`--force` is not known; see `calico uninstall --help`"), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("unknown argument `--force`; see `calico uninstall --help`"),
+            "{}",
+            outcome.stderr
+        );
     });
 }

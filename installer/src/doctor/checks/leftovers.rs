@@ -109,7 +109,8 @@ fn check_busy(routed: Option<&Observed<BusyAddresses>>, recent: &BusyAddresses) 
         None if recent.is_empty() => return None,
         None => (BusyAddresses::new(), None),
     };
-    // The record of an ADD replaces the entry of the routing table, because the record describes the route in more detail.
+    // The record of an ADD replaces the entry of the routing table, because the record describes the route in more
+    // detail.
     busy.extend(recent.clone());
     let Some(first) = busy.keys().next() else {
         return Some(match reason {

@@ -2,9 +2,9 @@
 //!
 //! The order is upstream's (IPAM-110): first the node's own blocks in the textual order of the paths of their
 //! affinities (IPAM-112, [`existing_block`]), then another block of the chosen pools ([`new_block`]), then other nodes'
-//! blocks ([`existing_block`]). Another block is a free range, which the node claims, or an empty block of another node,
-//! which the node reclaims: a repair first takes the affinity from that node. [`search`] uses the entries of earlier
-//! searches in `no_free_address`, and says why pools gave no more addresses.
+//! blocks ([`existing_block`]). Another block is a free range, which the node claims, or an empty block of another
+//! node, which the node reclaims: a repair first takes the affinity from that node. [`search`] uses the entries of
+//! earlier searches in `no_free_address`, and says why pools gave no more addresses.
 
 mod existing_block;
 mod new_block;

@@ -71,8 +71,8 @@ impl<K: SyncedKind> Default for SourceCache<K> {
 
 impl<K: SyncedKind> SourceCache<K> {
     /// Applies an event. Returns the targets of the changed sources. At the end of the first complete list returns
-    /// [`ResyncKey::All`], even if the reconcile period is zero. Before that, the cache is incomplete, and the result is
-    /// empty.
+    /// [`ResyncKey::All`], even if the reconcile period is zero. Before that, the cache is incomplete, and the result
+    /// is empty.
     fn apply(&mut self, event: &Event<'_, K::Source>) -> Vec<ResyncKey> {
         let was_synced = self.sources.is_synced();
         let before = match event {

@@ -126,8 +126,8 @@ fn build_conflict_event(conflict: &Conflict, uid: &str, conflict_kind: &Conflict
     let Conflict { namespace, name, address, .. } = conflict;
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid });
     let message = format!(
-        "this pod uses {address}, which IPAM has {conflict_kind}, so two owners may use the same address; delete this pod \
-         before new pods start, and its successor gets another address"
+        "this pod uses {address}, which IPAM has {conflict_kind}, so two owners may use the same address; delete this \
+         pod before new pods start, and its successor gets another address"
     );
     let mut event = events::event(&pod, EventType::Warning, "AddressNotAllocated", &message, now);
     let short = name.get(..MAX_NAME_PREFIX).unwrap_or(name).trim_end_matches(['.', '-']);

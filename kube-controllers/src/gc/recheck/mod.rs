@@ -130,7 +130,7 @@ impl ApiReader<'_> {
             Ok(_) => Lookup::Present(()),
             Err(StoreError::NotFound { .. }) => Lookup::Absent,
             Err(error) => {
-                tracing::warn!(node = name, %error, "cannot look up a Calico node; its addresses and blocks stay allocated");
+                tracing::warn!(node = name, %error, "cannot look up a Calico node; keeping its addresses and blocks");
                 Lookup::Unknown
             }
         }

@@ -84,7 +84,7 @@ impl Kubernetes {
 
     /// Returns the group in the settings.
     pub fn configured_group(&self) -> Option<ApiGroup> {
-        self.group_resolver.configured()
+        self.group_resolver.group
     }
 
     /// See [`Datastore::has_migrated_to_v3`](crate::Datastore::has_migrated_to_v3).
@@ -124,10 +124,9 @@ impl Kubernetes {
         if !is_group_valid {
             return Ok(None);
         }
-        let mut group_results =
-            results.iter().zip(&distinct).filter(|(_, distinct)| is_in_group(codec.group(), distinct.query));
-        let has_queries = group_results.clone().next().is_some();
-        if resolved.from_cache && has_queries && group_results.all(|((lacks_kind, _), _)| *lacks_kind) {
+        let mut in_group = results.iter().zip(&distinct).filter(|(_, query)| is_in_group(codec.group(), query.query));
+        let has_queries = in_group.clone().next().is_some();
+        if resolved.from_cache && has_queries && in_group.all(|((lacks_kind, _), _)| *lacks_kind) {
             return Ok(None);
         }
         let missing = results.iter().zip(&distinct).filter(|((lacks_kind, _), _)| *lacks_kind);
@@ -152,12 +151,8 @@ impl Kubernetes {
 
     /// Completes a deletion that another process began, and treats the object as deleted (DS-72).
     async fn complete_deletion(&self, codec: &Codec, range: &Range, entry: &RawEntry) -> Result<(), StoreError> {
-        let write = Write {
-            kind: range.kind,
-            path: entry.path.clone(),
-            key: entry.path.clone(),
-            op: WriteOp::Delete(Some(entry.revision.clone())),
-        };
+        let (path, op) = (entry.path.clone(), WriteOp::Delete(Some(entry.revision.clone())));
+        let write = Write { kind: range.kind, key: path.clone(), path, op };
         match self.write_one(codec, &write).await {
             Err(error) if !error.is_race() => Err(error),
             _ => Ok(()),
@@ -199,12 +194,9 @@ impl Store for Kubernetes {
         let Some(range) = survey.ranges().into_iter().next() else { return Ok(()) };
         let query = self.codec().await?.query(&range)?;
         let Query::List(list) = &query else { return Ok(()) };
+        let is_selected = |block: &ListedBlock| survey.families.contains(&block.cidr().version());
         let mut on_item = |object: &[u8]| {
-            let block = decode_listed_block(object)?;
-            block
-                .filter(|block| survey.families.contains(&block.cidr().version()))
-                .into_iter()
-                .for_each(&mut *on_block);
+            decode_listed_block(object)?.filter(is_selected).into_iter().for_each(&mut *on_block);
             Ok(())
         };
         match pages::for_each_object(&self.client, list, &mut on_item).await {

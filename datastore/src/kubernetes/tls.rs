@@ -41,20 +41,18 @@ pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError
 /// Returns ring's provider, with the key exchange over P-256 first. Every API server supports P-256, and with ring it
 /// costs half as much as X25519.
 fn crypto_provider() -> CryptoProvider {
-    CryptoProvider {
-        kx_groups: vec![ring::kx_group::SECP256R1, ring::kx_group::X25519, ring::kx_group::SECP384R1],
-        ..ring::default_provider()
-    }
+    let kx_groups = vec![ring::kx_group::SECP256R1, ring::kx_group::X25519, ring::kx_group::SECP384R1];
+    CryptoProvider { kx_groups, ..ring::default_provider() }
 }
 
 /// Returns the certificates of a PEM text, at least one. `object` names them in errors.
 pub(super) fn parse_certificates(object: &'static str, pem: &[u8]) -> Result<Vec<Vec<u8>>, AccessError> {
-    let certificates =
+    let certs =
         CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(|e| tls_error(object, &e))?;
-    if certificates.is_empty() {
+    if certs.is_empty() {
         return Err(tls_error(object, &"the PEM block `-----BEGIN CERTIFICATE-----` is missing"));
     }
-    Ok(certificates.into_iter().map(|certificate| certificate.to_vec()).collect())
+    Ok(certs.into_iter().map(|certificate| certificate.to_vec()).collect())
 }
 
 fn load_roots(config: &Config) -> Result<RootCertStore, TlsError> {

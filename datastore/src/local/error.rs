@@ -165,7 +165,7 @@ pub(super) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns the path of a file that SQLite keeps beside `path`, or of another name for it.
+/// Returns `path` with `suffix` at the end of the file's name.
 pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

@@ -86,9 +86,7 @@ impl<'q> DistinctQuery<'q> {
         };
         match outcome {
             Ok(objects) => Ok(Some(objects)),
-            Err(RequestError::Refused(refusal)) if refusal.status.code == 404 => {
-                Ok(is_absent(&refusal, self.query).then(Vec::new))
-            }
+            Err(RequestError::Refused(e)) if e.status.code == 404 => Ok(is_absent(&e, self.query).then(Vec::new)),
             Err(failure) => Err(client.to_store_error(failure, &path, false).await),
         }
     }

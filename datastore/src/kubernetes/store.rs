@@ -32,7 +32,7 @@ use crate::pairs::check_distinct;
 #[derive(Debug)]
 pub struct Kubernetes {
     pub(super) client: Arc<ApiClient>,
-    group_resolver: ApiGroupResolver,
+    pub(super) group_resolver: ApiGroupResolver,
 }
 
 impl Kubernetes {
@@ -99,11 +99,6 @@ impl Kubernetes {
 
     pub(super) async fn codec(&self) -> Result<Codec, StoreError> {
         self.group_resolver.resolve_verified().await.map(|resolved| resolved.codec)
-    }
-
-    /// Discards a cached API group after the API server was found to lack a kind. The next request discovers the group.
-    pub(super) async fn discard_cached_group(&self) {
-        self.group_resolver.discard_cached().await;
     }
 
     /// Reads `ranges` in the group of `resolved`. Returns `None` if a cached group is wrong, or if the API server has
@@ -201,9 +196,7 @@ impl Store for Kubernetes {
         };
         match pages::for_each_object(&self.client, list, &mut on_item).await {
             Ok(()) => Ok(()),
-            Err(RequestError::Refused(refusal)) if refusal.status.code == 404 => {
-                verify_missing(&self.client, &query).await
-            }
+            Err(RequestError::Refused(e)) if e.status.code == 404 => verify_missing(&self.client, &query).await,
             Err(failure) => Err(self.client.to_store_error(failure, &list.url_path(), false).await),
         }
     }

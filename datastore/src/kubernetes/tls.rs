@@ -47,12 +47,12 @@ fn crypto_provider() -> CryptoProvider {
 
 /// Returns the certificates of a PEM text, at least one. `object` names them in errors.
 pub(super) fn parse_certificates(object: &'static str, pem: &[u8]) -> Result<Vec<Vec<u8>>, AccessError> {
-    let certs =
+    let certificates =
         CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(|e| tls_error(object, &e))?;
-    if certs.is_empty() {
+    if certificates.is_empty() {
         return Err(tls_error(object, &"the PEM block `-----BEGIN CERTIFICATE-----` is missing"));
     }
-    Ok(certs.into_iter().map(|certificate| certificate.to_vec()).collect())
+    Ok(certificates.into_iter().map(|certificate| certificate.to_vec()).collect())
 }
 
 fn load_roots(config: &Config) -> Result<RootCertStore, TlsError> {

@@ -30,11 +30,11 @@ impl Default for ReadinessConf {
 
 impl FromObject for ReadinessConf {
     fn from_object(object: &Object<'_>) -> Result<ReadinessConf, DecodeError> {
-        let wait =
+        let timeout =
             object.read_with("policy_setup_timeout_seconds", |node| node.integer(0..=i32::MAX.unsigned_abs()))?;
         Ok(ReadinessConf {
             readiness_gates: object.read_with("readiness_gates", read_gates)?.unwrap_or_default(),
-            policy_setup_timeout_seconds: wait.unwrap_or_default(),
+            policy_setup_timeout_seconds: timeout.unwrap_or_default(),
             endpoint_status_dir: object
                 .read_nonempty("endpoint_status_dir")?
                 .unwrap_or(ReadinessConf::default().endpoint_status_dir),

@@ -54,28 +54,23 @@ pub enum FirstPoolError {
 /// Creates the ClusterInformation if it is missing, and never changes an existing one, so that the permissions `get`
 /// and `create` are sufficient. Returns true if the object was created.
 pub async fn ensure_cluster_information(store: &impl Store, cluster_type: &str) -> Result<bool, StoreError> {
-    let create = |now| cluster_information(cluster_type, now);
-    create_if_missing(store, &ObjectKey::global(DEFAULT_NAME), create).await
+    create_if_missing(store, cluster_information(cluster_type)).await
 }
 
 /// Creates `node` if no node has its name, and never changes an existing one. Returns true if the object was created.
 /// Not for the API server, where the kubelet creates nodes.
 pub async fn ensure_node(store: &impl Store, node: Node) -> Result<bool, StoreError> {
-    create_if_missing(store, &node.key(), |now| stamped(node.clone(), now)).await
+    create_if_missing(store, node).await
 }
 
-/// Creates the object that `object` returns for the present time, if `key` is missing.
-async fn create_if_missing<S: Spec>(
-    store: &impl Store,
-    key: &ObjectKey,
-    object: impl FnOnce(OffsetDateTime) -> Object<S>,
-) -> Result<bool, StoreError> {
+/// Creates `object` if no object has its key.
+async fn create_if_missing<S: Spec>(store: &impl Store, object: Object<S>) -> Result<bool, StoreError> {
     let mut batch = ReadBatch::new();
-    let ticket = batch.get::<Object<S>>(key);
+    let ticket = batch.get::<Object<S>>(&object.key());
     if store.read(&batch).await?.get(&ticket)?.is_some() {
         return Ok(false);
     }
-    is_created(store.write_one(create(object(OffsetDateTime::now_utc()))?).await)
+    is_created(store.write_one(create(object, OffsetDateTime::now_utc())?).await)
 }
 
 /// Creates `pool` if there is no pool of its family. The permissions `list` and `create` are sufficient. Returns true
@@ -84,13 +79,11 @@ pub async fn ensure_first_pool(store: &impl Store, pool: IpPool) -> Result<bool,
     let invalid = |cause| FirstPoolError::Invalid { name: pool.metadata.name.clone(), cause };
     let admitted = admit_ip_pool(pool.clone(), &PoolContext::default()).map_err(invalid)?;
     let family = |pool: &IpPool| pool.spec.range().ok().map(|range| range.version());
-    let mut batch = ReadBatch::new();
-    let pools = batch.list::<IpPool>(&ObjectSelect::default());
-    let pools = store.read(&batch).await?.list(&pools);
+    let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
     if pools.iter().any(|stored| family(&stored.value) == family(&admitted)) {
         return Ok(false);
     }
-    Ok(is_created(store.write_one(create(stamped(admitted, OffsetDateTime::now_utc()))?).await)?)
+    Ok(is_created(store.write_one(create(admitted, OffsetDateTime::now_utc())?).await)?)
 }
 
 /// Treats an existing object as success, because a concurrent process created the same object.
@@ -113,12 +106,12 @@ async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), St
     let is_locked = cluster.as_ref().is_some_and(|stored| stored.value.spec.datastore_ready == Some(false));
     let mut writes = Vec::new();
     match cluster {
-        None => writes.push(create(cluster_information(cluster_type, now))?),
+        None => writes.push(create(cluster_information(cluster_type), now)?),
         Some(stored) => writes.extend(add_missing_fields(stored, cluster_type)?),
     }
     for (ticket, fields) in tiers.iter().zip(TIERS) {
         if answers.get(ticket)?.is_none() && !is_locked {
-            writes.push(create(tier(fields, now))?);
+            writes.push(create(tier(fields), now)?);
         }
     }
     if writes.is_empty() {
@@ -131,11 +124,8 @@ async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), St
 #[cfg(feature = "local")]
 pub(crate) fn initial_objects() -> Result<Vec<Write>, StoreError> {
     let now = OffsetDateTime::now_utc();
-    let mut writes = vec![create(cluster_information("", now))?];
-    for fields in TIERS {
-        writes.push(create(tier(fields, now))?);
-    }
-    Ok(writes)
+    let tiers = TIERS.into_iter().map(|fields| create(tier(fields), now));
+    std::iter::once(create(cluster_information(""), now)).chain(tiers).collect()
 }
 
 /// Returns true if `path` is one of the objects that [`ensure_initialized`] creates.
@@ -170,25 +160,20 @@ fn merge_lists(stored: &str, more: &str) -> String {
     items.join(",")
 }
 
-fn cluster_information(cluster_type: &str, now: OffsetDateTime) -> ClusterInformation {
+fn cluster_information(cluster_type: &str) -> ClusterInformation {
     let spec = ClusterInformationSpec {
         cluster_guid: new_guid(),
         cluster_type: cluster_type.into(),
         datastore_ready: Some(true),
         ..ClusterInformationSpec::default()
     };
-    stamped(ClusterInformation::new(DEFAULT_NAME, spec), now)
+    ClusterInformation::new(DEFAULT_NAME, spec)
 }
 
-fn tier((name, action, order): (&str, &str, u32), now: OffsetDateTime) -> Tier {
+fn tier((name, action, order): (&str, &str, u32)) -> Tier {
     let spec = TierSpec { order: Some(order.into()), default_action: Some(action.into()), ..TierSpec::default() };
     // Upstream always writes a tier's status, even if it is empty (DS-131).
-    stamped(Tier { status: Some(Value::Object(Map::new())), ..Tier::new(name, spec) }, now)
-}
-
-fn stamped<S: Spec>(mut object: Object<S>, now: OffsetDateTime) -> Object<S> {
-    object.metadata.stamp(Uuid::new_v4(), now);
-    object
+    Tier { status: Some(Value::Object(Map::new())), ..Tier::new(name, spec) }
 }
 
 /// Returns 32 lower-case hexadecimal digits, which is upstream's format of a cluster GUID.
@@ -196,9 +181,10 @@ fn new_guid() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
-fn create<S: Spec>(object: Object<S>) -> Result<Write, StoreError> {
-    let key = object.key();
-    Write::create(&key, &object)
+/// Returns the write that creates `object`, with a new UID and `now` as its creation time.
+fn create<S: Spec>(mut object: Object<S>, now: OffsetDateTime) -> Result<Write, StoreError> {
+    object.metadata.stamp(Uuid::new_v4(), now);
+    Write::create(&object.key(), &object)
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ use crate::watch::{StatsHandle, WatchEvent, Watcher};
 
 /// A namespace that every cluster has from its creation and never deletes.
 const FIRST_NAMESPACE: &str = "kube-system";
+/// The error of a scan of an API server.
+const NO_PAIRS: &str = "the Kubernetes datastore has no key-value pairs; export objects with kubectl get -o yaml";
 
 /// The datastore of this process.
 #[derive(Debug)]
@@ -37,11 +39,9 @@ impl Datastore {
     /// database: an unreachable server is detected by the first request.
     pub fn open(config: &DatastoreConfig) -> Result<Self, ConfigError> {
         Ok(match config {
-            DatastoreConfig::Etcd(config) => Datastore::Etcd(Box::new(Etcd::new(config)?)),
-            DatastoreConfig::Local(config) => Datastore::Local(Local::open(config)?),
-            DatastoreConfig::Kubernetes(config) => {
-                Datastore::Kubernetes(Arc::new(Kubernetes::new(config, API_GROUP_FILE)))
-            }
+            DatastoreConfig::Etcd(config) => Self::Etcd(Box::new(Etcd::new(config)?)),
+            DatastoreConfig::Local(config) => Self::Local(Local::open(config)?),
+            DatastoreConfig::Kubernetes(config) => Self::Kubernetes(Arc::new(Kubernetes::new(config, API_GROUP_FILE))),
         })
     }
 
@@ -89,10 +89,8 @@ impl Datastore {
     /// Returns true if upstream's migration has moved Calico's objects to `projectcalico.org/v3`. Call this after
     /// finding the ClusterInformation of `crd.projectcalico.org/v1` missing or not ready.
     pub async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
-        match self {
-            Datastore::Kubernetes(kubernetes) => kubernetes.has_migrated_to_v3().await,
-            Datastore::Etcd(_) | Datastore::Local(_) => Ok(false),
-        }
+        let Datastore::Kubernetes(kubernetes) = self else { return Ok(false) };
+        kubernetes.has_migrated_to_v3().await
     }
 
     /// Returns true if the settings name the API group of Calico's objects.
@@ -103,10 +101,8 @@ impl Datastore {
     /// Reads and writes in `projectcalico.org/v3` from now on, and lets later processes on this node do so. Results of
     /// earlier reads and writes belong to the other group.
     pub async fn switch_to_v3(&self) -> Result<(), StoreError> {
-        match self {
-            Datastore::Kubernetes(kubernetes) => kubernetes.switch_to_v3().await,
-            Datastore::Etcd(_) | Datastore::Local(_) => Ok(()),
-        }
+        let Datastore::Kubernetes(kubernetes) = self else { return Ok(()) };
+        kubernetes.switch_to_v3().await
     }
 
     /// Makes requests wait in turn with other processes while the API server is busy (429), beyond the time limit of a
@@ -128,11 +124,7 @@ impl Datastore {
         let pairs = match self {
             Datastore::Etcd(etcd) => etcd.read_ranges(&ranges).await?,
             Datastore::Local(local) => local.read_ranges(&ranges)?,
-            Datastore::Kubernetes(_) => {
-                return Err(StoreError::Other(
-                    "the Kubernetes datastore has no key-value pairs; export objects with kubectl get -o yaml".into(),
-                ));
-            }
+            Datastore::Kubernetes(_) => return Err(StoreError::Other(NO_PAIRS.into())),
         };
         Ok(pairs.into_iter().flatten().collect())
     }
@@ -143,9 +135,7 @@ impl Datastore {
         match self {
             Datastore::Etcd(etcd) => Some(CalicoWatcher::Etcd(Box::new(Watcher::new(etcd.source(select))))),
             Datastore::Local(_) => None,
-            Datastore::Kubernetes(kubernetes) => {
-                Some(CalicoWatcher::Kubernetes(Box::new(Watcher::new(kubernetes.source(select)))))
-            }
+            Datastore::Kubernetes(api) => Some(CalicoWatcher::Kubernetes(Box::new(Watcher::new(api.source(select))))),
         }
     }
 
@@ -168,10 +158,7 @@ impl Datastore {
     }
 
     fn cluster_type(&self) -> &'static str {
-        match self {
-            Datastore::Kubernetes(_) => "k8s,kdd",
-            Datastore::Etcd(_) | Datastore::Local(_) => "k8s",
-        }
+        if matches!(self, Datastore::Kubernetes(_)) { "k8s,kdd" } else { "k8s" }
     }
 }
 

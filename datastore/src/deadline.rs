@@ -45,20 +45,15 @@ impl Deadline {
         self.first_response_limit().map_or(self.per_request, |(_, patience)| self.per_request.min(patience))
     }
 
-    /// Waits for `request`, a request that began at `begun`, but not beyond `limit`. Returns `None` on timeout.
-    pub(crate) async fn within<T>(
-        &self,
-        begun: Instant,
-        limit: Instant,
-        request: impl Future<Output = T>,
-    ) -> Option<T> {
+    /// Waits for `request`, a request that began at `begun`, but not beyond `end`. Returns `None` on timeout.
+    pub(crate) async fn within<T>(&self, begun: Instant, end: Instant, request: impl Future<Output = T>) -> Option<T> {
         let mut request = pin!(request);
-        let first_expiry = self.expiry(begun).min(limit);
+        let first_expiry = self.expiry(begun).min(end);
         if let Ok(output) = timeout_at(first_expiry, &mut request).await {
             return Some(output);
         }
         // The server responded to another request meanwhile, which extends the time limit of this one.
-        let extended_expiry = self.expiry(begun).min(limit);
+        let extended_expiry = self.expiry(begun).min(end);
         if extended_expiry > first_expiry { timeout_at(extended_expiry, request).await.ok() } else { None }
     }
 

@@ -23,9 +23,8 @@ pub(crate) fn end_of_prefix(prefix: &str) -> Option<String> {
 pub(crate) fn check_distinct(writes: &[Write]) -> Result<(), WriteError> {
     for (index, write) in writes.iter().enumerate() {
         if writes[..index].iter().any(|earlier| earlier.path == write.path) {
-            let cause =
-                StoreError::Other(format!("two writes to {} in one transaction; send two transactions", write.key));
-            return Err(WriteError { index, applied: 0, cause });
+            let text = format!("two writes to {} in one transaction; send two transactions", write.key);
+            return Err(WriteError { index, applied: 0, cause: StoreError::Other(text) });
         }
     }
     Ok(())

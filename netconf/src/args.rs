@@ -86,11 +86,8 @@ impl CniArgs {
     /// Code 4, naming the keys that `CNI_ARGS` lacks and the way to set them.
     pub fn require_pod(&self) -> Result<Pod<'_>, CniError> {
         self.pod().ok_or_else(|| {
-            let missing: Vec<_> = [("K8S_POD_NAMESPACE", &self.pod_namespace), ("K8S_POD_NAME", &self.pod_name)]
-                .into_iter()
-                .filter(|(_, value)| value.is_empty())
-                .map(|(key, _)| key)
-                .collect();
+            let keys = [("K8S_POD_NAMESPACE", &self.pod_namespace), ("K8S_POD_NAME", &self.pod_name)];
+            let missing: Vec<_> = keys.into_iter().filter(|(_, value)| value.is_empty()).map(|(key, _)| key).collect();
             invalid_environment(format!("CNI_ARGS names no pod: {} missing", missing.join(" and "))).with_details(
                 "set CNI_ARGS='K8S_POD_NAMESPACE=<namespace>;K8S_POD_NAME=<pod>', as a Kubernetes runtime does",
             )

@@ -23,8 +23,7 @@ pub enum Command {
 
 impl Command {
     /// Every command.
-    pub const ALL: [Command; 6] =
-        [Command::Add, Command::Del, Command::Check, Command::Status, Command::Gc, Command::Version];
+    pub const ALL: [Command; 6] = [Self::Add, Self::Del, Self::Check, Self::Status, Self::Gc, Self::Version];
 
     /// Returns the value of `CNI_COMMAND`.
     pub fn as_str(self) -> &'static str {

@@ -74,10 +74,8 @@ fn check_required(command: &str, get: &dyn Fn(&str) -> String) -> Result<(), Cni
     if command.is_empty() {
         missing.push("CNI_COMMAND");
     }
-    for variable in &VARIABLES {
-        if !variable.required_for.iter().any(|needs| needs.as_str() == command) {
-            continue;
-        }
+    let is_required = |variable: &&Variable| variable.required_for.iter().any(|needs| needs.as_str() == command);
+    for variable in VARIABLES.iter().filter(is_required) {
         match get(variable.name) {
             value if value.is_empty() => missing.push(variable.name),
             value => (variable.check)(&value)?,

@@ -30,24 +30,16 @@ pub(crate) enum Flags {
 pub(crate) fn parse(title: &str, defined: &[Flag], arguments: &[String]) -> Flags {
     let mut set = Vec::new();
     for argument in arguments {
-        let Some(text) = argument.strip_prefix('-').filter(|text| !text.is_empty()) else { break };
-        if text == "-" {
-            break;
-        }
+        let Some(text) = argument.strip_prefix('-').filter(|text| !["", "-"].contains(text)) else { break };
         let text = text.strip_prefix('-').unwrap_or(text);
-        let (name, value) = match text.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (text, None),
-        };
+        let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
         if name.is_empty() || name.starts_with('-') {
             return usage_error(title, defined, &format!("bad flag syntax: {argument}"));
         }
         match defined.iter().find(|flag| flag.name == name) {
             None if name == "h" || name == "help" => {
-                return Flags::Print(CommandOutput {
-                    stderr: format_usage(title, defined),
-                    ..CommandOutput::default()
-                });
+                let stderr = format_usage(title, defined);
+                return Flags::Print(CommandOutput { stderr, ..CommandOutput::default() });
             }
             None => return usage_error(title, defined, &format!("flag provided but not defined: -{name}")),
             Some(flag) => match value.map_or(Some(true), parse_boolean) {
@@ -55,11 +47,8 @@ pub(crate) fn parse(title: &str, defined: &[Flag], arguments: &[String]) -> Flag
                 Some(false) => set.retain(|&on| on != flag.name),
                 None => {
                     let value = value.unwrap_or_default();
-                    return usage_error(
-                        title,
-                        defined,
-                        &format!("invalid boolean value {value:?} for -{name}: parse error"),
-                    );
+                    let message = format!("invalid boolean value {value:?} for -{name}: parse error");
+                    return usage_error(title, defined, &message);
                 }
             },
         }
@@ -74,11 +63,8 @@ pub(crate) fn format_usage(title: &str, defined: &[Flag]) -> String {
 }
 
 fn usage_error(title: &str, defined: &[Flag], message: &str) -> Flags {
-    Flags::Print(CommandOutput {
-        stderr: format!("{message}\n{}", format_usage(title, defined)),
-        status: 2,
-        ..CommandOutput::default()
-    })
+    let stderr = format!("{message}\n{}", format_usage(title, defined));
+    Flags::Print(CommandOutput { stderr, status: 2, ..CommandOutput::default() })
 }
 
 fn parse_boolean(text: &str) -> Option<bool> {

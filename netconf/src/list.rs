@@ -14,11 +14,8 @@ use crate::{CniError, Code};
 pub fn calico_plugin(conf: Value) -> Result<Map<String, Value>, &'static str> {
     let Value::Object(mut list) = conf else { return Err("the network configuration is not a JSON object") };
     let Some(plugins) = list.remove("plugins") else {
-        return if is_calico(&list) {
-            Ok(list)
-        } else {
-            Err("the configured plugin is not `calico` and does not use the IPAM plugin `calico-ipam`")
-        };
+        let problem = "the configured plugin is not `calico` and does not use the IPAM plugin `calico-ipam`";
+        return if is_calico(&list) { Ok(list) } else { Err(problem) };
     };
     let mut plugins = plugins.as_array().into_iter().flatten().filter_map(Value::as_object);
     let calico = plugins.find(|plugin| is_calico(plugin)).cloned();
@@ -32,16 +29,13 @@ pub fn calico_plugin(conf: Value) -> Result<Map<String, Value>, &'static str> {
 }
 
 fn is_calico(plugin: &Map<String, Value>) -> bool {
-    let has_type = |object: Option<&Map<String, Value>>, kind: &str| {
-        object.and_then(|object| object.get("type")).is_some_and(|found| found == kind)
-    };
-    has_type(Some(plugin), "calico") || has_type(plugin.get("ipam").and_then(Value::as_object), "calico-ipam")
+    let ipam_type = plugin.get("ipam").and_then(|ipam| ipam.get("type"));
+    plugin.get("type").is_some_and(|kind| kind == "calico") || ipam_type.is_some_and(|kind| kind == "calico-ipam")
 }
 
 /// Rejects a whole configuration list, a common mistake in calls by hand.
 pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
-    let given =
-        |key| root.object().and_then(|object| object.has(key)).map_err(|error| error.with_context(LOAD_CONTEXT));
+    let given = |key| root.object().and_then(|object| object.has(key)).map_err(|e| e.with_context(LOAD_CONTEXT));
     if !given("plugins")? || given("type")? {
         return Ok(());
     }

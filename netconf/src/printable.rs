@@ -37,9 +37,8 @@ fn escape(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
 
 /// Returns true if `c` is a control character, a line separator, or a mark that changes the text direction.
 fn is_control(c: char) -> bool {
-    let is_directional =
-        matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || is_directional || matches!(c, '\u{2028}' | '\u{2029}')
+    let is_bidi = matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || is_bidi || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
 /// Returns `value` with four spaces of indentation, no trailing newline, and `<`, `>`, `&`, U+2028 and U+2029 escaped

@@ -8,7 +8,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::{Call, CniError, Code};
+use crate::{Call, CniError};
 
 /// A JSON object whose values are kept as written.
 #[derive(Clone, Debug, Default)]
@@ -65,18 +65,14 @@ impl RawObject {
 }
 
 impl Call {
-    /// Returns the stdin of a delegated plugin after `change`. Without a change, send [`Call::raw`] itself, which keeps
+    /// Returns the stdin of a delegated plugin after `edit`. Without a change, send [`Call::raw`] itself, which keeps
     /// the bytes.
     ///
     /// # Errors
-    /// Code 999 if `change` fails.
-    pub fn rewritten(
-        &self,
-        change: impl FnOnce(&mut RawObject) -> serde_json::Result<()>,
-    ) -> Result<Vec<u8>, CniError> {
-        rewrite(&self.raw, change).map_err(|error| {
-            CniError::new(Code::INTERNAL, format!("cannot change the configuration of the IPAM plugin: {error}"))
-        })
+    /// Code 999 if `edit` fails.
+    pub fn rewritten(&self, edit: impl FnOnce(&mut RawObject) -> serde_json::Result<()>) -> Result<Vec<u8>, CniError> {
+        let failed = |e| CniError::internal(format!("cannot change the configuration of the IPAM plugin: {e}"));
+        rewrite(&self.raw, edit).map_err(failed)
     }
 }
 

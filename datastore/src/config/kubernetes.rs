@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use libcalico::kubernetes::ApiGroup;
 
-use super::{DEFAULT_DEADLINE, DatastoreSettings, SettingLookup};
+use super::{DatastoreSettings, SettingLookup};
 use crate::error::ConfigError;
 
 /// All settings about the API server. Creating the value reads no file.
@@ -69,7 +69,7 @@ impl KubernetesConfig {
         settings: &DatastoreSettings,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
-        Self::new(settings, &SettingLookup { env: &env }, settings.deadline.unwrap_or(DEFAULT_DEADLINE))
+        Self::new(settings, &SettingLookup { env: &env })
     }
 
     /// Returns the settings of the API server that has the pods, for use together with another datastore. `env` is as
@@ -89,11 +89,7 @@ impl KubernetesConfig {
     }
 
     /// Collects the settings from the configuration and the environment.
-    pub(crate) fn new(
-        settings: &DatastoreSettings,
-        lookup: &SettingLookup<'_>,
-        deadline: Duration,
-    ) -> Result<Self, ConfigError> {
+    pub(super) fn new(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Result<Self, ConfigError> {
         let non_empty = |text: String| (!text.is_empty()).then_some(text);
         let file = |configured: &str, variable| non_empty(lookup.get(configured, variable)).map(PathBuf::from);
         let server = non_empty(lookup.get(&settings.k8s_api_root, "K8S_API_ENDPOINT"));
@@ -119,7 +115,7 @@ impl KubernetesConfig {
             group: ApiGroup::from_config(&lookup.get(&settings.calico_api_group, "CALICO_API_GROUP")),
             rate: rate(settings, lookup)?,
             interface_prefix: prefixes.split(',').next().and_then(|first| non_empty(first.to_owned())),
-            deadline,
+            deadline: settings.deadline(),
         })
     }
 }

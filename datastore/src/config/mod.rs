@@ -68,6 +68,12 @@ pub struct DatastoreSettings {
     pub deadline: Option<Duration>,
 }
 
+impl DatastoreSettings {
+    fn deadline(&self) -> Duration {
+        self.deadline.unwrap_or(DEFAULT_DEADLINE)
+    }
+}
+
 /// A lookup of settings in their three sources.
 pub(crate) struct SettingLookup<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
@@ -116,7 +122,6 @@ impl DatastoreConfig {
         let lookup = SettingLookup { env: &env };
         let endpoints = lookup.get(&settings.etcd_endpoints, "ETCD_ENDPOINTS");
         let path = lookup.get(&settings.datastore_path, "DATASTORE_PATH");
-        let deadline = settings.deadline.unwrap_or(DEFAULT_DEADLINE);
         let datastore_type = lookup.get(&settings.datastore_type, "DATASTORE_TYPE");
         let selected = match datastore_type.as_str() {
             "" if !endpoints.is_empty() => ETCD,
@@ -128,14 +133,12 @@ impl DatastoreConfig {
             other => other,
         };
         match selected {
-            ETCD => EtcdConfig::new(settings, &lookup, &endpoints, deadline).map(DatastoreConfig::Etcd),
+            ETCD => EtcdConfig::new(settings, &lookup).map(Self::Etcd),
             LOCAL => {
                 let path = if path.is_empty() { DEFAULT_PATH.into() } else { path };
-                Ok(DatastoreConfig::Local(LocalConfig { path: path.into(), deadline }))
+                Ok(Self::Local(LocalConfig { path: path.into(), deadline: settings.deadline() }))
             }
-            KUBERNETES => {
-                KubernetesConfig::new(settings, &lookup, deadline).map(Box::new).map(DatastoreConfig::Kubernetes)
-            }
+            KUBERNETES => KubernetesConfig::new(settings, &lookup).map(Box::new).map(Self::Kubernetes),
             other => Err(ConfigError::UnknownType { found: other.into() }),
         }
     }

@@ -39,6 +39,7 @@ pub(super) struct Connection {
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     /// The endpoints with the certificates and keys that were read last.
     endpoints: Vec<Endpoint>,
@@ -64,13 +65,7 @@ impl Connection {
             tls: config.tls.as_ref().map(tls::describe),
             is_for_watches: for_watches,
             authentications: AtomicU64::new(0),
-            state: Mutex::new(State {
-                endpoints,
-                must_reload_tls: for_watches,
-                client: None,
-                has_answered: false,
-                next_endpoint: 0,
-            }),
+            state: Mutex::new(State { endpoints, must_reload_tls: for_watches, ..State::default() }),
         }
     }
 

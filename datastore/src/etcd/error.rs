@@ -59,6 +59,8 @@ enum FailureKind {
     Other(String),
 }
 
+use FailureKind::{Other, Refused, Unreachable};
+
 impl EtcdFailure {
     /// Returns true if the connection can no longer be used.
     pub(super) fn breaks_connection(&self) -> bool {
@@ -80,26 +82,23 @@ impl EtcdFailure {
 
     /// Converts the failure of a request into the error for the store's caller. `datastore` names the cluster.
     pub(super) fn to_store_error(&self, datastore: String, peer: &EtcdPeer<'_>, is_write: bool) -> StoreError {
+        let outcome_unknown = is_write && !self.was_not_sent();
         match self.classify(peer, is_write) {
-            FailureKind::Unreachable(reason) => {
-                StoreError::Unavailable { datastore, reason, outcome_unknown: is_write && !self.was_not_sent() }
-            }
-            FailureKind::Refused(reason) => StoreError::Unauthorized { reason: format!("{datastore}: {reason}") },
-            FailureKind::Other(reason) => StoreError::Other(format!("{datastore}: {reason}")),
+            Unreachable(reason) => StoreError::Unavailable { datastore, reason, outcome_unknown },
+            Refused(reason) => StoreError::Unauthorized { reason: format!("{datastore}: {reason}") },
+            Other(reason) => StoreError::Other(format!("{datastore}: {reason}")),
         }
     }
 
     fn classify(&self, peer: &EtcdPeer<'_>, is_write: bool) -> FailureKind {
         match self {
             EtcdFailure::Connect(error) => classify_transport(describe_error_chain(error), peer, false, is_write),
-            EtcdFailure::Timeout(time) => {
-                FailureKind::Unreachable(format!("no answer within {:.1} s", time.as_secs_f64()))
-            }
+            EtcdFailure::Timeout(time) => Unreachable(format!("no answer within {:.1} s", time.as_secs_f64())),
             EtcdFailure::Status(status) => match status.source() {
                 Some(source) => classify_transport(describe_error_chain(source), peer, !self.was_not_sent(), is_write),
                 None => classify_status(status, peer.user),
             },
-            EtcdFailure::Client(error) => FailureKind::Other(error.to_string()),
+            EtcdFailure::Client(error) => Other(error.to_string()),
         }
     }
 }
@@ -109,10 +108,8 @@ pub(super) fn connect_failures_to_store_error(failures: &[(String, EtcdFailure)]
     let mut reasons = Vec::new();
     for (endpoint, failure) in failures {
         match failure.to_store_error(endpoint.clone(), peer, false) {
-            StoreError::Unavailable { datastore, reason, .. } if failures.len() > 1 => {
-                reasons.push(format!("{datastore}: {reason}"));
-            }
-            StoreError::Unavailable { reason, .. } => reasons.push(reason),
+            StoreError::Unavailable { reason, .. } if failures.len() == 1 => reasons.push(reason),
+            StoreError::Unavailable { datastore, reason, .. } => reasons.push(format!("{datastore}: {reason}")),
             // A rejection explains more than an unreachable endpoint, because a retry does not help.
             refused => return refused,
         }
@@ -123,35 +120,30 @@ pub(super) fn connect_failures_to_store_error(failures: &[(String, EtcdFailure)]
 
 /// Classifies a failure below the gRPC protocol by its text: the types of the causes are private to their crates.
 fn classify_transport(text: String, peer: &EtcdPeer<'_>, is_connected: bool, is_write: bool) -> FailureKind {
-    let tls_files = peer.tls.unwrap_or("no TLS");
+    let tls = peer.tls.unwrap_or("no TLS");
     if text.contains("invalid peer certificate") {
-        return FailureKind::Refused(format!("etcd's certificate is not trusted: {text} ({tls_files})"));
+        return Refused(format!("etcd's certificate is not trusted: {text} ({tls})"));
     }
     if text.contains("received fatal alert") {
-        return FailureKind::Refused(format!("etcd refuses the client certificate: {text} ({tls_files})"));
+        return Refused(format!("etcd refuses the client certificate: {text} ({tls})"));
     }
     // A server without TLS responds to the handshake with other data, closes the connection, or resets it.
     let was_reset = peer.tls.is_some() && !is_connected && text.contains("reset by peer");
     if was_reset || text.contains("InvalidContentType") || text.contains("tls handshake eof") {
-        let hint = "if the server does not use TLS, write http:// in etcd_endpoints";
-        return FailureKind::Unreachable(format!("{text}; {hint}"));
+        return Unreachable(format!("{text}; if the server does not use TLS, write http:// in etcd_endpoints"));
     }
     if !is_connected || peer.has_answered {
-        return FailureKind::Unreachable(text);
+        return Unreachable(text);
     }
     // The server closed the connection before its first response. In TLS 1.3 a server rejects a client certificate like
     // this: the alert comes after the client's handshake is done, and is lost if it crosses the first request. A write
     // may have been received.
     match peer.tls {
-        None => {
-            FailureKind::Unreachable(format!("{text}; if the server requires TLS, write https:// in etcd_endpoints"))
-        }
-        Some(_) if is_write => {
-            FailureKind::Unreachable(format!("{text}; check that etcd accepts the client certificate ({tls_files})"))
-        }
-        Some(_) => FailureKind::Refused(format!(
+        None => Unreachable(format!("{text}; if the server requires TLS, write https:// in etcd_endpoints")),
+        Some(_) if is_write => Unreachable(format!("{text}; check that etcd accepts the client certificate ({tls})")),
+        Some(_) => Refused(format!(
             "etcd closed the connection after the TLS handshake, so etcd refuses the client certificate: {text} \
-             ({tls_files})"
+             ({tls})"
         )),
     }
 }
@@ -163,20 +155,15 @@ fn classify_status(status: &Status, user: Option<&str>) -> FailureKind {
         Some(user) => format!("{message} (user `{user}` of ETCD_USERNAME)"),
         None => format!("{message} (no user; set ETCD_USERNAME and ETCD_PASSWORD)"),
     };
+    let is_failed_login = message.contains("authentication failed") || message.contains("user name is empty");
     match status.code() {
-        Code::Unauthenticated | Code::PermissionDenied => FailureKind::Refused(with_user()),
-        Code::InvalidArgument
-            if message.contains("authentication failed") || message.contains("user name is empty") =>
-        {
-            FailureKind::Refused(with_user())
-        }
+        Code::Unauthenticated | Code::PermissionDenied => Refused(with_user()),
+        Code::InvalidArgument if is_failed_login => Refused(with_user()),
         Code::ResourceExhausted if message.contains("database space exceeded") => {
-            FailureKind::Other(format!("{message}; compact and defragment etcd, then run `etcdctl alarm disarm`"))
+            Other(format!("{message}; compact and defragment etcd, then run `etcdctl alarm disarm`"))
         }
-        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => {
-            FailureKind::Unreachable(message.into())
-        }
-        code => FailureKind::Other(format!("{message} ({code:?})")),
+        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => Unreachable(message.into()),
+        code => Other(format!("{message} ({code:?})")),
     }
 }
 

@@ -60,19 +60,13 @@ impl Etcd {
 
     /// Sends one transaction within the deadline. A read whose connection fails is repeated at the next endpoint, so
     /// each attempt gets only a share of the time. A write is repeated only if it cannot have been sent.
-    pub(super) async fn transact(
-        &self,
-        transaction: Txn,
-        request_kind: RequestKind,
-    ) -> Result<TxnResponse, StoreError> {
+    pub(super) async fn transact(&self, transaction: Txn, kind: RequestKind) -> Result<TxnResponse, StoreError> {
         let deadline = self.deadline.expiry(Instant::now());
         for attempts in (1..=self.connection.endpoint_count()).rev() {
             let client = self.connection.get(deadline).await?;
             let mut client = client.kv_client().max_decoding_message_size(MAX_RESPONSE_BYTES);
-            let time_limit = match request_kind {
-                RequestKind::Read => deadline.saturating_duration_since(Instant::now()) / attempts as u32,
-                RequestKind::Write => deadline.saturating_duration_since(Instant::now()),
-            };
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            let time_limit = if kind == RequestKind::Read { remaining / attempts as u32 } else { remaining };
             self.requests.fetch_add(1, Ordering::Relaxed);
             let answer = await_response(Instant::now() + time_limit, time_limit, client.txn(transaction.clone())).await;
             let failure = match answer {
@@ -86,35 +80,14 @@ impl Etcd {
             if !failure.breaks_connection() {
                 self.deadline.record_response();
             }
-            let error = self.connection.handle_failure(&failure, request_kind == RequestKind::Write).await;
-            let is_repeatable = request_kind == RequestKind::Read && failure.breaks_connection();
+            let error = self.connection.handle_failure(&failure, kind == RequestKind::Write).await;
+            let is_repeatable = kind == RequestKind::Read && failure.breaks_connection();
             if attempts == 1 || !(failure.was_not_sent() || is_repeatable) {
                 return Err(error);
             }
         }
         // Unreachable: the last iteration returns, and a configuration has at least one endpoint.
         Err(StoreError::Other("no etcd endpoints specified".into()))
-    }
-
-    /// Calls `on_block` for the blocks of a range. The pages are not one snapshot, so etcd need not keep one.
-    async fn survey_range(
-        &self,
-        range: &Range,
-        on_block: &mut (dyn FnMut(ListedBlock) + Send),
-    ) -> Result<(), StoreError> {
-        let (mut size, mut after) = (PageSize::default(), None::<Vec<u8>>);
-        loop {
-            let page = txn::read_page(range, after.as_deref(), size.get());
-            let (pairs, has_more) = txn::page_pairs(&self.transact(page, RequestKind::Read).await?)?;
-            size.adjust(pairs.len(), txn::byte_size(&pairs));
-            let listed_blocks =
-                pairs.iter().filter_map(|pair| listed_block(std::str::from_utf8(pair.key()).ok()?, pair.value()));
-            listed_blocks.for_each(&mut *on_block);
-            match pairs.last() {
-                Some(last) if has_more => after = Some(last.key().to_vec()),
-                _ => return Ok(()),
-            }
-        }
     }
 }
 
@@ -132,7 +105,19 @@ impl Store for Etcd {
 
     async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(ListedBlock) + Send)) -> Result<(), StoreError> {
         for range in survey.ranges() {
-            self.survey_range(&range, on_block).await?;
+            let (mut size, mut after) = (PageSize::default(), None::<Vec<u8>>);
+            // The pages are not one snapshot, so etcd need not keep one.
+            loop {
+                let page = txn::read_page(&range, after.as_deref(), size.get());
+                let (pairs, has_more) = txn::page_pairs(&self.transact(page, RequestKind::Read).await?)?;
+                size.adjust(pairs.len(), txn::byte_size(&pairs));
+                let blocks = pairs.iter().filter_map(|kv| listed_block(str::from_utf8(kv.key()).ok()?, kv.value()));
+                blocks.for_each(&mut *on_block);
+                match pairs.last() {
+                    Some(last) if has_more => after = Some(last.key().to_vec()),
+                    _ => break,
+                }
+            }
         }
         Ok(())
     }
@@ -143,13 +128,12 @@ impl Store for Etcd {
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         let transaction = async {
-            let transaction_error = |cause| WriteError { index: 0, applied: 0, cause };
-            let response =
-                self.transact(txn::apply_writes(writes)?, RequestKind::Write).await.map_err(transaction_error)?;
+            let failed = |cause| WriteError { index: 0, applied: 0, cause };
+            let response = self.transact(txn::apply_writes(writes)?, RequestKind::Write).await.map_err(failed)?;
             if !response.succeeded() {
                 return Err(txn::failed_transaction_error(writes, &response));
             }
-            txn::revision(&response).map_err(transaction_error)
+            txn::revision(&response).map_err(failed)
         };
         write_in_transaction(writes, transaction).await
     }

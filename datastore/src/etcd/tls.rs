@@ -8,15 +8,11 @@ use crate::config::{ConfigError, Pem, TlsConfig};
 /// Loads the configured certificates and keys. An invalid certificate is detected only when a connection is made.
 pub(super) fn load(config: &TlsConfig) -> Result<ClientTlsConfig, ConfigError> {
     let tls = match &config.ca_certificates {
-        Some(ca_certificates) => {
-            ClientTlsConfig::new().ca_certificates([Certificate::from_pem(read(ca_certificates, "CERTIFICATE")?)])
-        }
+        Some(pem) => ClientTlsConfig::new().ca_certificates([Certificate::from_pem(read(pem, "CERTIFICATE")?)]),
         None => ClientTlsConfig::new().with_native_roots(),
     };
     Ok(match &config.identity {
-        Some((certificate, key)) => {
-            tls.identity(Identity::from_pem(read(certificate, "CERTIFICATE")?, read(key, "PRIVATE KEY")?))
-        }
+        Some((cert, key)) => tls.identity(Identity::from_pem(read(cert, "CERTIFICATE")?, read(key, "PRIVATE KEY")?)),
         None => tls,
     })
 }

@@ -94,23 +94,17 @@ fn unexpected_response(problem: &str) -> StoreError {
 /// Returns a transaction that applies all writes if all conditions hold, and otherwise reads the revisions of the
 /// stored keys.
 pub(super) fn apply_writes(writes: &[Write]) -> Result<Txn, WriteError> {
-    if writes.len() > MAX_OPS {
-        let text = format!(
-            "{} writes in one transaction, but etcd allows only {MAX_OPS}; split the transaction",
-            writes.len()
-        );
+    let count = writes.len();
+    if count > MAX_OPS {
+        let text = format!("{count} writes in one transaction, but etcd allows only {MAX_OPS}; split the transaction");
         return Err(WriteError { index: MAX_OPS, applied: 0, cause: StoreError::Other(text) });
     }
-    let conditions = writes
-        .iter()
-        .enumerate()
-        .map(|(index, write)| condition(write).map_err(|cause| WriteError { index, applied: 0, cause }))
-        .collect::<Result<Vec<_>, _>>()?;
+    let condition_at = |(index, write)| condition(write).map_err(|cause| WriteError { index, applied: 0, cause });
+    let conditions = writes.iter().enumerate().map(condition_at).collect::<Result<Vec<_>, _>>()?;
     let operations: Vec<TxnOp> = writes.iter().map(write_operation).collect();
     let keys_only = || Some(GetOptions::new().with_keys_only());
-    let revision_reads: Vec<TxnOp> =
-        writes.iter().map(|write| TxnOp::get(write.path.as_bytes(), keys_only())).collect();
-    Ok(Txn::new().when(conditions).and_then(operations).or_else(revision_reads))
+    let reads: Vec<TxnOp> = writes.iter().map(|write| TxnOp::get(write.path.as_bytes(), keys_only())).collect();
+    Ok(Txn::new().when(conditions).and_then(operations).or_else(reads))
 }
 
 fn condition(write: &Write) -> Result<Compare, StoreError> {
@@ -167,9 +161,7 @@ fn failed_condition(write: &Write, stored: Option<i64>) -> Option<StoreError> {
     match (&write.op, stored) {
         (WriteOp::Create(_), Some(_)) => Some(StoreError::AlreadyExists { key }),
         (WriteOp::Create(_), None) | (WriteOp::Delete(None), Some(_)) => None,
-        (WriteOp::Update(..) | WriteOp::UpdateStatus(..) | WriteOp::Delete(_), None) => {
-            Some(StoreError::NotFound { key })
-        }
+        (_, None) => Some(StoreError::NotFound { key }),
         (
             WriteOp::Update(_, expected) | WriteOp::UpdateStatus(_, expected) | WriteOp::Delete(Some(expected)),
             Some(stored),

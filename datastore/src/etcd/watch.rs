@@ -59,10 +59,7 @@ fn watch_failure(error: &StoreError) -> WatchFailure {
     }
 }
 
-impl<K> WatchSource for EtcdSource<K>
-where
-    K: Kind,
-{
+impl<K: Kind> WatchSource for EtcdSource<K> {
     type Value = Entry<K>;
     type Key = K::Key;
     type Token = PageToken;
@@ -144,11 +141,10 @@ where
                     EventType::Delete => Some(ObjectChange::Delete(K::parse_path(pair.key_str().ok()?)?)),
                 }
             });
-            let changes: Vec<_> = changes.collect();
             // etcd never splits a revision. The header has the revision at the time of sending, and further events may
             // follow, so the position is that of the last event, if there is one.
             let last = response.events().last().and_then(|event| event.kv()).map(KeyValue::mod_revision);
-            return Ok(Some(WatchStep { changes, position: last.unwrap_or(position) }));
+            return Ok(Some(WatchStep { changes: changes.collect(), position: last.unwrap_or(position) }));
         }
     }
 }
@@ -166,9 +162,6 @@ fn cancellation(response: &WatchResponse) -> WatchFailure {
         return WatchFailure::Expired(format!("compacted up to revision {}", response.compact_revision()));
     }
     let message = format!("etcd canceled the watch: {reason}");
-    if reason.is_empty() || reason.contains("no leader") {
-        WatchFailure::lost(message)
-    } else {
-        WatchFailure::Refused(message)
-    }
+    let is_transient = reason.is_empty() || reason.contains("no leader");
+    if is_transient { WatchFailure::lost(message) } else { WatchFailure::Refused(message) }
 }

@@ -162,12 +162,11 @@ fn encode(pair: &RawEntry) -> Line<'_> {
     let Ok(text) = str::from_utf8(&pair.value) else {
         return Line { base64: Some(BASE64.encode(&pair.value)), ..empty };
     };
+    // JSON surrounded by white space would lose the white space, a line break would end the line, and `null` would
+    // decode as an absent key.
+    let survives = |raw: &RawValue| raw.get().len() == text.len() && text != "null" && !text.contains(['\n', '\r']);
     match serde_json::from_str::<&RawValue>(text) {
-        // JSON surrounded by white space would lose the white space, a line break would end the line, and `null` would
-        // decode as an absent key.
-        Ok(raw) if raw.get().len() == text.len() && text != "null" && !text.contains(['\n', '\r']) => {
-            Line { value: Some(raw), ..empty }
-        }
+        Ok(raw) if survives(raw) => Line { value: Some(raw), ..empty },
         _ => Line { text: Some(text.into()), ..empty },
     }
 }

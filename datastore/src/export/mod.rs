@@ -76,8 +76,7 @@ pub async fn import(
     mut progress: impl FnMut(usize, usize),
 ) -> Result<ImportSummary, TransferError> {
     let imported = parse(input)?;
-    let stored: BTreeMap<String, RawEntry> =
-        store.scan(ROOT).await?.into_iter().map(|entry| (entry.path.clone(), entry)).collect();
+    let stored: BTreeMap<_, _> = store.scan(ROOT).await?.into_iter().map(|pair| (pair.path.clone(), pair)).collect();
     let total = imported.len();
     let (writes, summary) = plan(imported, &stored, on_existing)?;
     let mut finished = total - writes.len();

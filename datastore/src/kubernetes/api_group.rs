@@ -17,7 +17,8 @@ use crate::config::KubernetesConfig;
 #[derive(Debug)]
 pub(super) struct ApiGroupResolver {
     client: Arc<ApiClient>,
-    group: Option<ApiGroup>,
+    /// The group in the settings.
+    pub(super) group: Option<ApiGroup>,
     cache: GroupCache,
     interface_prefix: Option<String>,
     resolved: Mutex<Option<ResolvedGroup>>,
@@ -35,13 +36,8 @@ pub(super) struct ResolvedGroup {
 
 impl ApiGroupResolver {
     pub(super) fn new(config: &KubernetesConfig, cache: GroupCache, client: Arc<ApiClient>) -> Self {
-        ApiGroupResolver {
-            client,
-            group: config.group,
-            cache,
-            interface_prefix: config.interface_prefix.clone(),
-            resolved: Mutex::default(),
-        }
+        let (group, interface_prefix) = (config.group, config.interface_prefix.clone());
+        ApiGroupResolver { client, group, cache, interface_prefix, resolved: Mutex::default() }
     }
 
     /// Returns the group without checking a cached one. Call [`verify`](Self::verify) together with the first
@@ -78,11 +74,6 @@ impl ApiGroupResolver {
     /// Asks the API server for the group, regardless of settings and cache.
     pub(super) async fn discover(&self) -> Result<ApiGroup, StoreError> {
         self.to_store_error(discovery::discover_group(&self.client).await).await
-    }
-
-    /// Returns the group in the settings.
-    pub(super) fn configured(&self) -> Option<ApiGroup> {
-        self.group
     }
 
     /// Returns true if upstream's migration has opened v3 while this process uses v1, whose ClusterInformation it found

@@ -76,13 +76,11 @@ impl AuthHeader {
     /// Adds the credentials to a request.
     pub(super) fn authenticate<B>(&self, mut request: Request<B>) -> Request<B> {
         let header = match &self.header {
-            HeaderSource::None => None,
-            HeaderSource::Fixed(header) => Some(header.clone()),
-            HeaderSource::File(file) => Some(file.lock().unwrap_or_else(PoisonError::into_inner).read_latest()),
+            HeaderSource::None => return request,
+            HeaderSource::Fixed(header) => header.clone(),
+            HeaderSource::File(file) => file.lock().unwrap_or_else(PoisonError::into_inner).read_latest(),
         };
-        if let Some(header) = header {
-            request.headers_mut().insert(AUTHORIZATION, header);
-        }
+        request.headers_mut().insert(AUTHORIZATION, header);
         request
     }
 
@@ -131,13 +129,11 @@ fn build_bearer(place: &str, token: &str) -> Result<HeaderValue, AccessError> {
     if token.is_empty() {
         return Err(token_error(place, &"the token is empty"));
     }
-    match token.bytes().position(|byte| !byte.is_ascii_graphic()) {
-        Some(index) => {
-            let (at, length) = (index + 1, token.len());
-            Err(token_error(place, &format!("byte {at} of {length} is a blank, a line break or not ASCII")))
-        }
-        None => build_sensitive(place, format!("Bearer {token}")),
-    }
+    let Some(index) = token.bytes().position(|byte| !byte.is_ascii_graphic()) else {
+        return build_sensitive(place, format!("Bearer {token}"));
+    };
+    let (at, length) = (index + 1, token.len());
+    Err(token_error(place, &format!("byte {at} of {length} is a blank, a line break or not ASCII")))
 }
 
 fn build_sensitive(place: &str, header: String) -> Result<HeaderValue, AccessError> {

@@ -92,12 +92,10 @@ fn write_cache(file: &Path, cached: &CachedGroup) -> std::io::Result<()> {
 /// Asks the API server for the group of Calico's objects.
 pub(super) async fn discover_group(client: &ApiClient) -> Result<ApiGroup, RequestError> {
     let groups = client.send(&ApiRequest::get("/apis")).await?;
-    match choose_group(&groups)? {
-        ApiGroup::CrdV1 if has_group(&groups, V3_GROUP) && migration::has_migrated_to_v3(client).await? => {
-            Ok(ApiGroup::V3)
-        }
-        group => Ok(group),
-    }
+    Ok(match choose_group(&groups)? {
+        ApiGroup::CrdV1 if has_group(&groups, V3_GROUP) && migration::has_migrated_to_v3(client).await? => ApiGroup::V3,
+        group => group,
+    })
 }
 
 /// Returns true if v3 is the right group, provided that the API server serves v3.
@@ -119,8 +117,7 @@ pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result
         return Ok(true);
     }
     let kinds = fetch_text(client, kinds_path(resource.api_version)).await?;
-    let has_kind = has_kind(resource.api_version, &kinds, &[resource.plural]).map_err(unreadable)?;
-    Ok(!has_kind)
+    Ok(!has_kind(resource.api_version, &kinds, &[resource.plural]).map_err(unreadable)?)
 }
 
 async fn fetch_text(client: &ApiClient, path: impl Into<String>) -> Result<String, RequestError> {

@@ -69,15 +69,12 @@ async fn walk_pages<F: Future<Output = Result<Value, RequestError>>>(
 
 /// Takes the objects out of a page. Rejects any other response, which would otherwise count as an empty list.
 fn take_items(list: &List, answer: &mut Value) -> Result<Vec<Value>, RequestError> {
-    let kind = answer["kind"].as_str().unwrap_or_default().to_owned();
+    let (kind, plural) = (answer["kind"].as_str().unwrap_or_default().to_owned(), list.resource.plural);
     match answer.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) if list.resource.is_list(&kind) => Ok(items),
         // Go encodes an empty list as `null`.
         Some(Value::Null) if list.resource.is_list(&kind) => Ok(Vec::new()),
-        _ => Err(RequestError::Unreadable(format!(
-            "the answer is not a list of {} but a {kind:?}",
-            list.resource.plural
-        ))),
+        _ => Err(RequestError::Unreadable(format!("the answer is not a list of {plural} but a {kind:?}"))),
     }
 }
 

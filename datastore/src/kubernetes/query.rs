@@ -27,6 +27,9 @@ pub(super) struct DistinctQuery<'q> {
     ranges: Vec<usize>,
 }
 
+/// The index of a range in the batch, and the objects of the range.
+pub(super) type DecodedRange = (usize, Vec<DecodedObject>);
+
 impl<'q> DistinctQuery<'q> {
     /// Returns the distinct queries of a batch. `queries` has the query of each range.
     pub(super) fn collect(ranges: &[Range], queries: &'q [Query]) -> Vec<DistinctQuery<'q>> {
@@ -49,13 +52,8 @@ impl<'q> DistinctQuery<'q> {
         distinct
     }
 
-    /// Decodes the objects for each range. A range is identified by its index in the batch.
-    pub(super) fn decode(
-        &self,
-        codec: &Codec,
-        ranges: &[Range],
-        objects: Vec<Value>,
-    ) -> Vec<(usize, Vec<DecodedObject>)> {
+    /// Decodes the objects for each range.
+    pub(super) fn decode(&self, codec: &Codec, ranges: &[Range], objects: Vec<Value>) -> Vec<DecodedRange> {
         let decode = |index: usize, objects: Vec<Value>| {
             let decoded = objects.into_iter().filter_map(|object| codec.decode(&ranges[index], object));
             (index, decoded.collect())
@@ -71,6 +69,7 @@ impl<'q> DistinctQuery<'q> {
     /// have sent that response. The API server's cache serves reads that need not be the latest. That saves the round
     /// trip to its storage, which is a third of the work.
     pub(super) async fn send(&self, client: &ApiClient) -> Result<Option<Vec<Value>>, StoreError> {
+        let may_lag = self.freshness == Freshness::Cached;
         let (outcome, path) = match self.query {
             Query::Nothing => return Ok(Some(Vec::new())),
             Query::Get(location) => {
@@ -83,15 +82,11 @@ impl<'q> DistinctQuery<'q> {
                 });
                 (outcome, path)
             }
-            Query::List(list) => {
-                (pages::list_all(client, list, self.freshness == Freshness::Cached).await, list.url_path())
-            }
+            Query::List(list) => (pages::list_all(client, list, may_lag).await, list.url_path()),
         };
         match outcome {
             Ok(objects) => Ok(Some(objects)),
-            Err(RequestError::Refused(refusal)) if refusal.status.code == 404 => {
-                Ok(is_absent(&refusal, self.query).then(Vec::new))
-            }
+            Err(RequestError::Refused(e)) if e.status.code == 404 => Ok(is_absent(&e, self.query).then(Vec::new)),
             Err(failure) => Err(client.to_store_error(failure, &path, false).await),
         }
     }

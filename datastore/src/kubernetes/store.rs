@@ -32,7 +32,7 @@ use crate::pairs::check_distinct;
 #[derive(Debug)]
 pub struct Kubernetes {
     pub(super) client: Arc<ApiClient>,
-    group_resolver: ApiGroupResolver,
+    pub(super) group_resolver: ApiGroupResolver,
 }
 
 impl Kubernetes {
@@ -84,7 +84,7 @@ impl Kubernetes {
 
     /// Returns the group in the settings.
     pub fn configured_group(&self) -> Option<ApiGroup> {
-        self.group_resolver.configured()
+        self.group_resolver.group
     }
 
     /// See [`Datastore::has_migrated_to_v3`](crate::Datastore::has_migrated_to_v3).
@@ -99,11 +99,6 @@ impl Kubernetes {
 
     pub(super) async fn codec(&self) -> Result<Codec, StoreError> {
         self.group_resolver.resolve_verified().await.map(|resolved| resolved.codec)
-    }
-
-    /// Discards a cached API group after the API server was found to lack a kind. The next request discovers the group.
-    pub(super) async fn discard_cached_group(&self) {
-        self.group_resolver.discard_cached().await;
     }
 
     /// Reads `ranges` in the group of `resolved`. Returns `None` if a cached group is wrong, or if the API server has
@@ -124,10 +119,9 @@ impl Kubernetes {
         if !is_group_valid {
             return Ok(None);
         }
-        let mut group_results =
-            results.iter().zip(&distinct).filter(|(_, distinct)| is_in_group(codec.group(), distinct.query));
-        let has_queries = group_results.clone().next().is_some();
-        if resolved.from_cache && has_queries && group_results.all(|((lacks_kind, _), _)| *lacks_kind) {
+        let mut in_group = results.iter().zip(&distinct).filter(|(_, query)| is_in_group(codec.group(), query.query));
+        let has_queries = in_group.clone().next().is_some();
+        if resolved.from_cache && has_queries && in_group.all(|((lacks_kind, _), _)| *lacks_kind) {
             return Ok(None);
         }
         let missing = results.iter().zip(&distinct).filter(|((lacks_kind, _), _)| *lacks_kind);
@@ -152,12 +146,8 @@ impl Kubernetes {
 
     /// Completes a deletion that another process began, and treats the object as deleted (DS-72).
     async fn complete_deletion(&self, codec: &Codec, range: &Range, entry: &RawEntry) -> Result<(), StoreError> {
-        let write = Write {
-            kind: range.kind,
-            path: entry.path.clone(),
-            key: entry.path.clone(),
-            op: WriteOp::Delete(Some(entry.revision.clone())),
-        };
+        let (path, op) = (entry.path.clone(), WriteOp::Delete(Some(entry.revision.clone())));
+        let write = Write { kind: range.kind, key: path.clone(), path, op };
         match self.write_one(codec, &write).await {
             Err(error) if !error.is_race() => Err(error),
             _ => Ok(()),
@@ -199,19 +189,14 @@ impl Store for Kubernetes {
         let Some(range) = survey.ranges().into_iter().next() else { return Ok(()) };
         let query = self.codec().await?.query(&range)?;
         let Query::List(list) = &query else { return Ok(()) };
+        let is_selected = |block: &ListedBlock| survey.families.contains(&block.cidr().version());
         let mut on_item = |object: &[u8]| {
-            let block = decode_listed_block(object)?;
-            block
-                .filter(|block| survey.families.contains(&block.cidr().version()))
-                .into_iter()
-                .for_each(&mut *on_block);
+            decode_listed_block(object)?.filter(is_selected).into_iter().for_each(&mut *on_block);
             Ok(())
         };
         match pages::for_each_object(&self.client, list, &mut on_item).await {
             Ok(()) => Ok(()),
-            Err(RequestError::Refused(refusal)) if refusal.status.code == 404 => {
-                verify_missing(&self.client, &query).await
-            }
+            Err(RequestError::Refused(e)) if e.status.code == 404 => verify_missing(&self.client, &query).await,
             Err(failure) => Err(self.client.to_store_error(failure, &list.url_path(), false).await),
         }
     }

@@ -56,8 +56,7 @@ impl<'t> ListReader<'t> {
     pub(super) async fn read(&mut self, mut body: Body) -> Result<Value, RequestError> {
         self.splitter = ListSplitter::default();
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(RequestError::from)?;
-            if let Some(part) = frame.data_ref() {
+            if let Some(part) = frame?.data_ref() {
                 self.consume(part).map_err(unreadable)?;
             }
         }
@@ -85,9 +84,8 @@ impl<'t> ListReader<'t> {
                     None => {
                         splitter.item.extend_from_slice(rest);
                         if splitter.item.len() > MAX_ITEM_BYTES {
-                            return Err(serde_json::Error::custom(format!(
-                                "an item has more than {MAX_ITEM_BYTES} bytes"
-                            )));
+                            let message = format!("an item has more than {MAX_ITEM_BYTES} bytes");
+                            return Err(serde_json::Error::custom(message));
                         }
                         rest.len()
                     }

@@ -41,10 +41,8 @@ pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError
 /// Returns ring's provider, with the key exchange over P-256 first. Every API server supports P-256, and with ring it
 /// costs half as much as X25519.
 fn crypto_provider() -> CryptoProvider {
-    CryptoProvider {
-        kx_groups: vec![ring::kx_group::SECP256R1, ring::kx_group::X25519, ring::kx_group::SECP384R1],
-        ..ring::default_provider()
-    }
+    let kx_groups = vec![ring::kx_group::SECP256R1, ring::kx_group::X25519, ring::kx_group::SECP384R1];
+    CryptoProvider { kx_groups, ..ring::default_provider() }
 }
 
 /// Returns the certificates of a PEM text, at least one. `object` names them in errors.

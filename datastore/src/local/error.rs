@@ -1,11 +1,12 @@
 //! The errors of SQLite: [`BusyRetry`] retries transactions that other processes block, and the functions convert all
 //! other errors into errors of the store, each with the file and advice.
 
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use std::{fs, io};
 
 use libcalico::store::StoreError;
 use nix::sys::statvfs::statvfs;
@@ -129,26 +130,21 @@ pub(super) fn version_error(path: &Path, found: i64) -> StoreError {
 
 /// Returns the error for a file or directory that is missing and cannot be created.
 pub(super) fn creation_error(path: &Path, object: &str, object_path: &Path, error: &io::Error) -> StoreError {
+    let place = object_path.display();
     match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            StoreError::DiskFull { path: path.display().to_string() }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreError::DiskFull { path: path.display().to_string() },
+        ErrorKind::PermissionDenied => {
+            StoreError::Unauthorized { reason: format!("cannot create {object} {place}: {error}; run as root") }
         }
-        io::ErrorKind::PermissionDenied => StoreError::Unauthorized {
-            reason: format!("cannot create {object} {}: {error}; run as root", object_path.display()),
-        },
-        _ => unavailable(
-            path,
-            format!("cannot create {object} {}: {error}; name another file in datastore_path", object_path.display()),
-        ),
+        _ => unavailable(path, format!("cannot create {object} {place}: {error}; name another file in datastore_path")),
     }
 }
 
 /// Finds out why SQLite could not open the file. SQLite does not report the cause, so this function opens the file
 /// again.
 fn open_error(path: &Path) -> StoreError {
-    let opened = fs::OpenOptions::new().read(true).write(true).open(path);
-    match opened {
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+    match fs::OpenOptions::new().read(true).write(true).open(path) {
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
             StoreError::Unauthorized { reason: format!("cannot open {}: {e}; run as root", path.display()) }
         }
         Err(e) => unavailable(path, format!("cannot open the file: {e}; name another file in datastore_path")),
@@ -169,6 +165,13 @@ pub(super) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// Returns `path` with `suffix` at the end of the file's name.
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
 fn unavailable(path: &Path, reason: impl Into<String>) -> StoreError {
     StoreError::Unavailable { datastore: path.display().to_string(), reason: reason.into(), outcome_unknown: false }
 }
@@ -177,9 +180,8 @@ fn unavailable(path: &Path, reason: impl Into<String>) -> StoreError {
 /// reveal the process.
 fn find_lock_owner(path: &Path) -> Option<String> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
-    let mut shared = path.as_os_str().to_owned();
-    shared.push("-shm");
-    let inodes: Vec<u64> = [path, Path::new(&shared)].iter().filter_map(|p| Some(p.metadata().ok()?.ino())).collect();
+    let shared = with_suffix(path, "-shm");
+    let inodes: Vec<u64> = [path, shared.as_path()].iter().filter_map(|p| Some(p.metadata().ok()?.ino())).collect();
     let pid = find_writer(&locks, &inodes)?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(format!("process {pid} ({})", name.trim_end()))

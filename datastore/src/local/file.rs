@@ -11,7 +11,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use uuid::Uuid;
 
-use super::error::{self, BusyRetry, directory_of};
+use super::error::{self, BusyRetry, directory_of, with_suffix};
 use super::schema::{self, SchemaError};
 
 const DIRECTORY_MODE: u32 = 0o755;
@@ -77,26 +77,18 @@ fn is_missing(path: &Path) -> bool {
 /// Creates the file under another name and links it into place, so that no process sees an incomplete file. If several
 /// processes create the file at once, the first wins and the others use its file.
 fn create(path: &Path, wait: &BusyRetry) -> Result<(), StoreError> {
-    let create_error =
-        |object: &str, object_path: &Path, e: io::Error| error::creation_error(path, object, object_path, &e);
+    let file_error = |e: io::Error| error::creation_error(path, "file", path, &e);
     let directory = directory_of(path);
-    DirBuilder::new()
-        .recursive(true)
-        .mode(DIRECTORY_MODE)
-        .create(directory)
-        .map_err(|e| create_error("directory", directory, e))?;
-    let temporary = TemporaryDatabase::new_beside(path);
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(FILE_MODE)
-        .open(&temporary.0)
-        .map_err(|e| create_error("file", path, e))?;
+    let created = DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory);
+    created.map_err(|e| error::creation_error(path, "directory", directory, &e))?;
+    let temporary = TemporaryDatabase(with_suffix(path, &format!(".new-{}", Uuid::new_v4().simple())));
+    let created = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&temporary.0);
+    created.map_err(file_error)?;
     initialize(&temporary.0).map_err(|e| error::schema_to_store_error(path, e, wait))?;
     match fs::hard_link(&temporary.0, path) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(create_error("file", path, e)),
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(file_error(e)),
         // The directory entry must survive a power failure, as the commits in the file do.
-        _ => File::open(directory).and_then(|d| d.sync_all()).map_err(|e| create_error("file", path, e)),
+        _ => File::open(directory).and_then(|d| d.sync_all()).map_err(file_error),
     }
 }
 
@@ -111,12 +103,6 @@ fn initialize(temporary: &Path) -> Result<(), SchemaError> {
 /// finished file.
 struct TemporaryDatabase(PathBuf);
 
-impl TemporaryDatabase {
-    fn new_beside(path: &Path) -> Self {
-        TemporaryDatabase(with_suffix(path, &format!(".new-{}", Uuid::new_v4().simple())))
-    }
-}
-
 impl Drop for TemporaryDatabase {
     fn drop(&mut self) {
         for suffix in ["", "-wal", "-shm", "-journal"] {
@@ -124,10 +110,4 @@ impl Drop for TemporaryDatabase {
             let _ = fs::remove_file(with_suffix(&self.0, suffix));
         }
     }
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }

@@ -1,7 +1,9 @@
 //! The SQL statements that read and write pairs.
 
+use std::iter;
+
 use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
 
 use crate::pairs::end_of_prefix;
 
@@ -49,17 +51,9 @@ pub(super) fn for_each_pair(
     prefix: &str,
     mut on_pair: impl FnMut(&str, &[u8]),
 ) -> rusqlite::Result<()> {
-    let mut statement;
-    let mut rows = match end_of_prefix(prefix) {
-        Some(end) => {
-            statement = connection.prepare_cached(SELECT_BETWEEN)?;
-            statement.query([prefix, &end])?
-        }
-        None => {
-            statement = connection.prepare_cached(SELECT_FROM)?;
-            statement.query([prefix])?
-        }
-    };
+    let end = end_of_prefix(prefix);
+    let mut statement = connection.prepare_cached(if end.is_some() { SELECT_BETWEEN } else { SELECT_FROM })?;
+    let mut rows = statement.query(params_from_iter(iter::once(prefix).chain(end.as_deref())))?;
     while let Some(row) = rows.next()? {
         // A path that is not UTF-8 is not Calico's.
         if let Ok(path) = row.get_ref(0)?.as_str() {
@@ -90,9 +84,7 @@ fn prepare_one(write: &Write) -> Result<Prepared<'_>, StoreError> {
         WriteOp::Update(value, revision) | WriteOp::UpdateStatus(value, revision) => {
             Op::Update(parse_text(write, value)?, parse_revision(write, revision)?)
         }
-        WriteOp::Delete(revision) => {
-            Op::Delete(revision.as_ref().map(|revision| parse_revision(write, revision)).transpose()?)
-        }
+        WriteOp::Delete(revision) => Op::Delete(revision.as_ref().map(|r| parse_revision(write, r)).transpose()?),
     };
     Ok(Prepared { path: &write.path, key: &write.key, op })
 }
@@ -111,32 +103,25 @@ fn parse_revision(write: &Write, revision: &Revision) -> Result<i64, StoreError>
 
 /// Applies all writes at one new revision, or returns the error of the first write whose condition does not hold. The
 /// caller commits or drops the transaction.
-pub(super) fn apply(
-    transaction: &Transaction<'_>,
-    writes: &[Prepared<'_>],
-) -> rusqlite::Result<Result<i64, WriteError>> {
+pub(super) fn apply(tx: &Transaction<'_>, writes: &[Prepared<'_>]) -> rusqlite::Result<Result<i64, WriteError>> {
     // Two statements are cheaper than RETURNING, which would create an in-memory table with its own page cache.
-    transaction.prepare_cached("UPDATE counter SET revision = revision + 1")?.execute([])?;
-    let revision = transaction.prepare_cached("SELECT revision FROM counter")?.query_row([], |row| row.get(0))?;
+    tx.prepare_cached("UPDATE counter SET revision = revision + 1")?.execute([])?;
+    let revision = tx.prepare_cached("SELECT revision FROM counter")?.query_row([], |row| row.get(0))?;
     for (index, write) in writes.iter().enumerate() {
-        if let Some(cause) = apply_one(transaction, write, revision)? {
+        if let Some(cause) = apply_one(tx, write, revision)? {
             return Ok(Err(WriteError { index, applied: 0, cause }));
         }
     }
     Ok(Ok(revision))
 }
 
-fn apply_one(
-    transaction: &Transaction<'_>,
-    write: &Prepared<'_>,
-    revision: i64,
-) -> rusqlite::Result<Option<StoreError>> {
+fn apply_one(tx: &Transaction<'_>, write: &Prepared<'_>, revision: i64) -> rusqlite::Result<Option<StoreError>> {
     const INSERT: &str = "INSERT INTO kv (path, value, revision) VALUES (?1, ?2, ?3) ON CONFLICT (path) DO NOTHING";
     const UPDATE: &str = "UPDATE kv SET value = ?2, revision = ?3 WHERE path = ?1 AND revision = ?4";
     const DELETE: &str = "DELETE FROM kv WHERE path = ?1 AND revision = ?2";
     const DELETE_ANY: &str = "DELETE FROM kv WHERE path = ?1";
     let path = write.path;
-    let prepare = |statement| transaction.prepare_cached(statement);
+    let prepare = |statement| tx.prepare_cached(statement);
     let changed = match write.op {
         Op::Create(value) => prepare(INSERT)?.execute(params![path, value, revision])?,
         Op::Update(value, expected) => prepare(UPDATE)?.execute(params![path, value, revision, expected])?,
@@ -150,7 +135,7 @@ fn apply_one(
     if matches!(write.op, Op::Create(_)) {
         return Ok(Some(StoreError::AlreadyExists { key }));
     }
-    let found = transaction.query_row("SELECT 1 FROM kv WHERE path = ?1", [path], |_| Ok(())).optional()?;
+    let found = tx.query_row("SELECT 1 FROM kv WHERE path = ?1", [path], |_| Ok(())).optional()?;
     Ok(Some(if found.is_some() { StoreError::Conflict { key } } else { StoreError::NotFound { key } }))
 }
 

@@ -30,12 +30,8 @@ pub struct Local {
 impl Local {
     /// Creates a client for the file without opening the file.
     pub fn new(config: &LocalConfig) -> Self {
-        Local {
-            path: config.path.clone(),
-            deadline: config.deadline,
-            requests: AtomicU64::new(0),
-            connection: Mutex::new(None),
-        }
+        let LocalConfig { path, deadline } = config.clone();
+        Local { path, deadline, requests: AtomicU64::new(0), connection: Mutex::new(None) }
     }
 
     pub(crate) fn open(config: &LocalConfig) -> Result<Self, ConfigError> {
@@ -100,9 +96,8 @@ impl Store for Local {
             let mut on_block = on_block.borrow_mut();
             survey.ranges().iter().try_for_each(|range| {
                 pairs::for_each_pair(connection, &range.path, |path, value| {
-                    listed_block(path, if survey.ranges_only { &[] } else { value })
-                        .into_iter()
-                        .for_each(&mut *on_block);
+                    let block = listed_block(path, if survey.ranges_only { &[] } else { value });
+                    block.into_iter().for_each(&mut *on_block);
                 })
             })
         })

@@ -126,10 +126,8 @@ impl<S: WatchSource> Watcher<S> {
     }
 
     async fn open(&mut self, position: S::Position) {
-        let opened = timeout(PAGE_DEADLINE, self.source.open(&position)).await;
-        match opened.unwrap_or_else(|_| {
-            Err(WatchFailure::lost(format!("no answer to the watch request within {PAGE_DEADLINE:?}")))
-        }) {
+        let late = |_| Err(WatchFailure::lost(format!("no answer to the watch request within {PAGE_DEADLINE:?}")));
+        match timeout(PAGE_DEADLINE, self.source.open(&position)).await.unwrap_or_else(late) {
             Ok(()) => {
                 self.stats.update(|report| report.watches += 1);
                 self.state = WatcherState::Watching { position, opened: Instant::now() };
@@ -139,9 +137,8 @@ impl<S: WatchSource> Watcher<S> {
     }
 
     async fn watch(&mut self, position: S::Position, opened: Instant) {
-        let next = timeout(S::LONGEST_SILENCE, self.source.next()).await;
-        let silent = || Err(WatchFailure::lost(format!("no message from the server for {:?}", S::LONGEST_SILENCE)));
-        match next.unwrap_or_else(|_| silent()) {
+        let silent = |_| Err(WatchFailure::lost(format!("no message from the server for {:?}", S::LONGEST_SILENCE)));
+        match timeout(S::LONGEST_SILENCE, self.source.next()).await.unwrap_or_else(silent) {
             Ok(Some(WatchStep { changes, position })) => {
                 self.record_response();
                 self.refusals = 0;
@@ -217,28 +214,21 @@ impl<S: WatchSource> Watcher<S> {
     }
 
     fn push(&mut self, change: ObjectChange<S::Value, S::Key>) {
-        match change {
-            ObjectChange::Upsert(value) => {
-                self.stats.update(|report| report.changes += 1);
-                self.pending.push_back(WatchEvent::Upsert(value));
-            }
-            ObjectChange::Delete(key) => {
-                self.stats.update(|report| report.changes += 1);
-                self.pending.push_back(WatchEvent::Delete(key));
-            }
+        let event = match change {
+            ObjectChange::Upsert(value) => WatchEvent::Upsert(value),
+            ObjectChange::Delete(key) => WatchEvent::Delete(key),
             ObjectChange::Unreadable { name, key, reason } => {
                 self.stats.update(|report| report.unreadable += 1);
                 if self.unreadable.insert(name.clone()) {
-                    tracing::error!(
-                        kind = self.source.kind(),
-                        name,
-                        reason,
-                        "cannot read an object; the watch omits the object"
-                    );
+                    let kind = self.source.kind();
+                    tracing::error!(kind, name, reason, "cannot read an object; the watch omits the object");
                 }
                 self.pending.extend(key.map(WatchEvent::Delete));
+                return;
             }
-        }
+        };
+        self.stats.update(|report| report.changes += 1);
+        self.pending.push_back(event);
     }
 
     fn record_response(&mut self) {
@@ -251,11 +241,10 @@ impl<S: WatchSource> Watcher<S> {
 
     async fn pause(&mut self, failure: &WatchFailure) {
         self.stats.update(|report| report.failures += 1);
-        let wait = self.backoff.next();
-        let wait = match failure {
-            WatchFailure::Lost { retry_after: Some(retry_after), .. } => wait.max(*retry_after),
-            _ => wait,
-        };
+        let mut wait = self.backoff.next();
+        if let WatchFailure::Lost { retry_after: Some(retry_after), .. } = failure {
+            wait = wait.max(*retry_after);
+        }
         // Warns at the first failure of a series only.
         if std::mem::replace(&mut self.has_warned, true) {
             tracing::debug!(kind = self.source.kind(), %failure, ?wait, "the watch is still interrupted; retrying");

@@ -153,8 +153,7 @@ impl NetConf {
     /// # Errors
     /// Code 6 or 7; the message gives the JSON path, the value found and the values allowed.
     pub fn parse(bytes: &[u8]) -> Result<NetConf, CniError> {
-        let document = decode::parse(bytes)
-            .map_err(|malformed| CniError::new(Code::DECODE, format!("{LOAD_CONTEXT}: {malformed}")))?;
+        let document = decode::parse(bytes).map_err(|e| CniError::new(Code::DECODE, format!("{LOAD_CONTEXT}: {e}")))?;
         let root = Node::root("$", &document);
         refuse_list(&root)?;
         NetConf::read(&root)

@@ -39,6 +39,11 @@ impl FromNode for IpAddr {
     }
 }
 
+/// An integer type of at most 64 bits.
+pub(crate) trait Integer: Copy + Into<i128> + TryFrom<i128> {}
+
+impl<T: Copy + Into<i128> + TryFrom<i128>> Integer for T {}
+
 impl Node<'_> {
     /// Returns the string at this position. `want` describes the allowed values for the error.
     pub(crate) fn text(&self, want: &str) -> Result<&str, DecodeError> {
@@ -46,19 +51,13 @@ impl Node<'_> {
     }
 
     /// Returns the integer at this position. As in Go, `1500.0` and `1e3` are not integers.
-    pub(crate) fn integer<T>(&self, range: RangeInclusive<T>) -> Result<T, DecodeError>
-    where
-        T: Copy + Into<i128> + TryFrom<i128>,
-    {
+    pub(crate) fn integer<T: Integer>(&self, range: RangeInclusive<T>) -> Result<T, DecodeError> {
         let (low, high) = ((*range.start()).into(), (*range.end()).into());
         self.integer_where(format!("an integer from {low} to {high}"), |integer| (low..=high).contains(&integer))
     }
 
     /// Returns the integer at this position, which must be in the range, or 0 for "not set".
-    pub(crate) fn zero_or_integer<T>(&self, range: RangeInclusive<T>) -> Result<T, DecodeError>
-    where
-        T: Copy + Into<i128> + TryFrom<i128>,
-    {
+    pub(crate) fn zero_or_integer<T: Integer>(&self, range: RangeInclusive<T>) -> Result<T, DecodeError> {
         let (low, high) = ((*range.start()).into(), (*range.end()).into());
         let want = format!("0 or an integer from {low} to {high}");
         self.integer_where(want, |integer| integer == 0 || (low..=high).contains(&integer))
@@ -82,10 +81,7 @@ impl Node<'_> {
         let quoted: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
         let want = format!("the string {}", quoted.join(" or "));
         let text = self.text(&want)?;
-        words
-            .iter()
-            .find(|(word, _)| *word == text || ignores_case && word.eq_ignore_ascii_case(text))
-            .map(|(_, value)| *value)
-            .ok_or_else(|| self.bad_value(&want))
+        let found = words.iter().find(|(word, _)| *word == text || ignores_case && word.eq_ignore_ascii_case(text));
+        found.map(|(_, value)| *value).ok_or_else(|| self.bad_value(&want))
     }
 }

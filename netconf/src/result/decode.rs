@@ -15,8 +15,7 @@ impl CniResult {
     /// JSON path.
     pub fn parse(stdout: &[u8], assumed: Version) -> Result<CniResult, CniError> {
         const CONTEXT: &str = "cannot read the result of the delegated plugin";
-        let value = decode::parse(stdout)
-            .map_err(|malformed| CniError::new(Code::DECODE, format!("{CONTEXT}: {malformed}")))?;
+        let value = decode::parse(stdout).map_err(|e| CniError::new(Code::DECODE, format!("{CONTEXT}: {e}")))?;
         if value.is_null() {
             return Ok(CniResult::default());
         }

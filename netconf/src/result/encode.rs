@@ -97,11 +97,7 @@ struct Ip02 {
 
 impl<'a> Form04<'a> {
     fn new(result: &'a CniResult, cni_version: Version) -> Form04<'a> {
-        let interface = |interface: &'a Interface| Interface04 {
-            name: &interface.name,
-            mac: &interface.mac,
-            sandbox: &interface.sandbox,
-        };
+        let interface = |Interface { name, mac, sandbox, .. }: &'a Interface| Interface04 { name, mac, sandbox };
         let ip = |ip: &'a IpConfig| Ip04 { version: if ip.address.is_ipv4() { "4" } else { "6" }, ip };
         Form04 {
             cni_version,
@@ -123,9 +119,8 @@ impl<'a> Form02<'a> {
         };
         let (ip4, ip6) = (family(true), family(false));
         if ip4.is_none() && ip6.is_none() {
-            return Err(CniError::internal("cannot convert: no valid IP addresses").with_details(format!(
-                "a result of version {cni_version} needs an address; use cniVersion 0.3.0 or later"
-            )));
+            let advice = format!("a result of version {cni_version} needs an address; use cniVersion 0.3.0 or later");
+            return Err(CniError::internal("cannot convert: no valid IP addresses").with_details(advice));
         }
         Ok(Form02 { cni_version, ip4, ip6, dns: &result.dns })
     }

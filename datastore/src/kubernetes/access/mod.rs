@@ -29,9 +29,7 @@ pub(super) async fn read(settings: &KubernetesConfig) -> Result<ClusterAccess, A
     let home = settings.home_kubeconfig.as_slice().iter().filter(|file| file.exists()).cloned().collect::<Vec<_>>();
     let files = if settings.kubeconfig.is_empty() { &home } else { &settings.kubeconfig };
     let (mut config, place) = match (read_kubeconfig(files)?, &overrides.server) {
-        (Some((kubeconfig, place)), _) => {
-            (resolve_kubeconfig(kubeconfig, &place, overrides).await?, format!("kubeconfig {place}"))
-        }
+        (Some((merged, place)), _) => (resolve(merged, &place, overrides).await?, format!("kubeconfig {place}")),
         // A configured server may not be the API server of this pod's cluster, so the pod's credentials are not sent to
         // it (DS-19).
         (None, Some(server)) => (Config::new(parse_url(server)?), CONFIGURATION_PLACE.into()),
@@ -65,7 +63,7 @@ fn read_kubeconfig(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, Ac
     }
 }
 
-async fn resolve_kubeconfig(kubeconfig: Kubeconfig, place: &str, overrides: &Overrides) -> Result<Config, AccessError> {
+async fn resolve(kubeconfig: Kubeconfig, place: &str, overrides: &Overrides) -> Result<Config, AccessError> {
     let options = KubeConfigOptions { context: overrides.context.clone(), ..KubeConfigOptions::default() };
     let context = find_context(&kubeconfig, options.context.as_ref()).cloned().unwrap_or_default();
     let user = context.user.unwrap_or_else(|| "?".into());

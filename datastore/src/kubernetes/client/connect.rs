@@ -32,11 +32,11 @@ pub(super) struct OpenedClient {
     pub(super) server: String,
 }
 
+/// A client, and in a long-running process the files that were read for it.
+pub(super) type Opened = (OpenedClient, Option<CredentialFiles>);
+
 /// Reads the settings and prepares the client. In a long-running process, also returns the files that were read.
-pub(super) async fn open(
-    settings: &KubernetesConfig,
-    connections: usize,
-) -> Result<(OpenedClient, Option<CredentialFiles>), AccessError> {
+pub(super) async fn open(settings: &KubernetesConfig, connections: usize) -> Result<Opened, AccessError> {
     let ClusterAccess { config, auth } = access::read(settings).await?;
     let files = (connections > 1).then(|| CredentialFiles::read(settings, &config.auth_info));
     let tls = match config.cluster_url.scheme_str() {
@@ -46,17 +46,16 @@ pub(super) async fn open(
     let tls_error = |reason: String| AccessError::Tls { object: "settings", reason };
     let transport = create_transport(&config.cluster_url, tls, config.tls_server_name.as_deref(), connections)
         .map_err(|e| tls_error(e.to_string()))?;
+    let credentials = auth.clone();
+    let authenticate = move |request: Request<Body>| {
+        let mut request = credentials.authenticate(request);
+        request.headers_mut().insert(USER_AGENT, USER_AGENT_VALUE);
+        request
+    };
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .layer(config.extra_headers_layer().map_err(|e| tls_error(describe_error_chain(&e)))?)
-        .map_request({
-            let auth = auth.clone();
-            move |request: Request<Body>| {
-                let mut request = auth.authenticate(request);
-                request.headers_mut().insert(USER_AGENT, USER_AGENT_VALUE);
-                request
-            }
-        })
+        .map_request(authenticate)
         .service(transport);
     let server = config.cluster_url.to_string();
     Ok((OpenedClient { client: kube::Client::new(service, config.default_namespace), auth, server }, files))
@@ -74,10 +73,9 @@ pub(super) struct CredentialFiles {
 }
 
 impl CredentialFiles {
-    /// Reads the files that `settings` and `auth_info` name.
-    pub(super) fn read(settings: &KubernetesConfig, auth_info: &AuthInfo) -> CredentialFiles {
-        let certificates =
-            [&auth_info.client_certificate, &auth_info.client_key].into_iter().flatten().map(PathBuf::from);
+    /// Reads the files that `settings` and `info` name.
+    pub(super) fn read(settings: &KubernetesConfig, info: &AuthInfo) -> CredentialFiles {
+        let certificates = [&info.client_certificate, &info.client_key].into_iter().flatten().map(PathBuf::from);
         let configured =
             settings.kubeconfig.iter().chain(&settings.home_kubeconfig).chain(&settings.overrides.ca_certificates);
         let paths: Vec<PathBuf> = configured.cloned().chain(certificates).collect();

@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, service_fn};
 
-use connect::{CredentialFiles, OpenedClient, open};
+use connect::{CredentialFiles, Opened, OpenedClient, open};
 
 use super::access_error::AccessError;
 use super::error::{ApiStatusError, RequestError, retry_after};
@@ -42,7 +42,7 @@ pub(super) struct ApiClient {
     /// Number of HTTP/1.1 connections for short requests; more than one only in a long-running process.
     connections: usize,
     requests: AtomicU64,
-    opened: Mutex<Option<(OpenedClient, Option<CredentialFiles>)>>,
+    opened: Mutex<Option<Opened>>,
     rate_limiter: RateLimiter,
     pub(super) turns: Turns,
     pub(super) deadline: Deadline,
@@ -55,25 +55,21 @@ pub(super) struct OwnDeadline;
 impl ApiClient {
     /// Creates a client. Neither reads files nor sends a request.
     pub(super) fn new(config: &KubernetesConfig) -> Self {
-        Self::with_connections(config, 1)
-    }
-
-    /// Creates a client for a long-running process. It reads certificates and kubeconfig again when they change, and
-    /// has several connections if the server supports only HTTP/1.1.
-    pub(super) fn long_running(config: &KubernetesConfig) -> Self {
-        Self::with_connections(config, LONG_RUNNING_CONNECTIONS)
-    }
-
-    fn with_connections(config: &KubernetesConfig, connections: usize) -> Self {
         ApiClient {
             config: config.clone(),
-            connections,
+            connections: 1,
             requests: AtomicU64::new(0),
             opened: Mutex::default(),
             rate_limiter: RateLimiter::new(config.rate),
             turns: Turns::default(),
             deadline: Deadline::new(config.deadline),
         }
+    }
+
+    /// Creates a client for a long-running process. It reads certificates and kubeconfig again when they change, and
+    /// has several connections if the server supports only HTTP/1.1.
+    pub(super) fn long_running(config: &KubernetesConfig) -> Self {
+        ApiClient { connections: LONG_RUNNING_CONNECTIONS, ..Self::new(config) }
     }
 
     /// Returns the number of requests sent so far, including retries.
@@ -109,7 +105,7 @@ impl ApiClient {
         mut list: Option<&mut ListReader<'_>>,
     ) -> Result<Value, RequestError> {
         self.rate_limiter.admit().await;
-        let mut request = Cow::Borrowed(request);
+        let (is_read, mut request) = (request.is_read(), Cow::Borrowed(request));
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let (mut begun, mut is_token_renewed, mut turn) = (Instant::now(), false, None);
         loop {
@@ -160,13 +156,11 @@ impl ApiClient {
                     *self.opened.lock().await = None;
                     continue;
                 }
-                RequestError::Refused(refusal)
-                    if refusal.is_busy() || refusal.may_have_executed() && request.is_read() =>
-                {
+                RequestError::Refused(refusal) if refusal.is_busy() || refusal.may_have_executed() && is_read => {
                     backoff.next_with_retry_after(refusal.retry_after)
                 }
                 RequestError::NotSent(_) => backoff.next_with_retry_after(None),
-                RequestError::NoResponse(_) if request.is_read() => backoff.next_with_retry_after(None),
+                RequestError::NoResponse(_) if is_read => backoff.next_with_retry_after(None),
                 _ => return Err(failure),
             };
             let remaining = self.deadline.expiry(begun).saturating_duration_since(Instant::now());

@@ -15,8 +15,7 @@ use super::error::RequestError;
 use super::request::ApiRequest;
 
 /// Annotations of a v3 ClusterInformation that the migration created or locked. Aborting the migration removes them.
-const MIGRATION_ANNOTATIONS: [&str; 2] =
-    ["migration.projectcalico.org/migrated-by", "migration.projectcalico.org/locked-by"];
+const ANNOTATIONS: [&str; 2] = ["migration.projectcalico.org/migrated-by", "migration.projectcalico.org/locked-by"];
 
 /// Returns true if the objects of an API server with both groups are in v3: v1 is locked or empty, and v3 is open.
 pub(super) async fn has_migrated_to_v3(client: &ApiClient) -> Result<bool, RequestError> {
@@ -29,7 +28,7 @@ pub(super) async fn is_v3_open(client: &ApiClient) -> Result<bool, RequestError>
     let v3 = cluster_information(client, ApiGroup::V3).await?;
     Ok(v3.is_some_and(|information| {
         let annotations = &information["metadata"]["annotations"];
-        is_ready(&information) && MIGRATION_ANNOTATIONS.iter().any(|mark| annotations[mark].is_string())
+        is_ready(&information) && ANNOTATIONS.iter().any(|mark| annotations[mark].is_string())
     }))
 }
 

@@ -96,24 +96,20 @@ fn enable_keep_alive(stream: &TcpStream) -> std::io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-async fn open_http2(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<Connection, TransportError> {
+async fn open_http2(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Connection, TransportError> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_INTERVAL)
         .keep_alive_while_idle(true)
-        .handshake(TokioIo::new(stream))
+        .handshake(TokioIo::new(io))
         .await?;
     tokio::spawn(connection);
     Ok(Connection::Http2(sender))
 }
 
-async fn open_http1(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<Connection, TransportError> {
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+async fn open_http1(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Connection, TransportError> {
+    let (sender, connection) = http1::handshake(TokioIo::new(io)).await?;
     tokio::spawn(connection);
     Ok(Connection::Http1(sender))
 }

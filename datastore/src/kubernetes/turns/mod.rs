@@ -142,9 +142,8 @@ impl Turns {
 
     fn start_waiting(&self, rule: &BusyRule) {
         if !self.was_busy.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                file = %rule.file.display(), "the API server is busy; this node sends one request at a time"
-            );
+            let file = rule.file.display();
+            tracing::warn!(%file, "the API server is busy; this node sends one request at a time");
         }
         (rule.before_waiting)();
     }
@@ -152,14 +151,13 @@ impl Turns {
     /// Waits for the lock on the file, and until the server accepts requests again.
     async fn acquire<'t>(&self, rule: &BusyRule, process_turn: MutexGuard<'t, ()>) -> Result<Turn<'t>, TurnTimeout> {
         let acquiring = async {
-            let file = open(&rule.file)
-                .inspect_err(|error| {
-                    tracing::warn!(
-                        file = %rule.file.display(), %error,
-                        "cannot open the file; this process does not wait for other processes of this node"
-                    );
-                })
-                .ok();
+            let warn = |error: &io::Error| {
+                tracing::warn!(
+                    file = %rule.file.display(), %error,
+                    "cannot open the file; this process does not wait for other processes of this node"
+                );
+            };
+            let file = open(&rule.file).inspect_err(warn).ok();
             // flock(2) has no timeout.
             while let Some(Err(TryLockError::WouldBlock)) = file.as_ref().map(File::try_lock) {
                 sleep(LOCK_POLL).await;

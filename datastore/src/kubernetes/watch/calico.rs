@@ -105,6 +105,6 @@ impl<K: Kind> Decode for CalicoObjects<K> {
 
     /// Discards the cached API group, which may be wrong.
     async fn handle_missing(&mut self) {
-        self.kubernetes.discard_cached_group().await;
+        self.kubernetes.group_resolver.discard_cached().await;
     }
 }

@@ -85,20 +85,15 @@ impl<D: Decode> ApiSource<D> {
         ApiSource { client_provider, decoder, page: PageSize::default(), events: None, must_renew_credentials: false }
     }
 
-    async fn client(&mut self) -> Result<kube::Client, WatchFailure> {
-        let renew = std::mem::take(&mut self.must_renew_credentials);
-        (self.client_provider)(renew).await.map_err(|error| WatchFailure::lost(error.to_string()))
-    }
-
     async fn collection(&mut self) -> Result<String, WatchFailure> {
         self.decoder.collection().await.map_err(|error| WatchFailure::lost(error.to_string()))
     }
 
     /// Sends a request and returns the body of a successful response.
     async fn send(&mut self, target: &str) -> Result<Body, WatchFailure> {
-        let client = self.client().await?;
-        let answer = client.send(get(target)?).await?;
-        let (parts, body) = answer.into_parts();
+        let renew = std::mem::take(&mut self.must_renew_credentials);
+        let client = (self.client_provider)(renew).await.map_err(|error| WatchFailure::lost(error.to_string()))?;
+        let (parts, body) = client.send(get(target)?).await?.into_parts();
         if parts.status.is_success() {
             return Ok(body);
         }
@@ -108,6 +103,7 @@ impl<D: Decode> ApiSource<D> {
 
     async fn classify_refusal(&mut self, refusal: &ApiStatusError) -> WatchFailure {
         let reason = refusal.to_string();
+        let retry_after = refusal.retry_after.map(|wait| wait.min(MAX_RETRY_AFTER));
         match refusal.status.code {
             401 => {
                 self.must_renew_credentials = true;
@@ -118,9 +114,7 @@ impl<D: Decode> ApiSource<D> {
                 WatchFailure::Missing(reason)
             }
             410 => WatchFailure::Expired(reason),
-            429 | 500.. => {
-                WatchFailure::Lost { reason, retry_after: refusal.retry_after.map(|wait| wait.min(MAX_RETRY_AFTER)) }
-            }
+            429 | 500.. => WatchFailure::Lost { reason, retry_after },
             _ => WatchFailure::Refused(reason),
         }
     }
@@ -157,22 +151,15 @@ impl<D: Decode> WatchSource for ApiSource<D> {
         self.page.adjust(items.len(), body.len());
         let objects = items.into_iter().filter_map(|item| self.decoder.decode(item.get())).collect();
         let ListMetadata { token, resource_version } = list.metadata;
-        Ok(Page {
-            objects,
-            next: match token.filter(|token| !token.is_empty()) {
-                Some(token) => NextPage::Page(token),
-                None => NextPage::Watch(resource_version),
-            },
-        })
+        let next = token.filter(|token| !token.is_empty()).map_or(NextPage::Watch(resource_version), NextPage::Page);
+        Ok(Page { objects, next })
     }
 
     async fn open(&mut self, from: &String) -> Result<(), WatchFailure> {
         self.events = None;
         let collection = self.collection().await?;
-        let target = format!(
-            "{collection}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
-            escaped(from)
-        );
+        let start = format!("timeoutSeconds={WATCH_SECONDS}&resourceVersion={}", escaped(from));
+        let target = format!("{collection}?watch=true&allowWatchBookmarks=true&{start}");
         self.events = Some(Events::new(self.send(&target).await?));
         Ok(())
     }

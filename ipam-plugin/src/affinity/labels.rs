@@ -25,8 +25,7 @@ pub async fn ensure_labels<S: Store>(
     let written = marker.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(marker, ""));
     if let Err(error) = written {
         tracing::warn!(
-            file = %marker.display(),
-            %error,
+            file = %marker.display(), %error,
             "cannot create the marker for labeled affinities; the next ADD of a requested address lists them again"
         );
     }

@@ -155,8 +155,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 /// Logs an unconfirmed affinity. The addresses are assigned nevertheless.
 fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     tracing::warn!(
-        %block,
-        %error,
+        %block, %error,
         "cannot confirm the block affinity; the block is not advertised until the next allocation from it"
     );
 }

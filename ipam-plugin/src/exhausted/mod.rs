@@ -168,8 +168,7 @@ impl SearchNotes {
         }
         if let Err(error) = write(file, &notes) {
             tracing::debug!(
-                file = %file.display(),
-                %error,
+                file = %file.display(), %error,
                 "cannot store the results of searches; the next ADD searches again"
             );
         }
@@ -233,8 +232,7 @@ fn invalidate(file: &Path) {
     }
     if let Err(error) = write(&releases, &new_number()) {
         tracing::debug!(
-            file = %releases.display(),
-            %error,
+            file = %releases.display(), %error,
             "cannot invalidate the notes of full pools; deleting the notes"
         );
         _ = fs::remove_file(releases);

@@ -30,8 +30,7 @@ pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
         let again = (error.is_race() || error.is_unavailable()) && !store.has_given_up();
         if !again || !retry.pause().await {
             tracing::warn!(
-                handle = %id,
-                %error,
+                handle = %id, %error,
                 "cannot decrement the handle; the handle counts too many addresses until it is released"
             );
             return;

@@ -93,8 +93,7 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
             };
             assign_unless_assigned(store, clock, &request, lease.ip).await?;
             tracing::info!(
-                ip = %lease.ip,
-                pod = %format!("{namespace}/{name}"),
+                ip = %lease.ip, pod = %format!("{namespace}/{name}"),
                 "migrated the address from host-local"
             );
         } else {

@@ -216,8 +216,7 @@ fn keep_label(old: &Path, new: &Path) {
         Ok(()) => {}
         Err(error @ (Errno::NOTSUP | Errno::PERM | Errno::ACCESS)) => {
             tracing::info!(
-                file = %old.display(),
-                %error,
+                file = %old.display(), %error,
                 "cannot keep the SELinux label of the file; using the policy's label"
             );
         }

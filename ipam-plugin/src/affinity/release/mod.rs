@@ -170,15 +170,13 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
             Ok(()) => {}
             Err(error) if error.is_race() => {
                 tracing::debug!(
-                    block = %cidr,
-                    %error,
+                    block = %cidr, %error,
                     "keeping the deselected block: another process changed the block or its affinity"
                 )
             }
             Err(error) => {
                 tracing::warn!(
-                    block = %cidr,
-                    %error,
+                    block = %cidr, %error,
                     "cannot release a block whose pool does not select the node; the block keeps its owner"
                 )
             }

@@ -67,8 +67,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
                 Ok(writes) => writes,
                 Err(error) => {
                     tracing::warn!(
-                        handles = ids.len(),
-                        %error,
+                        handles = ids.len(), %error,
                         "cannot read handles; they may count too many addresses"
                     );
                     break;
@@ -124,8 +123,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
             Err(error) if error.cause.is_race() => return ids,
             Err(error) => {
                 tracing::warn!(
-                    handles = ids.len(),
-                    error = %error.cause,
+                    handles = ids.len(), error = %error.cause,
                     "cannot write handles; they may count too many addresses"
                 );
                 self.remaining.extend(ids);
@@ -150,8 +148,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
                 Some(Err(error)) if error.is_race() => again.push(id),
                 Some(Err(error)) => {
                     tracing::warn!(
-                        handle = %id,
-                        %error,
+                        handle = %id, %error,
                         "cannot write the handle; the handle may count too many addresses"
                     );
                     self.remaining.push(id);

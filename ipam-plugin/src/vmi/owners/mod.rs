@@ -89,8 +89,7 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
         let released = release_unlisted(store, clock, inputs, listings, &mut ReleaseLock::default()).await?;
         if !released.is_owned {
             tracing::info!(
-                %handle,
-                addresses = comma_separated(&released.ips),
+                %handle, addresses = comma_separated(&released.ips),
                 "released the addresses of the deleted virtual machine"
             );
             return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));

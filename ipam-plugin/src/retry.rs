@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use libcalico::backoff::{Backoff, Jitter};
 
+use crate::error::{IpamError, Result};
 use os::clock::Clock;
 
 /// Maximum duration of an allocation or release: not less than an ADD waits for a busy API server. Upstream allows
@@ -39,6 +40,14 @@ impl<'a, C: Clock> Retry<'a, C> {
         }
         self.clock.sleep(pause).await;
         true
+    }
+
+    /// Pauses before another attempt after a lost race.
+    ///
+    /// # Errors
+    /// Returns [`IpamError::Contention`] if the time has ended.
+    pub async fn pause_after_race(&mut self) -> Result<()> {
+        if self.pause().await { Ok(()) } else { Err(IpamError::Contention) }
     }
 
     fn next_pause(&mut self) -> Duration {

@@ -56,10 +56,9 @@ pub(crate) async fn release_affinity<S: Store>(
 /// again if another process made it pending again or the connection failed. Fails if another process is deleting it.
 pub(crate) async fn confirm<S: Store>(
     store: &S,
-    pending: Entry<BlockAffinity>,
+    mut entry: Entry<BlockAffinity>,
 ) -> Result<Entry<BlockAffinity>, StoreError> {
     const ATTEMPTS: usize = 3;
-    let mut entry = pending;
     let mut attempt = 1;
     loop {
         entry.value.state = AffinityState::Confirmed;

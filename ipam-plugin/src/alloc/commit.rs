@@ -53,13 +53,10 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         &mut self,
         assignments: Vec<BlockAssignment>,
     ) -> Result<Vec<BlockAssignment>, CommitError> {
-        let list = match write_list(self.snapshot, self.request, &self.request.owner(), &assignments) {
-            Ok(list) => list,
-            Err(cause) => return Err(CommitError { committed: Vec::new(), cause }),
-        };
-        for assignment in &assignments {
-            let (block, claims, addresses) =
-                (assignment.cidr(), assignment.prior_affinity.is_some(), comma_separated(&assignment.addresses));
+        let list = write_list(self.snapshot, self.request, &self.request.owner(), &assignments);
+        let list = list.map_err(|cause| CommitError { committed: Vec::new(), cause })?;
+        for BlockAssignment { addresses, block, prior_affinity, .. } in &assignments {
+            let (addresses, block, claims) = (comma_separated(addresses), block.cidr, prior_affinity.is_some());
             tracing::debug!(addresses, %block, claims, "writing handle and block");
         }
         match self.store.write(&list.writes).await {
@@ -71,12 +68,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                             WriteModel::Transactional => None,
                             WriteModel::PerObject => Some(index),
                         };
-                        self.resolve_unknown_outcome(&UnknownWrite {
-                            list: &list,
-                            assignments: &assignments,
-                            lost_write,
-                        })
-                        .await
+                        let unknown = UnknownWrite { list: &list, assignments: &assignments, lost_write };
+                        self.resolve_unknown_outcome(&unknown).await
                     }
                     _ => self.split_applied(&list, &assignments, applied).await,
                 };
@@ -129,9 +122,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             consume_reserved(self.snapshot, &committed);
         } else if applied > 0 {
             self.snapshot.take_reserved();
-            let surplus: Vec<(Cidr, usize)> =
-                undone.iter().map(|(assignment, _)| (assignment.cidr(), assignment.addresses.len())).collect();
-            decrement(self.store, self.clock, &self.request.handle, &surplus).await;
+            let surplus = undone.iter().map(|(assignment, _)| (assignment.cidr(), assignment.addresses.len()));
+            decrement(self.store, self.clock, &self.request.handle, &surplus.collect::<Vec<_>>()).await;
         }
         committed
     }
@@ -160,18 +152,13 @@ fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     );
 }
 
-/// Releases the addresses of `assignments` whose allocations are unchanged. A VMI's address may have passed to another
-/// launcher pod under the same handle. Failure is only logged: the handle still counts the addresses, so DEL finds
-/// them.
-pub(crate) async fn undo<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    request: &AssignRequest,
-    assignments: &[BlockAssignment],
-) {
-    let blocks: BTreeSet<Cidr> = assignments.iter().map(BlockAssignment::cidr).collect();
+/// Releases the addresses of `written`, the assignments that took effect, if their allocations are unchanged. A VMI's
+/// address may have passed to another launcher pod under the same handle. Failure is only logged: the handle still
+/// counts the addresses, so DEL finds them.
+pub(crate) async fn undo(store: &impl Store, clock: &impl Clock, request: &AssignRequest, written: &[BlockAssignment]) {
+    let blocks: BTreeSet<Cidr> = written.iter().map(BlockAssignment::cidr).collect();
     let requests = |block: &Block| {
-        let here = assignments.iter().filter(|assignment| assignment.cidr() == block.cidr);
+        let here = written.iter().filter(|assignment| assignment.cidr() == block.cidr);
         let held = here.flat_map(|assignment| &assignment.addresses).filter_map(|ip| block.allocation(*ip));
         held.filter(|held| is_from_request(request, held))
             .map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence })

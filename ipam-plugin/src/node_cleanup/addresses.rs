@@ -10,7 +10,7 @@ use libcalico::ipam::{
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
-use crate::error::IpamError;
+use crate::error::{IpamError, Result};
 use crate::reads::blocks_by_name;
 use crate::release::{ReleaseInputs, release, release_from_blocks};
 use os::clock::Clock;
@@ -25,7 +25,7 @@ pub(super) async fn release_listed<S: Store, C: Clock>(
     clock: &C,
     node: &Node,
     endpoints: &[Entry<WorkloadEndpoint>],
-) -> Result<usize, IpamError> {
+) -> Result<usize> {
     let listed = ListedAddresses::new(node, endpoints);
     let addresses: BTreeSet<IpAddr> = listed.by_address.keys().chain(&listed.tunnels).copied().collect();
     if addresses.is_empty() {
@@ -119,7 +119,7 @@ fn is_handle_of(handle: &HandleId, endpoint: &WorkloadEndpoint) -> bool {
 }
 
 /// Releases the addresses under the handles of the node's tunnels.
-pub(super) async fn release_tunnels<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<usize, IpamError> {
+pub(super) async fn release_tunnels<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<usize> {
     let handles = Tunnel::ALL.map(|tunnel| tunnel.handle_of(node));
     let inputs = ReleaseInputs::read(store, &handles).await?;
     tracing::info!(handles = ?handles.each_ref().map(HandleId::as_str), node, reason = "the node is gone",

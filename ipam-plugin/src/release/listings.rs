@@ -8,7 +8,7 @@ use libcalico::ipam::{Allocation, Block, Handle, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::{Store, StoreError};
 
-use crate::error::IpamError;
+use crate::error::Result;
 use crate::reads::{all_pools, blocks_of, read_blocks};
 
 /// An address that a release is about to free.
@@ -71,7 +71,7 @@ pub async fn addresses_to_release<S: Store>(
 /// Removes addresses from endpoints. A release calls this before each write that frees addresses.
 pub trait Listings: Sync {
     /// Returns after no endpoint lists any of the addresses. After an error, no address is released.
-    fn unlist(&self, leaving: &[AddressToRelease]) -> impl Future<Output = Result<(), IpamError>> + Send;
+    fn unlist(&self, leaving: &[AddressToRelease]) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// The listings of a caller without endpoints, or whose endpoints are deleted already.
@@ -79,7 +79,7 @@ pub trait Listings: Sync {
 pub struct NoListings;
 
 impl Listings for NoListings {
-    async fn unlist(&self, _leaving: &[AddressToRelease]) -> Result<(), IpamError> {
+    async fn unlist(&self, _leaving: &[AddressToRelease]) -> Result<()> {
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
 use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
-use crate::error::IpamError;
+use crate::error::{IpamError, Result};
 use crate::handle_refs;
 use crate::reads::{FoundEntry, blocks_by_name, find_each};
 use crate::retry::{OPERATION_TIME, Retry};
@@ -31,7 +31,7 @@ pub async fn release_addresses<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     requests: &[ReleaseRequest],
-) -> Result<ReleasedAddresses, IpamError> {
+) -> Result<ReleasedAddresses> {
     let mut batch = ReadBatch::new();
     let (pools, config) = (batch.list::<IpPool>(&ObjectSelect::default()), batch.get::<IpamConfig>(&IpamConfigKey));
     let answers = store.read(&batch).await?;
@@ -45,7 +45,7 @@ pub async fn release_addresses<S: Store, C: Clock>(
         }
     }
     let (mut outcome, mut first_error) = (ReleasedAddresses::default(), None);
-    let mut record = |released: Result<Released, IpamError>| match released {
+    let mut record = |released: Result<Released>| match released {
         Ok(released) => {
             outcome.released.extend(released.released);
             outcome.unallocated.extend(released.unallocated);
@@ -87,7 +87,7 @@ struct AddressRelease<'a, S, C> {
 
 impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
     /// Releases addresses of one block. Returns `None` if the block is missing.
-    async fn release_from_block(&self, cidr: Cidr, requests: &[ReleaseRequest]) -> Result<Option<Released>, IpamError> {
+    async fn release_from_block(&self, cidr: Cidr, requests: &[ReleaseRequest]) -> Result<Option<Released>> {
         let mut retry = Retry::new(self.clock, OPERATION_TIME);
         loop {
             let (block, mut handles) = self.read_block(cidr, requests).await?;

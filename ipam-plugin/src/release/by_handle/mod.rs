@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use super::{AddressToRelease, Listings, NoListings, missing_blocks};
 use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
-use crate::error::IpamError;
+use crate::error::{IpamError, Result};
 use crate::handle_refs;
 use crate::lock::ReleaseLock;
 use crate::reads::find_each;
@@ -117,11 +117,7 @@ pub struct ReleasedHandles {
 ///
 /// Blocks are written first, handles second (IPAM-128). This also deletes a handle whose addresses are released
 /// already, which upstream leaves forever (IPAM-230).
-pub async fn release<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    inputs: ReleaseInputs,
-) -> Result<ReleasedHandles, IpamError> {
+pub async fn release<S: Store, C: Clock>(store: &S, clock: &C, inputs: ReleaseInputs) -> Result<ReleasedHandles> {
     release_unlisted(store, clock, inputs, &NoListings, &mut ReleaseLock::default()).await
 }
 
@@ -133,7 +129,7 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
     mut inputs: ReleaseInputs,
     listings: &L,
     lock: &mut ReleaseLock<'_>,
-) -> Result<ReleasedHandles, IpamError> {
+) -> Result<ReleasedHandles> {
     let ids: Vec<HandleId> = inputs.handles.iter().map(|handle| handle.key.clone()).collect();
     let mut retry = Retry::new(clock, OPERATION_TIME);
     let mut released = ReleasedHandles::default();
@@ -234,7 +230,7 @@ impl ReleaseState {
         held.map(|(block, held)| AddressToRelease::new(block, &held)).collect()
     }
 
-    fn plan(&self, now: OffsetDateTime) -> Result<ReleasePlan, IpamError> {
+    fn plan(&self, now: OffsetDateTime) -> Result<ReleasePlan> {
         let mut plan = ReleasePlan { writes: Vec::new(), addresses: 0, unreadable: Vec::new(), emptied: Vec::new() };
         for affinity in &self.missing {
             plan.writes.extend(missing_blocks::writes(affinity, now)?);

@@ -9,7 +9,7 @@ use libcalico::store::{Entry, Revision, Store, StoreError};
 
 use super::{ReleasedBatch, Requests};
 use crate::block_writes::write_released;
-use crate::error::IpamError;
+use crate::error::{IpamError, Result};
 use crate::reads::find_each;
 use crate::retry::{OPERATION_TIME, Retry};
 use crate::write_gate::{WriteGate, write_admitted};
@@ -94,12 +94,7 @@ impl BlockUpdate {
     }
 }
 
-fn plan<C: Clock>(
-    block: Entry<Block>,
-    requests: &impl Requests,
-    cooldown: i64,
-    clock: &C,
-) -> Result<BlockUpdate, IpamError> {
+fn plan<C: Clock>(block: Entry<Block>, requests: &impl Requests, cooldown: i64, clock: &C) -> Result<BlockUpdate> {
     let requests = requests(&block.value);
     let mut updated = block.value.clone();
     let collected = updated.collect_garbage(cooldown, clock.now())?;

@@ -72,11 +72,8 @@ pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeS
         if valid.contains(container) {
             continue;
         }
-        let leak = leaks.entry(handle.clone()).or_insert_with(|| Leak {
-            container: container.to_owned(),
-            leaving: Vec::new(),
-            requests: Vec::new(),
-        });
+        let empty = || Leak { container: container.to_owned(), leaving: Vec::new(), requests: Vec::new() };
+        let leak = leaks.entry(handle.clone()).or_insert_with(empty);
         leak.leaving.push(AddressToRelease::new(block, &held));
         leak.requests.push(ReleaseRequest { ip: held.ip, handle: Some(handle), sequence: held.sequence });
     }

@@ -111,8 +111,7 @@ impl Journal {
     /// far as the node can determine this without a request. An entry for another datastore thus costs no request. An
     /// unreadable journal may contain such an entry.
     pub fn may_contain(&self, name: &str) -> bool {
-        let identity = self.identity_of(name);
-        let target = DatastoreIdentity { name: name.to_owned(), identity };
+        let target = DatastoreIdentity { name: name.to_owned(), identity: self.identity_of(name) };
         let may_contain = |pending_del: &PendingDel| pending_del.belongs_to(&target) || target.identity.is_empty();
         self.entries()
             .map_or(true, |entries| entries.iter().any(|entry| entry.pending_del.as_ref().is_ok_and(may_contain)))
@@ -269,8 +268,7 @@ impl LockedJournal<'_> {
             self.readable().into_iter().partition(|(_, pending_del)| pending_del.belongs_to(target));
         if !others.is_empty() {
             tracing::warn!(
-                entries = others.len(),
-                reached = %target.name,
+                entries = others.len(), reached = %target.name,
                 "keeping the journal entries of another datastore than the one reached; calico-ipam journal lists the \
                 entries"
             );

@@ -34,12 +34,8 @@ pub(super) async fn release_listed<S: Store, C: Clock>(
     let blocks: BTreeSet<Cidr> = blocks_by_name(store, &addresses).await?.into_values().collect();
     let outcome = release_from_blocks(store, clock, blocks, |block| listed.requests(block)).await?;
     for (block, error) in outcome.failed {
-        match error {
-            IpamError::Store(StoreError::Corrupt { reason, .. }) => {
-                tracing::warn!(%block, %reason, "skipping a block that cannot be read");
-            }
-            error => return Err(error),
-        }
+        let IpamError::Store(StoreError::Corrupt { reason, .. }) = error else { return Err(error) };
+        tracing::warn!(%block, %reason, "skipping a block that cannot be read");
     }
     Ok(outcome.released.len())
 }

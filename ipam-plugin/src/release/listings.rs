@@ -41,10 +41,7 @@ pub async fn still_allocated<S: Store>(
     let blocks_read = leaving.iter().filter_map(|address| address.block).collect();
     let unread = leaving.iter().filter(|address| address.block.is_none() && address.handle.is_some());
     let unread: Vec<IpAddr> = unread.map(|address| address.ip).collect();
-    let mut pools = Vec::new();
-    if !unread.is_empty() {
-        pools = all_pools(store).await?;
-    }
+    let pools = if unread.is_empty() { Vec::new() } else { all_pools(store).await? };
     let blocks = blocks_of(store, &pools, &unread, blocks_read).await?;
     let is_held = |address: &&AddressToRelease| {
         let mut found = blocks.iter().filter_map(|block| block.value.allocation(address.ip));

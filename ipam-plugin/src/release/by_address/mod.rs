@@ -109,21 +109,14 @@ impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
                 // still wrong.
                 Err(error) if error.applied > 0 => {
                     let is_unknown = error.cause.has_unknown_outcome();
-                    for (index, handle) in decremented.iter().enumerate().map(|(n, handle)| (n + 1, handle)) {
+                    for (index, handle) in (1..).zip(&decremented).filter(|(index, _)| *index >= error.applied) {
                         let lost_write = (index == error.index && is_unknown).then(|| handle.clone());
                         let (id, counts) = (&handle.key, [(cidr, released.per_handle[&handle.key])]);
-                        if index >= error.applied {
-                            handle_refs::decrement_unless_applied(self.store, self.clock, id, &counts, lost_write)
-                                .await;
-                        }
+                        handle_refs::decrement_unless_applied(self.store, self.clock, id, &counts, lost_write).await;
                     }
                     return Ok(Some(released));
                 }
-                Err(error) if error.cause.is_race() => {
-                    if !retry.pause().await {
-                        return Err(IpamError::Contention);
-                    }
-                }
+                Err(error) if error.cause.is_race() => retry.pause_after_race().await?,
                 Err(error) => return Err(error.cause.into()),
             }
         }
@@ -156,7 +149,7 @@ impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
         let (mut writes, mut decremented) = (vec![write_released(block)?], Vec::new());
         for (id, n) in &released.per_handle {
             let Some(mut handle) = handles.get(id).cloned() else { continue };
-            if handle_refs::subtract_counts(&mut handle.value, id, [(block.key, *n)]) {
+            if handle_refs::subtract(&mut handle.value, id, [(block.key, *n)]) {
                 writes.push(handle_refs::write(&handle)?);
                 decremented.push(handle);
             }

@@ -102,7 +102,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
 
     fn decremented(&self, mut entry: Entry<Handle>) -> Result<Option<Write>, StoreError> {
         let counts = self.counts.get(&entry.key).into_iter().flatten().map(|(cidr, n)| (*cidr, *n));
-        let has_changed = handle_refs::subtract_counts(&mut entry.value, &entry.key, counts);
+        let has_changed = handle_refs::subtract(&mut entry.value, &entry.key, counts);
         has_changed.then(|| handle_refs::write(&entry)).transpose()
     }
 

@@ -121,8 +121,7 @@ async fn update_blocks<S: Store, C: Clock>(
         match outcome {
             Ok(_) => return Ok((blocks.into_iter().map(|block| block.value).collect(), read)),
             // Repeating the change has no further effect, so a partly applied write does not matter.
-            Err(error) if error.cause.is_race() && retry.pause().await => {}
-            Err(error) if error.cause.is_race() => return Err(IpamError::Contention),
+            Err(error) if error.cause.is_race() => retry.pause_after_race().await?,
             Err(error) => return Err(error.cause.into()),
         }
     }

@@ -35,7 +35,7 @@ use crate::alloc::repair::AffinityRepair;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::reserved_handle::release_reserved;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
-use crate::error::{Exhaustion, IpamError, Result};
+use crate::error::{Exhaustion, Result};
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 

@@ -10,7 +10,7 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
 use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
-use crate::error::{IpamError, Result};
+use crate::error::Result;
 use crate::handle_refs;
 use crate::reads::{FoundEntry, blocks_by_name, find_each};
 use crate::retry::{OPERATION_TIME, Retry};

@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use super::{AddressToRelease, Listings, NoListings, missing_blocks};
 use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
-use crate::error::{IpamError, Result};
+use crate::error::Result;
 use crate::handle_refs;
 use crate::lock::ReleaseLock;
 use crate::reads::find_each;

@@ -32,10 +32,7 @@ pub(super) fn parse_manifests(file: &str, text: &str) -> Result<Vec<Manifest>, C
             manifests.push(manifest::decode(object).map_err(|cause| refused(cause.to_string()))?);
         }
     }
-    if manifests.is_empty() {
-        return Err(CliError::NoDocuments(file.into()));
-    }
-    Ok(manifests)
+    if manifests.is_empty() { Err(CliError::NoDocuments(file.into())) } else { Ok(manifests) }
 }
 
 /// Returns the documents in `text`. The YAML parser accepts JSON, but neither consecutive JSON values nor tabs.

@@ -100,10 +100,8 @@ impl<'a> ListedAddresses<'a> {
 
 /// Returns the pod that an allocation names.
 fn pod(attribute: &Attribute) -> Option<String> {
-    match AllocationOwner::of(attribute).0 {
-        AllocationOwner::Pod { namespace, name } => Some(format!("{namespace}/{name}")),
-        _ => None,
-    }
+    let AllocationOwner::Pod { namespace, name } = AllocationOwner::of(attribute).0 else { return None };
+    Some(format!("{namespace}/{name}"))
 }
 
 /// Returns true if the handle is of the endpoint's container, on any network, or is the pod's handle from before v3.

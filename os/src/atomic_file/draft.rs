@@ -183,10 +183,7 @@ fn create(path: &Path) -> io::Result<(File, File)> {
     let lock = File::open(path)?;
     lock.lock()?;
     // Another process removed the draft before it was locked.
-    if lock.metadata()?.nlink() == 0 {
-        return Err(ErrorKind::NotFound.into());
-    }
-    Ok((file, lock))
+    if lock.metadata()?.nlink() == 0 { Err(ErrorKind::NotFound.into()) } else { Ok((file, lock)) }
 }
 
 /// Sets a file's owner and group. If the system refuses, as in a restricted user namespace or on a file system without

@@ -49,10 +49,7 @@ pub(super) fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let (file, metadata) = opened(path)?;
     let mut contents = Vec::new();
     file.take(MAX_SIZE as u64 + 1).read_to_end(&mut contents)?;
-    if contents.len() > MAX_SIZE {
-        return Err(too_large());
-    }
-    Ok((contents, metadata))
+    if contents.len() > MAX_SIZE { Err(too_large()) } else { Ok((contents, metadata)) }
 }
 
 fn opened(path: &Path) -> io::Result<(File, Metadata)> {

@@ -50,9 +50,8 @@ async fn host_affinities<S: Store, C: Clock>(
         .then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
     let answers = store.read(&batch).await?;
     let mut affinities = answers.list(&labeled);
-    let of_owner =
-        unlabeled.iter().flat_map(|ticket| answers.list(ticket)).filter(|affinity| affinity.key.owner == *owner);
-    affinities.extend(of_owner);
+    let unlabeled = unlabeled.iter().flat_map(|ticket| answers.list(ticket));
+    affinities.extend(unlabeled.filter(|affinity| affinity.key.owner == *owner));
     release_blocks(store, clock, affinities, only_empty).await
 }
 

@@ -76,10 +76,7 @@ impl DatastoreUnusable {
 
 /// Refuses an empty name of a pod or a namespace, which would match all of them.
 fn pod_name(text: &str) -> Result<String, &'static str> {
-    if text.split('/').any(str::is_empty) {
-        return Err("write POD or NAMESPACE/POD");
-    }
-    Ok(text.to_owned())
+    if text.split('/').any(str::is_empty) { Err("write POD or NAMESPACE/POD") } else { Ok(text.to_owned()) }
 }
 
 /// Reads all parts and prints them.

@@ -289,11 +289,10 @@ pub fn cni_error(error: &IpamError) -> CniError {
 
 fn code_of(error: &IpamError) -> Code {
     match error {
-        IpamError::Contention => Code::TRY_AGAIN,
         IpamError::PoolName { .. } | IpamError::PoolFamily { .. } => Code::INVALID_CONFIG,
-        IpamError::Store(StoreError::Unavailable { .. }) => Code::TRY_AGAIN,
         IpamError::Store(StoreError::DiskFull { .. }) => Code::IO,
-        IpamError::StillListed { .. } => Code::TRY_AGAIN,
+        IpamError::Contention | IpamError::StillListed { .. } => Code::TRY_AGAIN,
+        IpamError::Store(StoreError::Unavailable { .. }) => Code::TRY_AGAIN,
         _ => Code::INTERNAL,
     }
 }

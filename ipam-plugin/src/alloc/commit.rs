@@ -12,7 +12,6 @@ use crate::affinity::repair::{confirm, no_revision};
 use crate::alloc::assignment::{
     BlockAssignment, WriteList, comma_separated, consume_reserved, is_from_request, write_list,
 };
-use crate::alloc::inputs::BlockCounts;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::Snapshot;
 use crate::handle_refs::decrement;
@@ -90,7 +89,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             return Err(CommitError { committed: assignments, cause: no_revision() });
         }
         match list.handle {
-            Some(handle) => self.snapshot.record_handle(handle, revisions[0].clone(), BlockCounts::new()),
+            Some(handle) => self.snapshot.record_handle(handle, revisions[0].clone()),
             None => consume_reserved(self.snapshot, &assignments),
         }
         let owner = self.request.owner();

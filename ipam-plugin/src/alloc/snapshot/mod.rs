@@ -247,10 +247,10 @@ fn reservations(inputs: &AllocationInputs) -> Reservations {
 }
 
 impl Snapshot {
-    /// Records the stored handle and the counts in it that belong to this operation and are not used yet.
-    pub(crate) fn record_handle(&mut self, value: Handle, revision: Revision, reserved: BlockCounts) {
+    /// Records the stored handle, whose counts that belong to this operation are all used.
+    pub(crate) fn record_handle(&mut self, value: Handle, revision: Revision) {
         self.inputs.handle = StoredHandle::Existing(Entry { key: self.query.handle.clone(), value, revision });
-        self.reserved = reserved;
+        self.reserved.clear();
     }
 
     /// Records that the operation took `n` addresses that the handle counted beforehand.

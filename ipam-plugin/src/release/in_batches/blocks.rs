@@ -62,7 +62,7 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
                 },
                 // A missing block has no addresses. If this batch's write deleted it, the handles still have to be
                 // decremented.
-                Ok(None) => match sent.filter(BlockUpdate::is_deletion) {
+                Ok(None) => match sent.filter(|sent| sent.updated.is_empty() && sent.updated.owner().is_none()) {
                     Some(sent) => record(sent, outcome),
                     None => outcome.missing.push(cidr),
                 },
@@ -85,12 +85,6 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
         if !remaining.is_empty() && !retry.pause().await {
             outcome.failed.extend(remaining.drain(..).map(|cidr| (cidr, IpamError::Contention)));
         }
-    }
-}
-
-impl BlockUpdate {
-    fn is_deletion(&self) -> bool {
-        self.updated.is_empty() && self.updated.owner().is_none()
     }
 }
 

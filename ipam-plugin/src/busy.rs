@@ -58,9 +58,7 @@ pub fn record(file: &Path, address: IpAddr, route: &str, now: OffsetDateTime) {
     let new = file.with_extension(process::id().to_string());
     if let Err(error) = hint_file::write(file, &new, &notes) {
         tracing::debug!(
-            file = %file.display(),
-            %address,
-            %error,
+            file = %file.display(), %address, %error,
             "cannot store the busy address; the next ADD may get the address"
         );
     }

@@ -59,7 +59,7 @@ pub enum IpamError {
     /// The requested address is in a pool for another use.
     #[error(
         "IP address {ip} is in IP pool \"{pool}\", which is not allowed for use \"{wanted:?}\" (allowedUses: [{}])",
-        SpaceSeparated(allowed)
+        space_separated(allowed)
     )]
     UseNotAllowed {
         /// The address.
@@ -199,6 +199,9 @@ impl From<VmiError> for CniError {
     }
 }
 
+/// The result of an operation on addresses.
+pub type Result<T, E = IpamError> = std::result::Result<T, E>;
+
 /// A shortage of addresses of one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall {
@@ -231,7 +234,7 @@ pub enum Exhaustion {
     #[error("No more free affine blocks and strict affinity enabled")]
     StrictAffinity,
     /// No block of the pools has a free address.
-    #[error("No IPs available in pools: [{}]", SpaceSeparated(pools))]
+    #[error("No IPs available in pools: [{}]", space_separated(pools))]
     PoolsFull {
         /// The pools.
         pools: Vec<Cidr>,
@@ -271,13 +274,8 @@ impl IpamError {
 }
 
 /// Formats a list as Go prints it between brackets.
-struct SpaceSeparated<'a, T>(&'a [T]);
-
-impl<T: fmt::Debug> fmt::Display for SpaceSeparated<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let items: Vec<String> = self.0.iter().map(|item| format!("{item:?}")).collect();
-        f.write_str(&items.join(" "))
-    }
+fn space_separated(items: &[impl fmt::Debug]) -> String {
+    items.iter().map(|item| format!("{item:?}")).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the error with the CNI code that fits and upstream's text. The details contain the facts that an operator
@@ -291,11 +289,10 @@ pub fn cni_error(error: &IpamError) -> CniError {
 
 fn code_of(error: &IpamError) -> Code {
     match error {
-        IpamError::Contention => Code::TRY_AGAIN,
         IpamError::PoolName { .. } | IpamError::PoolFamily { .. } => Code::INVALID_CONFIG,
-        IpamError::Store(StoreError::Unavailable { .. }) => Code::TRY_AGAIN,
         IpamError::Store(StoreError::DiskFull { .. }) => Code::IO,
-        IpamError::StillListed { .. } => Code::TRY_AGAIN,
+        IpamError::Contention | IpamError::StillListed { .. } => Code::TRY_AGAIN,
+        IpamError::Store(StoreError::Unavailable { .. }) => Code::TRY_AGAIN,
         _ => Code::INTERNAL,
     }
 }

@@ -57,18 +57,14 @@ impl KubernetesApi {
 
     /// Reads a batch from a separate API server. Returns `None` if there is none.
     pub async fn read_separate(&self, batch: &ReadBatch) -> Option<Result<Answers, StoreError>> {
-        match self {
-            KubernetesApi::Separate(api) => Some(api.read(batch).await),
-            KubernetesApi::Unused | KubernetesApi::Datastore => None,
-        }
+        let KubernetesApi::Separate(api) = self else { return None };
+        Some(api.read(batch).await)
     }
 
     /// Returns the number of requests sent to a separate API server.
     pub fn requests(&self) -> u64 {
-        match self {
-            KubernetesApi::Separate(api) => api.requests(),
-            KubernetesApi::Unused | KubernetesApi::Datastore => 0,
-        }
+        let KubernetesApi::Separate(api) = self else { return 0 };
+        api.requests()
     }
 }
 

@@ -66,9 +66,8 @@ impl HostLock {
     /// without the lock. Blocks the thread for up to [`LONGEST_WAIT`].
     pub fn acquire(path: &Path) -> Option<HostLock> {
         let lock = Self::acquire_within(path, LONGEST_WAIT);
-        lock.inspect_err(|error| tracing::warn!(%error, "continuing without the IPAM lock"))
-            .ok()
-            .map(Self::register_as_ipam_lock)
+        let lock = lock.inspect_err(|error| tracing::warn!(%error, "continuing without the IPAM lock"));
+        lock.ok().map(Self::register_as_ipam_lock)
     }
 
     /// Takes the lock if it is free.

@@ -32,10 +32,8 @@ impl PodQueries {
     /// match. ADD, DEL and CHECK read the VMI of a pod that may have one.
     pub(crate) fn for_call(call: &Call, datastore: &DatastoreConfig) -> Self {
         let on_container = matches!(call.command, Command::Add | Command::Del | Command::Check);
-        PodQueries {
-            namespace: selects_by_namespace(call, datastore),
-            vmi: on_container && may_have_vmi(call, datastore),
-        }
+        let vmi = on_container && may_have_vmi(call, datastore);
+        PodQueries { namespace: selects_by_namespace(call, datastore), vmi }
     }
 
     /// Returns true if the call has to read any object.

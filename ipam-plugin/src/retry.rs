@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use libcalico::backoff::{Backoff, Jitter};
 
+use crate::error::{IpamError, Result};
 use os::clock::Clock;
 
 /// Maximum duration of an allocation or release: not less than an ADD waits for a busy API server. Upstream allows
@@ -33,7 +34,8 @@ impl<'a, C: Clock> Retry<'a, C> {
     /// Pauses before another attempt, for a random part of 5 ms that doubles up to 200 ms. Returns `false` if the time
     /// has ended.
     pub async fn pause(&mut self) -> bool {
-        let pause = self.next_pause();
+        self.pauses += 1;
+        let pause = PAUSES.pause(self.pauses, fastrand::f64());
         if self.clock.elapsed() + pause >= self.deadline {
             return false;
         }
@@ -41,9 +43,12 @@ impl<'a, C: Clock> Retry<'a, C> {
         true
     }
 
-    fn next_pause(&mut self) -> Duration {
-        self.pauses += 1;
-        PAUSES.pause(self.pauses, fastrand::f64())
+    /// Pauses before another attempt after a lost race.
+    ///
+    /// # Errors
+    /// Returns [`IpamError::Contention`] if the time has ended.
+    pub async fn pause_after_race(&mut self) -> Result<()> {
+        if self.pause().await { Ok(()) } else { Err(IpamError::Contention) }
     }
 }
 

@@ -21,11 +21,10 @@ use crate::host_link::HostLinks;
 use crate::kubernetes_api::KubernetesApi;
 use crate::pod_lookup::PodQueries;
 use crate::release::ReleaseInputs;
+use crate::{busy_server, datastore_settings, own_node, upgrade};
 use node_process::process::is_path_to_own_netns;
 use node_process::{node_name, process};
 use os::clock::SystemClock;
-
-use crate::{busy_server, datastore_settings, own_node, upgrade};
 
 /// First part of the source in each log line.
 const COMPONENT: &str = "ipam";
@@ -41,11 +40,10 @@ pub fn main(links: &dyn HostLinks) -> ExitCode {
         Ok(Invocation::Call(call)) => serve(*call),
         Ok(Invocation::Upgrade) => process::finish(upgrade::run()),
         // The parser accepts `-t` for `calico` only.
-        Ok(Invocation::TestConnection) => process::finish(Err(CniError::new(
-            Code::INVALID_ENVIRONMENT,
-            "-t is an option of calico, not of calico-ipam",
-        )
-        .into())),
+        Ok(Invocation::TestConnection) => {
+            let error = CniError::new(Code::INVALID_ENVIRONMENT, "-t is an option of calico, not of calico-ipam");
+            process::finish(Err(error.into()))
+        }
         Err(error) => process::refuse(error, COMPONENT),
     }
 }
@@ -150,14 +148,12 @@ fn recorded(call: &Call) -> Result<Vec<IpAddr>, CniError> {
 }
 
 async fn collect(call: &Call, ipam: &IpamRequest, store: &Datastore, clock: &SystemClock) -> Result<(), CniError> {
-    let valid =
-        call.conf.valid_attachments.iter().flatten().map(|attachment| attachment.container_id.clone()).collect();
+    let valid = call.conf.valid_attachments.iter().flatten().map(|listed| listed.container_id.clone()).collect();
     let _releasing = ipam.begin_release();
-    let collected =
-        cni::gc(store, clock, &ipam.network, &ipam.node, &valid).await.map_err(|error| cni_error(&error))?;
-    if collected.failed.is_empty() {
+    let outcome = cni::gc(store, clock, &ipam.network, &ipam.node, &valid).await.map_err(|error| cni_error(&error))?;
+    if outcome.failed.is_empty() {
         return Ok(());
     }
-    let failures: Vec<String> = collected.failed.iter().map(|(handle, error)| format!("{handle}: {error}")).collect();
+    let failures: Vec<String> = outcome.failed.iter().map(|(handle, error)| format!("{handle}: {error}")).collect();
     Err(CniError::internal("cannot release some leaked addresses").with_details(failures.join("; ")))
 }

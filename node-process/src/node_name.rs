@@ -35,12 +35,8 @@ pub(crate) fn without_logging(conf: &NetConf) -> Option<String> {
 
 fn choose(conf: &NetConf, file: Option<&str>) -> Option<NodeName> {
     let os_hostname = fs::read_to_string(KERNEL_HOSTNAME).unwrap_or_default();
-    node_name(NodeNameInputs {
-        nodename: &conf.node.nodename,
-        nodename_file: file,
-        hostname: &conf.node.hostname,
-        os_hostname: &os_hostname,
-    })
+    let (nodename, hostname) = (conf.node.nodename.as_str(), conf.node.hostname.as_str());
+    node_name(NodeNameInputs { nodename, nodename_file: file, hostname, os_hostname: &os_hostname })
 }
 
 fn read(path: &str) -> Option<String> {

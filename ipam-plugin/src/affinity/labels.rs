@@ -11,11 +11,7 @@ use crate::write_gate::{OpenGate, WriteGate};
 
 /// Ensures that `owner`'s affinities have labels. Only a store that lists by label needs this. The file `marker`, if
 /// given, exists if this was done since the node's boot.
-pub async fn ensure_labels<S: Store>(
-    store: &S,
-    owner: &AffinityOwner,
-    marker: Option<&Path>,
-) -> Result<(), StoreError> {
+pub async fn ensure_labels(store: &impl Store, owner: &AffinityOwner, marker: Option<&Path>) -> Result<(), StoreError> {
     if store.write_model() == WriteModel::Transactional || marker.is_some_and(Path::exists) {
         return Ok(());
     }
@@ -25,8 +21,7 @@ pub async fn ensure_labels<S: Store>(
     let written = marker.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(marker, ""));
     if let Err(error) = written {
         tracing::warn!(
-            file = %marker.display(),
-            %error,
+            file = %marker.display(), %error,
             "cannot create the marker for labeled affinities; the next ADD of a requested address lists them again"
         );
     }
@@ -35,11 +30,7 @@ pub async fn ensure_labels<S: Store>(
 
 /// Rewrites each of `owner`'s affinities without labels unchanged, and the store adds the labels. Returns false if
 /// `gate` closed before the end.
-pub async fn add_labels<S: Store, G: WriteGate>(
-    store: &S,
-    owner: &AffinityOwner,
-    gate: &G,
-) -> Result<bool, StoreError> {
+pub async fn add_labels(store: &impl Store, owner: &AffinityOwner, gate: &impl WriteGate) -> Result<bool, StoreError> {
     if store.write_model() == WriteModel::Transactional {
         return Ok(true);
     }

@@ -17,9 +17,8 @@ pub(crate) async fn reconfirm<S: Store>(
     let mut rewritten = block.value;
     rewritten.count_write();
     let update = Write::update::<Block>(&block.key, &rewritten, &block.revision)?;
-    let revisions =
-        store.write(&[prior.pending_write(owner, block.key)?, update]).await.map_err(|error| error.cause)?;
-    let [pending, revision]: [Revision; 2] = revisions.try_into().map_err(|_| no_revision())?;
+    let written = store.write(&[prior.pending_write(owner, block.key)?, update]).await.map_err(|error| error.cause)?;
+    let [pending, revision]: [Revision; 2] = written.try_into().map_err(|_| no_revision())?;
     let affinity = confirm(store, prior.pending_entry(owner, block.key, pending)).await?;
     Ok((affinity, Entry { key: block.key, value: rewritten, revision }))
 }
@@ -56,10 +55,9 @@ pub(crate) async fn release_affinity<S: Store>(
 /// again if another process made it pending again or the connection failed. Fails if another process is deleting it.
 pub(crate) async fn confirm<S: Store>(
     store: &S,
-    pending: Entry<BlockAffinity>,
+    mut entry: Entry<BlockAffinity>,
 ) -> Result<Entry<BlockAffinity>, StoreError> {
     const ATTEMPTS: usize = 3;
-    let mut entry = pending;
     let mut attempt = 1;
     loop {
         entry.value.state = AffinityState::Confirmed;

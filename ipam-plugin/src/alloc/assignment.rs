@@ -14,9 +14,9 @@ use crate::alloc::block_hints::HintedBlocks;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::Snapshot;
 use crate::block_writes::PriorAffinity;
-use crate::error::{IpamError, Shortfall};
+use crate::error::{Result, Shortfall};
 use crate::exhausted::SearchOutcome;
-use crate::handle_refs::subtract_counts;
+use crate::handle_refs;
 
 /// An assigned address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl BlockAssignment {
         owner: &AffinityOwner,
         snapshot: &Snapshot,
         n: usize,
-    ) -> Result<Option<BlockAssignment>, IpamError> {
+    ) -> Result<Option<BlockAssignment>> {
         let from = block_request(request, owner, snapshot.inputs.config.strict_affinity);
         match self.block.assign(n, &from, &snapshot.reservations) {
             Ok(addresses) if addresses.is_empty() => return Ok(None),
@@ -116,12 +116,7 @@ impl BlockAssignment {
     }
 
     /// Assigns a requested address.
-    pub(crate) fn assign_address(
-        mut self,
-        request: &AssignRequest,
-        strict: bool,
-        ip: IpAddr,
-    ) -> Result<BlockAssignment, AssignError> {
+    pub(crate) fn assign_ip(mut self, request: &AssignRequest, strict: bool, ip: IpAddr) -> Result<Self, AssignError> {
         self.block.assign_address(ip, &block_request(request, &request.owner(), strict))?;
         self.addresses.push(ip);
         self.block.count_write();
@@ -155,12 +150,8 @@ pub(crate) fn is_from_request(request: &AssignRequest, held: &Allocation<'_>) ->
 }
 
 fn block_request<'a>(request: &'a AssignRequest, owner: &'a AffinityOwner, strict: bool) -> BlockRequest<'a> {
-    BlockRequest {
-        handle: Some(&request.handle),
-        attributes: &request.attributes,
-        requester: owner,
-        check_affinity: strict,
-    }
+    let (handle, attributes) = (Some(&request.handle), &request.attributes);
+    BlockRequest { handle, attributes, requester: owner, check_affinity: strict }
 }
 
 /// Logs addresses with their blocks, and for each block its source. Logs nothing if there are no addresses.
@@ -216,11 +207,8 @@ pub(crate) fn write_list(
     }
     let mut positions = Vec::with_capacity(assignments.len());
     for assignment in assignments {
-        let pending = assignment
-            .prior_affinity
-            .as_ref()
-            .map(|prior| prior.pending_write(owner, assignment.cidr()))
-            .transpose()?;
+        let prior = assignment.prior_affinity.as_ref();
+        let pending = prior.map(|prior| prior.pending_write(owner, assignment.cidr())).transpose()?;
         let affinity = pending.as_ref().map(|_| writes.len());
         writes.extend(pending);
         writes.push(match &assignment.revision {
@@ -237,7 +225,7 @@ pub(crate) fn write_list(
 fn handle_with_counts(snapshot: &Snapshot, request: &AssignRequest, assignments: &[BlockAssignment]) -> Option<Handle> {
     let before = snapshot.handle().map(|entry| &entry.value);
     let mut handle = before.cloned().unwrap_or_default();
-    subtract_counts(&mut handle, &request.handle, snapshot.reserved.iter().map(|(block, n)| (*block, *n)));
+    handle_refs::subtract(&mut handle, &request.handle, snapshot.reserved.iter().map(|(block, n)| (*block, *n)));
     for assignment in assignments {
         handle.increment(assignment.cidr(), assignment.addresses.len());
     }

@@ -96,8 +96,7 @@ impl BlockHints {
     fn write(&self) {
         if let Err(error) = hint_file::write_in_place(&self.file, &self.hints) {
             tracing::debug!(
-                file = %self.file.display(),
-                %error,
+                file = %self.file.display(), %error,
                 "cannot store the blocks of recent addresses; the next ADD takes more round trips"
             );
         }

@@ -12,7 +12,6 @@ use crate::affinity::repair::{confirm, no_revision};
 use crate::alloc::assignment::{
     BlockAssignment, WriteList, comma_separated, consume_reserved, is_from_request, write_list,
 };
-use crate::alloc::inputs::BlockCounts;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::Snapshot;
 use crate::handle_refs::decrement;
@@ -53,13 +52,10 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         &mut self,
         assignments: Vec<BlockAssignment>,
     ) -> Result<Vec<BlockAssignment>, CommitError> {
-        let list = match write_list(self.snapshot, self.request, &self.request.owner(), &assignments) {
-            Ok(list) => list,
-            Err(cause) => return Err(CommitError { committed: Vec::new(), cause }),
-        };
-        for assignment in &assignments {
-            let (block, claims, addresses) =
-                (assignment.cidr(), assignment.prior_affinity.is_some(), comma_separated(&assignment.addresses));
+        let list = write_list(self.snapshot, self.request, &self.request.owner(), &assignments);
+        let list = list.map_err(|cause| CommitError { committed: Vec::new(), cause })?;
+        for BlockAssignment { addresses, block, prior_affinity, .. } in &assignments {
+            let (addresses, block, claims) = (comma_separated(addresses), block.cidr, prior_affinity.is_some());
             tracing::debug!(addresses, %block, claims, "writing handle and block");
         }
         match self.store.write(&list.writes).await {
@@ -71,12 +67,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                             WriteModel::Transactional => None,
                             WriteModel::PerObject => Some(index),
                         };
-                        self.resolve_unknown_outcome(&UnknownWrite {
-                            list: &list,
-                            assignments: &assignments,
-                            lost_write,
-                        })
-                        .await
+                        let unknown = UnknownWrite { list: &list, assignments: &assignments, lost_write };
+                        self.resolve_unknown_outcome(&unknown).await
                     }
                     _ => self.split_applied(&list, &assignments, applied).await,
                 };
@@ -97,7 +89,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             return Err(CommitError { committed: assignments, cause: no_revision() });
         }
         match list.handle {
-            Some(handle) => self.snapshot.record_handle(handle, revisions[0].clone(), BlockCounts::new()),
+            Some(handle) => self.snapshot.record_handle(handle, revisions[0].clone()),
             None => consume_reserved(self.snapshot, &assignments),
         }
         let owner = self.request.owner();
@@ -129,9 +121,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             consume_reserved(self.snapshot, &committed);
         } else if applied > 0 {
             self.snapshot.take_reserved();
-            let surplus: Vec<(Cidr, usize)> =
-                undone.iter().map(|(assignment, _)| (assignment.cidr(), assignment.addresses.len())).collect();
-            decrement(self.store, self.clock, &self.request.handle, &surplus).await;
+            let surplus = undone.iter().map(|(assignment, _)| (assignment.cidr(), assignment.addresses.len()));
+            decrement(self.store, self.clock, &self.request.handle, &surplus.collect::<Vec<_>>()).await;
         }
         committed
     }
@@ -155,24 +146,18 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 /// Logs an unconfirmed affinity. The addresses are assigned nevertheless.
 fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     tracing::warn!(
-        %block,
-        %error,
+        %block, %error,
         "cannot confirm the block affinity; the block is not advertised until the next allocation from it"
     );
 }
 
-/// Releases the addresses of `assignments` whose allocations are unchanged. A VMI's address may have passed to another
-/// launcher pod under the same handle. Failure is only logged: the handle still counts the addresses, so DEL finds
-/// them.
-pub(crate) async fn undo<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    request: &AssignRequest,
-    assignments: &[BlockAssignment],
-) {
-    let blocks: BTreeSet<Cidr> = assignments.iter().map(BlockAssignment::cidr).collect();
+/// Releases the addresses of `written`, the assignments that took effect, if their allocations are unchanged. A VMI's
+/// address may have passed to another launcher pod under the same handle. Failure is only logged: the handle still
+/// counts the addresses, so DEL finds them.
+pub(crate) async fn undo(store: &impl Store, clock: &impl Clock, request: &AssignRequest, written: &[BlockAssignment]) {
+    let blocks: BTreeSet<Cidr> = written.iter().map(BlockAssignment::cidr).collect();
     let requests = |block: &Block| {
-        let here = assignments.iter().filter(|assignment| assignment.cidr() == block.cidr);
+        let here = written.iter().filter(|assignment| assignment.cidr() == block.cidr);
         let held = here.flat_map(|assignment| &assignment.addresses).filter_map(|ip| block.allocation(*ip));
         held.filter(|held| is_from_request(request, held))
             .map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence })

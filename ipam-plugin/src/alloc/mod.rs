@@ -35,7 +35,7 @@ use crate::alloc::repair::AffinityRepair;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::reserved_handle::release_reserved;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
-use crate::error::{Exhaustion, IpamError};
+use crate::error::{Exhaustion, Result};
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 
@@ -72,18 +72,17 @@ pub async fn assign<S: Store, C: Clock>(
     clock: &C,
     request: &AssignRequest,
     inputs: AllocationInputs,
-) -> Result<Assigned, IpamError> {
+) -> Result<Assigned> {
     let wanted = [IpVersion::V4, IpVersion::V6].into_iter().filter(|version| request.wanted(*version) > 0);
-    let families: Result<Vec<FamilyProgress<'_>>, IpamError> = wanted
+    let families: Result<Vec<FamilyProgress<'_>>> = wanted
         .map(|version| {
             let planner = FamilyPlanner::new(request, &inputs, version)?;
             Ok(FamilyProgress { planner, remaining: request.wanted(version), assigned: 0, exhausted: None })
         })
         .collect();
     let reserved = inputs.reserved.clone();
-    let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())
-        .map(|snapshot| snapshot.with_skipped(request.skipped.clone()))
-        .map_err(IpamError::from);
+    let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now());
+    let snapshot = snapshot.map(|snapshot| snapshot.with_skipped(request.skipped.clone()));
     let (families, snapshot) = match families.and_then(|families| Ok((families, snapshot?))) {
         Ok(both) => both,
         Err(error) => {
@@ -116,7 +115,7 @@ struct AllocationRound {
 }
 
 impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
-    async fn complete(&mut self) -> Result<Assigned, IpamError> {
+    async fn complete(&mut self) -> Result<Assigned> {
         let outcome = self.run_rounds().await;
         if outcome.is_err() || self.request.all_or_nothing && self.is_short() {
             let _releasing = (!self.committed_assignments.is_empty()).then(|| self.request.notes.begin_release());
@@ -129,33 +128,33 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         outcome.map(|()| self.outcome())
     }
 
-    async fn run_rounds(&mut self) -> Result<(), IpamError> {
+    async fn run_rounds(&mut self) -> Result<()> {
         loop {
-            let round = self.plan()?;
+            let AllocationRound { missing, repairs, assignments } = self.plan()?;
             if self.request.all_or_nothing && self.is_short() {
                 return Ok(());
             }
-            if !round.missing.lists.is_empty() && self.last_release.is_none() {
+            if !missing.lists.is_empty() && self.last_release.is_none() {
                 self.last_release = self.request.notes.begin_search();
             }
-            if round.missing != MissingReads::default() {
-                match self.counts_to_reserve(&round) {
+            if missing != MissingReads::default() {
+                match self.counts_to_reserve(&missing) {
                     Some(reserved) => {
-                        Box::pin(self.snapshot.read_beside_handle(self.store, &round.missing, reserved)).await?;
+                        Box::pin(self.snapshot.read_beside_handle(self.store, &missing, reserved)).await?
                     }
-                    None => self.snapshot.read(self.store, &round.missing).await?,
+                    None => self.snapshot.read(self.store, &missing).await?,
                 }
-            } else if let Some((version, repair)) = round.repairs.into_iter().next() {
+            } else if let Some((version, repair)) = repairs.into_iter().next() {
                 Box::pin(self.repair(version, repair)).await?;
-            } else if !round.assignments.is_empty() {
-                self.commit(round.assignments).await?;
+            } else if !assignments.is_empty() {
+                self.commit(assignments).await?;
             } else {
                 return Ok(());
             }
         }
     }
 
-    fn plan(&mut self) -> Result<AllocationRound, IpamError> {
+    fn plan(&mut self) -> Result<AllocationRound> {
         let mut round = AllocationRound::default();
         for family in self.families.iter_mut().filter(|f| f.remaining > 0 && f.exhausted.is_none()) {
             match family.planner.next(&self.snapshot, family.remaining)? {
@@ -178,18 +177,16 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     /// Returns the counts that the handle may get before blocks are read: for each family the addresses it needs, in
     /// the block that most probably has them. Returns `None` if that block was not read yet, or if this saves no
     /// request.
-    fn counts_to_reserve(&self, round: &AllocationRound) -> Option<BlockCounts> {
-        if self.store.write_model() == WriteModel::Transactional
-            || !self.snapshot.is_handle_unread()
-            || round.missing.handle
-        {
+    fn counts_to_reserve(&self, missing: &MissingReads) -> Option<BlockCounts> {
+        let stays_unread = self.snapshot.is_handle_unread() && !missing.handle;
+        if self.store.write_model() == WriteModel::Transactional || !stays_unread {
             return None;
         }
         let unserved = self.families.iter().filter(|family| family.remaining > 0 && family.exhausted.is_none());
         unserved.map(|family| Some((family.planner.likely_block(&self.snapshot)?, family.remaining))).collect()
     }
 
-    async fn repair(&mut self, version: IpVersion, repair: AffinityRepair) -> Result<(), IpamError> {
+    async fn repair(&mut self, version: IpVersion, repair: AffinityRepair) -> Result<()> {
         let cidr = repair.cidr();
         let is_reclaim = repair.is_reclaim(&self.request.owner());
         let Err(error) = repair.apply(self.store, &mut self.snapshot).await else {
@@ -208,7 +205,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         self.read_again(vec![cidr]).await
     }
 
-    async fn commit(&mut self, assignments: Vec<BlockAssignment>) -> Result<(), IpamError> {
+    async fn commit(&mut self, assignments: Vec<BlockAssignment>) -> Result<()> {
         let blocks_to_read: Vec<Cidr> = assignments.iter().map(BlockAssignment::cidr).collect();
         let (store, clock, request, snapshot) = (self.store, self.clock, self.request, &mut self.snapshot);
         match (Commit { store, clock, request, snapshot }).write(assignments).await {
@@ -246,20 +243,12 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
 
     /// Pauses after a lost race and reads again all objects that may have changed, including the pools and the node's
     /// other blocks.
-    async fn read_again(&mut self, blocks_to_read: Vec<Cidr>) -> Result<(), IpamError> {
-        if !self.retry.pause().await {
-            return Err(IpamError::Contention);
-        }
+    async fn read_again(&mut self, blocks_to_read: Vec<Cidr>) -> Result<()> {
+        self.retry.pause_after_race().await?;
         let own = self.families.iter().flat_map(|family| self.snapshot.own_affinities(family.planner.version));
-        let mut blocks: Vec<Cidr> = own
-            .map(|entry| entry.key.cidr)
-            .filter(|cidr| self.snapshot.block(cidr).is_some())
-            .chain(blocks_to_read)
-            .collect();
-        blocks.sort();
-        blocks.dedup();
-        let now = self.clock.now();
-        self.snapshot.refresh(self.store, now, blocks).await?;
+        let own = own.map(|entry| entry.key.cidr).filter(|cidr| self.snapshot.block(cidr).is_some());
+        let blocks: BTreeSet<Cidr> = own.chain(blocks_to_read).collect();
+        self.snapshot.refresh(self.store, self.clock.now(), blocks).await?;
         self.families.iter_mut().try_for_each(|family| family.planner.choose_again(&self.snapshot.inputs))
     }
 
@@ -284,9 +273,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         let (snapshot, release) = (&self.snapshot, self.last_release);
         let is_complete = |family: &&FamilyProgress<'_>| family.remaining == 0 || family.exhausted.is_some();
         let completed = self.families.iter().filter(is_complete);
-        let searches = completed
-            .filter_map(|family| family.planner.outcome(snapshot, family.exhausted.as_ref(), release))
-            .collect();
+        let searches = completed.filter_map(|f| f.planner.outcome(snapshot, f.exhausted.as_ref(), release)).collect();
         let has_claimed = self.committed_assignments.iter().any(|assignment| assignment.prior_affinity.is_some());
         let short_families = self.families.iter_mut().filter_map(|family| {
             let cause = family.exhausted.take()?;
@@ -299,7 +286,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
 
     fn next_hints(&self) -> HintedBlocks {
         let first_with_room = |family: &FamilyProgress<'_>| {
-            let mut own = family.planner.affine_blocks(&self.snapshot).map(|entry| entry.key.cidr);
+            let mut own = family.planner.own_blocks(&self.snapshot).map(|entry| entry.key.cidr);
             let free = |block: &Entry<Block>| block.value.free(&self.snapshot.reservations);
             own.find(|cidr| self.snapshot.readable_block(cidr).is_some_and(|block| free(block) > 0))
         };

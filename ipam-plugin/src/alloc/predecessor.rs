@@ -7,7 +7,7 @@ use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::Store;
 
-use crate::error::IpamError;
+use crate::error::Result;
 use crate::reads::{all_pools, blocks_by_name, blocks_by_pool};
 use crate::release::release_from_blocks;
 use os::clock::Clock;
@@ -37,7 +37,7 @@ impl Predecessor {
 
     /// Removes an address from the sandbox, in memory. The address is free at once, without a cooldown. Returns false
     /// if the sandbox does not have the address for this pod.
-    pub(crate) fn release_in(&self, block: &mut Block, ip: IpAddr) -> Result<bool, IpamError> {
+    pub(crate) fn release_in(&self, block: &mut Block, ip: IpAddr) -> Result<bool> {
         let requests = self.requests(block, &[ip]);
         Ok(block.free_at_once(&requests)? > 0)
     }
@@ -52,12 +52,7 @@ impl Predecessor {
     ///
     /// # Errors
     /// Returns an error if the addresses of a block could not be released; those of other blocks are.
-    pub async fn release<S: Store, C: Clock>(
-        &self,
-        store: &S,
-        clock: &C,
-        addresses: &[IpAddr],
-    ) -> Result<Vec<IpAddr>, IpamError> {
+    pub async fn release<S: Store, C: Clock>(&self, store: &S, clock: &C, addresses: &[IpAddr]) -> Result<Vec<IpAddr>> {
         let blocks = blocks_by_pool(&all_pools(store).await?, addresses);
         let requests = |block: &Block| self.requests(block, addresses);
         let mut outcome = release_from_blocks(store, clock, blocks, requests).await?;
@@ -79,6 +74,7 @@ mod tests {
     use super::*;
     use crate::alloc::one_address::assign_address;
     use crate::alloc::request::{AssignRequest, workload_attributes};
+    use crate::error::IpamError;
     use crate::release::release_addresses;
     use crate::testing::{Cluster, MemoryStore, assert_consistent, held};
 

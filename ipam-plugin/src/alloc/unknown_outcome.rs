@@ -22,8 +22,6 @@ struct ObservedWrite {
     /// For each assignment that did not take effect: the block, the number of its addresses, and the number of
     /// addresses that the handle has in the block.
     undone: Vec<(Cidr, usize, usize)>,
-    /// Assignments whose write may still take effect, with their blocks.
-    pending: Vec<(BlockAssignment, Option<Entry<Block>>)>,
 }
 
 impl<S: Store, C: Clock> Commit<'_, S, C> {
@@ -34,25 +32,20 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         let mut retry = Retry::new(self.clock, UNDO_TIME);
         loop {
             let error = match self.observe(unknown).await {
-                Ok(observed) => match self.invalidate_pending(&observed).await {
-                    Ok(()) => {
-                        self.correct_handle(unknown, &observed).await;
-                        return observed.committed;
-                    }
-                    Err(error) => error,
-                },
+                Ok(observed) => {
+                    self.correct_handle(unknown, &observed).await;
+                    return observed.committed;
+                }
                 Err(error) => error,
             };
             if !self.store.has_given_up() && retry.pause().await {
                 tracing::debug!(
-                    handle = %self.request.handle,
-                    %error,
+                    handle = %self.request.handle, %error,
                     "cannot read the outcome of a write yet; retrying"
                 );
             } else {
                 tracing::error!(
-                    handle = %self.request.handle,
-                    %error,
+                    handle = %self.request.handle, %error,
                     "cannot read the outcome of a write; the DEL releases the addresses if the write took effect"
                 );
                 self.snapshot.take_reserved();
@@ -61,6 +54,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         }
     }
 
+    /// Reads the outcome, and ensures that no assignment in progress can take effect any more. After an error, the
+    /// caller reads again.
     async fn observe(&self, unknown: &UnknownWrite<'_>) -> Result<ObservedWrite, StoreError> {
         let mut batch = ReadBatch::new();
         let handle = batch.get::<Handle>(&self.request.handle);
@@ -71,7 +66,9 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         let affinities: Vec<_> = of_list.map(|assignment| batch.get::<BlockAffinity>(&key(assignment))).collect();
         let answers = self.store.read(&batch).await?;
         let handle = answers.get(&handle)?;
-        let mut observed = ObservedWrite { handle, committed: Vec::new(), undone: Vec::new(), pending: Vec::new() };
+        let mut observed = ObservedWrite { handle, committed: Vec::new(), undone: Vec::new() };
+        // Assignments whose write may still take effect, with their blocks.
+        let mut pending = Vec::new();
         for (n, assignment) in unknown.assignments.iter().enumerate() {
             let stored = answers.get(&blocks[n])?;
             let may_be_in_progress = match (unknown.lost_write, &assignment.prior_affinity) {
@@ -89,30 +86,20 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             }
             let held = stored.as_ref().map_or(0, |stored| stored.value.addresses_of(&self.request.handle).len());
             observed.undone.push((assignment.cidr(), assignment.addresses.len(), held));
-            let is_unchanged = compared_revision(stored.as_ref().map(|stored| &stored.revision))
-                == compared_revision(assignment.revision.as_ref());
+            let is_unchanged = is_same(stored.as_ref().map(|stored| &stored.revision), assignment.revision.as_ref());
             if may_be_in_progress && is_unchanged {
-                observed.pending.push((assignment.clone(), stored));
+                pending.push((assignment, stored));
             }
+        }
+        for (assignment, stored) in pending {
+            let writes = self.overwrite(assignment, stored.as_ref())?;
+            self.store.write(&writes).await.map_err(|error| error.cause)?;
         }
         Ok(observed)
     }
 
-    /// Ensures that no open assignment can take effect any more. After an error, the caller reads again.
-    async fn invalidate_pending(&self, observed: &ObservedWrite) -> Result<(), StoreError> {
-        for (assignment, stored) in &observed.pending {
-            let writes = self.writes_without(assignment, stored.as_ref())?;
-            self.store.write(&writes).await.map_err(|error| error.cause)?;
-        }
-        Ok(())
-    }
-
     /// Returns the writes that leave the block without the assignment.
-    fn writes_without(
-        &self,
-        assignment: &BlockAssignment,
-        stored: Option<&Entry<Block>>,
-    ) -> Result<Vec<Write>, StoreError> {
+    fn overwrite(&self, assignment: &BlockAssignment, stored: Option<&Entry<Block>>) -> Result<Vec<Write>, StoreError> {
         let Some(stored) = stored else {
             let owner = self.request.owner();
             let empty = Block::new(assignment.cidr(), &owner, self.snapshot.now)
@@ -133,12 +120,9 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
     /// next attempt, unless the lost write changes the handle and may still take effect. They are then dropped, so that
     /// a later attempt has to write the handle, and that write invalidates the lost one.
     async fn correct_handle(&mut self, unknown: &UnknownWrite<'_>, observed: &ObservedWrite) {
-        let Some(sent_handle) = &unknown.list.handle else {
-            return consume_reserved(self.snapshot, &observed.committed);
-        };
+        let Some(sent) = &unknown.list.handle else { return consume_reserved(self.snapshot, &observed.committed) };
         let (read, now) = (self.snapshot.handle(), observed.handle.as_ref());
-        let is_unchanged =
-            compared_revision(now.map(|now| &now.revision)) == compared_revision(read.map(|read| &read.revision));
+        let is_unchanged = is_same(now.map(|now| &now.revision), read.map(|read| &read.revision));
         let reserved = self.snapshot.take_reserved();
         let surplus: Vec<(Cidr, usize)> = match now {
             // The handle's write is the first of the list, so it took effect if a later write was lost.
@@ -146,7 +130,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                 observed.undone.iter().map(|(cidr, n, _)| (*cidr, *n)).collect()
             }
             _ if is_unchanged => reserved.into_iter().collect(),
-            Some(now) if now.value == *sent_handle => {
+            Some(now) if now.value == *sent => {
                 observed.undone.iter().filter_map(|undone| surplus(&now.value, undone)).collect()
             }
             // Another operation changed the handle. At worst it counts too many addresses, and DEL corrects that.
@@ -158,10 +142,10 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
     }
 }
 
-/// Returns the part of a revision that a write compares. On Kubernetes, a revision has other parts, which may depend on
-/// the request that read the object.
-fn compared_revision(revision: Option<&Revision>) -> Option<&str> {
-    revision.map(Revision::resource_version)
+/// Returns true if the parts of two revisions that a write compares are equal. On Kubernetes, a revision has other
+/// parts, which may depend on the request that read the object.
+fn is_same(one: Option<&Revision>, other: Option<&Revision>) -> bool {
+    one.map(Revision::resource_version) == other.map(Revision::resource_version)
 }
 
 /// Returns the surplus count for an undone assignment in a handle that equals the one sent. The handle may have had

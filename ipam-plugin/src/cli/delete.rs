@@ -16,7 +16,7 @@ use super::kind::ResourceKind;
 use super::settings;
 use super::store_object::retry_races;
 use crate::affinity::release_pool_affinities;
-use crate::node_cleanup::{NodeCleanupError, delete_node, endpoints_of_node};
+use crate::node_cleanup::{NodeCleanup, NodeCleanupError, delete_node, endpoints_of_node};
 use os::clock::SystemClock;
 
 /// Time for allocations in progress after the pool was disabled, as in upstream.
@@ -93,10 +93,8 @@ async fn delete_node_and_contents(name: &str, force: bool, app: &mut App<'_>) ->
             CliError::BlockKept { of: format!("node {node}"), block, cause }
         }
     })?;
-    app.notice(format_args!(
-        "{} addresses released, {} endpoints deleted, {} blocks released",
-        deleted.addresses, deleted.endpoints, deleted.blocks
-    ));
+    let NodeCleanup { addresses, endpoints, blocks, .. } = deleted;
+    app.notice(format_args!("{addresses} addresses released, {endpoints} endpoints deleted, {blocks} blocks released"));
     Ok(())
 }
 

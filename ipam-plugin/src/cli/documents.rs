@@ -11,7 +11,7 @@ use comfy_table::{Cell, Table};
 use libcalico::validation::manifest::{self, Manifest};
 use netconf::printable;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::error::CliError;
 
@@ -32,10 +32,7 @@ pub(super) fn parse_manifests(file: &str, text: &str) -> Result<Vec<Manifest>, C
             manifests.push(manifest::decode(object).map_err(|cause| refused(cause.to_string()))?);
         }
     }
-    if manifests.is_empty() {
-        return Err(CliError::NoDocuments(file.into()));
-    }
-    Ok(manifests)
+    if manifests.is_empty() { Err(CliError::NoDocuments(file.into())) } else { Ok(manifests) }
 }
 
 /// Returns the documents in `text`. The YAML parser accepts JSON, but neither consecutive JSON values nor tabs.
@@ -53,17 +50,14 @@ fn objects(document: Value) -> Vec<Value> {
     match document {
         Value::Null => Vec::new(),
         Value::Array(items) => items,
-        Value::Object(mut object)
-            if object.get("items").is_some_and(Value::is_array) && is_list(object.get("kind")) =>
-        {
-            objects(object.remove("items").unwrap_or_default())
-        }
+        Value::Object(mut object) if is_list(&object) => objects(object.remove("items").unwrap_or_default()),
         other => vec![other],
     }
 }
 
-fn is_list(kind: Option<&Value>) -> bool {
-    kind.and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List"))
+fn is_list(object: &Map<String, Value>) -> bool {
+    let kind = object.get("kind").and_then(Value::as_str);
+    object.get("items").is_some_and(Value::is_array) && kind.is_some_and(|kind| kind.ends_with("List"))
 }
 
 /// The format of results.

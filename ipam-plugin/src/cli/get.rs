@@ -40,11 +40,10 @@ type KindObjects = (Vec<Value>, Table);
 
 pub(super) async fn run(args: &GetArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     let (objects, table) = read_objects(args, app).await?;
+    let list_kind = format!("{}List", args.kind.name());
     let document = match (&args.name, objects) {
         (Some(_), mut objects) => objects.pop().unwrap_or_default(),
-        (None, items) => {
-            json!({"apiVersion": API_VERSION, "kind": format!("{}List", args.kind.name()), "items": items})
-        }
+        (None, items) => json!({"apiVersion": API_VERSION, "kind": list_kind, "items": items}),
     };
     if !documents::print_document(app.format, app.out, &document)? {
         documents::print_table(app.out, &table)?;

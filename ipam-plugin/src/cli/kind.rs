@@ -54,8 +54,7 @@ impl FromStr for ResourceKind {
     fn from_str(text: &str) -> Result<Self, UnknownKind> {
         let lower = text.to_ascii_lowercase();
         let singular = lower.strip_suffix('s').unwrap_or(&lower);
-        let named =
-            |kind: &ResourceKind| kind.name().eq_ignore_ascii_case(singular) || kind.aliases().contains(&singular);
+        let named = |kind: &Self| kind.name().eq_ignore_ascii_case(singular) || kind.aliases().contains(&singular);
         match Self::ALL.into_iter().find(named) {
             Some(kind) => Ok(kind),
             None if matches!(singular, "workloadendpoint" | "wep") => Err(UnknownKind::Endpoints),

@@ -134,10 +134,8 @@ pub fn main(links: &dyn HostLinks) -> ExitCode {
         }
     };
     let mut out = Terminal::new(BufWriter::new(io::stdout().lock()));
-    let outcome = run(arguments, links, &mut out).and_then(|outcome| {
-        out.flush().map_err(CliError::Output)?;
-        Ok(outcome)
-    });
+    let outcome = run(arguments, links, &mut out);
+    let outcome = outcome.and_then(|outcome| out.flush().map_err(CliError::Output).map(|()| outcome));
     match outcome {
         Ok(CommandOutcome::Success) => ExitCode::SUCCESS,
         Ok(CommandOutcome::Findings) => ExitCode::FAILURE,
@@ -161,14 +159,13 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
     }
     let config = connection.resolve(|name| std::env::var(name).ok())?;
     let store = Datastore::open(&config)?;
-    let mut notices = io::stderr();
+    let notices = &mut io::stderr();
     let is_new = is_new_file(&config);
     if is_new && !matches!(command, Command::Journal(_)) {
         writeln!(notices, "note: {} does not exist yet; it is created now", describe(&config))
             .map_err(CliError::Output)?;
     }
     let (datastore, journal_name) = (describe(&config), datastore_name(&config));
-    let notices = &mut notices;
     let mut app = App { store: &store, datastore, journal_name, links, is_new, format: output, out, notices };
     process::block_on(execute(command, &mut app))
 }

@@ -30,10 +30,8 @@ impl StoredSettings {
     /// Returns the effective settings in the v3 form. Without a stored object, these are the defaults (IPAM-77).
     pub(super) fn effective_settings(&self) -> IpamConfiguration {
         let config = self.effective.as_ref().map_or_else(IpamConfig::absent, |entry| entry.value.clone());
-        let mut shown = match &self.v3 {
-            Some(entry) => entry.value.clone(),
-            None => Object::new(NAME, IpamConfigurationSpec::default()),
-        };
+        let stored = self.v3.as_ref().map(|entry| entry.value.clone());
+        let mut shown = stored.unwrap_or_else(|| Object::new(NAME, IpamConfigurationSpec::default()));
         let unknown = std::mem::take(&mut shown.spec.unknown);
         shown.spec = IpamConfigurationSpec { unknown, ..spec_of(&config) };
         shown

@@ -31,18 +31,15 @@ impl std::fmt::Display for Applied {
     }
 }
 
-/// Runs `attempt`, which reads and writes, until it loses no race.
-pub(super) async fn retry_races<T>(
-    object: &str,
-    mut attempt: impl AsyncFnMut() -> Result<T, CliError>,
-) -> Result<T, CliError> {
+/// Runs `attempt`, which reads and writes the object called `name`, until it loses no race.
+pub(super) async fn retry_races<T>(name: &str, attempt: impl AsyncFn() -> Result<T, CliError>) -> Result<T, CliError> {
     for _ in 0..ATTEMPTS {
         match attempt().await {
             Err(CliError::Store(error)) if error.is_race() => {}
             outcome => return outcome,
         }
     }
-    Err(CliError::Contended(object.into()))
+    Err(CliError::Contended(name.into()))
 }
 
 /// Returns the write that stores `wanted`, if it differs from the stored object.
@@ -72,10 +69,8 @@ pub(super) fn plan<S: Spec>(
 }
 
 /// Applies a plan of one write.
-pub(super) async fn write_planned(
-    store: &Datastore,
-    (applied, write): (Applied, Option<Write>),
-) -> Result<Applied, StoreError> {
+pub(super) async fn write_planned(store: &Datastore, plan: (Applied, Option<Write>)) -> Result<Applied, StoreError> {
+    let (applied, write) = plan;
     if let Some(write) = write {
         store.write_one(write).await?;
     }

@@ -66,8 +66,7 @@ pub(super) async fn import(args: &ImportArgs, app: &mut App<'_>) -> Result<Comma
     let existing = if args.overwrite { OnExisting::Overwrite } else { OnExisting::Keep };
     let input = open_input(&args.file)?;
     let progress = Progress::new("importing", 0);
-    let imported =
-        export::import(app.store, input, existing, |completed, total| progress.set(completed, total)).await?;
+    let imported = export::import(app.store, input, existing, |done, total| progress.set(done, total)).await?;
     drop(progress);
     let export::ImportSummary { created, replaced, unchanged } = imported;
     app.notice(format_args!("{created} keys created, {replaced} replaced, {unchanged} unchanged"));

@@ -16,7 +16,7 @@ use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::one_address::assign_address;
 use crate::alloc::prefetch;
 use crate::alloc::{Assignment, assign};
-use crate::error::{IpamError, VmiError, cni_error};
+use crate::error::{Result, VmiError, cni_error};
 use crate::lock::HostLock;
 use crate::vmi::{self, AdoptedAddresses};
 use os::clock::Clock;
@@ -71,7 +71,7 @@ async fn adopt_vmi_addresses<S: Store, C: Clock>(
     clock: &C,
     call: &IpamRequest,
     inputs: &mut AllocationInputs,
-) -> Result<(Vec<Assignment>, BTreeMap<String, String>), IpamError> {
+) -> Result<(Vec<Assignment>, BTreeMap<String, String>)> {
     let Some(vmi) = &call.vmi else { return Ok(Default::default()) };
     let (handle, attributes) = (call.handle(), call.attributes(clock.now()));
     let AdoptedAddresses { addresses: held, handle: read, replaced } =
@@ -93,7 +93,7 @@ async fn assign_addresses<S: Store, C: Clock>(
     call: &IpamRequest,
     inputs: AllocationInputs,
     lock: Option<HostLock>,
-) -> Result<Vec<Assignment>, IpamError> {
+) -> Result<Vec<Assignment>> {
     // Locks after the read of the inputs. Changes that another process made to blocks meanwhile show when the blocks
     // are read.
     let started = clock.elapsed();

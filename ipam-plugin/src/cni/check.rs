@@ -22,13 +22,9 @@ pub async fn check<S: Store>(store: &S, call: &IpamRequest, recorded: &[IpAddr])
         .with_details(differences.join("; ")))
 }
 
-/// Returns the differences between `recorded`, the addresses in prevResult, and the datastore. Each address must be
+/// Returns the differences between `ips`, the addresses in prevResult, and the datastore. Each address must be
 /// allocated in its block under the container's handle, and the handle must count at least the addresses in the block.
-pub async fn differences<S: Store>(
-    store: &S,
-    call: &IpamRequest,
-    recorded: &[IpAddr],
-) -> Result<Vec<String>, StoreError> {
+pub async fn differences<S: Store>(store: &S, call: &IpamRequest, ips: &[IpAddr]) -> Result<Vec<String>, StoreError> {
     let id = call.handle();
     let mut batch = ReadBatch::new();
     let (handle, pools) = (batch.get::<Handle>(&id), batch.list::<IpPool>(&ObjectSelect::default()));
@@ -37,33 +33,30 @@ pub async fn differences<S: Store>(
     let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
 
     let counted = handle.iter().flat_map(|handle| handle.block.keys().copied());
-    let blocks = blocks_of(store, &pools, recorded, counted.collect()).await?;
+    let blocks = blocks_of(store, &pools, ips, counted.collect()).await?;
 
-    let mut differences = Vec::new();
+    let mut found = Vec::new();
     if handle.is_none() {
-        differences.push(format!("handle {id} does not exist"));
+        found.push(format!("handle {id} does not exist"));
     }
-    for ip in recorded {
-        differences.extend(difference_of_address(&blocks, *ip, call));
+    for ip in ips {
+        found.extend(difference_of_address(&blocks, *ip, call));
     }
     for entry in &blocks {
         let held = entry.value.addresses_of(&id).len();
         let counts = handle.as_ref().and_then(|handle| handle.block.get(&entry.key)).copied().unwrap_or_default();
         if i64::try_from(held).is_ok_and(|held| counts < held) && handle.is_some() {
-            differences
-                .push(format!("handle {id} counts {counts} addresses in block {}, which holds {held}", entry.key));
+            found.push(format!("handle {id} counts {counts} addresses in block {}, which holds {held}", entry.key));
         }
     }
-    Ok(differences)
+    Ok(found)
 }
 
 fn difference_of_address(blocks: &[Entry<Block>], ip: IpAddr, call: &IpamRequest) -> Option<String> {
     let Some(block) = blocks.iter().find(|block| block.key.contains(ip)) else {
         return Some(format!("{ip} is in no block"));
     };
-    let Some(held) = block.value.allocation(ip) else {
-        return Some(format!("{ip} is free in block {}", block.key));
-    };
+    let Some(held) = block.value.allocation(ip) else { return Some(format!("{ip} is free in block {}", block.key)) };
     if held.handle() != Some(call.handle()) {
         return Some(format!("{ip} is held by {}", describe_owner(&held)));
     }

@@ -7,7 +7,7 @@ use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store};
 
-use crate::error::IpamError;
+use crate::error::{IpamError, Result};
 use crate::lock::ReleaseLock;
 use crate::release::{AddressToRelease, Listings, NoListings, ReleaseInputs, release_addresses, release_unlisted};
 use os::clock::Clock;
@@ -46,7 +46,7 @@ pub async fn gc<S: Store, C: Clock>(
     network: &str,
     node: &str,
     valid: &BTreeSet<String>,
-) -> Result<GcResult, IpamError> {
+) -> Result<GcResult> {
     let blocks = store.list::<Block>(&None).await?;
     Ok(leaked(&blocks, network, node, valid).release(store, clock, valid, |_| NoListings).await)
 }
@@ -72,11 +72,8 @@ pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeS
         if valid.contains(container) {
             continue;
         }
-        let leak = leaks.entry(handle.clone()).or_insert_with(|| Leak {
-            container: container.to_owned(),
-            leaving: Vec::new(),
-            requests: Vec::new(),
-        });
+        let empty = || Leak { container: container.to_owned(), leaving: Vec::new(), requests: Vec::new() };
+        let leak = leaks.entry(handle.clone()).or_insert_with(empty);
         leak.leaving.push(AddressToRelease::new(block, &held));
         leak.requests.push(ReleaseRequest { ip: held.ip, handle: Some(handle), sequence: held.sequence });
     }
@@ -159,7 +156,7 @@ impl Leak {
         node: &str,
         handle: &HandleId,
         listings: &L,
-    ) -> Result<(), IpamError> {
+    ) -> Result<()> {
         let inputs = ReleaseInputs::read(store, std::slice::from_ref(handle)).await?;
         if inputs.is_empty() {
             listings.unlist(&self.leaving).await?;

@@ -138,12 +138,10 @@ impl SearchNotes {
     pub(crate) fn begin_search(&self) -> Option<u64> {
         let file = self.file.as_deref()?;
         last_release(file).or_else(|| {
-            let written = write(&releases_of(file), &new_number());
-            written
-                .inspect_err(|error| {
-                    tracing::debug!(file = %file.display(), %error, "cannot prepare a note of this search");
-                })
-                .ok()?;
+            if let Err(error) = write(&releases_of(file), &new_number()) {
+                tracing::debug!(file = %file.display(), %error, "cannot prepare a note of this search");
+                return None;
+            }
             last_release(file)
         })
     }
@@ -168,8 +166,7 @@ impl SearchNotes {
         }
         if let Err(error) = write(file, &notes) {
             tracing::debug!(
-                file = %file.display(),
-                %error,
+                file = %file.display(), %error,
                 "cannot store the results of searches; the next ADD searches again"
             );
         }
@@ -186,10 +183,9 @@ impl SearchNotes {
                 let is_same = |note: &Note| note.search == search && note.release == release && is_recent(note);
                 let holds = earlier.filter(is_same).map_or(FIRST_VALIDITY, |note| note.holds.saturating_mul(2));
                 // An address that was released after the search passed its block is found a minute later at most.
-                let longest = LONGEST_VALIDITY
-                    .saturating_sub(made.saturating_sub(self.now))
-                    .clamp(FIRST_VALIDITY, LONGEST_VALIDITY);
-                Some(Note { search, release, made, holds: holds.clamp(FIRST_VALIDITY, longest), pools, own })
+                let longest = LONGEST_VALIDITY.saturating_sub(made.saturating_sub(self.now));
+                let holds = holds.clamp(FIRST_VALIDITY, longest.clamp(FIRST_VALIDITY, LONGEST_VALIDITY));
+                Some(Note { search, release, made, holds, pools, own })
             }
             SearchOutcome::Noted(note, own) => Some(Note { own, ..note }),
         }
@@ -233,8 +229,7 @@ fn invalidate(file: &Path) {
     }
     if let Err(error) = write(&releases, &new_number()) {
         tracing::debug!(
-            file = %releases.display(),
-            %error,
+            file = %releases.display(), %error,
             "cannot invalidate the notes of full pools; deleting the notes"
         );
         _ = fs::remove_file(releases);

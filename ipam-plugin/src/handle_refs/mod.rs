@@ -30,8 +30,7 @@ pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
         let again = (error.is_race() || error.is_unavailable()) && !store.has_given_up();
         if !again || !retry.pause().await {
             tracing::warn!(
-                handle = %id,
-                %error,
+                handle = %id, %error,
                 "cannot decrement the handle; the handle counts too many addresses until it is released"
             );
             return;
@@ -48,15 +47,14 @@ async fn try_decrement<S: Store>(
     let Some(mut entry) = find::<Handle>(store, id).await? else { return Ok(()) };
     // At another revision, the attempt may have taken effect, so no other may follow. Another process's write looks the
     // same.
-    let is_same =
-        |lost_write: &&Entry<Handle>| lost_write.revision.resource_version() == entry.revision.resource_version();
-    if let Some(lost_write) = lost_write.as_ref().filter(|lost_write| !is_same(lost_write)) {
+    let is_same = |sent: &&Entry<Handle>| sent.revision.resource_version() == entry.revision.resource_version();
+    if let Some(lost_write) = lost_write.as_ref().filter(|sent| !is_same(sent)) {
         if entry.value != lost_write.value {
             tracing::warn!(handle = %id, "another process changed the handle; the handle may count too many addresses");
         }
         return Ok(());
     }
-    if !subtract_counts(&mut entry.value, id, counts.iter().copied()) {
+    if !subtract(&mut entry.value, id, counts.iter().copied()) {
         return Ok(());
     }
     let outcome = store.write_one(write(&entry)?).await;
@@ -67,11 +65,7 @@ async fn try_decrement<S: Store>(
 }
 
 /// Takes `counts` off the handle in memory, except those that it does not have. Returns false if it has none of them.
-pub(crate) fn subtract_counts(
-    handle: &mut Handle,
-    id: &HandleId,
-    counts: impl IntoIterator<Item = (Cidr, usize)>,
-) -> bool {
+pub(crate) fn subtract(handle: &mut Handle, id: &HandleId, counts: impl IntoIterator<Item = (Cidr, usize)>) -> bool {
     let mut has_changed = false;
     for (cidr, n) in counts {
         match handle.decrement(id, cidr, n) {

@@ -111,8 +111,7 @@ impl Journal {
     /// far as the node can determine this without a request. An entry for another datastore thus costs no request. An
     /// unreadable journal may contain such an entry.
     pub fn may_contain(&self, name: &str) -> bool {
-        let identity = self.identity_of(name);
-        let target = DatastoreIdentity { name: name.to_owned(), identity };
+        let target = DatastoreIdentity { name: name.to_owned(), identity: find_identity(&self.directory, name) };
         let may_contain = |pending_del: &PendingDel| pending_del.belongs_to(&target) || target.identity.is_empty();
         self.entries()
             .map_or(true, |entries| entries.iter().any(|entry| entry.pending_del.as_ref().is_ok_and(may_contain)))
@@ -144,11 +143,6 @@ impl Journal {
         }
         entries.sort_by(|one, other| (one.modified, &one.path).cmp(&(other.modified, &other.path)));
         Ok(entries)
-    }
-
-    /// Returns the identity of the datastore that the configuration names `name`; empty if the node does not know it.
-    pub fn identity_of(&self, name: &str) -> String {
-        find_identity(&self.directory, name)
     }
 
     /// Removes the stored identities of datastores, for a journal that is to be removed.
@@ -269,8 +263,7 @@ impl LockedJournal<'_> {
             self.readable().into_iter().partition(|(_, pending_del)| pending_del.belongs_to(target));
         if !others.is_empty() {
             tracing::warn!(
-                entries = others.len(),
-                reached = %target.name,
+                entries = others.len(), reached = %target.name,
                 "keeping the journal entries of another datastore than the one reached; calico-ipam journal lists the \
                 entries"
             );

@@ -109,10 +109,7 @@ impl PendingDel {
     /// Returns true if the entry is to be replayed on this datastore. An entry with an identity requires a datastore
     /// with the same identity.
     pub fn belongs_to(&self, target: &DatastoreIdentity) -> bool {
-        if self.identity.is_empty() {
-            return self.datastore == target.name;
-        }
-        self.identity == target.identity
+        if self.identity.is_empty() { self.datastore == target.name } else { self.identity == target.identity }
     }
 
     /// Returns true if the entry and the datastore both have an identity and these differ.
@@ -139,10 +136,7 @@ impl PendingDel {
     /// Returns the age of the entry. `written` is the file's modification time, which is used for entries without a
     /// time.
     pub fn age(&self, written: SystemTime) -> Duration {
-        let noted = match self.noted {
-            0 => written,
-            seconds => UNIX_EPOCH + Duration::from_secs(seconds),
-        };
+        let noted = if self.noted == 0 { written } else { UNIX_EPOCH + Duration::from_secs(self.noted) };
         SystemTime::now().duration_since(noted).unwrap_or_default()
     }
 }

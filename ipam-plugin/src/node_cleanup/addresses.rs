@@ -10,7 +10,7 @@ use libcalico::ipam::{
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
-use crate::error::IpamError;
+use crate::error::{IpamError, Result};
 use crate::reads::blocks_by_name;
 use crate::release::{ReleaseInputs, release, release_from_blocks};
 use os::clock::Clock;
@@ -25,7 +25,7 @@ pub(super) async fn release_listed<S: Store, C: Clock>(
     clock: &C,
     node: &Node,
     endpoints: &[Entry<WorkloadEndpoint>],
-) -> Result<usize, IpamError> {
+) -> Result<usize> {
     let listed = ListedAddresses::new(node, endpoints);
     let addresses: BTreeSet<IpAddr> = listed.by_address.keys().chain(&listed.tunnels).copied().collect();
     if addresses.is_empty() {
@@ -34,12 +34,8 @@ pub(super) async fn release_listed<S: Store, C: Clock>(
     let blocks: BTreeSet<Cidr> = blocks_by_name(store, &addresses).await?.into_values().collect();
     let outcome = release_from_blocks(store, clock, blocks, |block| listed.requests(block)).await?;
     for (block, error) in outcome.failed {
-        match error {
-            IpamError::Store(StoreError::Corrupt { reason, .. }) => {
-                tracing::warn!(%block, %reason, "skipping a block that cannot be read");
-            }
-            error => return Err(error),
-        }
+        let IpamError::Store(StoreError::Corrupt { reason, .. }) = error else { return Err(error) };
+        tracing::warn!(%block, %reason, "skipping a block that cannot be read");
     }
     Ok(outcome.released.len())
 }
@@ -104,10 +100,8 @@ impl<'a> ListedAddresses<'a> {
 
 /// Returns the pod that an allocation names.
 fn pod(attribute: &Attribute) -> Option<String> {
-    match AllocationOwner::of(attribute).0 {
-        AllocationOwner::Pod { namespace, name } => Some(format!("{namespace}/{name}")),
-        _ => None,
-    }
+    let AllocationOwner::Pod { namespace, name } = AllocationOwner::of(attribute).0 else { return None };
+    Some(format!("{namespace}/{name}"))
 }
 
 /// Returns true if the handle is of the endpoint's container, on any network, or is the pod's handle from before v3.
@@ -119,7 +113,7 @@ fn is_handle_of(handle: &HandleId, endpoint: &WorkloadEndpoint) -> bool {
 }
 
 /// Releases the addresses under the handles of the node's tunnels.
-pub(super) async fn release_tunnels<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<usize, IpamError> {
+pub(super) async fn release_tunnels<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<usize> {
     let handles = Tunnel::ALL.map(|tunnel| tunnel.handle_of(node));
     let inputs = ReleaseInputs::read(store, &handles).await?;
     tracing::info!(handles = ?handles.each_ref().map(HandleId::as_str), node, reason = "the node is gone",

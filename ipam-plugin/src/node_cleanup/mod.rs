@@ -184,8 +184,6 @@ fn of_node<K: Kind>(pairs: &[RawEntry], node: &str) -> impl Iterator<Item = Writ
     let is_of_node = move |pair: &&RawEntry| {
         serde_json::from_slice::<Value>(&pair.value).is_ok_and(|object| object["spec"]["node"] == node)
     };
-    pairs
-        .iter()
-        .filter(is_of_node)
-        .filter_map(|pair| Some(Write::delete::<K>(&K::parse_path(&pair.path)?, Some(&pair.revision))))
+    let of_node = pairs.iter().filter(is_of_node);
+    of_node.filter_map(|pair| Some(Write::delete::<K>(&K::parse_path(&pair.path)?, Some(&pair.revision))))
 }

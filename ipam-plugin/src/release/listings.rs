@@ -8,7 +8,7 @@ use libcalico::ipam::{Allocation, Block, Handle, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::{Store, StoreError};
 
-use crate::error::IpamError;
+use crate::error::Result;
 use crate::reads::{all_pools, blocks_of, read_blocks};
 
 /// An address that a release is about to free.
@@ -41,10 +41,7 @@ pub async fn still_allocated<S: Store>(
     let blocks_read = leaving.iter().filter_map(|address| address.block).collect();
     let unread = leaving.iter().filter(|address| address.block.is_none() && address.handle.is_some());
     let unread: Vec<IpAddr> = unread.map(|address| address.ip).collect();
-    let mut pools = Vec::new();
-    if !unread.is_empty() {
-        pools = all_pools(store).await?;
-    }
+    let pools = if unread.is_empty() { Vec::new() } else { all_pools(store).await? };
     let blocks = blocks_of(store, &pools, &unread, blocks_read).await?;
     let is_held = |address: &&AddressToRelease| {
         let mut found = blocks.iter().filter_map(|block| block.value.allocation(address.ip));
@@ -71,7 +68,7 @@ pub async fn addresses_to_release<S: Store>(
 /// Removes addresses from endpoints. A release calls this before each write that frees addresses.
 pub trait Listings: Sync {
     /// Returns after no endpoint lists any of the addresses. After an error, no address is released.
-    fn unlist(&self, leaving: &[AddressToRelease]) -> impl Future<Output = Result<(), IpamError>> + Send;
+    fn unlist(&self, leaving: &[AddressToRelease]) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// The listings of a caller without endpoints, or whose endpoints are deleted already.
@@ -79,7 +76,7 @@ pub trait Listings: Sync {
 pub struct NoListings;
 
 impl Listings for NoListings {
-    async fn unlist(&self, _leaving: &[AddressToRelease]) -> Result<(), IpamError> {
+    async fn unlist(&self, _leaving: &[AddressToRelease]) -> Result<()> {
         Ok(())
     }
 }

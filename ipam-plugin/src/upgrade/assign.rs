@@ -63,11 +63,7 @@ pub(super) async fn assign_unless_assigned<S: Store, C: Clock>(
 
 /// Assigns an address for the node's IPIP device if there is none: the second of its podCIDR's addresses. A node with
 /// only an IPv6 range has no such device.
-pub(super) async fn ensure_tunnel_address<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    name: &str,
-) -> Result<(), UpgradeError> {
+pub(super) async fn ensure_tunnel_ip<S: Store, C: Clock>(store: &S, clock: &C, name: &str) -> Result<(), UpgradeError> {
     let key = ObjectKey::global(name);
     until_written(clock, async || {
         let mut node = store.get::<Node>(&key).await?;

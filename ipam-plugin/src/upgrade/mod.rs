@@ -21,7 +21,7 @@ use libcalico::store::Store;
 use netconf::conf::LogConf;
 use netconf::{CallError, CniError, Code};
 
-use self::assign::{PAUSE, UpgradeError, assign_unless_assigned, ensure_tunnel_address, until_written};
+use self::assign::{PAUSE, UpgradeError, assign_unless_assigned, ensure_tunnel_ip, until_written};
 use self::leases::Leases;
 use crate::alloc::request::AssignRequest;
 use node_process::logging::{self, Subject};
@@ -72,7 +72,7 @@ pub(crate) fn run() -> Result<String, CallError> {
 /// Runs one pass.
 async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node: &str) -> Result<(), UpgradeError> {
     let Some(leases) = Leases::open(&places.leases)? else { return Ok(()) };
-    ensure_tunnel_address(store, clock, node).await?;
+    ensure_tunnel_ip(store, clock, node).await?;
     if leases.files()?.is_empty() {
         return leases.remove();
     }
@@ -93,8 +93,7 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
             };
             assign_unless_assigned(store, clock, &request, lease.ip).await?;
             tracing::info!(
-                ip = %lease.ip,
-                pod = %format!("{namespace}/{name}"),
+                ip = %lease.ip, pod = %format!("{namespace}/{name}"),
                 "migrated the address from host-local"
             );
         } else {

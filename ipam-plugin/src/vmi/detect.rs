@@ -44,8 +44,7 @@ pub async fn detect<A: Store, S: Store>(
     pod: Option<&Pod>,
 ) -> Result<Option<DetectedVmi>, StoreError> {
     let (Some(api), Some(pod)) = (api, pod) else { return Ok(None) };
-    let owner = pod.vmi_owner().filter(|_| may_be_virt_launcher(&pod.metadata.name));
-    let Some(owner) = owner else { return Ok(None) };
+    let Some(owner) = pod.vmi_owner().filter(|_| may_be_virt_launcher(&pod.metadata.name)) else { return Ok(None) };
     let mut batch = ReadBatch::new();
     let key = |name: &str| ObjectKey::namespaced(pod.metadata.namespace.clone(), name);
     let instance = batch.get::<VirtualMachineInstance>(&key(&owner.name));
@@ -72,8 +71,6 @@ pub async fn detect<A: Store, S: Store>(
 /// Returns true if VMIs keep their addresses. As in upstream, an unreadable setting counts as enabled, so that no
 /// address is lost (IPAM-51).
 async fn is_persistent<S: Store>(store: &S) -> bool {
-    match store.get::<IpamConfiguration>(&ObjectKey::global("default")).await {
-        Ok(configuration) => configuration.value.spec.kube_virt_vm_address_persistence.as_deref() != Some("Disabled"),
-        Err(_) => true,
-    }
+    let configuration = store.get::<IpamConfiguration>(&ObjectKey::global("default")).await.map(|entry| entry.value);
+    configuration.map_or(true, |value| value.spec.kube_virt_vm_address_persistence.as_deref() != Some("Disabled"))
 }

@@ -68,15 +68,12 @@ fn retention(conf: &LogConf) -> Retention {
 }
 
 fn open_or_warn(path: &Path, retention: Retention) -> Option<LogFile> {
-    LogFile::open(path, retention)
-        .inspect_err(|error| {
-            let _ = writeln!(
-                io::stderr(),
-                "warning: log file {} not opened, logging to stderr only: {error}",
-                path.display()
-            );
-        })
-        .ok()
+    let opened = LogFile::open(path, retention);
+    if let Err(error) = &opened {
+        let path = path.display();
+        let _ = writeln!(io::stderr(), "warning: log file {path} not opened, logging to stderr only: {error}");
+    }
+    opened.ok()
 }
 
 /// The outputs of log lines. Each gets every line, even if the other one cannot be written.

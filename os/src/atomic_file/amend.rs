@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::draft::{AtomicFileError, Change, Draft};
+use super::draft::{AtomicFileError, Change, Draft, Result};
 use super::regular_file::{MAX_SIZE, ReadFile, too_large};
 
 /// Maximum number of times that another program writes between a read and a write here.
@@ -26,10 +26,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.
-pub fn read_complete(
-    path: &Path,
-    is_whole: impl Fn(Option<&[u8]>) -> bool,
-) -> Result<Option<ReadFile>, AtomicFileError> {
+pub fn read_complete(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> Result<Option<ReadFile>> {
     for _ in 0..READ_ATTEMPTS {
         let current = ReadFile::read(path)?;
         if is_whole(current.as_ref().map(|current| current.contents.as_slice())) {
@@ -52,13 +49,10 @@ pub fn amend(
     mode: u32,
     is_whole: impl Fn(Option<&[u8]>) -> bool,
     mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
-) -> Result<Change, AtomicFileError> {
+) -> Result<Change> {
     let (mut races, mut writes) = (0, 0);
-    let contested = |reason: &str| AtomicFileError {
-        action: "change",
-        path: path.into(),
-        source: io::Error::new(ErrorKind::ResourceBusy, reason),
-    };
+    let busy = |reason: &str| io::Error::new(ErrorKind::ResourceBusy, reason);
+    let contested = |reason: &str| AtomicFileError { action: "change", path: path.into(), source: busy(reason) };
     loop {
         let current = read_complete(path, &is_whole)?;
         let contents = change(current.as_ref().map(|current| current.contents.as_slice()));

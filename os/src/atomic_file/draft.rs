@@ -26,6 +26,9 @@ pub struct AtomicFileError {
     pub source: io::Error,
 }
 
+/// The result of an operation on a file.
+pub(super) type Result<T, E = AtomicFileError> = std::result::Result<T, E>;
+
 impl AtomicFileError {
     /// Returns true if another program keeps rewriting the file.
     #[must_use]
@@ -71,7 +74,7 @@ impl Draft {
     ///
     /// # Errors
     /// Returns an error if the directory is missing, read-only or full.
-    pub fn beside(target: &Path) -> Result<Draft, AtomicFileError> {
+    pub fn beside(target: &Path) -> Result<Draft> {
         let mut last_error = io::Error::from(ErrorKind::AlreadyExists);
         for _ in 0..ATTEMPTS {
             let path = draft_name(target);
@@ -98,7 +101,7 @@ impl Draft {
     ///
     /// # Errors
     /// Returns an error if the disk is full.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), AtomicFileError> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.file.write_all(bytes).map_err(|source| self.name.error("write", source))
     }
 
@@ -112,12 +115,12 @@ impl Draft {
     ///
     /// # Errors
     /// Returns an error if the system refuses.
-    pub fn finish(self, mode: u32) -> Result<Finished, AtomicFileError> {
+    pub fn finish(self, mode: u32) -> Result<Finished> {
         self.finish_for(mode, None)
     }
 
     /// Does the same as [`Draft::finish`], and sets owner and group if the system permits it.
-    pub(super) fn finish_for(self, mode: u32, owner: Option<(u32, u32)>) -> Result<Finished, AtomicFileError> {
+    pub(super) fn finish_for(self, mode: u32, owner: Option<(u32, u32)>) -> Result<Finished> {
         let Draft { name, file } = self;
         keep_label(&name.target, &name.path);
         file.set_permissions(Permissions::from_mode(mode)).map_err(|source| name.error("set the mode of", source))?;
@@ -140,7 +143,7 @@ impl Finished {
     ///
     /// # Errors
     /// Returns an error if the system refuses; the previous file then still exists.
-    pub fn put_in_place(self) -> Result<(), AtomicFileError> {
+    pub fn put_in_place(self) -> Result<()> {
         let mut name = self.name;
         fs::rename(&name.path, &name.target).map_err(|source| name.error("rename the new file to", source))?;
         name.in_place = true;
@@ -180,10 +183,7 @@ fn create(path: &Path) -> io::Result<(File, File)> {
     let lock = File::open(path)?;
     lock.lock()?;
     // Another process removed the draft before it was locked.
-    if lock.metadata()?.nlink() == 0 {
-        return Err(ErrorKind::NotFound.into());
-    }
-    Ok((file, lock))
+    if lock.metadata()?.nlink() == 0 { Err(ErrorKind::NotFound.into()) } else { Ok((file, lock)) }
 }
 
 /// Sets a file's owner and group. If the system refuses, as in a restricted user namespace or on a file system without
@@ -196,7 +196,7 @@ fn keep_owner(file: &File, owner: (u32, u32), target: &Path) {
     }
 }
 
-pub(super) fn sync_directory(file: &Path) -> Result<(), AtomicFileError> {
+pub(super) fn sync_directory(file: &Path) -> Result<()> {
     let directory = file.parent().unwrap_or(Path::new("/"));
     let synced = File::open(directory).and_then(|directory| directory.sync_all());
     synced.map_err(|source| AtomicFileError { action: "synchronize", path: directory.into(), source })
@@ -216,8 +216,7 @@ fn keep_label(old: &Path, new: &Path) {
         Ok(()) => {}
         Err(error @ (Errno::NOTSUP | Errno::PERM | Errno::ACCESS)) => {
             tracing::info!(
-                file = %old.display(),
-                %error,
+                file = %old.display(), %error,
                 "cannot keep the SELinux label of the file; using the policy's label"
             );
         }

@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use super::draft::{ATTEMPTS, AtomicFileError, DraftName, Finished, sync_directory};
+use super::draft::{ATTEMPTS, DraftName, Finished, Result, sync_directory};
 use super::regular_file::ReadFile;
 
 /// Renames the first path to the second, as the kernel's `renameat2` does.
@@ -24,11 +24,11 @@ impl Finished {
     ///
     /// # Errors
     /// Returns an error if the system refuses. The previous file then still exists, or has the name in the error.
-    pub fn put_in_place_of(self, expected: Option<&ReadFile>) -> Result<bool, AtomicFileError> {
+    pub fn put_in_place_of(self, expected: Option<&ReadFile>) -> Result<bool> {
         self.put_in_place_by(&mut |from, to, flags| renameat_with(CWD, from, CWD, to, flags), expected)
     }
 
-    fn put_in_place_by(mut self, rename: Rename<'_>, expected: Option<&ReadFile>) -> Result<bool, AtomicFileError> {
+    fn put_in_place_by(mut self, rename: Rename<'_>, expected: Option<&ReadFile>) -> Result<bool> {
         let name = &mut self.name;
         let draft = ReadFile::read(&name.path)?;
         let flags = if expected.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
@@ -70,7 +70,7 @@ impl DraftName {
         rename: Rename<'_>,
         draft: Option<ReadFile>,
         displaced: Option<ReadFile>,
-    ) -> Result<(), AtomicFileError> {
+    ) -> Result<()> {
         self.restore(rename, draft, displaced).map_err(|mut error| {
             let kept = self.target.with_added_extension("displaced");
             if fs::rename(&self.path, &kept).is_ok() {
@@ -84,12 +84,7 @@ impl DraftName {
 
     /// Exchanges `displaced`, another program's file under the draft's name, for `draft`, and repeats this with each
     /// newer file that it replaces. `None` stands for an unreadable file.
-    fn restore(
-        &self,
-        rename: Rename<'_>,
-        draft: Option<ReadFile>,
-        displaced: Option<ReadFile>,
-    ) -> Result<(), AtomicFileError> {
+    fn restore(&self, rename: Rename<'_>, draft: Option<ReadFile>, displaced: Option<ReadFile>) -> Result<()> {
         let (mut last_placed, mut displaced) = (draft, displaced);
         for _ in 0..ATTEMPTS {
             match rename(&self.path, &self.target, RenameFlags::EXCHANGE) {

@@ -15,8 +15,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 pub use amend::{amend, read_complete};
-use draft::sync_directory;
 pub use draft::{AtomicFileError, Change, Draft, Finished, draft_name, is_draft};
+use draft::{Result, sync_directory};
 pub use regular_file::ReadFile;
 
 /// Makes `path` a file with these contents and this mode. Readers see the previous or the new contents only, and never
@@ -24,7 +24,7 @@ pub use regular_file::ReadFile;
 ///
 /// # Errors
 /// Returns an error if the directory is missing, read-only or full.
-pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<Change, AtomicFileError> {
+pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<Change> {
     if has_contents(path, contents, mode) {
         return Ok(Change::Unchanged);
     }
@@ -44,7 +44,7 @@ pub fn has_contents(path: &Path, contents: &[u8], mode: u32) -> bool {
 ///
 /// # Errors
 /// Returns an error if the file system has no hard links, or if the directory cannot be written.
-pub fn link(file: &Path, name: &Path) -> Result<(), AtomicFileError> {
+pub fn link(file: &Path, name: &Path) -> Result<()> {
     let refused = |action| move |source| AtomicFileError { action, path: name.into(), source };
     let draft = draft_name(name);
     fs::hard_link(file, &draft).map_err(refused("make the hard link"))?;

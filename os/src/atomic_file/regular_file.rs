@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use super::draft::AtomicFileError;
+use super::draft::{AtomicFileError, Result};
 
 /// Largest size in bytes of a file that is read or written. Plugins accept no larger input.
 pub const MAX_SIZE: usize = 1 << 20;
@@ -49,10 +49,7 @@ pub(super) fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let (file, metadata) = opened(path)?;
     let mut contents = Vec::new();
     file.take(MAX_SIZE as u64 + 1).read_to_end(&mut contents)?;
-    if contents.len() > MAX_SIZE {
-        return Err(too_large());
-    }
-    Ok((contents, metadata))
+    if contents.len() > MAX_SIZE { Err(too_large()) } else { Ok((contents, metadata)) }
 }
 
 fn opened(path: &Path) -> io::Result<(File, Metadata)> {
@@ -84,7 +81,7 @@ impl ReadFile {
     /// # Errors
     /// Returns an error if the file cannot be read, is not a regular file, or has more than
     /// [`MAX_SIZE`] bytes.
-    pub fn read(path: &Path) -> Result<Option<ReadFile>, AtomicFileError> {
+    pub fn read(path: &Path) -> Result<Option<ReadFile>> {
         let failed = |source| AtomicFileError { action: "read", path: path.into(), source };
         let is_link = match fs::symlink_metadata(path) {
             Ok(found) => found.is_symlink(),
@@ -97,9 +94,8 @@ impl ReadFile {
                 let owner = (!is_link).then_some(owner);
                 Ok(Some(ReadFile { contents, mode, owner, is_link }))
             }
-            Err(error) if error.kind() == ErrorKind::NotFound && !is_link => Ok(None),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Ok(Some(ReadFile { contents: Vec::new(), mode: 0, owner: None, is_link }))
+                Ok(is_link.then(|| ReadFile { contents: Vec::new(), mode: 0, owner: None, is_link }))
             }
             Err(error) => Err(failed(error)),
         }

@@ -6,7 +6,7 @@ use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError};
 
 use crate::affinity::repair::{reconfirm, release_affinity};
 use crate::block_writes::PriorAffinity;
-use crate::error::IpamError;
+use crate::error::{IpamError, Result};
 use crate::reads::find;
 use crate::write_gate::{GatedStore, WriteGate};
 
@@ -35,10 +35,9 @@ pub async fn finish_affinity<S: Store, G: WriteGate>(
     gate: &G,
     key: &AffinityKey,
     revision: &Revision,
-) -> Result<FinishedAffinity, IpamError> {
+) -> Result<FinishedAffinity> {
     let gated = GatedStore::new(store, gate);
-    let outcome = finish(&gated, key, revision).await;
-    match outcome {
+    match finish(&gated, key, revision).await {
         _ if gated.has_refused() => Err(IpamError::Stopped),
         Err(error) if error.is_race() => Ok(FinishedAffinity::Unchanged),
         outcome => Ok(outcome?),
@@ -73,17 +72,13 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
             FinishedAffinity::Deleted
         }
     };
-    match finished {
-        FinishedAffinity::Deleted | FinishedAffinity::Released => {
-            let block = find::<Block>(store, &key.cidr).await?;
-            let block = block.filter(|block| block.value.owner().as_ref() == Some(&key.owner));
-            Ok(match restore_affinity(store, key, block).await? {
-                FinishedAffinity::Unchanged => finished,
-                restored => restored,
-            })
-        }
-        finished => Ok(finished),
+    if !matches!(finished, FinishedAffinity::Deleted | FinishedAffinity::Released) {
+        return Ok(finished);
     }
+    let block = find::<Block>(store, &key.cidr).await?;
+    let block = block.filter(|block| block.value.owner().as_ref() == Some(&key.owner));
+    let restored = restore_affinity(store, key, block).await?;
+    Ok(if restored == FinishedAffinity::Unchanged { finished } else { restored })
 }
 
 /// Restores the affinity of a block of the owner. Fails if another process creates the affinity meanwhile.

@@ -8,7 +8,7 @@ use libcalico::selector::Selector;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, WriteModel};
 
 use crate::affinity::repair::release_affinity;
-use crate::error::IpamError;
+use crate::error::{IpamError, Result};
 use crate::retry::{OPERATION_TIME, Retry};
 use crate::write_gate::{GatedStore, WriteGate};
 use os::clock::Clock;
@@ -31,7 +31,7 @@ pub async fn release_host_affinities<S: Store, C: Clock, G: WriteGate>(
     gate: &G,
     owner: &AffinityOwner,
     only_empty: bool,
-) -> Result<ReleasedAffinities, IpamError> {
+) -> Result<ReleasedAffinities> {
     let gated = GatedStore::new(store, gate);
     let outcome = host_affinities(&gated, clock, owner, only_empty).await;
     if gated.has_refused() { Err(IpamError::Stopped) } else { outcome }
@@ -42,7 +42,7 @@ async fn host_affinities<S: Store, C: Clock>(
     clock: &C,
     owner: &AffinityOwner,
     only_empty: bool,
-) -> Result<ReleasedAffinities, IpamError> {
+) -> Result<ReleasedAffinities> {
     let mut batch = ReadBatch::new();
     let labeled = batch.list::<BlockAffinity>(&AffinitySelect::of(owner.clone()));
     // Affinities that releases before the labels wrote. A list by owner does not contain them.
@@ -50,9 +50,8 @@ async fn host_affinities<S: Store, C: Clock>(
         .then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
     let answers = store.read(&batch).await?;
     let mut affinities = answers.list(&labeled);
-    let of_owner =
-        unlabeled.iter().flat_map(|ticket| answers.list(ticket)).filter(|affinity| affinity.key.owner == *owner);
-    affinities.extend(of_owner);
+    let unlabeled = unlabeled.iter().flat_map(|ticket| answers.list(ticket));
+    affinities.extend(unlabeled.filter(|affinity| affinity.key.owner == *owner));
     release_blocks(store, clock, affinities, only_empty).await
 }
 
@@ -64,7 +63,7 @@ pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     gate: &G,
     owner: &AffinityOwner,
     block: Cidr,
-) -> Result<(), IpamError> {
+) -> Result<()> {
     let gated = GatedStore::new(store, gate);
     let outcome = release_block(&gated, clock, AffinityKey { owner: owner.clone(), cidr: block }, true).await;
     if gated.has_refused() { Err(IpamError::Stopped) } else { outcome }
@@ -76,7 +75,7 @@ pub async fn release_pool_affinities<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     range: &Cidr,
-) -> Result<ReleasedAffinities, IpamError> {
+) -> Result<ReleasedAffinities> {
     let mut affinities = store.list::<BlockAffinity>(&AffinitySelect::default()).await?;
     affinities.retain(|affinity| range.contains(affinity.key.cidr.network()));
     release_blocks(store, clock, affinities, false).await
@@ -88,18 +87,14 @@ pub async fn release_empty_affinities<S: Store, C: Clock>(
     clock: &C,
     owner: &AffinityOwner,
     range: &Cidr,
-) -> Result<ReleasedAffinities, IpamError> {
+) -> Result<ReleasedAffinities> {
     let mut affinities = store.list::<BlockAffinity>(&AffinitySelect::of(owner.clone())).await?;
     affinities.retain(|affinity| range.contains(affinity.key.cidr.network()));
     release_blocks(store, clock, affinities, true).await
 }
 
 /// Releases all blocks of a host. The addresses of its pods stay allocated. A host without blocks is success.
-pub async fn remove_host<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    node: &str,
-) -> Result<ReleasedAffinities, IpamError> {
+pub async fn remove_host<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<ReleasedAffinities> {
     host_affinities(store, clock, &AffinityOwner::Host(node.into()), false).await
 }
 
@@ -108,7 +103,7 @@ async fn release_blocks<S: Store, C: Clock>(
     clock: &C,
     affinities: Vec<Entry<BlockAffinity>>,
     only_empty: bool,
-) -> Result<ReleasedAffinities, IpamError> {
+) -> Result<ReleasedAffinities> {
     let mut outcome = ReleasedAffinities::default();
     for affinity in affinities {
         let cidr = affinity.key.cidr;
@@ -122,12 +117,7 @@ async fn release_blocks<S: Store, C: Clock>(
 }
 
 /// Releases one block, and tries again after a lost race.
-async fn release_block<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    key: AffinityKey,
-    only_empty: bool,
-) -> Result<(), IpamError> {
+async fn release_block<S: Store, C: Clock>(store: &S, clock: &C, key: AffinityKey, only_empty: bool) -> Result<()> {
     let mut retry = Retry::new(clock, OPERATION_TIME);
     loop {
         let mut batch = ReadBatch::new();
@@ -144,8 +134,7 @@ async fn release_block<S: Store, C: Clock>(
         match outcome {
             Ok(()) => return Ok(()),
             Err(error) if !error.is_race() => return Err(error.into()),
-            Err(_) if !retry.pause().await => return Err(IpamError::Contention),
-            Err(_) => {}
+            Err(_) => retry.pause_after_race().await?,
         }
     }
 }
@@ -156,32 +145,21 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
     if emptied.is_empty() {
         return;
     }
-    let deselected = match find_deselected(store, emptied).await {
-        Ok(deselected) => deselected,
-        Err(error) => {
-            return tracing::warn!(
-                %error,
-                "cannot read the pools and nodes of empty blocks; the blocks keep their owners"
-            );
-        }
-    };
+    let deselected = find_deselected(store, emptied).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot read the pools and nodes of empty blocks; the blocks keep their owners");
+        Vec::new()
+    });
     for (cidr, owner) in deselected {
         match release_if_still_empty(store, cidr, owner).await {
             Ok(()) => {}
-            Err(error) if error.is_race() => {
-                tracing::debug!(
-                    block = %cidr,
-                    %error,
-                    "keeping the deselected block: another process changed the block or its affinity"
-                )
-            }
-            Err(error) => {
-                tracing::warn!(
-                    block = %cidr,
-                    %error,
-                    "cannot release a block whose pool does not select the node; the block keeps its owner"
-                )
-            }
+            Err(error) if error.is_race() => tracing::debug!(
+                block = %cidr, %error,
+                "keeping the deselected block: another process changed the block or its affinity"
+            ),
+            Err(error) => tracing::warn!(
+                block = %cidr, %error,
+                "cannot release a block whose pool does not select the node; the block keeps its owner"
+            ),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::alloc::request::AssignRequest;
 use crate::alloc::reserved_handle::release_reserved;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
-use crate::error::IpamError;
+use crate::error::{IpamError, Result};
 use crate::handle_refs::decrement;
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
@@ -33,7 +33,7 @@ pub async fn assign_address<S: Store, C: Clock>(
     request: &AssignRequest,
     ip: IpAddr,
     inputs: AllocationInputs,
-) -> Result<Assignment, IpamError> {
+) -> Result<Assignment> {
     let cidr = block_of(&inputs, request, ip)?;
     let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())?;
     let mut requested = RequestedAddress { request, ip, cidr, snapshot };
@@ -52,7 +52,7 @@ struct RequestedAddress<'a> {
 }
 
 impl<'a> RequestedAddress<'a> {
-    async fn assign<S: Store, C: Clock>(&mut self, store: &S, clock: &C) -> Result<BlockSource, IpamError> {
+    async fn assign<S: Store, C: Clock>(&mut self, store: &S, clock: &C) -> Result<BlockSource> {
         let owner = self.request.owner();
         let mut retry = Retry::new(clock, OPERATION_TIME);
         loop {
@@ -68,9 +68,7 @@ impl<'a> RequestedAddress<'a> {
                     if !cause.is_race() && !cause.has_unknown_outcome() {
                         return Err(cause.into());
                     }
-                    if !retry.pause().await {
-                        return Err(IpamError::Contention);
-                    }
+                    retry.pause_after_race().await?;
                     self.snapshot.refresh(store, clock.now(), [self.cidr]).await?;
                     self.cidr = block_of(&self.snapshot.inputs, self.request, self.ip)?;
                 }
@@ -114,7 +112,7 @@ impl<'a> RequestedAddress<'a> {
 
     /// Assigns the address in memory, and returns also the predecessor that it passes from. Returns `None` if the
     /// handle already has the address and may have no other.
-    fn assign_in_memory(&self) -> Result<Option<(BlockAssignment, Option<&'a Predecessor>)>, IpamError> {
+    fn assign_in_memory(&self) -> Result<Option<(BlockAssignment, Option<&'a Predecessor>)>> {
         let affinity = self.snapshot.affinity(&self.affinity_key()).flatten();
         let (mut block, revision, prior_affinity) = match self.snapshot.block(&self.cidr) {
             Some(BlockRead::Present(entry)) => {
@@ -144,15 +142,14 @@ impl<'a> RequestedAddress<'a> {
             _ => None,
         };
         let strict = self.snapshot.inputs.config.strict_affinity;
-        let assigned =
-            BlockAssignment::new(block, revision, prior_affinity).assign_address(self.request, strict, self.ip);
+        let assigned = BlockAssignment::new(block, revision, prior_affinity).assign_ip(self.request, strict, self.ip);
         assigned.map(|assignment| Some((assignment, predecessor))).map_err(|error| match error {
             AssignError::AlreadyAssigned(ip) => IpamError::AlreadyAssigned { ip, holder: self.owner_description() },
             other => other.into(),
         })
     }
 
-    fn is_at_limit(&self) -> Result<bool, IpamError> {
+    fn is_at_limit(&self) -> Result<bool> {
         let (limit, id) = (self.request.max_per_handle, &self.request.handle);
         let Some(handle) = self.snapshot.handle().filter(|_| limit > 0) else { return Ok(false) };
         if handle.value.check_limit(id, IpVersion::of(self.ip), 1, limit).is_ok() {
@@ -187,7 +184,7 @@ pub(crate) fn describe_owner(held: &libcalico::ipam::Allocation<'_>) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn block_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Result<Cidr, IpamError> {
+fn block_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Result<Cidr> {
     pool_of(inputs, request, ip)?.block_of(ip).ok_or(IpamError::NotInPool { ip, refused: Vec::new() })
 }
 
@@ -198,7 +195,7 @@ fn ensure_is_for_namespace(
     ip: IpAddr,
     object: &IpPool,
     pool: &Pool,
-) -> Result<(), IpamError> {
+) -> Result<()> {
     let refusal = rejection_by_namespace(object, request.selected_namespace())
         .map_err(|cause| PoolChoiceError { cause, refused: Vec::new() })?;
     if let Some(refusal) = refusal {
@@ -212,7 +209,7 @@ fn ensure_is_for_namespace(
     Ok(())
 }
 
-fn pool_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Result<Pool, IpamError> {
+fn pool_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Result<Pool> {
     let version = IpVersion::of(ip);
     let mut refused = Vec::new();
     for object in inputs.pools.iter().map(|entry| &entry.value) {

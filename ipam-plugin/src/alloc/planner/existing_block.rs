@@ -5,20 +5,16 @@ use libcalico::ipam::{AffinityState, BlockAffinity, borrow_order};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
-use super::{FamilyPlanner, PlannerStep};
+use super::{FamilyPlanner, PlannerStep, read};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
-use crate::error::IpamError;
+use crate::error::Result;
 
 impl FamilyPlanner<'_> {
     /// Returns a step for the first own block, in list order, that has a free address; `None` if no own block has one.
-    pub(super) fn assign_from_own_blocks(
-        &self,
-        snapshot: &Snapshot,
-        remaining: usize,
-    ) -> Result<Option<PlannerStep>, IpamError> {
-        for affinity in self.affine_blocks(snapshot) {
+    pub(super) fn assign_from_own_blocks(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>> {
+        for affinity in self.own_blocks(snapshot) {
             if let Some(step) = self.assign_from_own_block(snapshot, affinity, remaining)? {
                 return Ok(Some(step));
             }
@@ -32,15 +28,13 @@ impl FamilyPlanner<'_> {
         snapshot: &Snapshot,
         affinity: &Entry<BlockAffinity>,
         remaining: usize,
-    ) -> Result<Option<PlannerStep>, IpamError> {
+    ) -> Result<Option<PlannerStep>> {
         let cidr = &affinity.key.cidr;
         let block = match snapshot.block(cidr) {
-            Some(BlockRead::Surveyed(room)) if room.has_free => {
-                return Ok(Some(PlannerStep::Read(MissingReads::blocks([*cidr]))));
-            }
+            Some(BlockRead::Surveyed(room)) if room.has_free => return read(MissingReads::blocks([*cidr])),
             None | Some(BlockRead::Corrupt | BlockRead::Surveyed(_)) => return Ok(None),
             Some(BlockRead::Absent) if snapshot.ranges(self.version).is_none() => {
-                return Ok(Some(PlannerStep::Read(MissingReads::ranges(self.version))));
+                return read(MissingReads::ranges(self.version));
             }
             Some(BlockRead::Absent) => {
                 let assignment =
@@ -51,7 +45,7 @@ impl FamilyPlanner<'_> {
         };
         if block.value.owner().as_ref() != Some(&self.owner) {
             if snapshot.may_predate_affinities(cidr) {
-                return Ok(Some(PlannerStep::Read(MissingReads::blocks([*cidr]))));
+                return read(MissingReads::blocks([*cidr]));
             }
             return Ok(Some(PlannerStep::Repair(AffinityRepair::Delete { affinity: affinity.clone() })));
         }
@@ -73,7 +67,7 @@ impl FamilyPlanner<'_> {
     /// Returns a step for the first block with room, in the order of the pools and of the node's walk over each. The
     /// block's affinity stays unchanged; only the attribute `node` of the allocation names the borrowing node
     /// (IPAM-120).
-    pub(super) fn borrow(&self, snapshot: &Snapshot, remaining: usize) -> Result<PlannerStep, IpamError> {
+    pub(super) fn borrow(&self, snapshot: &Snapshot, remaining: usize) -> Result<PlannerStep> {
         if !snapshot.has_all_blocks(self.version) {
             return Ok(PlannerStep::Read(MissingReads::list(self.version)));
         }

@@ -30,7 +30,7 @@ use crate::alloc::repair::AffinityRepair;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
-use crate::error::{Exhaustion, IpamError};
+use crate::error::{Exhaustion, IpamError, Result};
 use crate::exhausted::Search;
 
 /// Maximum number of blocks of a node, if neither the request nor the cluster sets a limit (IPAM-103).
@@ -66,11 +66,7 @@ pub(crate) struct FamilyPlanner<'a> {
 
 impl<'a> FamilyPlanner<'a> {
     /// Creates the plan and chooses the pools.
-    pub(crate) fn new(
-        request: &'a AssignRequest,
-        inputs: &AllocationInputs,
-        version: IpVersion,
-    ) -> Result<FamilyPlanner<'a>, IpamError> {
+    pub(crate) fn new(request: &'a AssignRequest, inputs: &AllocationInputs, version: IpVersion) -> Result<Self> {
         let owner = request.owner();
         let node_labels = match (&owner, &inputs.node) {
             (AffinityOwner::Virtual(_), _) => Labels::new(),
@@ -82,24 +78,22 @@ impl<'a> FamilyPlanner<'a> {
         };
         let pools: Vec<IpPool> = inputs.pools.iter().map(|entry| entry.value.clone()).collect();
         let requested = requested_pools(request.pools(version), version, &pools)?;
-        let choice = choose_pools(
-            &pools,
-            &PoolRequest {
-                version,
-                requested: &requested,
-                purpose: request.purpose,
-                node: owner.name(),
-                node_labels: &node_labels,
-                namespace: request.selected_namespace(),
-                restricted: request.restricted.contains(&version),
-            },
-        )?;
-        let search = search_identity(&owner, version, &choice, inputs);
+        let pool_request = PoolRequest {
+            version,
+            requested: &requested,
+            purpose: request.purpose,
+            node: owner.name(),
+            node_labels: &node_labels,
+            namespace: request.selected_namespace(),
+            restricted: request.restricted.contains(&version),
+        };
+        let choice = choose_pools(&pools, &pool_request)?;
+        let search = search_of(&owner, version, &choice, inputs);
         Ok(FamilyPlanner { request, version, owner, choice, node_labels, search, excluded: BTreeSet::new() })
     }
 
     /// Chooses the pools again, after the inputs were read again.
-    pub(crate) fn choose_again(&mut self, inputs: &AllocationInputs) -> Result<(), IpamError> {
+    pub(crate) fn choose_again(&mut self, inputs: &AllocationInputs) -> Result<()> {
         let fresh = FamilyPlanner::new(self.request, inputs, self.version)?;
         *self = FamilyPlanner { excluded: std::mem::take(&mut self.excluded), ..fresh };
         Ok(())
@@ -107,15 +101,12 @@ impl<'a> FamilyPlanner<'a> {
 
     /// Returns the node's blocks that are read before an address is taken from any of them.
     pub(crate) fn blocks_to_read_first<'k>(&'k self, snapshot: &'k Snapshot) -> impl Iterator<Item = Cidr> + 'k {
-        self.affine_blocks(snapshot).map(|entry| entry.key.cidr).chain(self.stale_own_blocks(snapshot))
+        self.own_blocks(snapshot).map(|entry| entry.key.cidr).chain(self.stale_own_blocks(snapshot))
     }
 
     /// Returns the affinities to the node's blocks that the request may use. The blocks are read before the node claims
     /// another block.
-    pub(crate) fn affine_blocks<'k>(
-        &'k self,
-        snapshot: &'k Snapshot,
-    ) -> impl Iterator<Item = &'k Entry<BlockAffinity>> {
+    pub(crate) fn own_blocks<'k>(&'k self, snapshot: &'k Snapshot) -> impl Iterator<Item = &'k Entry<BlockAffinity>> {
         snapshot.own_affinities(self.version).filter(|entry| {
             let cidr = &entry.key.cidr;
             self.is_allowed(cidr) && !self.excluded.contains(cidr) && !snapshot.reservations.covers(cidr)
@@ -125,7 +116,7 @@ impl<'a> FamilyPlanner<'a> {
     /// Returns the node's first unread block that probably has a free address.
     pub(crate) fn likely_block(&self, snapshot: &Snapshot) -> Option<Cidr> {
         let may_have_room = |cidr: &Cidr| snapshot.block(cidr).is_none() && self.full_by_note(snapshot, cidr).is_none();
-        let mut blocks = self.affine_blocks(snapshot).map(|entry| entry.key.cidr);
+        let mut blocks = self.own_blocks(snapshot).map(|entry| entry.key.cidr);
         blocks.find(|cidr| may_have_room(cidr) && self.is_confirmed(snapshot, cidr))
     }
 
@@ -151,7 +142,7 @@ impl<'a> FamilyPlanner<'a> {
         cidr: &Cidr,
         n: usize,
         prior_affinity: Option<PriorAffinity>,
-    ) -> Result<Option<BlockAssignment>, IpamError> {
+    ) -> Result<Option<BlockAssignment>> {
         let (block, revision, prior_affinity) = match snapshot.block(cidr) {
             Some(BlockRead::Present(block)) => (block.value.clone(), Some(block.revision.clone()), prior_affinity),
             Some(BlockRead::Absent) if snapshot.overlapping(cidr).is_none() => {
@@ -172,7 +163,7 @@ impl<'a> FamilyPlanner<'a> {
 
 impl FamilyPlanner<'_> {
     /// Returns the next step towards `remaining` more addresses.
-    pub(crate) fn next(&self, snapshot: &Snapshot, remaining: usize) -> Result<PlannerStep, IpamError> {
+    pub(crate) fn next(&self, snapshot: &Snapshot, remaining: usize) -> Result<PlannerStep> {
         if let Some(step) = self.already_held(snapshot, remaining)? {
             return Ok(step);
         }
@@ -218,24 +209,22 @@ impl FamilyPlanner<'_> {
     }
 
     /// Returns the addresses of a handle that has reached its limit, if they are as many as requested (IPAM-115).
-    fn already_held(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>, IpamError> {
-        let limit = self.request.max_per_handle;
+    fn already_held(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>> {
+        let (limit, id) = (self.request.max_per_handle, &self.request.handle);
         if limit > 0 && snapshot.is_handle_unread() {
-            return Ok(Some(PlannerStep::Read(MissingReads::handle())));
+            return read(MissingReads::handle());
         }
-        let Some(handle) = snapshot.handle().filter(|_| limit > 0) else { return Ok(None) };
-        let Err(full) = handle.value.check_limit(&self.request.handle, self.version, remaining, limit) else {
-            return Ok(None);
-        };
-        let blocks: Vec<Cidr> =
-            handle.value.block.keys().filter(|cidr| cidr.version() == self.version).copied().collect();
+        let handle = snapshot.handle().map(|entry| &entry.value).filter(|_| limit > 0);
+        let Some(handle) = handle else { return Ok(None) };
+        let Err(full) = handle.check_limit(id, self.version, remaining, limit) else { return Ok(None) };
+        let blocks: Vec<Cidr> = handle.block.keys().filter(|cidr| cidr.version() == self.version).copied().collect();
         let is_unread = |cidr: &&Cidr| matches!(snapshot.block(cidr), None | Some(BlockRead::Surveyed(_)));
         let unread: Vec<Cidr> = blocks.iter().filter(is_unread).copied().collect();
         if !unread.is_empty() {
-            return Ok(Some(PlannerStep::Read(MissingReads::blocks(unread))));
+            return read(MissingReads::blocks(unread));
         }
         let readable = blocks.iter().filter_map(|cidr| snapshot.readable_block(cidr));
-        let mut held: Vec<IpAddr> = readable.flat_map(|block| block.value.addresses_of(&self.request.handle)).collect();
+        let mut held: Vec<IpAddr> = readable.flat_map(|block| block.value.addresses_of(id)).collect();
         if held.len() >= remaining {
             held.truncate(remaining);
             return Ok(Some(PlannerStep::AlreadyHeld(held)));
@@ -247,29 +236,28 @@ impl FamilyPlanner<'_> {
     }
 }
 
+/// Returns the step that reads these objects.
+fn read(missing: MissingReads) -> Result<Option<PlannerStep>> {
+    Ok(Some(PlannerStep::Read(missing)))
+}
+
 /// Returns the ranges of the pools that a request names. An entry is a CIDR, or the name of a pool (IPAM-34).
-fn requested_pools(texts: &[String], version: IpVersion, pools: &[IpPool]) -> Result<Vec<Cidr>, IpamError> {
+fn requested_pools(texts: &[String], version: IpVersion, pools: &[IpPool]) -> Result<Vec<Cidr>> {
     let by_name: BTreeMap<&str, &IpPool> = pools.iter().map(|pool| (pool.metadata.name.as_str(), pool)).collect();
     let resolve = |text: &String| {
+        let invalid = |cause| IpamError::PoolName { pool: text.clone(), cause };
         let cidr: Cidr = match (text.parse(), by_name.get(text.as_str())) {
             (Ok(cidr), _) => cidr,
-            (Err(_), Some(pool)) => {
-                pool.spec.range().map_err(|cause| IpamError::PoolName { pool: text.clone(), cause })?
-            }
-            (Err(cause), None) => return Err(IpamError::PoolName { pool: text.clone(), cause }),
+            (Err(_), Some(pool)) => pool.spec.range().map_err(invalid)?,
+            (Err(cause), None) => return Err(invalid(cause)),
         };
         if cidr.version() == version { Ok(cidr) } else { Err(IpamError::PoolFamily { pool: cidr.network(), version }) }
     };
     texts.iter().map(resolve).collect()
 }
 
-/// Returns the identity of the search of `owner` in the chosen pools.
-fn search_identity(
-    owner: &AffinityOwner,
-    version: IpVersion,
-    choice: &PoolChoice,
-    inputs: &AllocationInputs,
-) -> Search {
+/// Returns the search of `owner` in the chosen pools.
+fn search_of(owner: &AffinityOwner, version: IpVersion, choice: &PoolChoice, inputs: &AllocationInputs) -> Search {
     let strict = inputs.config.strict_affinity;
     let mut key = format!("IPv{version} of {owner}{}", if strict { ", strict" } else { "" });
     for pool in &choice.chosen {

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use libcalico::ipam::{AffinityKey, BlockWalk, UsableBlock, usable_block};
 use libcalico::net::Cidr;
 
-use super::{FamilyPlanner, PlannerStep};
+use super::{FamilyPlanner, PlannerStep, read};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
-use crate::error::{Exhaustion, IpamError};
+use crate::error::{Exhaustion, Result};
 
 /// Number of blocks at the start of the walk that are read before all blocks of the cluster are.
 const PROBED_BLOCKS: usize = 8;
@@ -22,15 +22,10 @@ impl FamilyPlanner<'_> {
     ///
     /// Close to the limit, the affinities are read again without a cache, together with any other reads. A cache may
     /// lack some of them, and no write would detect that the node exceeds its limit.
-    pub(super) fn claim_and_assign(
-        &self,
-        snapshot: &Snapshot,
-        remaining: usize,
-    ) -> Result<Option<PlannerStep>, IpamError> {
+    pub(super) fn claim_and_assign(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>> {
         let step = self.claim(snapshot, remaining)?;
-        if !snapshot.inputs.affinities_may_lag
-            || self.count_owned(snapshot) + AFFINITIES_BEYOND_CACHE < self.block_limit(snapshot)
-        {
+        let possibly_owned = self.count_owned(snapshot) + AFFINITIES_BEYOND_CACHE;
+        if !snapshot.inputs.affinities_may_lag || possibly_owned < self.block_limit(snapshot) {
             return Ok(step);
         }
         Ok(step.map(|step| match step {
@@ -48,7 +43,7 @@ impl FamilyPlanner<'_> {
         snapshot.own_affinities(self.version).filter(|entry| self.is_allowed(&entry.key.cidr)).count()
     }
 
-    fn claim(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>, IpamError> {
+    fn claim(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>> {
         let limit = self.block_limit(snapshot);
         if self.count_owned(snapshot) >= limit {
             return Ok(Some(PlannerStep::Exhausted(Exhaustion::BlockLimit { limit })));
@@ -67,28 +62,19 @@ impl FamilyPlanner<'_> {
         let ranges = snapshot.ranges(self.version).unwrap_or(&none);
         match usable_block(self.pools(), &room_of, ranges, &snapshot.reservations, &self.owner, snapshot.now) {
             UsableBlock::Claim(cidr) | UsableBlock::Use(cidr) => self.assign_from_new_block(snapshot, cidr, remaining),
-            UsableBlock::Reclaim(_) if !snapshot.has_all_blocks(self.version) => {
-                Ok(Some(PlannerStep::Read(MissingReads::list(self.version))))
-            }
+            UsableBlock::Reclaim(_) if !snapshot.has_all_blocks(self.version) => read(MissingReads::list(self.version)),
             UsableBlock::Reclaim(candidates) => Ok(self.reclaim(snapshot, &candidates)),
         }
     }
 
     /// Returns the step for the block at which the walk stops. The block is unclaimed, or the node's own without a
     /// affinity in the snapshot.
-    fn assign_from_new_block(
-        &self,
-        snapshot: &Snapshot,
-        cidr: Cidr,
-        remaining: usize,
-    ) -> Result<Option<PlannerStep>, IpamError> {
+    fn assign_from_new_block(&self, snapshot: &Snapshot, cidr: Cidr, remaining: usize) -> Result<Option<PlannerStep>> {
         let has_ranges = snapshot.ranges(self.version).is_some();
         match snapshot.block(&cidr) {
-            None => return Ok(Some(PlannerStep::Read(self.reads_of_first_blocks(snapshot, cidr)))),
-            Some(BlockRead::Surveyed(_)) => return Ok(Some(PlannerStep::Read(MissingReads::blocks([cidr])))),
-            Some(BlockRead::Absent) if !has_ranges => {
-                return Ok(Some(PlannerStep::Read(MissingReads::ranges(self.version))));
-            }
+            None => return read(self.reads_of_first_blocks(snapshot, cidr)),
+            Some(BlockRead::Surveyed(_)) => return read(MissingReads::blocks([cidr])),
+            Some(BlockRead::Absent) if !has_ranges => return read(MissingReads::ranges(self.version)),
             _ => {}
         }
         let key = AffinityKey { owner: self.owner.clone(), cidr };
@@ -97,7 +83,7 @@ impl FamilyPlanner<'_> {
                 let assignment = self.assign(snapshot, &cidr, remaining, Some(PriorAffinity::Absent))?;
                 Ok(assignment.map(PlannerStep::Assign))
             }
-            (_, None) => Ok(Some(PlannerStep::Read(MissingReads::affinity(key)))),
+            (_, None) => read(MissingReads::affinity(key)),
             (_, Some(Some(affinity))) => self.assign_from_own_block(snapshot, affinity, remaining),
         }
     }
@@ -133,10 +119,8 @@ impl FamilyPlanner<'_> {
                 None => return Some(PlannerStep::Read(MissingReads::affinity(key))),
                 Some(None) => {}
                 Some(Some(affinity)) => {
-                    return Some(PlannerStep::Repair(AffinityRepair::Release {
-                        affinity: affinity.clone(),
-                        block: block.clone(),
-                    }));
+                    let (affinity, block) = (affinity.clone(), block.clone());
+                    return Some(PlannerStep::Repair(AffinityRepair::Release { affinity, block }));
                 }
             }
         }

@@ -38,10 +38,8 @@ impl FamilyPlanner<'_> {
 
     /// Returns true if the owner's affinity to the block is confirmed.
     pub(super) fn is_confirmed(&self, snapshot: &Snapshot, cidr: &Cidr) -> bool {
-        let is_confirmed_state = |state| matches!(state, AffinityState::Confirmed | AffinityState::Unset);
-        snapshot
-            .own_affinities(self.version)
-            .any(|entry| entry.key.cidr == *cidr && is_confirmed_state(entry.value.state))
+        let affinity = snapshot.own_affinities(self.version).find(|entry| entry.key.cidr == *cidr);
+        affinity.is_some_and(|entry| matches!(entry.value.state, AffinityState::Confirmed | AffinityState::Unset))
     }
 
     /// Returns the reason for a search without a free address.

@@ -100,8 +100,7 @@ impl Prefetch {
             // Any permanent error occurs again when the allocation creates the handle.
             Err(error) => {
                 tracing::debug!(
-                    %handle,
-                    %error,
+                    %handle, %error,
                     "cannot create the handle ahead of the allocation; the allocation creates the handle"
                 );
                 (answers, unknown)
@@ -147,8 +146,7 @@ pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, own_prefetch: 
     let _lock = own_prefetch.is_none().then(|| lock_file.and_then(wait));
     if let Err(error) = fs::remove_file(file) {
         tracing::debug!(
-            file = %file.display(),
-            %error,
+            file = %file.display(), %error,
             "cannot delete the blocks of recent addresses; the next ADD may create its handle ahead of its reads"
         );
     }

@@ -30,9 +30,7 @@ pub(crate) async fn create_reserved<S: Store>(
     let mut value = Handle::default();
     reserved.iter().for_each(|(block, n)| value.increment(*block, *n));
     let error = match store.create::<Handle>(id, &value).await {
-        Ok(revision) => {
-            return Ok((StoredHandle::Existing(Entry { key: id.clone(), value, revision }), reserved));
-        }
+        Ok(revision) => return Ok((StoredHandle::Existing(Entry { key: id.clone(), value, revision }), reserved)),
         Err(error) => error,
     };
     let is_unknown_outcome = error.has_unknown_outcome();

@@ -16,6 +16,7 @@ use time::OffsetDateTime;
 
 use crate::alloc::inputs::{AllocationInputs, BlockCounts, InputsQuery, ReadBlock, StoredHandle};
 use crate::exhausted::SearchedPool;
+use crate::reads::FoundEntry;
 
 pub(crate) use self::read::MissingReads;
 
@@ -65,15 +66,12 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// Creates the snapshot from `inputs`, the result of `query`.
-    pub(crate) fn new(
-        mut inputs: AllocationInputs,
-        query: InputsQuery,
-        now: OffsetDateTime,
-    ) -> Result<Self, StoreError> {
-        let blocks = std::mem::take(&mut inputs.blocks);
+    pub(crate) fn new(inputs: AllocationInputs, query: InputsQuery, now: OffsetDateTime) -> Result<Self, StoreError> {
+        let (blocks, reserved) = (inputs.blocks, inputs.reserved);
+        let inputs = AllocationInputs { blocks: Vec::new(), reserved: BlockCounts::new(), ..inputs };
         let mut snapshot = Snapshot {
             reservations: reservations(&inputs),
-            reserved: std::mem::take(&mut inputs.reserved),
+            reserved,
             inputs,
             now,
             query,
@@ -113,10 +111,8 @@ impl Snapshot {
 
     /// Returns the handle, if it was read and exists.
     pub(crate) fn handle(&self) -> Option<&Entry<Handle>> {
-        match &self.inputs.handle {
-            StoredHandle::Existing(entry) => Some(entry),
-            StoredHandle::Unread | StoredHandle::Absent => None,
-        }
+        let StoredHandle::Existing(entry) = &self.inputs.handle else { return None };
+        Some(entry)
     }
 
     pub(crate) fn is_handle_unread(&self) -> bool {
@@ -136,10 +132,8 @@ impl Snapshot {
 
     /// Returns the block if it was read and is valid.
     pub(crate) fn readable_block(&self, cidr: &Cidr) -> Option<&Entry<Block>> {
-        match self.blocks.get(cidr) {
-            Some(BlockRead::Present(entry)) => Some(entry),
-            _ => None,
-        }
+        let Some(BlockRead::Present(entry)) = self.blocks.get(cidr) else { return None };
+        Some(entry)
     }
 
     /// Returns the number of allocated addresses in the block, or 0 if that is unknown.
@@ -184,8 +178,7 @@ impl Snapshot {
 
     /// Returns a block of another size in the snapshot that shares addresses with `cidr`.
     pub(crate) fn overlapping(&self, cidr: &Cidr) -> Option<Cidr> {
-        let ranges = self.ranges(cidr.version())?;
-        ranges.iter().find(|range| range.conflicts_with(cidr)).copied()
+        self.ranges(cidr.version())?.iter().find(|range| range.conflicts_with(cidr)).copied()
     }
 
     /// Returns the owner's affinities of one family, in the order in which their blocks are tried (IPAM-112).
@@ -198,10 +191,8 @@ impl Snapshot {
     /// Returns one affinity, or `None` if it was not read yet. An affinity of this owner that the inputs lack may
     /// exist nevertheless, because another process may be claiming the block at the same time.
     pub(crate) fn affinity(&self, key: &AffinityKey) -> Option<Option<&Entry<BlockAffinity>>> {
-        match self.inputs.affinities.iter().find(|entry| entry.key == *key) {
-            Some(entry) => Some(Some(entry)),
-            None => self.affinities.get(key).map(Option::as_ref),
-        }
+        let listed = self.inputs.affinities.iter().find(|entry| entry.key == *key);
+        listed.map(Some).or_else(|| self.affinities.get(key).map(Option::as_ref))
     }
 
     /// Records that a block was just read or written.
@@ -211,19 +202,18 @@ impl Snapshot {
     }
 
     fn insert_block(&mut self, cidr: Cidr, answer: ReadBlock) -> Result<(), StoreError> {
+        let cooldown = self.inputs.config.ip_cooldown_seconds;
         let block = match answer {
             Ok(None) => BlockRead::Absent,
             // A tombstone is an object that a deletion in progress has marked; the block is unusable.
             Ok(Some(entry)) if entry.value.deleted => BlockRead::Corrupt,
-            Ok(Some(mut entry)) => {
-                match entry.value.collect_garbage(self.inputs.config.ip_cooldown_seconds, self.now) {
-                    Ok(_) => BlockRead::Present(Box::new(entry)),
-                    Err(problem) => {
-                        tracing::warn!(%problem, "skipping an inconsistent block");
-                        BlockRead::Corrupt
-                    }
+            Ok(Some(mut entry)) => match entry.value.collect_garbage(cooldown, self.now) {
+                Ok(_) => BlockRead::Present(Box::new(entry)),
+                Err(problem) => {
+                    tracing::warn!(%problem, "skipping an inconsistent block");
+                    BlockRead::Corrupt
                 }
-            }
+            },
             Err(StoreError::Corrupt { key, reason }) => {
                 tracing::warn!(block = %key, %reason, "skipping a block that cannot be read");
                 BlockRead::Corrupt
@@ -235,11 +225,7 @@ impl Snapshot {
     }
 
     /// Records an affinity. An unreadable one makes only its own block unusable.
-    fn insert_affinity(
-        &mut self,
-        key: AffinityKey,
-        answer: Result<Option<Entry<BlockAffinity>>, StoreError>,
-    ) -> Result<(), StoreError> {
+    fn insert_affinity(&mut self, key: AffinityKey, answer: FoundEntry<BlockAffinity>) -> Result<(), StoreError> {
         match answer {
             Ok(found) => _ = self.affinities.insert(key, found.filter(|entry| !entry.value.deleted)),
             Err(StoreError::Corrupt { key: path, reason }) => {
@@ -261,10 +247,10 @@ fn reservations(inputs: &AllocationInputs) -> Reservations {
 }
 
 impl Snapshot {
-    /// Records the stored handle and the counts in it that belong to this operation and are not used yet.
-    pub(crate) fn record_handle(&mut self, value: Handle, revision: Revision, reserved: BlockCounts) {
+    /// Records the stored handle, whose counts that belong to this operation are all used.
+    pub(crate) fn record_handle(&mut self, value: Handle, revision: Revision) {
         self.inputs.handle = StoredHandle::Existing(Entry { key: self.query.handle.clone(), value, revision });
-        self.reserved = reserved;
+        self.reserved.clear();
     }
 
     /// Records that the operation took `n` addresses that the handle counted beforehand.

@@ -27,17 +27,11 @@ impl Snapshot {
             missing.own_affinities.then(|| batch.list::<BlockAffinity>(&AffinitySelect::of(self.query.owner.clone())));
         let ranges_only: BTreeSet<IpVersion> = missing.ranges.difference(&missing.lists).copied().collect();
         let (ranges, surveyed) = add_range_reads(&mut batch, store, ranges_only);
-        let (answers, surveyed_ranges, rooms) = try_join3(
-            read_unless_empty(store, &batch),
-            survey_ranges(store, surveyed),
-            self.survey_rooms(store, &missing.lists),
-        )
-        .await?;
-        tracing::debug!(
-            blocks = blocks.len(),
-            lists = missing.lists.len() + missing.ranges.len(),
-            "read address blocks"
-        );
+        let (reads, surveyed_ranges) = (read_unless_empty(store, &batch), survey_ranges(store, surveyed));
+        let rooms = self.survey_rooms(store, &missing.lists);
+        let (answers, surveyed_ranges, rooms) = try_join3(reads, surveyed_ranges, rooms).await?;
+        let lists = missing.lists.len() + missing.ranges.len();
+        tracing::debug!(blocks = blocks.len(), lists, "read address blocks");
         if let Some(ticket) = affinity_list {
             self.inputs.affinities = answers.list(&ticket);
             self.inputs.affinities_may_lag = false;

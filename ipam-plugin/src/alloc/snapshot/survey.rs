@@ -75,9 +75,8 @@ impl Snapshot {
     /// Records the room in a block. A block that was read in full and is full in both stays, since it has more detail.
     fn insert_room(&mut self, cidr: Cidr, room: Option<Room>) {
         let is_full = room.is_some_and(|room| !room.has_free);
-        let is_kept =
-            is_full && self.readable_block(&cidr).is_some_and(|block| block.value.free(&self.reservations) == 0);
-        if !is_kept {
+        let free_as_read = self.readable_block(&cidr).map(|block| block.value.free(&self.reservations));
+        if !is_full || free_as_read != Some(0) {
             self.blocks.insert(cidr, room.map_or(BlockRead::Corrupt, BlockRead::Surveyed));
         }
     }

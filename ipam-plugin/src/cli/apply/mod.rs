@@ -122,9 +122,8 @@ pub(super) async fn apply_pool(store: &Datastore, wanted: &IpPool) -> Result<App
     let blocks: Vec<_> = answers.list(&blocks).into_iter().map(|entry| entry.key).collect();
     let previous = pools.iter().find(|entry| entry.key == wanted.key()).cloned();
     let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
-    let surroundings =
-        PoolContext { previous: previous.as_ref().map(|entry| &entry.value), pools: &pools, blocks: &blocks };
-    let admitted = admit_ip_pool(wanted.clone(), &surroundings)
+    let context = PoolContext { previous: previous.as_ref().map(|entry| &entry.value), pools: &pools, blocks: &blocks };
+    let admitted = admit_ip_pool(wanted.clone(), &context)
         .map_err(|cause| CliError::invalid("IPPool", &wanted.metadata.name, cause))?;
     Ok(write_planned(store, plan(previous, admitted, |spec| &mut spec.unknown)?).await?)
 }

@@ -30,8 +30,7 @@ pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bo
     let leaks = Leaks::find(cluster);
     let current = cluster.audit(Duration::ZERO);
     let (present, outdated): (Vec<_>, Vec<_>) = report.findings.iter().partition(|finding| current.contains(finding));
-    let to_release: BTreeSet<IpAddr> =
-        present.iter().filter_map(|finding| as_leak(finding)).map(|h| h.address).collect();
+    let to_release: BTreeSet<IpAddr> = present.iter().copied().filter_map(as_leak).map(|held| held.address).collect();
 
     let corrupt_block = |finding: &&Finding| match finding {
         Finding::CorruptBlock { block, .. } => Some(*block),
@@ -75,10 +74,8 @@ pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bo
 }
 
 fn as_leak(finding: &Finding) -> Option<&AllocatedAddress> {
-    match finding {
-        Finding::AddressWithoutEndpoint(held) => Some(held),
-        _ => None,
-    }
+    let Finding::AddressWithoutEndpoint(held) = finding else { return None };
+    Some(held)
 }
 
 /// Leaked addresses. `old_enough` contains those that are too old for an ADD in progress.
@@ -97,9 +94,7 @@ impl Leaks {
     }
 
     fn verdict(&self, ip: IpAddr, cluster: &ClusterRead, force: bool) -> StepVerdict {
-        let Some(held) = self.held(ip, cluster) else {
-            return StepVerdict::Leave("it is not in use".into());
-        };
+        let Some(held) = self.held(ip, cluster) else { return StepVerdict::Leave("it is not in use".into()) };
         if !force && let Some(reason) = self.objection(ip, &held, cluster) {
             return StepVerdict::Refuse(format!("{reason}; --force releases it all the same"));
         }

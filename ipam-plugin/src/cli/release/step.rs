@@ -40,10 +40,8 @@ pub(super) enum StepVerdict {
 impl StepVerdict {
     /// Returns the repair of a block.
     pub(super) fn repair(&self) -> Option<&BlockRepair> {
-        match self {
-            StepVerdict::Do(ReleaseChange::Block(repair)) => Some(repair),
-            _ => None,
-        }
+        let StepVerdict::Do(ReleaseChange::Block(repair)) = self else { return None };
+        Some(repair)
     }
 }
 
@@ -145,6 +143,10 @@ pub(super) enum ChangeOutcome {
     Refused(String),
 }
 
+fn refused(reason: &str) -> ChangeOutcome {
+    ChangeOutcome::Refused(reason.to_owned())
+}
+
 /// Makes the change.
 pub(super) async fn execute(store: &Datastore, change: ReleaseChange) -> Result<ChangeOutcome, CliError> {
     let _releasing = ReleaseGuard::here();
@@ -160,12 +162,10 @@ async fn release_address(store: &Datastore, held: &AllocatedAddress) -> Result<C
     let handle = held.handle.as_deref().map(HandleId::new);
     let request = ReleaseRequest { ip: held.address, handle, sequence: held.sequence_number };
     match release_addresses(store, &SystemClock::start(), &[request]).await {
-        Ok(outcome) if outcome.released.is_empty() => {
-            Ok(ChangeOutcome::Refused("another process released the address".into()))
-        }
+        Ok(outcome) if outcome.released.is_empty() => Ok(refused("another process released the address")),
         Ok(_) => Ok(ChangeOutcome::Applied),
-        Err(IpamError::Release(changed)) => Ok(ChangeOutcome::Refused(changed.to_string())),
-        Err(IpamError::Corrupt(corrupt)) => Ok(ChangeOutcome::Refused(corrupt.to_string())),
+        Err(IpamError::Release(changed)) => Ok(refused(&changed.to_string())),
+        Err(IpamError::Corrupt(corrupt)) => Ok(refused(&corrupt.to_string())),
         Err(error) => Err(error.into()),
     }
 }
@@ -176,10 +176,7 @@ async fn fix_handle(store: &Datastore, fix: HandleFix) -> Result<ChangeOutcome, 
     match repaired.failed.into_iter().next() {
         Some((_, error)) => Err(error.into()),
         None if repaired.unchanged.is_empty() => Ok(ChangeOutcome::Applied),
-        None => {
-            let reason = "another process changed the handle or a block of it, or a block is corrupt";
-            Ok(ChangeOutcome::Refused(reason.into()))
-        }
+        None => Ok(refused("another process changed the handle or a block of it, or a block is corrupt")),
     }
 }
 
@@ -190,7 +187,7 @@ async fn store_block(store: &Datastore, repair: BlockRepair) -> Result<ChangeOut
     match store.update::<Block>(&read.key, &block, &read.revision).await {
         Ok(_) => Ok(ChangeOutcome::Applied),
         Err(StoreError::Conflict { .. } | StoreError::NotFound { .. }) => {
-            Ok(ChangeOutcome::Refused("another process changed the block".into()))
+            Ok(refused("another process changed the block"))
         }
         Err(error) => Err(error.into()),
     }

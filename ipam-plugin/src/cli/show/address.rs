@@ -61,10 +61,7 @@ enum State {
 
 pub(super) async fn show(ip: IpAddr, app: &mut App<'_>) -> Result<(), CliError> {
     let address = look_up(app.store, ip).await?;
-    if documents::print_document(app.format, app.out, &address)? {
-        return Ok(());
-    }
-    address.print(app)
+    if documents::print_document(app.format, app.out, &address)? { Ok(()) } else { address.print(app) }
 }
 
 async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
@@ -138,12 +135,9 @@ impl Address {
         match self.state {
             State::InUse => app.print_line(format_args!("IP {ip} is in use"))?,
             State::Resting => {
-                let since = self.since.as_deref().unwrap_or("an unknown time");
+                let (since, cooldown) = (self.since.as_deref().unwrap_or("an unknown time"), self.cooldown);
                 app.print_line(format_args!("{ip} is not assigned: it was released at {since}"))?;
-                app.print_line(format_args!(
-                    "  and cools down for {} seconds before it is assigned again",
-                    self.cooldown
-                ))?;
+                app.print_line(format_args!("  and cools down for {cooldown} seconds before it is assigned again"))?;
             }
             State::Reserved => app.print_line(format_args!("{ip} is not assigned: an IPReservation reserves it"))?,
             State::Free => app.print_line(format_args!("{ip} is not assigned"))?,

@@ -144,8 +144,7 @@ fn select(pools: Vec<Entry<IpPool>>, wanted: &[String]) -> Result<Vec<Entry<IpPo
     let is_selected = |pool: &Entry<IpPool>, text: &str| {
         pool.key.name == text || text.parse::<Cidr>().is_ok_and(|cidr| pool.value.spec.range() == Ok(cidr))
     };
-    let missing = wanted.iter().find(|text| !pools.iter().any(|pool| is_selected(pool, text)));
-    match missing {
+    match wanted.iter().find(|text| !pools.iter().any(|pool| is_selected(pool, text))) {
         Some(pool) => Err(CliError::NoSuchPool(pool.clone())),
         None => Ok(pools.into_iter().filter(|pool| wanted.iter().any(|text| is_selected(pool, text))).collect()),
     }

@@ -31,10 +31,8 @@ impl<'a> PodLogLines<'a> {
     /// Reads the rotated files and then the log file. Returns the files that cannot be read. These include the log file
     /// if there is no file at all.
     pub(super) fn read(&mut self, path: &Path) -> Vec<(PathBuf, io::Error)> {
-        let rotated: Vec<PathBuf> = (1..=MAX_ROTATED_FILES)
-            .map(|number| rotated_path(path, number))
-            .take_while(|rotated| rotated.exists())
-            .collect();
+        let rotated = (1..=MAX_ROTATED_FILES).map(|number| rotated_path(path, number));
+        let rotated: Vec<PathBuf> = rotated.take_while(|rotated| rotated.exists()).collect();
         let mut failed = Vec::new();
         for file in rotated.iter().rev().map(PathBuf::as_path).chain([path]) {
             match self.read_one(file) {

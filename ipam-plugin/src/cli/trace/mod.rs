@@ -76,10 +76,7 @@ impl DatastoreUnusable {
 
 /// Refuses an empty name of a pod or a namespace, which would match all of them.
 fn pod_name(text: &str) -> Result<String, &'static str> {
-    if text.split('/').any(str::is_empty) {
-        return Err("write POD or NAMESPACE/POD");
-    }
-    Ok(text.to_owned())
+    if text.split('/').any(str::is_empty) { Err("write POD or NAMESPACE/POD") } else { Ok(text.to_owned()) }
 }
 
 /// Reads all parts and prints them.
@@ -134,21 +131,18 @@ async fn read_trace(args: &TraceArgs, store: Result<&Datastore, DatastoreUnusabl
     let stored = match store {
         Ok(store) => {
             let read = StoredObjects::read(store, &places.node, (namespace, pod), log_lines.containers.clone()).await;
-            read.unwrap_or_else(|error| {
-                add_missing("datastore", error.to_string());
-                StoredObjects::default()
-            })
+            read.map_err(|error| error.to_string())
         }
-        Err(DatastoreUnusable(reason)) => {
-            add_missing("datastore", reason);
-            StoredObjects::default()
-        }
+        Err(DatastoreUnusable(reason)) => Err(reason),
     };
+    let stored = stored.unwrap_or_else(|reason| {
+        add_missing("datastore", reason);
+        StoredObjects::default()
+    });
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
-    let recorded = stored.endpoint.as_ref().map(|endpoint| endpoint.interface.clone());
-    let interface_name = recorded
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| pod_interface(interface_prefix(prefixes.as_deref()), namespace, pod));
+    let recorded = stored.endpoint.as_ref().map(|endpoint| endpoint.interface.clone()).filter(|name| !name.is_empty());
+    let usual = || pod_interface(interface_prefix(prefixes.as_deref()), namespace, pod);
+    let interface_name = recorded.unwrap_or_else(usual);
     let interface = places.links.find(&interface_name).unwrap_or_else(|reason| {
         add_missing("interface", reason.to_string());
         None

@@ -87,10 +87,8 @@ fn print_link(link: &HostLink, print_line: &mut impl FnMut(String) -> Result<(),
         (true, false) => "up without carrier",
         (false, _) => "down",
     };
-    print_line(format!(
-        "Interface: {}, number {}, {state}, MTU {}, MAC {}",
-        link.name, link.index, link.mtu, link.mac
-    ))?;
+    let HostLink { name, index, mtu, mac, .. } = link;
+    print_line(format!("Interface: {name}, number {index}, {state}, MTU {mtu}, MAC {mac}"))?;
     match &link.container_id {
         Some(id) => print_line(format!("  of container {id}"))?,
         None => print_line("  without a container ID".into())?,
@@ -140,12 +138,8 @@ impl StoredObjects {
         mut containers: BTreeSet<String>,
     ) -> Result<StoredObjects, Box<dyn Error>> {
         let names = PodIdentity { namespace: namespace.into(), name: pod.into(), ..PodIdentity::default() };
-        let workload = WorkloadIdentity {
-            node: node.into(),
-            container_id: String::new(),
-            endpoint: String::new(),
-            orchestrator: Orchestrator::Kubernetes(names),
-        };
+        let (orchestrator, container_id, endpoint) = (Orchestrator::Kubernetes(names), String::new(), String::new());
+        let workload = WorkloadIdentity { node: node.into(), container_id, endpoint, orchestrator };
         let select = workload.endpoint_select()?;
         let mut batch = ReadBatch::new();
         let endpoints = batch.list::<WorkloadEndpoint>(&select);

@@ -6,7 +6,7 @@ use netconf::CniError;
 
 use super::call::IpamRequest;
 use crate::alloc::assignment::comma_separated;
-use crate::error::{IpamError, cni_error};
+use crate::error::{IpamError, Result, cni_error};
 use crate::lock::ReleaseLock;
 use crate::release::{
     AddressToRelease, Listings, NoListings, ReleaseInputs, ReleasedHandles, addresses_to_release, release_from_blocks,
@@ -34,7 +34,7 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
     call: &IpamRequest,
     inputs: ReleaseInputs,
     listings: &L,
-) -> Result<(), IpamError> {
+) -> Result<()> {
     let old = call.old_handle();
     // Releases before v3 did not support VMIs that keep addresses.
     let inputs = match &old {
@@ -73,7 +73,7 @@ pub async fn release_handles<S: Store, C: Clock, L: Listings>(
     node: &str,
     listings: &L,
     lock: &mut ReleaseLock<'_>,
-) -> Result<ReleasedHandles, IpamError> {
+) -> Result<ReleasedHandles> {
     let old_handle = old.and_then(|old| Some((old, inputs.remove_handle(old.id())?)));
     let mut released = release_unlisted(store, clock, inputs.on_node(node), listings, lock).await?;
     if let Some((old, handle)) = old_handle {

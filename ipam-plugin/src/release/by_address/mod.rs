@@ -10,7 +10,7 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
 use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
-use crate::error::IpamError;
+use crate::error::Result;
 use crate::handle_refs;
 use crate::reads::{FoundEntry, blocks_by_name, find_each};
 use crate::retry::{OPERATION_TIME, Retry};
@@ -31,7 +31,7 @@ pub async fn release_addresses<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     requests: &[ReleaseRequest],
-) -> Result<ReleasedAddresses, IpamError> {
+) -> Result<ReleasedAddresses> {
     let mut batch = ReadBatch::new();
     let (pools, config) = (batch.list::<IpPool>(&ObjectSelect::default()), batch.get::<IpamConfig>(&IpamConfigKey));
     let answers = store.read(&batch).await?;
@@ -45,7 +45,7 @@ pub async fn release_addresses<S: Store, C: Clock>(
         }
     }
     let (mut outcome, mut first_error) = (ReleasedAddresses::default(), None);
-    let mut record = |released: Result<Released, IpamError>| match released {
+    let mut record = |released: Result<Released>| match released {
         Ok(released) => {
             outcome.released.extend(released.released);
             outcome.unallocated.extend(released.unallocated);
@@ -87,7 +87,7 @@ struct AddressRelease<'a, S, C> {
 
 impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
     /// Releases addresses of one block. Returns `None` if the block is missing.
-    async fn release_from_block(&self, cidr: Cidr, requests: &[ReleaseRequest]) -> Result<Option<Released>, IpamError> {
+    async fn release_from_block(&self, cidr: Cidr, requests: &[ReleaseRequest]) -> Result<Option<Released>> {
         let mut retry = Retry::new(self.clock, OPERATION_TIME);
         loop {
             let (block, mut handles) = self.read_block(cidr, requests).await?;
@@ -109,21 +109,14 @@ impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
                 // still wrong.
                 Err(error) if error.applied > 0 => {
                     let is_unknown = error.cause.has_unknown_outcome();
-                    for (index, handle) in decremented.iter().enumerate().map(|(n, handle)| (n + 1, handle)) {
+                    for (index, handle) in (1..).zip(&decremented).filter(|(index, _)| *index >= error.applied) {
                         let lost_write = (index == error.index && is_unknown).then(|| handle.clone());
                         let (id, counts) = (&handle.key, [(cidr, released.per_handle[&handle.key])]);
-                        if index >= error.applied {
-                            handle_refs::decrement_unless_applied(self.store, self.clock, id, &counts, lost_write)
-                                .await;
-                        }
+                        handle_refs::decrement_unless_applied(self.store, self.clock, id, &counts, lost_write).await;
                     }
                     return Ok(Some(released));
                 }
-                Err(error) if error.cause.is_race() => {
-                    if !retry.pause().await {
-                        return Err(IpamError::Contention);
-                    }
-                }
+                Err(error) if error.cause.is_race() => retry.pause_after_race().await?,
                 Err(error) => return Err(error.cause.into()),
             }
         }
@@ -156,7 +149,7 @@ impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
         let (mut writes, mut decremented) = (vec![write_released(block)?], Vec::new());
         for (id, n) in &released.per_handle {
             let Some(mut handle) = handles.get(id).cloned() else { continue };
-            if handle_refs::subtract_counts(&mut handle.value, id, [(block.key, *n)]) {
+            if handle_refs::subtract(&mut handle.value, id, [(block.key, *n)]) {
                 writes.push(handle_refs::write(&handle)?);
                 decremented.push(handle);
             }

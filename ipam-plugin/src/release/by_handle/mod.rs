@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use super::{AddressToRelease, Listings, NoListings, missing_blocks};
 use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
-use crate::error::IpamError;
+use crate::error::Result;
 use crate::handle_refs;
 use crate::lock::ReleaseLock;
 use crate::reads::find_each;
@@ -39,10 +39,8 @@ impl ReleaseInputs {
     /// Adds the reads to a batch, which may contain others.
     pub fn add_to(batch: &mut ReadBatch, handles: &[HandleId]) -> PendingRelease {
         let distinct: BTreeSet<&HandleId> = handles.iter().collect();
-        PendingRelease {
-            config: batch.get(&IpamConfigKey),
-            handles: distinct.into_iter().map(|id| batch.get(id)).collect(),
-        }
+        let config = batch.get(&IpamConfigKey);
+        PendingRelease { config, handles: distinct.into_iter().map(|id| batch.get(id)).collect() }
     }
 
     /// Extracts the objects from the answers to the batch.
@@ -117,11 +115,7 @@ pub struct ReleasedHandles {
 ///
 /// Blocks are written first, handles second (IPAM-128). This also deletes a handle whose addresses are released
 /// already, which upstream leaves forever (IPAM-230).
-pub async fn release<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    inputs: ReleaseInputs,
-) -> Result<ReleasedHandles, IpamError> {
+pub async fn release<S: Store, C: Clock>(store: &S, clock: &C, inputs: ReleaseInputs) -> Result<ReleasedHandles> {
     release_unlisted(store, clock, inputs, &NoListings, &mut ReleaseLock::default()).await
 }
 
@@ -133,7 +127,7 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
     mut inputs: ReleaseInputs,
     listings: &L,
     lock: &mut ReleaseLock<'_>,
-) -> Result<ReleasedHandles, IpamError> {
+) -> Result<ReleasedHandles> {
     let ids: Vec<HandleId> = inputs.handles.iter().map(|handle| handle.key.clone()).collect();
     let mut retry = Retry::new(clock, OPERATION_TIME);
     let mut released = ReleasedHandles::default();
@@ -151,16 +145,12 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
             continue;
         }
         let plan = state.plan(clock.now())?;
-        tracing::debug!(
-            writes = plan.writes.len(),
-            addresses = plan.addresses,
-            "writing blocks and handles without the addresses"
-        );
+        let (writes, addresses) = (plan.writes.len(), plan.addresses);
+        tracing::debug!(writes, addresses, "writing blocks and handles without the addresses");
         match store.write(&plan.writes).await {
             Ok(revisions) => {
-                let updates_block =
-                    |write: &Write| write.kind == Block::KIND && matches!(write.op, WriteOp::Update(..));
-                let last = plan.writes.iter().rposition(updates_block);
+                let is_update = |write: &Write| write.kind == Block::KIND && matches!(write.op, WriteOp::Update(..));
+                let last = plan.writes.iter().rposition(is_update);
                 released.last_write = last.and_then(|last| revisions.get(last).cloned());
                 released.addresses += plan.addresses;
                 released.ips = leaving.into_iter().map(|address| address.ip).collect();
@@ -170,9 +160,7 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
             }
             // The next read shows which writes took effect.
             Err(error) if error.cause.is_race() || error.cause.has_unknown_outcome() => {
-                if !retry.pause().await {
-                    return Err(IpamError::Contention);
-                }
+                retry.pause_after_race().await?;
                 inputs = state.inputs.with_handles(store, &ids).await?;
             }
             Err(error) => return Err(error.cause.into()),
@@ -225,16 +213,14 @@ impl ReleaseState {
 
     /// Returns the addresses of the handles in readable blocks.
     fn leaving(&self) -> Vec<AddressToRelease> {
-        let is_held = |handle: Option<HandleId>| {
-            handle.is_some_and(|handle| self.inputs.handles.iter().any(|entry| entry.key == handle))
-        };
+        let is_listed = |id: &HandleId| self.inputs.handles.iter().any(|entry| entry.key == *id);
         let blocks = self.blocks.values().flatten();
         let allocated = blocks.flat_map(|block| block.value.allocated().map(|held| (block.key, held)));
-        let held = allocated.filter(|(_, held)| !held.is_cooling() && is_held(held.handle()));
+        let held = allocated.filter(|(_, held)| !held.is_cooling() && held.handle().as_ref().is_some_and(is_listed));
         held.map(|(block, held)| AddressToRelease::new(block, &held)).collect()
     }
 
-    fn plan(&self, now: OffsetDateTime) -> Result<ReleasePlan, IpamError> {
+    fn plan(&self, now: OffsetDateTime) -> Result<ReleasePlan> {
         let mut plan = ReleasePlan { writes: Vec::new(), addresses: 0, unreadable: Vec::new(), emptied: Vec::new() };
         for affinity in &self.missing {
             plan.writes.extend(missing_blocks::writes(affinity, now)?);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::future::join_all;
 use libcalico::ipam::{Block, Handle, HandleId, HandleRepair, SuspectHandle, repair};
 use libcalico::net::Cidr;
-use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Store, StoreError, Write, WriteOp};
+use libcalico::store::{Answers, Entry, ReadBatch, Store, StoreError, Write, WriteOp};
 
 use crate::write_gate::{WriteGate, write_admitted};
 
@@ -131,10 +131,9 @@ impl ReadHandles {
         let named: BTreeSet<Cidr> = suspects.iter().flat_map(|suspect| &suspect.blocks).copied().collect();
         let mut batch = ReadBatch::new();
         // Handles come first: where a batch is not a snapshot, the blocks are the more recent.
-        let handles: Vec<(HandleId, GetTicket<Handle>)> =
+        let handles: Vec<_> =
             suspects.iter().map(|suspect| (suspect.id.clone(), batch.get::<Handle>(&suspect.id))).collect();
-        let blocks: Vec<(Cidr, GetTicket<Block>)> =
-            named.into_iter().map(|cidr| (cidr, batch.get::<Block>(&cidr))).collect();
+        let blocks: Vec<_> = named.into_iter().map(|cidr| (cidr, batch.get::<Block>(&cidr))).collect();
         let answers: Answers = store.read(&batch).await?;
         Ok(ReadHandles {
             handles: handles.into_iter().map(|(id, ticket)| (id, answers.get(&ticket))).collect(),
@@ -151,9 +150,8 @@ impl ReadHandles {
             HandleRepair::Delete => Handle::default(),
             HandleRepair::Write(correct) => correct,
         };
-        let counted = found.map(|entry| &entry.value.block);
-        let lowered =
-            counted.into_iter().flatten().filter(|(cidr, n)| correct.block.get(cidr).is_none_or(|correct| correct < n));
+        let counted = found.into_iter().flat_map(|entry| &entry.value.block);
+        let lowered = counted.filter(|(cidr, n)| correct.block.get(cidr).is_none_or(|correct| correct < n));
         let lowered = lowered.map(|(cidr, _)| *cidr).collect();
         let write = match found {
             Some(entry) if correct.block.is_empty() => Ok(Write::delete::<Handle>(&entry.key, Some(&entry.revision))),

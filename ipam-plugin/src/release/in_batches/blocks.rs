@@ -9,7 +9,7 @@ use libcalico::store::{Entry, Revision, Store, StoreError};
 
 use super::{ReleasedBatch, Requests};
 use crate::block_writes::write_released;
-use crate::error::IpamError;
+use crate::error::{IpamError, Result};
 use crate::reads::find_each;
 use crate::retry::{OPERATION_TIME, Retry};
 use crate::write_gate::{WriteGate, write_admitted};
@@ -62,7 +62,7 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
                 },
                 // A missing block has no addresses. If this batch's write deleted it, the handles still have to be
                 // decremented.
-                Ok(None) => match sent.filter(BlockUpdate::is_deletion) {
+                Ok(None) => match sent.filter(|sent| sent.updated.is_empty() && sent.updated.owner().is_none()) {
                     Some(sent) => record(sent, outcome),
                     None => outcome.missing.push(cidr),
                 },
@@ -88,18 +88,7 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
     }
 }
 
-impl BlockUpdate {
-    fn is_deletion(&self) -> bool {
-        self.updated.is_empty() && self.updated.owner().is_none()
-    }
-}
-
-fn plan<C: Clock>(
-    block: Entry<Block>,
-    requests: &impl Requests,
-    cooldown: i64,
-    clock: &C,
-) -> Result<BlockUpdate, IpamError> {
+fn plan<C: Clock>(block: Entry<Block>, requests: &impl Requests, cooldown: i64, clock: &C) -> Result<BlockUpdate> {
     let requests = requests(&block.value);
     let mut updated = block.value.clone();
     let collected = updated.collect_garbage(cooldown, clock.now())?;

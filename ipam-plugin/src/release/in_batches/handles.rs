@@ -67,8 +67,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
                 Ok(writes) => writes,
                 Err(error) => {
                     tracing::warn!(
-                        handles = ids.len(),
-                        %error,
+                        handles = ids.len(), %error,
                         "cannot read handles; they may count too many addresses"
                     );
                     break;
@@ -103,7 +102,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
 
     fn decremented(&self, mut entry: Entry<Handle>) -> Result<Option<Write>, StoreError> {
         let counts = self.counts.get(&entry.key).into_iter().flatten().map(|(cidr, n)| (*cidr, *n));
-        let has_changed = handle_refs::subtract_counts(&mut entry.value, &entry.key, counts);
+        let has_changed = handle_refs::subtract(&mut entry.value, &entry.key, counts);
         has_changed.then(|| handle_refs::write(&entry)).transpose()
     }
 
@@ -124,8 +123,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
             Err(error) if error.cause.is_race() => return ids,
             Err(error) => {
                 tracing::warn!(
-                    handles = ids.len(),
-                    error = %error.cause,
+                    handles = ids.len(), error = %error.cause,
                     "cannot write handles; they may count too many addresses"
                 );
                 self.remaining.extend(ids);
@@ -150,8 +148,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
                 Some(Err(error)) if error.is_race() => again.push(id),
                 Some(Err(error)) => {
                     tracing::warn!(
-                        handle = %id,
-                        %error,
+                        handle = %id, %error,
                         "cannot write the handle; the handle may count too many addresses"
                     );
                     self.remaining.push(id);

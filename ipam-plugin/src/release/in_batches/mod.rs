@@ -13,7 +13,7 @@ use libcalico::store::Store;
 use self::blocks::release_from;
 use self::handles::decrement_handles;
 use crate::affinity::release_if_deselected;
-use crate::error::IpamError;
+use crate::error::{IpamError, Result};
 use crate::reads::find;
 use crate::write_gate::{GatedStore, OpenGate, WriteGate};
 use os::clock::Clock;
@@ -35,7 +35,7 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     blocks: &[Cidr],
     requests: impl Requests,
     parallel: usize,
-) -> Result<ReleasedBatch, IpamError> {
+) -> Result<ReleasedBatch> {
     let mut outcome = ReleasedBatch::default();
     if blocks.is_empty() {
         return Ok(outcome);
@@ -71,7 +71,7 @@ pub(crate) async fn release_from_blocks<S: Store, C: Clock>(
     clock: &C,
     blocks: impl IntoIterator<Item = Cidr>,
     requests: impl Requests,
-) -> Result<ReleasedBatch, IpamError> {
+) -> Result<ReleasedBatch> {
     let blocks: Vec<Cidr> = blocks.into_iter().collect();
     release_batch(store, clock, &OpenGate, &blocks, requests, blocks.len()).await
 }
@@ -79,7 +79,7 @@ pub(crate) async fn release_from_blocks<S: Store, C: Clock>(
 impl ReleasedBatch {
     /// Returns the released addresses, or the first error: the addresses of a block could not be released; those of
     /// other blocks are.
-    pub(crate) fn into_addresses(self) -> Result<Vec<IpAddr>, IpamError> {
+    pub(crate) fn into_addresses(self) -> Result<Vec<IpAddr>> {
         match self.failed.into_iter().next() {
             Some((_, error)) => Err(error),
             None => Ok(self.released.into_iter().map(|(_, ip)| ip).collect()),

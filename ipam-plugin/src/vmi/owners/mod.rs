@@ -10,7 +10,7 @@ use libcalico::store::{Entry, Store, Write};
 
 use crate::alloc::assignment::comma_separated;
 use crate::alloc::inputs::StoredHandle;
-use crate::error::IpamError;
+use crate::error::{IpamError, Result};
 use crate::lock::ReleaseLock;
 use crate::reads::{find, read_blocks};
 use crate::release::{Listings, ReleaseInputs, release_unlisted};
@@ -36,7 +36,7 @@ pub async fn adopt_addresses<S: Store, C: Clock>(
     handle: &HandleId,
     vmi: &VmiPod,
     attributes: &BTreeMap<String, String>,
-) -> Result<AdoptedAddresses, IpamError> {
+) -> Result<AdoptedAddresses> {
     let slot = slot_of(vmi);
     let mut replaced = BTreeMap::new();
     let set_owner = |block: &mut Block| {
@@ -60,7 +60,7 @@ pub async fn restore_owner<S: Store, C: Clock>(
     handle: &HandleId,
     vmi: &VmiPod,
     replaced: &BTreeMap<String, String>,
-) -> Result<(), IpamError> {
+) -> Result<()> {
     let pod = [vmi.namespace.as_str(), vmi.pod.as_str()];
     let restore = |block: &mut Block| block.restore_owner(handle, slot_of(vmi), pod, replaced);
     update_blocks(store, clock, handle, restore).await.map(drop)
@@ -80,7 +80,7 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
     vmi: &VmiPod,
     node: &str,
     listings: &L,
-) -> Result<(), IpamError> {
+) -> Result<()> {
     let clear = |block: &mut Block| block.clear_owner(handle, &vmi.namespace, &vmi.pod);
     update_blocks(store, clock, handle, clear).await?;
     if vmi.is_being_deleted {
@@ -89,8 +89,7 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
         let released = release_unlisted(store, clock, inputs, listings, &mut ReleaseLock::default()).await?;
         if !released.is_owned {
             tracing::info!(
-                %handle,
-                addresses = comma_separated(&released.ips),
+                %handle, addresses = comma_separated(&released.ips),
                 "released the addresses of the deleted virtual machine"
             );
             return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));
@@ -107,7 +106,7 @@ async fn update_blocks<S: Store, C: Clock>(
     clock: &C,
     handle: &HandleId,
     mut change: impl FnMut(&mut Block) -> bool,
-) -> Result<(Vec<Block>, StoredHandle), IpamError> {
+) -> Result<(Vec<Block>, StoredHandle)> {
     let mut retry = Retry::new(clock, OPERATION_TIME);
     loop {
         let (mut blocks, read) = read_blocks_of(store, handle).await?;
@@ -122,17 +121,13 @@ async fn update_blocks<S: Store, C: Clock>(
         match outcome {
             Ok(_) => return Ok((blocks.into_iter().map(|block| block.value).collect(), read)),
             // Repeating the change has no further effect, so a partly applied write does not matter.
-            Err(error) if error.cause.is_race() && retry.pause().await => {}
-            Err(error) if error.cause.is_race() => return Err(IpamError::Contention),
+            Err(error) if error.cause.is_race() => retry.pause_after_race().await?,
             Err(error) => return Err(error.cause.into()),
         }
     }
 }
 
-async fn read_blocks_of<S: Store>(
-    store: &S,
-    handle: &HandleId,
-) -> Result<(Vec<Entry<Block>>, StoredHandle), IpamError> {
+async fn read_blocks_of<S: Store>(store: &S, handle: &HandleId) -> Result<(Vec<Entry<Block>>, StoredHandle)> {
     let Some(entry) = find::<Handle>(store, handle).await? else { return Ok((Vec::new(), StoredHandle::Absent)) };
     let named: BTreeSet<Cidr> = entry.value.block.keys().copied().collect();
     Ok((read_blocks(store, named).await?, StoredHandle::Existing(entry)))

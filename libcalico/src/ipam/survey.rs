@@ -135,11 +135,9 @@ struct AttributeFields {
 
 impl From<Fields> for BlockSummary {
     fn from(fields: Fields) -> Self {
-        let attributes = fields.attributes.into_iter().map(|AttributeFields { handle_id, released_at }| Attribute {
-            handle_id,
-            released_at,
-            ..Attribute::default()
-        });
+        let read = fields.attributes.into_iter().map(|attribute| (attribute.handle_id, attribute.released_at));
+        let attributes =
+            read.map(|(handle_id, released_at)| Attribute { handle_id, released_at, ..Attribute::default() });
         BlockSummary(Block {
             cidr: fields.cidr,
             affinity: fields.affinity,

@@ -102,13 +102,7 @@ pub fn choose_pools(pools: &[IpPool], request: &PoolRequest<'_>) -> Result<PoolC
         }
     }
     choice.enabled = in_service.iter().map(|(_, pool)| pool.clone()).collect();
-    in_service.retain(|(object, pool)| match pool.check_block_size() {
-        Ok(()) => true,
-        Err(refusal) => {
-            choice.refuse(object, refusal);
-            false
-        }
-    });
+    in_service.retain(|(object, pool)| pool.check_block_size().map_err(|reason| choice.refuse(object, reason)).is_ok());
 
     match select(&mut choice, in_service, request) {
         Ok(()) => Ok(choice),
@@ -214,14 +208,12 @@ fn selects(object: &IpPool, field: &'static str, selector: &str, labels: &Labels
 
 /// Returns the blocks among a node's that the node should give up if they are empty: those outside the pools of the
 /// request, in a pool in service whose selector no longer selects the node (IPAM-99).
-pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, node_labels: &Labels) -> Vec<Cidr> {
+pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, labels: &Labels) -> Vec<Cidr> {
     let is_inside = |pools: &[Pool], block: &Cidr| pools.iter().any(|pool| pool.cidr.contains(block.network()));
     let is_deselected = |block: &&Cidr| {
         let pool = choice.enabled.iter().find(|pool| pool.cidr.contains(block.network()));
         // A malformed selector does not make blocks stale.
-        pool.is_some_and(|pool| {
-            Selector::parse(&pool.node_selector).is_ok_and(|selector| !selector.matches(node_labels))
-        })
+        pool.is_some_and(|pool| Selector::parse(&pool.node_selector).is_ok_and(|parsed| !parsed.matches(labels)))
     };
     owned.iter().filter(|block| !is_inside(&choice.selected, block)).filter(is_deselected).copied().collect()
 }

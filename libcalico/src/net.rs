@@ -89,8 +89,7 @@ impl Cidr {
         }
         let ip: IpAddr = address.parse().map_err(|_| parse_error())?;
         let prefix: u8 = prefix.parse().map_err(|_| parse_error())?;
-        let cidr = Cidr::new(ip, prefix).ok_or_else(parse_error)?;
-        Ok((cidr, ip))
+        Ok((Cidr::new(ip, prefix).ok_or_else(parse_error)?, ip))
     }
 
     /// Returns the network address.

@@ -20,10 +20,10 @@ const DEFAULT_BURST: i64 = 4 << 30;
 const DEFAULT_PACKET_BURST: i64 = 5;
 
 macro_rules! limit {
-    ($ingress:literal, $name:literal, $min:literal, $max:literal $(, $older:literal)?) => {
+    ($dir:literal, $name:literal, $min:literal, $max:literal $(, $older:literal)?) => {
         Limit {
-            field: concat!($ingress, $name),
-            annotations: &[$(concat!("kubernetes.io/", $ingress, $older),)? concat!("qos.projectcalico.org/", $ingress, $name)],
+            field: concat!($dir, $name),
+            annotations: &[$(concat!("kubernetes.io/", $dir, $older),)? concat!("qos.projectcalico.org/", $dir, $name)],
             min: $min,
             max: $max,
         }

@@ -278,12 +278,9 @@ pub(super) fn tier(group: ApiGroup) -> Value {
         let has_value = |field: &str, value: &str| {
             format!("self.metadata.name != '{name}' || (has(self.spec.{field}) && self.spec.{field} == {value})")
         };
-        let quoted = format!("'{action}'");
+        let has_action = has_value("defaultAction", &format!("'{action}'"));
         tier = tier
-            .rule(
-                &has_value("defaultAction", &quoted),
-                &format!("the tier {name} must have the default action {action}"),
-            )
+            .rule(&has_action, &format!("the tier {name} must have the default action {action}"))
             .rule(&has_value("order", &format!("{order}.0")), &format!("the tier {name} must have the order {order}"));
     }
     tier.definition

@@ -136,15 +136,14 @@ struct AttributeFields {
 impl From<Fields> for BlockSummary {
     fn from(fields: Fields) -> Self {
         let read = fields.attributes.into_iter().map(|attribute| (attribute.handle_id, attribute.released_at));
-        let attributes =
-            read.map(|(handle_id, released_at)| Attribute { handle_id, released_at, ..Attribute::default() });
+        let owners = read.map(|(handle_id, released_at)| Attribute { handle_id, released_at, ..Attribute::default() });
         BlockSummary(Block {
             cidr: fields.cidr,
             affinity: fields.affinity,
             affinity_claim_time: fields.affinity_claim_time,
             allocations: fields.allocations,
             unallocated: fields.unallocated,
-            attributes: attributes.collect(),
+            attributes: owners.collect(),
             sequence_number: 0,
             sequence_number_for_allocation: Default::default(),
             deleted: fields.deleted,

@@ -111,10 +111,8 @@ pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Resul
     };
     Ok(match &write.op {
         WriteOp::Create(bytes) => Request::Create { body: body(bytes, None)?, location },
-        WriteOp::Update(bytes, revision) => Request::Replace { body: body(bytes, Some(revision))?, location },
-        WriteOp::UpdateStatus(bytes, revision) => {
-            Request::ReplaceStatus { body: body(bytes, Some(revision))?, location }
-        }
+        WriteOp::Update(bytes, at) => Request::Replace { body: body(bytes, Some(at))?, location },
+        WriteOp::UpdateStatus(bytes, at) => Request::ReplaceStatus { body: body(bytes, Some(at))?, location },
         WriteOp::Delete(revision) => Request::Delete { preconditions: Preconditions::of(revision.as_ref()), location },
     })
 }

@@ -5,9 +5,7 @@ use std::net::IpAddr;
 use super::index::{Index, VmiAvailability};
 use super::rows::{AddressRow, CalicoNode, CompactHandle, OwnerState};
 use super::table::RowId;
-use crate::ipam::{
-    self, AddressInPod, InUseReason, Lookup, OwnerFacts, OwnerKind, OwnerPodsLookup, Verdict, VmiLookup,
-};
+use crate::ipam::{AddressInPod, InUseReason, Lookup, OwnerFacts, OwnerKind, OwnerPodsLookup, Verdict, VmiLookup};
 
 impl Index {
     /// Returns the decision about the address of a row, with its reason.
@@ -17,7 +15,7 @@ impl Index {
             return Verdict::InUse(InUseReason::NotKubernetesNode);
         }
         let Some(address) = self.address_of(tracked) else { return Verdict::InUse(InUseReason::NotLookedUp) };
-        let verdict = ipam::assess(tracked.kind, &self.facts(row, tracked, address));
+        let verdict = crate::ipam::assess(tracked.kind, &self.facts(row, tracked, address));
         let may_be_second = matches!(verdict, Verdict::Leaked(reason) if reason.may_be_second_interface());
         if may_be_second && self.is_second_interface(tracked) { Verdict::InUse(InUseReason::Pod) } else { verdict }
     }

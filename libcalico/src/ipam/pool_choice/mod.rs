@@ -115,9 +115,9 @@ fn select(choice: &mut PoolChoice, in_service: Vec<(&IpPool, Pool)>, request: &P
         return Err(NoPool::NoneEnabled);
     }
     choice.selected = if request.requested.is_empty() {
-        by_selectors(choice, in_service, request)?
+        choice.by_selectors(in_service, request)?
     } else {
-        by_request(choice, in_service, request)?
+        choice.by_request(in_service, request)?
     };
     if choice.selected.is_empty() {
         return Err(NoPool::NoneSelected(request.node.to_owned()));
@@ -131,44 +131,6 @@ fn select(choice: &mut PoolChoice, in_service: Vec<(&IpPool, Pool)>, request: &P
         }
     }
     if choice.chosen.is_empty() { Err(NoPool::NoneForUse(request.purpose)) } else { Ok(()) }
-}
-
-fn by_request(
-    choice: &mut PoolChoice,
-    in_service: Vec<(&IpPool, Pool)>,
-    request: &PoolRequest<'_>,
-) -> Result<Vec<Pool>, NoPool> {
-    for (object, pool) in &in_service {
-        if !request.requested.contains(&pool.cidr) {
-            choice.refuse(object, PoolRejection::NotRequested);
-        }
-    }
-    let mut selected = Vec::new();
-    for cidr in request.requested {
-        let pool = in_service.iter().rfind(|(_, pool)| pool.cidr == *cidr);
-        let (object, pool) = pool.ok_or(NoPool::NotEnabled(*cidr))?;
-        let refusal = if request.restricted { rejection_by_namespace(object, request.namespace)? } else { None };
-        match refusal {
-            None => selected.push(pool.clone()),
-            Some(refusal) => choice.refuse(object, refusal),
-        }
-    }
-    Ok(selected)
-}
-
-fn by_selectors(
-    choice: &mut PoolChoice,
-    in_service: Vec<(&IpPool, Pool)>,
-    request: &PoolRequest<'_>,
-) -> Result<Vec<Pool>, NoPool> {
-    let mut selected = Vec::new();
-    for (object, pool) in in_service {
-        match refusal_by_selectors(object, request)? {
-            None => selected.push(pool),
-            Some(refusal) => choice.refuse(object, refusal),
-        }
-    }
-    Ok(selected)
 }
 
 fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Option<PoolRejection>, NoPool> {
@@ -219,6 +181,36 @@ pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, labels: &Labels) -> Vec
 }
 
 impl PoolChoice {
+    fn by_request(&mut self, pools: Vec<(&IpPool, Pool)>, request: &PoolRequest<'_>) -> Result<Vec<Pool>, NoPool> {
+        for (object, pool) in &pools {
+            if !request.requested.contains(&pool.cidr) {
+                self.refuse(object, PoolRejection::NotRequested);
+            }
+        }
+        let mut selected = Vec::new();
+        for cidr in request.requested {
+            let pool = pools.iter().rfind(|(_, pool)| pool.cidr == *cidr);
+            let (object, pool) = pool.ok_or(NoPool::NotEnabled(*cidr))?;
+            let refusal = if request.restricted { rejection_by_namespace(object, request.namespace)? } else { None };
+            match refusal {
+                None => selected.push(pool.clone()),
+                Some(refusal) => self.refuse(object, refusal),
+            }
+        }
+        Ok(selected)
+    }
+
+    fn by_selectors(&mut self, pools: Vec<(&IpPool, Pool)>, request: &PoolRequest<'_>) -> Result<Vec<Pool>, NoPool> {
+        let mut selected = Vec::new();
+        for (object, pool) in pools {
+            match refusal_by_selectors(object, request)? {
+                None => selected.push(pool),
+                Some(refusal) => self.refuse(object, refusal),
+            }
+        }
+        Ok(selected)
+    }
+
     fn refuse(&mut self, object: &IpPool, refusal: PoolRejection) {
         let cidr = object.spec.range().ok();
         self.refused.push(RejectedPool { pool: object.metadata.name.clone(), cidr, refusal });

@@ -130,11 +130,8 @@ impl<S: Spec> Kind for Object<S> {
 
     fn parse_path(path: &str) -> Option<ObjectKey> {
         let rest = path.strip_prefix(ROOT)?.strip_prefix(S::PLURAL)?.strip_prefix('/')?;
-        if S::NAMESPACED {
-            ObjectKey::parse_namespaced(rest)
-        } else {
-            (!rest.is_empty() && !rest.contains('/')).then(|| ObjectKey::global(rest))
-        }
+        let is_name = !rest.is_empty() && !rest.contains('/');
+        if S::NAMESPACED { ObjectKey::parse_namespaced(rest) } else { is_name.then(|| ObjectKey::global(rest)) }
     }
 
     fn prefix(select: &ObjectSelect) -> String {

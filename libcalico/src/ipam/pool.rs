@@ -37,10 +37,7 @@ impl Pool {
 
     /// Checks the block size: at least one block fits into the pool, and a block has at most 4096 addresses (IPAM-107).
     pub fn check_block_size(&self) -> Result<(), PoolRejection> {
-        let (shortest, longest) = match self.cidr.version() {
-            IpVersion::V4 => (20, 32),
-            IpVersion::V6 => (116, 128),
-        };
+        let (shortest, longest) = if self.cidr.version() == IpVersion::V4 { (20, 32) } else { (116, 128) };
         let (min, max) = (self.cidr.prefix().max(shortest), longest);
         let block_size = self.block_prefix;
         if (min..=max).contains(&block_size) { Ok(()) } else { Err(PoolRejection::BlockSize { block_size, min, max }) }

@@ -19,17 +19,11 @@ pub enum OwnerSlot {
 impl Attribute {
     /// Returns the attributes of an owner; empty if there is none.
     pub fn owner(&self, slot: OwnerSlot) -> &BTreeMap<String, String> {
-        match slot {
-            OwnerSlot::Active => &self.active_owner,
-            OwnerSlot::Alternate => &self.alternate_owner,
-        }
+        if slot == OwnerSlot::Active { &self.active_owner } else { &self.alternate_owner }
     }
 
     fn owner_mut(&mut self, slot: OwnerSlot) -> &mut BTreeMap<String, String> {
-        match slot {
-            OwnerSlot::Active => &mut self.active_owner,
-            OwnerSlot::Alternate => &mut self.alternate_owner,
-        }
+        if slot == OwnerSlot::Active { &mut self.active_owner } else { &mut self.alternate_owner }
     }
 
     /// Returns true if the pod is one of the two owners.

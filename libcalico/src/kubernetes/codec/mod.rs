@@ -88,10 +88,8 @@ impl Codec {
                 (stored.path, Value::Object(stored.value))
             }
             // No kind decodes from a text, and the decoder's error quotes the text.
-            Err(Malformed(reason)) => {
-                let path = if range.is_prefix { path_of_name()? } else { range.path.clone() };
-                (path, Value::String(reason))
-            }
+            Err(Malformed(reason)) if range.is_prefix => (path_of_name()?, Value::String(reason)),
+            Err(Malformed(reason)) => (range.path.clone(), Value::String(reason)),
         };
         let is_tombstone = kind.has_tombstones() && value.get("deleted") == Some(&Value::Bool(true));
         // Lists of affinities omit objects marked as deleted; lists of blocks and handles do not (DS-72).
@@ -210,10 +208,8 @@ fn with_type(mut object: Fields, kind: &str) -> Fields {
 }
 
 fn is_in_range(range: &Range, path: &str) -> bool {
-    match range.is_prefix {
-        true => path.starts_with(&range.path) || affinity::is_of_any_owner(&range.path),
-        false => path == range.path,
-    }
+    let is_below = path.starts_with(&range.path) || affinity::is_of_any_owner(&range.path);
+    if range.is_prefix { is_below } else { path == range.path }
 }
 
 /// Checks that a single object is the requested one, because different keys may share a name.

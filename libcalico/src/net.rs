@@ -21,18 +21,12 @@ pub enum IpVersion {
 impl IpVersion {
     /// Returns the number of bits in an address of this family.
     pub fn bits(self) -> u8 {
-        match self {
-            IpVersion::V4 => 32,
-            IpVersion::V6 => 128,
-        }
+        if self == IpVersion::V4 { 32 } else { 128 }
     }
 
     /// Returns the family of an address.
     pub fn of(ip: IpAddr) -> Self {
-        match ip {
-            IpAddr::V4(_) => IpVersion::V4,
-            IpAddr::V6(_) => IpVersion::V6,
-        }
+        if ip.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 }
     }
 }
 
@@ -89,8 +83,7 @@ impl Cidr {
         }
         let ip: IpAddr = address.parse().map_err(|_| parse_error())?;
         let prefix: u8 = prefix.parse().map_err(|_| parse_error())?;
-        let cidr = Cidr::new(ip, prefix).ok_or_else(parse_error)?;
-        Ok((cidr, ip))
+        Ok((Cidr::new(ip, prefix).ok_or_else(parse_error)?, ip))
     }
 
     /// Returns the network address.

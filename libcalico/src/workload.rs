@@ -138,11 +138,10 @@ impl WorkloadIdentity {
     /// Returns the name of the host end of the interface pair. `felix_interface_prefix` is the value of
     /// `FELIX_INTERFACEPREFIX`, which applies to pods only (CNI-88, CNI-89).
     pub fn host_interface(&self, felix_interface_prefix: Option<&str>) -> String {
+        let prefix = names::interface_prefix(felix_interface_prefix);
         match &self.orchestrator {
             Orchestrator::Cni(_) => names::container_interface(&self.container_id),
-            Orchestrator::Kubernetes(pod) => {
-                names::pod_interface(names::interface_prefix(felix_interface_prefix), &pod.namespace, &pod.name)
-            }
+            Orchestrator::Kubernetes(pod) => names::pod_interface(prefix, &pod.namespace, &pod.name),
         }
     }
 }

@@ -83,10 +83,9 @@ fn parse(text: &str) -> Option<i64> {
     }
     let mut total = 0i128;
     while !rest.is_empty() {
-        let number;
-        (number, rest) = split_at(rest, |c| !c.is_ascii_digit() && c != '.');
+        let (number, from_unit) = split_at(rest, |c| !c.is_ascii_digit() && c != '.');
         let unit;
-        (unit, rest) = split_at(rest, |c| c.is_ascii_digit() || c == '.');
+        (unit, rest) = split_at(from_unit, |c| c.is_ascii_digit() || c == '.');
         let (_, scale) = NANOSECONDS.into_iter().find(|(name, _)| *name == unit)?;
         total += of_units(number, scale)?;
         // The total may reach the magnitude of `i64::MIN`, which Go also accepts and which has no positive counterpart.
@@ -159,10 +158,6 @@ impl<'de> Deserialize<'de> for GoDuration {
 
 #[cfg(feature = "schema")]
 impl schemars::JsonSchema for GoDuration {
-    fn inline_schema() -> bool {
-        true
-    }
-
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Duration".into()
     }

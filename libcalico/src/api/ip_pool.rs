@@ -103,11 +103,8 @@ impl IpPoolSpec {
     /// Returns true if addresses may be used for `purpose`. A use that is unknown to this build permits no known
     /// purpose.
     pub fn allows(&self, purpose: AllowedUse) -> bool {
-        if self.allowed_uses.is_empty() {
-            matches!(purpose, AllowedUse::Workload | AllowedUse::Tunnel)
-        } else {
-            self.allowed_uses.iter().any(|allowed| allowed.is(&purpose))
-        }
+        let is_default = matches!(purpose, AllowedUse::Workload | AllowedUse::Tunnel);
+        if self.allowed_uses.is_empty() { is_default } else { self.allowed_uses.iter().any(|u| u.is(&purpose)) }
     }
 
     /// Returns true if requests that name no pool may use this pool. A mode that is unknown to this build permits that

@@ -69,10 +69,8 @@ impl<S: Spec> Object<S> {
 
     /// Returns the key under which this object is stored.
     pub fn key(&self) -> ObjectKey {
-        ObjectKey {
-            namespace: S::NAMESPACED.then(|| self.metadata.namespace.clone()),
-            name: self.metadata.name.clone(),
-        }
+        let namespace = S::NAMESPACED.then(|| self.metadata.namespace.clone());
+        ObjectKey { namespace, name: self.metadata.name.clone() }
     }
 }
 
@@ -127,19 +125,13 @@ impl<S: Spec> Kind for Object<S> {
     type Select = ObjectSelect;
 
     fn path(key: &ObjectKey) -> String {
-        match &key.namespace {
-            Some(namespace) => format!("{ROOT}{}/{namespace}/{}", S::PLURAL, key.name),
-            None => format!("{ROOT}{}/{}", S::PLURAL, key.name),
-        }
+        format!("{ROOT}{}/{key}", S::PLURAL)
     }
 
     fn parse_path(path: &str) -> Option<ObjectKey> {
         let rest = path.strip_prefix(ROOT)?.strip_prefix(S::PLURAL)?.strip_prefix('/')?;
-        if S::NAMESPACED {
-            ObjectKey::parse_namespaced(rest)
-        } else {
-            (!rest.is_empty() && !rest.contains('/')).then(|| ObjectKey::global(rest))
-        }
+        let is_name = !rest.is_empty() && !rest.contains('/');
+        if S::NAMESPACED { ObjectKey::parse_namespaced(rest) } else { is_name.then(|| ObjectKey::global(rest)) }
     }
 
     fn prefix(select: &ObjectSelect) -> String {

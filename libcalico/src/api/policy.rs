@@ -55,7 +55,7 @@ pub trait PolicyKind: fmt::Debug + Clone + Default + PartialEq + Send + Sync + '
     /// The lower-case plural, such as `networkpolicies`.
     const PLURAL: &'static str;
     /// True if objects of the kind are namespaced.
-    const NAMESPACED: bool;
+    const NAMESPACED: bool = false;
 }
 
 /// NetworkPolicy.
@@ -83,7 +83,6 @@ impl PolicyKind for InNamespace {
 impl PolicyKind for Global {
     const KIND: &'static str = "GlobalNetworkPolicy";
     const PLURAL: &'static str = "globalnetworkpolicies";
-    const NAMESPACED: bool = false;
 }
 
 impl PolicyKind for StagedInNamespace {
@@ -95,7 +94,6 @@ impl PolicyKind for StagedInNamespace {
 impl PolicyKind for StagedGlobal {
     const KIND: &'static str = "StagedGlobalNetworkPolicy";
     const PLURAL: &'static str = "stagedglobalnetworkpolicies";
-    const NAMESPACED: bool = false;
 }
 
 impl<K: PolicyKind> Spec for PolicySpec<K> {

@@ -127,8 +127,7 @@ impl<'de> Deserialize<'de> for Protocol {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match NumberOrText::deserialize(deserializer)? {
             NumberOrText::Number(number) => {
-                let outside =
-                    |_| serde::de::Error::custom(format_args!("invalid protocol number {number}; use 0 to 255"));
+                let outside = |_| serde::de::Error::custom(format!("invalid protocol number {number}; use 0 to 255"));
                 u8::try_from(number).map(Protocol::Number).map_err(outside)
             }
             NumberOrText::Text(text) => Ok(text.parse().map_or(Protocol::Name(text), Protocol::Number)),

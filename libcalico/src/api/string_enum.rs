@@ -18,10 +18,6 @@ pub enum StringEnum<T> {
 /// The schema lists only the known values, so the API server rejects any other value that a client writes.
 #[cfg(feature = "schema")]
 impl<T: schemars::JsonSchema> schemars::JsonSchema for StringEnum<T> {
-    fn inline_schema() -> bool {
-        T::inline_schema()
-    }
-
     fn schema_name() -> std::borrow::Cow<'static, str> {
         T::schema_name()
     }

@@ -15,13 +15,8 @@ const NAME_LABEL: &str = "projectcalico.org/name";
 
 /// Returns the profile of a namespace. It passes the labels on and allows all traffic that no policy selects (KC-241).
 pub fn namespace_profile(name: &str, labels: &BTreeMap<String, String>) -> ProfileSpec {
-    let rules = || vec![Rule::allow()];
-    ProfileSpec {
-        ingress: rules(),
-        egress: rules(),
-        labels_to_apply: inherited_labels("pcns.", name, labels),
-        ..ProfileSpec::default()
-    }
+    let (ingress, egress) = (vec![Rule::allow()], vec![Rule::allow()]);
+    ProfileSpec { ingress, egress, labels_to_apply: inherited_labels("pcns.", name, labels), ..ProfileSpec::default() }
 }
 
 /// Returns the profile of a service account, which passes the labels on and has no rules.
@@ -30,10 +25,9 @@ pub fn service_account_profile(name: &str, labels: &BTreeMap<String, String>) ->
 }
 
 fn inherited_labels(prefix: &str, name: &str, labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let mut inherited_labels: BTreeMap<_, _> =
-        labels.iter().map(|(key, value)| (format!("{prefix}{key}"), value.clone())).collect();
-    inherited_labels.insert(format!("{prefix}{NAME_LABEL}"), name.into());
-    inherited_labels
+    let mut inherited: BTreeMap<_, _> = labels.iter().map(|(k, v)| (format!("{prefix}{k}"), v.clone())).collect();
+    inherited.insert(format!("{prefix}{NAME_LABEL}"), name.into());
+    inherited
 }
 
 /// The sources from which the default profile allows traffic.
@@ -48,20 +42,15 @@ pub enum ProfileReach {
 /// Returns the profile named after `network`: it allows all egress, ingress from `reach`, and adds the label of the
 /// network's members.
 pub fn default_profile(network: &str, reach: ProfileReach) -> Profile {
-    let selector = match reach {
-        ProfileReach::SameNetwork => format!("has({network})"),
-        ProfileReach::Anyone => String::new(),
-    };
+    let selector = if reach == ProfileReach::SameNetwork { format!("has({network})") } else { String::new() };
     let source = RuleEntity { selector, ..RuleEntity::default() };
-    Profile::new(
-        network,
-        ProfileSpec {
-            ingress: vec![Rule { source, ..Rule::allow() }],
-            egress: vec![Rule::allow()],
-            labels_to_apply: [(network.to_owned(), String::new())].into(),
-            ..ProfileSpec::default()
-        },
-    )
+    let spec = ProfileSpec {
+        ingress: vec![Rule { source, ..Rule::allow() }],
+        egress: vec![Rule::allow()],
+        labels_to_apply: [(network.to_owned(), String::new())].into(),
+        ..ProfileSpec::default()
+    };
+    Profile::new(network, spec)
 }
 
 #[cfg(test)]

@@ -77,16 +77,12 @@ fn describe_pod(endpoint: &mut WorkloadEndpoint, pod: &PodIdentity) {
 }
 
 /// Returns the labels of a pod's endpoint: the labels of the pod and those that Calico adds.
-pub fn pod_labels(
-    namespace: &str,
-    labels: &BTreeMap<String, String>,
-    service_account: &str,
-) -> BTreeMap<String, String> {
+pub fn pod_labels(namespace: &str, labels: &BTreeMap<String, String>, account: &str) -> BTreeMap<String, String> {
     let mut labels = labels.clone();
     labels.insert(NAMESPACE_LABEL.into(), namespace.into());
     labels.insert(ORCHESTRATOR_LABEL.into(), KUBERNETES.into());
-    if !service_account.is_empty() && service_account.len() < SERVICE_ACCOUNT_LABEL_LIMIT {
-        labels.insert(SERVICE_ACCOUNT_LABEL.into(), service_account.into());
+    if !account.is_empty() && account.len() < SERVICE_ACCOUNT_LABEL_LIMIT {
+        labels.insert(SERVICE_ACCOUNT_LABEL.into(), account.into());
     }
     labels
 }

@@ -11,7 +11,7 @@ pub(super) fn cluster_information(group: ApiGroup) -> Value {
     let about = "Information about the whole cluster. The only object is named default.";
     CustomResource::new::<ClusterInformationSpec>(group, "ClusterInformation", "clusterinformations", about)
         .short_names(&["clusterinfo", "clusterinfos"])
-        .definition()
+        .definition
 }
 
 /// Returns the definition of KubeControllersConfiguration. Its status contains a `spec`: the settings in effect.
@@ -23,7 +23,7 @@ pub(super) fn kube_controllers(group: ApiGroup) -> Value {
         .status::<KubeControllersConfigurationStatus>("Settings with which kube-controllers runs.", |status| {
             fields(&mut status.at("runningConfig"));
         })
-        .definition()
+        .definition
 }
 
 /// Adds the constraints of the settings that the types cannot express, for the requested settings and for those in

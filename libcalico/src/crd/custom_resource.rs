@@ -11,7 +11,8 @@ use crate::kubernetes::ApiGroup;
 pub(super) struct CustomResource {
     group: ApiGroup,
     kind: &'static str,
-    definition: Value,
+    /// The CustomResourceDefinition.
+    pub(super) definition: Value,
 }
 
 impl CustomResource {
@@ -34,27 +35,19 @@ impl CustomResource {
         if group == ApiGroup::V3 {
             schema["required"] = json!(["metadata", "spec"]);
         }
+        let schema = json!({ "openAPIV3Schema": schema });
+        let singular = kind.to_lowercase();
         let definition = json!({
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
             "metadata": { "name": format!("{plural}.{group_name}") },
             "spec": {
                 "group": group_name,
-                "names": {
-                    "kind": kind,
-                    "listKind": format!("{kind}List"),
-                    "plural": plural,
-                    "singular": kind.to_lowercase(),
-                },
+                "names": { "kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": singular },
                 // A definition from before structural schemas may exist with `true`.
                 "preserveUnknownFields": false,
                 "scope": "Cluster",
-                "versions": [{
-                    "name": version,
-                    "served": true,
-                    "storage": true,
-                    "schema": { "openAPIV3Schema": schema },
-                }],
+                "versions": [{ "name": version, "served": true, "storage": true, "schema": schema }],
             },
         });
         CustomResource { group, kind, definition }
@@ -121,11 +114,6 @@ impl CustomResource {
         })
     }
 
-    /// Returns the CustomResourceDefinition.
-    pub(super) fn definition(self) -> Value {
-        self.definition
-    }
-
     fn version(&mut self) -> &mut Value {
         &mut self.definition["spec"]["versions"][0]
     }
@@ -154,11 +142,7 @@ const TYPE_PATTERN: &str = concat!(
 #[schemars(rename_all = "camelCase")]
 pub struct Condition {
     /// Type of the condition, such as Allocatable or Ready.
-    #[schemars(
-        rename = "type",
-        length(max = 316),
-        regex(pattern = TYPE_PATTERN)
-    )]
+    #[schemars(rename = "type", length(max = 316), regex(pattern = TYPE_PATTERN))]
     pub kind: String,
     /// Status of the condition.
     #[schemars(extend("enum" = ["True", "False", "Unknown"]))]

@@ -66,7 +66,7 @@ pub(super) fn block(group: ApiGroup) -> Value {
                 spec.at("affinity").set("pattern", r"^(host|virtual):[a-zA-Z0-9\.\-_]+$");
             }
         })
-        .definition()
+        .definition
 }
 
 /// `spec` of a BlockAffinity as the API server stores it, including the data that etcd has in the path.
@@ -102,7 +102,7 @@ pub(super) fn affinity(group: ApiGroup) -> Value {
                 spec.at("state").set("enum", ["", "confirmed", "pending", "pendingDeletion"]);
             }
         })
-        .definition()
+        .definition
 }
 
 /// `spec` of an IPAMHandle as the API server stores it, including the ID from which the name is derived.
@@ -122,7 +122,7 @@ pub(super) fn handle(group: ApiGroup) -> Value {
     let about = "Number of addresses that one owner, such as a container, has in each block. Written by IPAM.";
     CustomResource::new::<IpamHandleSpec>(group, "IPAMHandle", "ipamhandles", about)
         .column("ID", "string", ".spec.handleID", "ID of the handle")
-        .definition()
+        .definition
 }
 
 /// Returns the definition of IPAMConfig in v1, IPAMConfiguration in v3. Only v3 has defaults (DS-46).
@@ -132,14 +132,10 @@ pub(super) fn settings(group: ApiGroup) -> Value {
         ApiGroup::CrdV1 => ("IPAMConfig", "ipamconfigs"),
         ApiGroup::V3 => ("IPAMConfiguration", "ipamconfigurations"),
     };
+    let strict = "Whether nodes assign addresses only from their own blocks";
     CustomResource::new::<IpamConfigurationSpec>(group, kind, plural, about)
         .short_names(&["ipamconfig", "ipamconfigs"])
-        .column(
-            "StrictAffinity",
-            "boolean",
-            ".spec.strictAffinity",
-            "Whether nodes assign addresses only from their own blocks",
-        )
+        .column("StrictAffinity", "boolean", ".spec.strictAffinity", strict)
         .column("MaxBlocksPerHost", "integer", ".spec.maxBlocksPerHost", "Maximum number of blocks of a node")
         .column("AutoAllocateBlocks", "boolean", ".spec.autoAllocateBlocks", "Whether nodes claim blocks")
         .spec(|spec| {
@@ -153,5 +149,5 @@ pub(super) fn settings(group: ApiGroup) -> Value {
                 }
             }
         })
-        .definition()
+        .definition
 }

@@ -8,17 +8,13 @@ use crate::kubernetes::ApiGroup;
 
 /// Returns the definition of IPPool, with the rules across its fields.
 pub(super) fn pool(group: ApiGroup) -> Value {
+    let condition = ".status.conditions[?(@.type=='Allocatable')].status";
     CustomResource::new::<IpPoolSpec>(group, "IPPool", "ippools", "A range from which addresses are assigned.")
         .column("CIDR", "string", ".spec.cidr", "The range")
         .column("VXLAN", "string", ".spec.vxlanMode", "VXLAN between nodes")
         .column("IPIP", "string", ".spec.ipipMode", "IPIP between nodes")
         .column("NAT", "boolean", ".spec.natOutgoing", "Whether traffic that leaves the pools is masqueraded")
-        .column(
-            "Allocatable",
-            "string",
-            ".status.conditions[?(@.type=='Allocatable')].status",
-            "Whether addresses are assigned from the pool",
-        )
+        .column("Allocatable", "string", condition, "Whether addresses are assigned from the pool")
         .column("Age", "date", ".metadata.creationTimestamp", "Age of the pool")
         .conditions()
         .spec(|spec| {
@@ -32,7 +28,7 @@ pub(super) fn pool(group: ApiGroup) -> Value {
             selectors(spec);
             load_balancer(spec);
         })
-        .definition()
+        .definition
 }
 
 /// Adds the rules for `cidr`. The API server evaluates them only for a value of the right format, so they do not handle
@@ -78,20 +74,14 @@ fn selectors(spec: &mut Field<'_>) {
 }
 
 fn load_balancer(spec: &mut Field<'_>) {
-    let mut require = |condition: &str, message: &str| {
-        let rule = format!("!(has(self.allowedUses) && 'LoadBalancer' in self.allowedUses) || {condition}");
-        spec.rule(&rule, message);
+    let mut rule = |condition: &str, message: &str| {
+        let cel = format!("!(has(self.allowedUses) && 'LoadBalancer' in self.allowedUses) || {condition}");
+        spec.rule(&cel, message);
     };
-    require("self.allowedUses.size() == 1", "a pool for LoadBalancer must have no other allowedUses");
-    require(&format!("!({IPIP} || {VXLAN})"), "a pool for LoadBalancer must have neither ipipMode nor vxlanMode");
-    require(
-        "!has(self.disableBGPExport) || !self.disableBGPExport",
-        "a pool for LoadBalancer must be exported over BGP",
-    );
-    require(
-        "(has(self.nodeSelector) && self.nodeSelector == 'all()')",
-        "a pool for LoadBalancer must be for all() nodes",
-    );
+    rule("self.allowedUses.size() == 1", "a pool for LoadBalancer must have no other allowedUses");
+    rule(&format!("!({IPIP} || {VXLAN})"), "a pool for LoadBalancer must have neither ipipMode nor vxlanMode");
+    rule("!has(self.disableBGPExport) || !self.disableBGPExport", "a pool for LoadBalancer must be exported over BGP");
+    rule("(has(self.nodeSelector) && self.nodeSelector == 'all()')", "a pool for LoadBalancer must be for all() nodes");
 }
 
 /// Returns the definition of IPReservation. Its entries must be CIDRs, although readers also accept single addresses
@@ -102,7 +92,7 @@ pub(super) fn reservation(group: ApiGroup) -> Value {
         .spec(|spec| {
             spec.at("reservedCIDRs").set("x-kubernetes-list-type", "set").each().set("format", "cidr");
         })
-        .definition()
+        .definition
 }
 
 /// Returns the definition of HostEndpoint, with its required fields and its lists without duplicates.
@@ -124,5 +114,5 @@ pub(super) fn host_endpoint(group: ApiGroup) -> Value {
                 "interfaceName or expectedIPs must be set",
             );
         })
-        .definition()
+        .definition
 }

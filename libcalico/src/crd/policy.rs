@@ -215,10 +215,6 @@ struct RuleMetadata {
 struct NumberOrText;
 
 impl JsonSchema for NumberOrText {
-    fn inline_schema() -> bool {
-        true
-    }
-
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "NumberOrText".into()
     }
@@ -238,10 +234,8 @@ pub(super) fn in_namespace(group: ApiGroup) -> Value {
 
 /// Returns the definition of GlobalNetworkPolicy.
 pub(super) fn global(group: ApiGroup) -> Value {
-    of::<Global, GlobalFields>(
-        group,
-        "Rules for traffic to and from host endpoints and the endpoints of all namespaces.",
-    )
+    let about = "Rules for traffic to and from host endpoints and the endpoints of all namespaces.";
+    of::<Global, GlobalFields>(group, about)
 }
 
 /// Returns the definition of StagedNetworkPolicy.
@@ -262,7 +256,7 @@ fn of<K: PolicyKind, S: JsonSchema>(group: ApiGroup, about: &'static str) -> Val
         spec.at("types").set("x-kubernetes-list-type", "set");
         spec.at("performanceHints").set("x-kubernetes-list-type", "set");
     });
-    if K::NAMESPACED { policy.namespaced() } else { policy }.definition()
+    if K::NAMESPACED { policy.namespaced() } else { policy }.definition
 }
 
 /// Name, default action and order of the built-in tiers.
@@ -284,12 +278,10 @@ pub(super) fn tier(group: ApiGroup) -> Value {
         let has_value = |field: &str, value: &str| {
             format!("self.metadata.name != '{name}' || (has(self.spec.{field}) && self.spec.{field} == {value})")
         };
+        let has_action = has_value("defaultAction", &format!("'{action}'"));
         tier = tier
-            .rule(
-                &has_value("defaultAction", &format!("'{action}'")),
-                &format!("the tier {name} must have the default action {action}"),
-            )
+            .rule(&has_action, &format!("the tier {name} must have the default action {action}"))
             .rule(&has_value("order", &format!("{order}.0")), &format!("the tier {name} must have the order {order}"));
     }
-    tier.definition()
+    tier.definition
 }

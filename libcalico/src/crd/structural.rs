@@ -61,10 +61,8 @@ fn convert(schema: &mut Value) -> bool {
 fn remove_null_branch(schema: &mut Map<String, Value>) -> bool {
     let Some(branches) = schema.get("anyOf").and_then(Value::as_array) else { return false };
     let is_null = |branch: &&Value| branch["type"] == "null";
-    let [Value::Object(only)] = &branches.iter().filter(|branch| !is_null(branch)).cloned().collect::<Vec<_>>()[..]
-    else {
-        return false;
-    };
+    let others: Vec<Value> = branches.iter().filter(|branch| !is_null(branch)).cloned().collect();
+    let [Value::Object(only)] = &others[..] else { return false };
     let is_nullable = branches.iter().any(|branch| is_null(&branch));
     schema.remove("anyOf");
     for (keyword, value) in only {
@@ -127,12 +125,9 @@ fn without_citations(description: &str) -> String {
 
 /// Returns true for a citation such as `DS-42` or `IPAM-101`.
 fn is_citation(text: &str) -> bool {
-    text.split_once('-').is_some_and(|(chapter, number)| {
-        !chapter.is_empty()
-            && chapter.bytes().all(|b| b.is_ascii_uppercase())
-            && !number.is_empty()
-            && number.bytes().all(|b| b.is_ascii_digit())
-    })
+    let Some((chapter, number)) = text.split_once('-') else { return false };
+    let consists_of = |part: &str, is_valid: fn(&u8) -> bool| !part.is_empty() && part.bytes().all(|b| is_valid(&b));
+    consists_of(chapter, u8::is_ascii_uppercase) && consists_of(number, u8::is_ascii_digit)
 }
 
 #[cfg(test)]

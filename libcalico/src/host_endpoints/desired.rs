@@ -115,16 +115,14 @@ fn endpoint(
     addresses: &[IpAddr],
     template: Option<&HostEndpointTemplate>,
 ) -> HostEndpoint {
-    let mut endpoint = HostEndpoint::new(
-        name,
-        HostEndpointSpec {
-            node: node.name.clone(),
-            interface_name: interface.into(),
-            expected_ips: addresses.iter().map(IpAddr::to_string).collect(),
-            profiles: vec![PROFILE.into()],
-            ..HostEndpointSpec::default()
-        },
-    );
+    let spec = HostEndpointSpec {
+        node: node.name.clone(),
+        interface_name: interface.into(),
+        expected_ips: addresses.iter().map(IpAddr::to_string).collect(),
+        profiles: vec![PROFILE.into()],
+        ..HostEndpointSpec::default()
+    };
+    let mut endpoint = HostEndpoint::new(name, spec);
     let mut labels: BTreeMap<String, String> = node.labels.clone();
     if let Some(template) = template {
         labels.extend(template.labels.clone());
@@ -138,15 +136,9 @@ fn endpoint(
 /// Returns true if `found` must be updated to `wanted`. Profiles and ports are not compared, so manual changes to them
 /// remain (KC-488).
 pub fn differs(found: &HostEndpoint, wanted: &HostEndpoint) -> bool {
-    let compared = |endpoint: &HostEndpoint| {
-        let (metadata, spec) = (&endpoint.metadata, &endpoint.spec);
-        (
-            metadata.labels.clone(),
-            metadata.annotations.clone(),
-            spec.node.clone(),
-            spec.interface_name.clone(),
-            spec.expected_ips.clone(),
-        )
-    };
-    compared(found) != compared(wanted)
+    let (old, new) = (&found.metadata, &wanted.metadata);
+    let metadata_differs = (&old.labels, &old.annotations) != (&new.labels, &new.annotations);
+    let (old, new) = (&found.spec, &wanted.spec);
+    metadata_differs
+        || (&old.node, &old.interface_name, &old.expected_ips) != (&new.node, &new.interface_name, &new.expected_ips)
 }

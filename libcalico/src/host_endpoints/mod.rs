@@ -105,8 +105,7 @@ fn address_texts(node: &Node) -> impl Iterator<Item = &str> {
     let spec = &node.spec;
     let bgp = spec.bgp.iter().flat_map(|bgp| [&bgp.ipv4_address, &bgp.ipv6_address, &bgp.ipv4_ipip_tunnel_addr]);
     let vxlan = [&spec.ipv4_vxlan_tunnel_addr, &spec.ipv6_vxlan_tunnel_addr];
-    let wireguard =
-        spec.wireguard.iter().flat_map(|device| [&device.interface_ipv4_address, &device.interface_ipv6_address]);
+    let wireguard = spec.wireguard.iter().flat_map(|dev| [&dev.interface_ipv4_address, &dev.interface_ipv6_address]);
     let internal = spec.addresses.iter().filter(|address| address.kind == "InternalIP").map(|address| &address.address);
     bgp.chain(vxlan).chain(wireguard).chain(internal).map(String::as_str)
 }

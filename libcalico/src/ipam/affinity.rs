@@ -159,17 +159,12 @@ impl Kind for BlockAffinity {
         match (&select.owner, select.version) {
             (None, _) => format!("{ROOT}host/"),
             (Some(owner), None) => format!("{ROOT}{}/{}/", owner.kind(), owner.name()),
-            (Some(owner), Some(version)) => {
-                format!("{ROOT}{}/{}/ipv{version}/block/", owner.kind(), owner.name())
-            }
+            (Some(owner), Some(version)) => format!("{ROOT}{}/{}/ipv{version}/block/", owner.kind(), owner.name()),
         }
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         // Releases before v3 wrote an empty value (DS-34).
-        if bytes.is_empty() {
-            return Ok(Self::default());
-        }
-        serde_json::from_slice(bytes)
+        if bytes.is_empty() { Ok(Self::default()) } else { serde_json::from_slice(bytes) }
     }
 }

@@ -105,10 +105,8 @@ impl Handle {
 
     /// Returns the number of addresses of one family.
     pub fn total(&self, version: IpVersion) -> i64 {
-        self.block
-            .iter()
-            .filter(|(block, _)| block.version() == version)
-            .fold(0, |sum: i64, (_, &count)| sum.saturating_add(count))
+        let of_family = self.block.iter().filter(|(block, _)| block.version() == version);
+        of_family.map(|(_, &count)| count).fold(0, i64::saturating_add)
     }
 }
 
@@ -147,11 +145,8 @@ impl HandleId {
         let network = if network.is_empty() { "k8s-pod-network" } else { network };
         let names = format!("{namespace}.{instance}");
         let id = format!("{network}.vmi.{names}");
-        HandleId(if id.len() > MAX_ID_LENGTH {
-            format!("{network}.vmi.{}", HEXLOWER.encode(&Sha256::digest(names)))
-        } else {
-            id
-        })
+        let hashed = || format!("{network}.vmi.{}", HEXLOWER.encode(&Sha256::digest(names)));
+        HandleId(if id.len() > MAX_ID_LENGTH { hashed() } else { id })
     }
 
     /// Returns true if this is the handle of the container on any network. No handle matches an empty container ID.

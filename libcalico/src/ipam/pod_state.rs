@@ -50,11 +50,8 @@ impl<'a> PodState<'a> {
     pub fn read(view: &PodView<'a, '_>) -> Self {
         let PodView { node, reason, host_network, addresses, .. } = *view;
         let is_evicted = addresses.phase == "Failed" && reason == "Evicted";
-        let ended = match (is_evicted, addresses.has_ended()) {
-            (true, _) => Some(EndedPod::Evicted),
-            (false, true) => Some(EndedPod::Finished),
-            (false, false) => None,
-        };
+        let end = if is_evicted { EndedPod::Evicted } else { EndedPod::Finished };
+        let ended = addresses.has_ended().then_some(end);
         let runs = addresses.phase == "Running" && !addresses.deleting && !host_network;
         PodState { node, addresses: reported_addresses(view), ended, runs }
     }
@@ -175,10 +172,8 @@ impl ReportedAddresses {
         match self {
             ReportedAddresses::V4(v4) => Some(address == *v4),
             ReportedAddresses::Dual(v4, v6) => Some(address == *v4 || address == *v6),
-            ReportedAddresses::Several { addresses, all, .. } => match addresses.contains(&address) {
-                true => Some(true),
-                false => all.then_some(false),
-            },
+            ReportedAddresses::Several { addresses, .. } if addresses.contains(&address) => Some(true),
+            ReportedAddresses::Several { all, .. } => all.then_some(false),
         }
     }
 

@@ -37,16 +37,10 @@ impl Pool {
 
     /// Checks the block size: at least one block fits into the pool, and a block has at most 4096 addresses (IPAM-107).
     pub fn check_block_size(&self) -> Result<(), PoolRejection> {
-        let (shortest, longest) = match self.cidr.version() {
-            IpVersion::V4 => (20, 32),
-            IpVersion::V6 => (116, 128),
-        };
+        let (shortest, longest) = if self.cidr.version() == IpVersion::V4 { (20, 32) } else { (116, 128) };
         let (min, max) = (self.cidr.prefix().max(shortest), longest);
-        if (min..=max).contains(&self.block_prefix) {
-            Ok(())
-        } else {
-            Err(PoolRejection::BlockSize { block_size: self.block_prefix, min, max })
-        }
+        let block_size = self.block_prefix;
+        if (min..=max).contains(&block_size) { Ok(()) } else { Err(PoolRejection::BlockSize { block_size, min, max }) }
     }
 }
 
@@ -73,10 +67,8 @@ pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, PoolRej
 /// Returns the pool that contains `ip`, even if the pool is not in service. A release also needs the pools that are
 /// disabled or being deleted (IPAM-141).
 pub fn any_pool_of(pools: &[IpPool], ip: IpAddr) -> Option<Pool> {
-    pools.iter().find_map(|object| {
-        let cidr = object.spec.range().ok().filter(|cidr| cidr.contains(ip))?;
-        Some(pool_of(object, cidr))
-    })
+    let mut ranges = pools.iter().filter_map(|object| Some((object, object.spec.range().ok()?)));
+    ranges.find(|(_, cidr)| cidr.contains(ip)).map(|(object, cidr)| pool_of(object, cidr))
 }
 
 fn pool_of(object: &IpPool, cidr: Cidr) -> Pool {
@@ -93,11 +85,7 @@ fn pool_of(object: &IpPool, cidr: Cidr) -> Pool {
 
 fn not_allocatable(object: &IpPool) -> Option<String> {
     let conditions = object.status.as_ref()?.get("conditions")?.as_array()?;
-    let has_value = |condition: &serde_json::Value, key: &str, value: &str| {
-        condition.get(key).and_then(|value| value.as_str()) == Some(value)
-    };
-    let condition =
-        conditions.iter().find(|c| has_value(c, "type", "Allocatable") && has_value(c, "status", "False"))?;
+    let condition = conditions.iter().find(|c| c["type"] == "Allocatable" && c["status"] == "False")?;
     let texts = ["message", "reason"].iter().filter_map(|key| condition.get(key)?.as_str());
     Some(texts.filter(|text| !text.is_empty()).map(str::to_owned).next().unwrap_or_default())
 }

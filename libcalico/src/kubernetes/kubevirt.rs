@@ -111,10 +111,8 @@ impl VmiPod {
         vm: Option<&VirtualMachine>,
     ) -> Self {
         let vm_owner = vmi.and_then(VirtualMachineInstance::vm_owner);
-        let metadata = match vmi {
-            Some(vmi) if vm_owner.is_none() => Some(&vmi.metadata),
-            _ => vm.map(|vm| &vm.metadata),
-        };
+        let without_vm = vmi.filter(|_| vm_owner.is_none()).map(|vmi| &vmi.metadata);
+        let metadata = without_vm.or_else(|| vm.map(|vm| &vm.metadata));
         VmiPod {
             namespace: pod.metadata.namespace.clone(),
             pod: pod.metadata.name.clone(),

@@ -94,9 +94,8 @@ fn v3_spec(annotations: &Annotations, name: &Value, status: &Fields) -> Fields {
 
 fn v3_status(annotations: &Annotations, spec: &Fields) -> Fields {
     let mut status = Fields::new();
-    for (annotation, field) in
-        [("WireguardPublicKey", "wireguardPublicKey"), ("WireguardPublicKeyV6", "wireguardPublicKeyV6")]
-    {
+    let keys = [("WireguardPublicKey", "wireguardPublicKey"), ("WireguardPublicKeyV6", "wireguardPublicKeyV6")];
+    for (annotation, field) in keys {
         status.extend(annotations.text(annotation).map(|text| (field.to_owned(), text.into())));
     }
     if let Some(cidrs) = spec.get("podCIDRs").filter(|cidrs| cidrs.as_array().is_some_and(|c| !c.is_empty())) {

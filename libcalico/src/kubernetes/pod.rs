@@ -100,16 +100,14 @@ impl Pod {
     /// Returns the pod's data that its endpoint contains.
     pub fn identity(&self) -> PodIdentity {
         let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
+        let ports = containers.flat_map(|container| &container.ports).filter_map(ContainerPort::to_endpoint_port);
         PodIdentity {
             namespace: self.metadata.namespace.clone(),
             name: self.metadata.name.clone(),
             generate_name: self.metadata.generate_name.clone(),
             labels: self.metadata.labels.clone(),
             service_account: self.spec.service_account_name.clone(),
-            ports: containers
-                .flat_map(|container| &container.ports)
-                .filter_map(ContainerPort::to_endpoint_port)
-                .collect(),
+            ports: ports.collect(),
         }
     }
 }

@@ -106,8 +106,5 @@ impl<'a> PodAddresses<'a> {
 }
 
 fn parse(text: &str) -> Result<Cidr, CidrParseError> {
-    match text.parse::<IpAddr>() {
-        Ok(address) => Ok(Cidr::host(address)),
-        Err(_) => text.parse(),
-    }
+    text.parse::<IpAddr>().map(Cidr::host).or_else(|_| text.parse())
 }

@@ -72,10 +72,7 @@ impl PodCidrs {
 
     /// Returns the range of a family.
     pub fn of_family(&self, version: IpVersion) -> Result<Cidr, PodCidrError> {
-        let found = match version {
-            IpVersion::V4 => self.v4,
-            IpVersion::V6 => self.v6,
-        };
+        let found = if version == IpVersion::V4 { self.v4 } else { self.v6 };
         found.ok_or_else(|| PodCidrError::Family { node: self.node.clone(), version })
     }
 }

@@ -81,10 +81,8 @@ pub(super) fn preserve_detached(metadata: &Map<String, Value>) -> PreservedMetad
     let annotations = metadata.get("annotations");
     let is_empty = |key| annotations.and_then(|all| all.get(key)) == Some(&Value::from(""));
     let is_detached = [POD_IP, POD_IPS].into_iter().all(is_empty);
-    PreservedMetadata {
-        metadata: if is_detached { addresses(&[]) } else { Map::new() },
-        ..PreservedMetadata::default()
-    }
+    let metadata = if is_detached { addresses(&[]) } else { Map::new() };
+    PreservedMetadata { metadata, ..PreservedMetadata::default() }
 }
 
 fn addresses(ip_networks: &[String]) -> Map<String, Value> {

@@ -20,10 +20,10 @@ const DEFAULT_BURST: i64 = 4 << 30;
 const DEFAULT_PACKET_BURST: i64 = 5;
 
 macro_rules! limit {
-    ($ingress:literal, $name:literal, $min:literal, $max:literal $(, $older:expr)?) => {
+    ($dir:literal, $name:literal, $min:literal, $max:literal $(, $older:literal)?) => {
         Limit {
-            field: concat!($ingress, $name),
-            annotations: &[$($older,)? concat!("qos.projectcalico.org/", $ingress, $name)],
+            field: concat!($dir, $name),
+            annotations: &[$(concat!("kubernetes.io/", $dir, $older),)? concat!("qos.projectcalico.org/", $dir, $name)],
             min: $min,
             max: $max,
         }
@@ -34,13 +34,7 @@ macro_rules! limit {
 macro_rules! direction {
     ($ingress:literal) => {
         [
-            limit!(
-                $ingress,
-                "Bandwidth",
-                1_000,
-                1_000_000_000_000_000,
-                concat!("kubernetes.io/", $ingress, "-bandwidth")
-            ),
+            limit!($ingress, "Bandwidth", 1_000, 1_000_000_000_000_000, "-bandwidth"),
             limit!($ingress, "Burst", 1_000, 34_359_738_360),
             limit!($ingress, "Peakrate", 1_010, 1_010_000_000_000_000),
             limit!($ingress, "Minburst", 1_000, 100_000_000),
@@ -93,12 +87,8 @@ fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems:
         0
     };
     let burst = drop_without_base(burst_limit, burst, bandwidth != 0, "a bandwidth");
-    let peakrate = drop_without_base(
-        peakrate_limit,
-        peakrate,
-        bandwidth != 0 && peakrate > bandwidth,
-        "a bandwidth below the peak rate",
-    );
+    let has_lower = bandwidth != 0 && peakrate > bandwidth;
+    let peakrate = drop_without_base(peakrate_limit, peakrate, has_lower, "a bandwidth below the peak rate");
     let minburst = drop_without_base(minburst_limit, minburst, peakrate != 0, "a peak rate");
     let packet_burst = drop_without_base(packet_burst_limit, packet_burst, packet_rate != 0, "a packet rate");
     let or_default = |value, of, default| if of != 0 && value == 0 { default } else { value };

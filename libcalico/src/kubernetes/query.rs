@@ -169,9 +169,7 @@ fn name_below(path: &str, plural: &str) -> Option<String> {
 pub(super) fn path_of_name(kind: StoredKind, namespace: Option<&str>, name: &str) -> Option<String> {
     match kind {
         StoredKind::Block => ipam::block_path_of_name(name),
-        StoredKind::Object(object) if object.namespaced => {
-            namespace.map(|namespace| format!("{OBJECTS}{}/{namespace}/{name}", object.plural))
-        }
+        StoredKind::Object(v3) if v3.namespaced => Some(format!("{OBJECTS}{}/{}/{name}", v3.plural, namespace?)),
         StoredKind::Object(object) => Some(format!("{OBJECTS}{}/{name}", object.plural)),
         StoredKind::Node => Some(format!("{OBJECTS}nodes/{name}")),
         StoredKind::Namespace => Some(super::Namespace::path(&ObjectKey::global(name))),

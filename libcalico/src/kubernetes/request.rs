@@ -66,12 +66,11 @@ pub struct Preconditions {
 }
 
 impl Preconditions {
-    fn of(revision: Option<&ObjectRevision>) -> Self {
-        let Some(revision) = revision else { return Self::default() };
-        Preconditions {
-            uid: revision.uid.clone(),
-            resource_version: (!revision.resource_version.is_empty()).then(|| revision.resource_version.clone()),
-        }
+    fn of(revision: Option<&Revision>) -> Self {
+        let Some(ObjectRevision { resource_version, uid, .. }) = revision.map(ObjectRevision::parse) else {
+            return Self::default();
+        };
+        Preconditions { uid, resource_version: Some(resource_version).filter(|version| !version.is_empty()) }
     }
 
     /// Returns the body of the DELETE; `None` without conditions.
@@ -102,21 +101,19 @@ pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Resul
     if kind.is_kubernetes_object() {
         return Err(unsupported(write, "Calico does not write this kind of Kubernetes object"));
     }
-    let value = |bytes| body(group, kind, &location, write, bytes, None);
+    let body = |bytes: &[u8], revision: Option<&Revision>| {
+        let revision = revision.map(ObjectRevision::parse);
+        let object = resource(group, kind, &location, &write.path, bytes, revision.as_ref());
+        let mut object = object.map_err(|malformed| invalid_value(write, malformed))?;
+        object.insert("apiVersion".into(), location.resource.api_version.into());
+        object.insert("kind".into(), location.resource.kind.into());
+        Ok::<_, CodecError>(Value::Object(object))
+    };
     Ok(match &write.op {
-        WriteOp::Create(bytes) => Request::Create { body: value(bytes)?, location },
-        WriteOp::Update(bytes, revision) => {
-            let revision = ObjectRevision::parse(revision);
-            Request::Replace { body: body(group, kind, &location, write, bytes, Some(&revision))?, location }
-        }
-        WriteOp::UpdateStatus(bytes, revision) => {
-            let revision = ObjectRevision::parse(revision);
-            Request::ReplaceStatus { body: body(group, kind, &location, write, bytes, Some(&revision))?, location }
-        }
-        WriteOp::Delete(revision) => {
-            let revision = revision.as_ref().map(ObjectRevision::parse);
-            Request::Delete { preconditions: Preconditions::of(revision.as_ref()), location }
-        }
+        WriteOp::Create(bytes) => Request::Create { body: body(bytes, None)?, location },
+        WriteOp::Update(bytes, at) => Request::Replace { body: body(bytes, Some(at))?, location },
+        WriteOp::UpdateStatus(bytes, at) => Request::ReplaceStatus { body: body(bytes, Some(at))?, location },
+        WriteOp::Delete(revision) => Request::Delete { preconditions: Preconditions::of(revision.as_ref()), location },
     })
 }
 
@@ -148,31 +145,16 @@ fn read_written_fields(write: &Write, bytes: &[u8]) -> Result<(String, Vec<Strin
     Ok(written_fields(&endpoint))
 }
 
-fn body(
-    group: ApiGroup,
-    kind: StoredKind,
-    location: &Location,
-    write: &Write,
-    bytes: &[u8],
-    revision: Option<&ObjectRevision>,
-) -> Result<Value, CodecError> {
-    let fields: Fields = serde_json::from_slice(bytes).map_err(|error| invalid_value(write, error.into()))?;
-    let mut object =
-        resource(group, kind, location, &write.path, fields, revision).map_err(|e| invalid_value(write, e))?;
-    object.insert("apiVersion".into(), location.resource.api_version.into());
-    object.insert("kind".into(), location.resource.kind.into());
-    Ok(Value::Object(object))
-}
-
 /// Returns the metadata and the `spec` of the resource for a stored value.
 fn resource(
     group: ApiGroup,
     kind: StoredKind,
     location: &Location,
     path: &str,
-    mut stored: Fields,
+    bytes: &[u8],
     revision: Option<&ObjectRevision>,
 ) -> Result<Fields, Malformed> {
+    let mut stored: Fields = serde_json::from_slice(bytes)?;
     let mut labels = Vec::new();
     let spec = match kind {
         StoredKind::Block => ipam::block_to_spec(stored),

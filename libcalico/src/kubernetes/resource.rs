@@ -17,10 +17,7 @@ pub enum ApiGroup {
 impl ApiGroup {
     /// Returns the group and version, as objects and URLs contain it.
     pub fn api_version(self) -> &'static str {
-        match self {
-            ApiGroup::CrdV1 => "crd.projectcalico.org/v1",
-            ApiGroup::V3 => "projectcalico.org/v3",
-        }
+        if self == ApiGroup::V3 { "projectcalico.org/v3" } else { "crd.projectcalico.org/v1" }
     }
 
     /// Returns the group that `calico_api_group` configures; `None` for an empty value, which leaves the choice to
@@ -58,37 +55,30 @@ pub struct Resource {
     pub namespaced: bool,
 }
 
+const fn namespaced(api_version: &'static str, kind: &'static str, plural: &'static str) -> Resource {
+    Resource { api_version, kind, plural, namespaced: true }
+}
+
 /// Pods.
-pub const PODS: Resource = Resource { api_version: "v1", kind: "Pod", plural: "pods", namespaced: true };
+pub const PODS: Resource = namespaced("v1", "Pod", "pods");
 /// Nodes.
 pub const NODES: Resource = Resource { api_version: "v1", kind: "Node", plural: "nodes", namespaced: false };
 /// Namespaces.
 pub const NAMESPACES: Resource =
     Resource { api_version: "v1", kind: "Namespace", plural: "namespaces", namespaced: false };
 /// Service accounts.
-pub const SERVICE_ACCOUNTS: Resource =
-    Resource { api_version: "v1", kind: "ServiceAccount", plural: "serviceaccounts", namespaced: true };
+pub const SERVICE_ACCOUNTS: Resource = namespaced("v1", "ServiceAccount", "serviceaccounts");
 /// Services.
-pub const SERVICES: Resource = Resource { api_version: "v1", kind: "Service", plural: "services", namespaced: true };
+pub const SERVICES: Resource = namespaced("v1", "Service", "services");
 
 /// Kubernetes' own network policies.
-pub const NETWORK_POLICIES: Resource = Resource {
-    api_version: "networking.k8s.io/v1",
-    kind: "NetworkPolicy",
-    plural: "networkpolicies",
-    namespaced: true,
-};
+pub const NETWORK_POLICIES: Resource = namespaced("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies");
 
 /// KubeVirt's running virtual machines.
-pub const VIRTUAL_MACHINE_INSTANCES: Resource = Resource {
-    api_version: "kubevirt.io/v1",
-    kind: "VirtualMachineInstance",
-    plural: "virtualmachineinstances",
-    namespaced: true,
-};
+pub const VIRTUAL_MACHINE_INSTANCES: Resource =
+    namespaced("kubevirt.io/v1", "VirtualMachineInstance", "virtualmachineinstances");
 /// KubeVirt's virtual machines.
-pub const VIRTUAL_MACHINES: Resource =
-    Resource { api_version: "kubevirt.io/v1", kind: "VirtualMachine", plural: "virtualmachines", namespaced: true };
+pub const VIRTUAL_MACHINES: Resource = namespaced("kubevirt.io/v1", "VirtualMachine", "virtualmachines");
 
 impl Resource {
     /// Returns true if `kind` is the kind of a list of these objects, or of their metadata alone.

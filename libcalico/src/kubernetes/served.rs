@@ -60,10 +60,8 @@ impl ServedGroups {
     pub fn read(json: &str) -> Result<Self, DiscoveryError> {
         let Groups { kind, groups } = parse(API_GROUPS_PATH, json)?;
         if kind != "APIGroupList" || groups.is_empty() {
-            return Err(error(
-                API_GROUPS_PATH,
-                format!("expected an APIGroupList, found a {kind:?} of {} groups", groups.len()),
-            ));
+            let problem = format!("expected an APIGroupList, found a {kind:?} of {} groups", groups.len());
+            return Err(error(API_GROUPS_PATH, problem));
         }
         Ok(ServedGroups(groups))
     }
@@ -89,10 +87,8 @@ pub fn has_kind(group_version: &str, json: &str, plurals: &[&str]) -> Result<boo
     let path = kinds_path(group_version);
     let Kinds { kind, group_version: found, resources } = parse(&path, json)?;
     if kind != "APIResourceList" || found != group_version {
-        return Err(error(
-            &path,
-            format!("expected an APIResourceList of {group_version:?}, found a {kind:?} of {found:?}"),
-        ));
+        let problem = format!("expected an APIResourceList of {group_version:?}, found a {kind:?} of {found:?}");
+        return Err(error(&path, problem));
     }
     Ok(resources.iter().any(|resource| plurals.contains(&&*resource.name)))
 }

@@ -52,12 +52,8 @@ impl Status {
         Some(match (self.code, self.reason.as_str()) {
             (_, "AlreadyExists") => StoreError::AlreadyExists { key },
             _ if self.is_not_found() => StoreError::NotFound { key },
-            (401 | 403, _) => StoreError::Unauthorized {
-                reason: match credential {
-                    "" => self.message.clone(),
-                    credential => format!("{} ({credential})", self.message),
-                },
-            },
+            (401 | 403, _) if credential.is_empty() => StoreError::Unauthorized { reason: self.message.clone() },
+            (401 | 403, _) => StoreError::Unauthorized { reason: format!("{} ({credential})", self.message) },
             // Another object of the same name as the object that was read.
             (409, _) if self.message.contains("UID in precondition") => StoreError::NotFound { key },
             (409, _) => StoreError::Conflict { key },
@@ -76,9 +72,8 @@ impl Status {
     fn stale_revision(&self, key: String) -> Option<StoreError> {
         let causes = &self.details.causes;
         let is = |cause: &StatusCause, field| cause.reason == "FieldValueInvalid" && cause.field == field;
-        if causes.is_empty()
-            || !causes.iter().all(|cause| is(cause, "metadata.uid") || is(cause, "metadata.resourceVersion"))
-        {
+        let is_stale = |cause: &StatusCause| is(cause, "metadata.uid") || is(cause, "metadata.resourceVersion");
+        if causes.is_empty() || !causes.iter().all(is_stale) {
             return None;
         }
         let uid = causes.iter().any(|cause| is(cause, "metadata.uid"));

@@ -69,10 +69,7 @@ impl InterfaceAlias {
     /// Parses the alias of an interface; returns `None` for a text that another program set.
     pub fn parse(text: &str) -> Option<Self> {
         let (container, pod) = text.strip_prefix(PREFIX)?.strip_prefix(SEPARATOR)?.split_once(SEPARATOR)?;
-        let is_container = match container.strip_prefix(DIGEST) {
-            Some(digest) => is_digest(digest),
-            None => is_short_id(container),
-        };
+        let is_container = container.strip_prefix(DIGEST).map_or_else(|| is_short_id(container), is_digest);
         (is_container && is_digest(pod)).then(|| InterfaceAlias { container: container.into(), pod: pod.into() })
     }
 

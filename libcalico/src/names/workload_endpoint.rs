@@ -99,19 +99,14 @@ impl EndpointIdentifiers {
             return Err(EndpointNameError::TooManyParts { name: name.to_owned(), parts: parts.len() });
         }
         let mut parts = parts.into_iter();
-        let mut ids = EndpointIdentifiers {
-            node: parts.next().unwrap_or_default(),
-            orchestrator: parts.next().unwrap_or_default(),
-            ..EndpointIdentifiers::default()
-        };
-        let workload = parts.next().unwrap_or_default();
+        let [node, orchestrator, workload, endpoint] = std::array::from_fn(|_| parts.next().unwrap_or_default());
+        let mut ids = EndpointIdentifiers { node, orchestrator, endpoint, ..EndpointIdentifiers::default() };
         match ids.orchestrator.as_str() {
             "k8s" => ids.pod = workload,
             "cni" => ids.container_id = workload,
             "libnetwork" => {}
             _ => ids.workload = workload,
         }
-        ids.endpoint = parts.next().unwrap_or_default();
         Ok(ids)
     }
 

@@ -109,10 +109,7 @@ impl Expr {
         match self {
             Expr::All | Expr::Global => true,
             Expr::Has(label) => labels.contains_key(label),
-            Expr::Label(label, compare) => match labels.get(label) {
-                Some(value) => compare.accepts(value),
-                None => compare.accepts_missing(),
-            },
+            Expr::Label(label, compare) => compare.accepts(labels.get(label)),
             Expr::Not(operand) => !operand.matches(labels),
             Expr::And(operands) => operands.iter().all(|o| o.matches(labels)),
             Expr::Or(operands) => operands.iter().any(|o| o.matches(labels)),
@@ -121,7 +118,8 @@ impl Expr {
 }
 
 impl Compare {
-    fn accepts(&self, value: &str) -> bool {
+    fn accepts(&self, value: Option<&String>) -> bool {
+        let Some(value) = value else { return matches!(self, Compare::NotEqual(_) | Compare::NotIn(_)) };
         match self {
             Compare::Equal(wanted) => value == wanted,
             Compare::NotEqual(unwanted) => value != unwanted,
@@ -131,9 +129,5 @@ impl Compare {
             Compare::In(values) => values.contains(value),
             Compare::NotIn(values) => !values.contains(value),
         }
-    }
-
-    fn accepts_missing(&self) -> bool {
-        matches!(self, Compare::NotEqual(_) | Compare::NotIn(_))
     }
 }

@@ -63,9 +63,7 @@ impl<'t> Parser<'t> {
             }
             group.push(negate(self.term(token)?, negated));
             while !group.continues_after(self.peek().kind) {
-                let Some(parent) = outer.pop() else {
-                    return Ok(group.into_expr());
-                };
+                let Some(parent) = outer.pop() else { return Ok(group.into_expr()) };
                 self.expect(TokenKind::CloseParen, SelectorErrorReason::UnclosedParenthesis)?;
                 let negated = group.negated;
                 let closed = std::mem::replace(&mut group, parent);

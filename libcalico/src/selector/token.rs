@@ -61,9 +61,7 @@ pub(super) fn tokenize(text: &str) -> Result<Vec<Token<'_>>, SelectorError> {
 }
 
 fn next<'t>(cursor: &mut Cursor<'t>, after_label: Option<&str>) -> Result<TokenKind<'t>, SelectorErrorReason> {
-    let Some(first) = cursor.rest().bytes().next() else {
-        return Ok(TokenKind::End);
-    };
+    let Some(first) = cursor.rest().bytes().next() else { return Ok(TokenKind::End) };
     match first {
         b'(' => Ok(cursor.symbol(1, TokenKind::OpenParen)),
         b')' => Ok(cursor.symbol(1, TokenKind::CloseParen)),

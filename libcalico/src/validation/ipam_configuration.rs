@@ -9,17 +9,12 @@ use crate::validation_error::{FieldError, ValidationError};
 const MAX_COOLDOWN: i64 = 1200;
 
 /// Completes the settings with the defaults of the v3 schema (DS-46), checks them, and returns the settings to store.
-pub fn admit_ipam_configuration(settings: IpamConfiguration) -> Result<IpamConfiguration, ValidationError> {
-    let mut settings = settings;
+pub fn admit_ipam_configuration(mut settings: IpamConfiguration) -> Result<IpamConfiguration, ValidationError> {
     settings.spec.auto_allocate_blocks.get_or_insert(true);
     let mut findings = check_singleton(&settings, "an IPAMConfiguration");
     let spec = &settings.spec;
-    check_ranges(
-        spec.max_blocks_per_host,
-        spec.ip_cooldown_seconds,
-        spec.kube_virt_vm_address_persistence.as_deref(),
-        &mut findings,
-    );
+    let persistence = spec.kube_virt_vm_address_persistence.as_deref();
+    check_ranges(spec.max_blocks_per_host, spec.ip_cooldown_seconds, persistence, &mut findings);
     ValidationError::from_findings(findings).map(|()| settings)
 }
 
@@ -35,12 +30,8 @@ pub fn validate_ipam_config(config: &IpamConfig) -> Result<(), ValidationError> 
         let reason = "can only be set together with strictAffinity";
         findings.push(FieldError::new("MaxBlocksPerHost", config.max_blocks_per_host, reason));
     }
-    check_ranges(
-        config.max_blocks_per_host,
-        config.ip_cooldown_seconds,
-        config.kube_virt_vm_address_persistence.as_deref(),
-        &mut findings,
-    );
+    let persistence = config.kube_virt_vm_address_persistence.as_deref();
+    check_ranges(config.max_blocks_per_host, config.ip_cooldown_seconds, persistence, &mut findings);
     ValidationError::from_findings(findings)
 }
 
@@ -52,9 +43,7 @@ fn check_ranges(max_blocks: i64, cooldown: i64, persistence: Option<&str>, findi
         let reason = format!("should be from 0 to {MAX_COOLDOWN}");
         findings.push(FieldError::new("spec.ipCooldownSeconds", cooldown, reason));
     }
-    if let Some(persistence) = persistence
-        && !matches!(persistence, "Enabled" | "Disabled")
-    {
+    if let Some(persistence) = persistence.filter(|text| !matches!(*text, "Enabled" | "Disabled")) {
         let reason = "supported values: \"Enabled\", \"Disabled\"";
         findings.push(FieldError::new("spec.kubeVirtVMAddressPersistence", persistence, reason));
     }

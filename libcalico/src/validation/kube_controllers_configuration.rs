@@ -28,12 +28,10 @@ pub fn complete_kube_controllers_configuration(spec: &mut KubeControllersConfigu
 }
 
 /// Checks that the object may be written.
-pub fn validate_kube_controllers_configuration(
-    configuration: &KubeControllersConfiguration,
-) -> Result<(), ValidationError> {
-    let mut findings = check_singleton(configuration, "a Kube Controllers Configuration");
-    let host_endpoint = configuration.spec.controllers.node.as_ref().and_then(|node| node.host_endpoint.as_ref());
-    findings.extend(host_endpoint.into_iter().flat_map(|config| invalid_templates(&config.templates)).map(|(_, e)| e));
+pub fn validate_kube_controllers_configuration(config: &KubeControllersConfiguration) -> Result<(), ValidationError> {
+    let mut findings = check_singleton(config, "a Kube Controllers Configuration");
+    let host_endpoint = config.spec.controllers.node.as_ref().and_then(|node| node.host_endpoint.as_ref());
+    findings.extend(host_endpoint.into_iter().flat_map(|auto| invalid_templates(&auto.templates)).map(|(_, e)| e));
     ValidationError::from_findings(findings)
 }
 

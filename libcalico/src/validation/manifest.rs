@@ -79,9 +79,7 @@ const KINDS: [&str; 5] = ["IPPool", "IPReservation", "IPAMConfiguration", "Node"
 
 /// Decodes one object. The caller must split lists.
 pub fn decode(json: Value) -> Result<Manifest, ManifestError> {
-    let Value::Object(object) = &json else {
-        return Err(ManifestError::NotAnObject { found: type_name(&json) });
-    };
+    let Value::Object(object) = &json else { return Err(ManifestError::NotAnObject { found: type_name(&json) }) };
     let kind = object.get("kind").and_then(Value::as_str).ok_or(ManifestError::NoKind)?;
     if !KINDS.contains(&kind) {
         return Err(ManifestError::UnknownKind { kind: kind.into() });
@@ -106,10 +104,7 @@ pub fn decode(json: Value) -> Result<Manifest, ManifestError> {
 type UnknownFields<'o> = Vec<(String, &'o Unknown)>;
 
 /// Decodes `json` and rejects fields that the type does not have.
-fn decode_strict<S: Spec>(
-    json: Value,
-    spec_unknown_fields: fn(&S) -> UnknownFields<'_>,
-) -> Result<Object<S>, ManifestError> {
+fn decode_strict<S: Spec>(json: Value, spec_unknown: fn(&S) -> UnknownFields<'_>) -> Result<Object<S>, ManifestError> {
     let mut object: Object<S> = serde_path_to_error::deserialize(json).map_err(|error| ManifestError::Value {
         kind: S::KIND.into(),
         path: error.path().to_string(),
@@ -121,7 +116,7 @@ fn decode_strict<S: Spec>(
     let top = object.unknown.keys().cloned();
     let metadata = object.metadata.unknown.keys().filter(|key| !SUPPORTED_METADATA.contains(&key.as_str()));
     let metadata = metadata.map(|key| format!("metadata.{key}"));
-    let spec = spec_unknown_fields(&object.spec).into_iter();
+    let spec = spec_unknown(&object.spec).into_iter();
     let spec = spec.flat_map(|(path, unknown)| unknown.keys().map(move |key| format!("{path}.{key}")));
     match top.chain(metadata).chain(spec).next() {
         Some(path) => Err(ManifestError::UnknownField { kind: S::KIND.into(), path }),
@@ -133,12 +128,10 @@ fn node_unknown_fields(spec: &NodeSpec) -> UnknownFields<'_> {
     let mut unknown_fields = vec![("spec".to_owned(), &spec.unknown)];
     unknown_fields.extend(spec.bgp.iter().map(|bgp| ("spec.bgp".to_owned(), &bgp.unknown)));
     unknown_fields.extend(spec.wireguard.iter().map(|wireguard| ("spec.wireguard".to_owned(), &wireguard.unknown)));
-    for (i, orch_ref) in spec.orch_refs.iter().enumerate() {
-        unknown_fields.push((format!("spec.orchRefs[{i}]"), &orch_ref.unknown));
-    }
-    for (i, address) in spec.addresses.iter().enumerate() {
-        unknown_fields.push((format!("spec.addresses[{i}]"), &address.unknown));
-    }
+    let orch_refs = spec.orch_refs.iter().enumerate();
+    unknown_fields.extend(orch_refs.map(|(i, orch_ref)| (format!("spec.orchRefs[{i}]"), &orch_ref.unknown)));
+    let addresses = spec.addresses.iter().enumerate();
+    unknown_fields.extend(addresses.map(|(i, address)| (format!("spec.addresses[{i}]"), &address.unknown)));
     unknown_fields
 }
 

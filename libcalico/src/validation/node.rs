@@ -32,9 +32,7 @@ fn check_bgp(bgp: &NodeBgp, findings: &mut Vec<FieldError>) {
     syntax::CIDR_V6.check_if_set("IPv6Address", &bgp.ipv6_address, findings);
     syntax::IPV4.check_if_set("IPv4IPIPTunnelAddr", &bgp.ipv4_ipip_tunnel_addr, findings);
     syntax::IPV4.check_if_set("RouteReflectorClusterID", &bgp.route_reflector_cluster_id, findings);
-    if let Some(number) = &bgp.as_number
-        && !is_as_number(number)
-    {
+    if let Some(number) = bgp.as_number.as_ref().filter(|number| !is_as_number(number)) {
         let reason = "must be a number up to 4294967295, or two numbers up to 65535 with a dot between them";
         findings.push(FieldError::new("ASNumber", number, reason));
     }

@@ -14,11 +14,12 @@ const TIER_LABEL: &str = "projectcalico.org/tier";
 /// The prefixes of names that are derived from names with dots (KC-225).
 const FOREIGN_PREFIXES: [&str; 2] = ["knp.default.", "ossg.default."];
 
+/// A policy of the kind `K`.
+type Policy<K> = Object<PolicySpec<K>>;
+
 /// Completes a policy with its tier, the label with the tier, and its directions; checks it, and returns the policy to
 /// store.
-pub fn admit_policy<K: PolicyKind>(
-    mut policy: Object<PolicySpec<K>>,
-) -> Result<Object<PolicySpec<K>>, ValidationError> {
+pub fn admit_policy<K: PolicyKind>(mut policy: Policy<K>) -> Result<Policy<K>, ValidationError> {
     complete(&mut policy);
     let mut findings = check_metadata(&policy);
     check_name::<K>(&policy.metadata.name, &mut findings);
@@ -31,7 +32,7 @@ pub fn admit_policy<K: PolicyKind>(
     ValidationError::from_findings(findings).map(|()| policy)
 }
 
-fn complete<K: PolicyKind>(policy: &mut Object<PolicySpec<K>>) {
+fn complete<K: PolicyKind>(policy: &mut Policy<K>) {
     let spec = &mut policy.spec;
     if spec.tier.is_empty() {
         spec.tier = DEFAULT_TIER.into();

@@ -14,8 +14,7 @@ pub fn validate_profile(profile: &Profile) -> Result<(), ValidationError> {
         check_action(rule, &mut findings);
         check_selector("Selector", &rule.source.selector, &mut findings);
     }
-    let is_label =
-        |(key, value): (&String, &String)| label_key_problem(key).is_none() && label_value_problem(value).is_none();
+    let is_label = |(k, v): (&String, &String)| label_key_problem(k).is_none() && label_value_problem(v).is_none();
     if !spec.labels_to_apply.iter().all(is_label) {
         findings.push(FieldError::tag("LabelsToApply", go_map(&spec.labels_to_apply), "labels"));
     }

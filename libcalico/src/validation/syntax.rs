@@ -108,10 +108,7 @@ pub(super) fn is_mac(text: &str) -> bool {
 
 /// Returns the reason why a Kubernetes label key is invalid.
 pub(super) fn label_key_problem(key: &str) -> Option<&'static str> {
-    let (prefix, name) = match key.split_once('/') {
-        Some((prefix, name)) => (Some(prefix), name),
-        None => (None, key),
-    };
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     if prefix.is_some_and(|p| p.is_empty()) {
         return Some("prefix part must be non-empty");
     }

@@ -24,9 +24,7 @@ pub fn validate_workload_endpoint(endpoint: &WorkloadEndpoint) -> Result<(), Val
     }
     let mut findings = check_metadata(endpoint);
     check_fields(&endpoint.spec, &mut findings);
-    for (i, port) in endpoint.spec.ports.iter().enumerate() {
-        check_port(i, port, &mut findings);
-    }
+    endpoint.spec.ports.iter().enumerate().for_each(|(i, port)| check_port(i, port, &mut findings));
     check_networks(&endpoint.spec, &mut findings);
     ValidationError::from_findings(findings)
 }
@@ -68,9 +66,7 @@ fn check_port(i: usize, port: &EndpointPort, findings: &mut Vec<FieldError>) {
 pub(super) fn has_ports(protocol: &Value) -> bool {
     match protocol {
         Value::Number(number) => matches!(number.as_u64(), Some(6 | 17 | 132)),
-        Value::String(name) => {
-            matches!(name.to_ascii_uppercase().as_str(), "TCP" | "UDP" | "SCTP" | "6" | "17" | "132")
-        }
+        Value::String(name) => ["TCP", "UDP", "SCTP", "6", "17", "132"].contains(&name.to_ascii_uppercase().as_str()),
         _ => false,
     }
 }
@@ -81,9 +77,7 @@ fn check_networks(spec: &WorkloadEndpointSpec, findings: &mut Vec<FieldError>) {
         let value = go_list(&spec.ip_networks);
         findings.push(FieldError::new("IPNetworks", value, "IP network contains multiple addresses"));
     }
-    for nat in &spec.ip_nats {
-        check_nat(nat, findings);
-    }
+    spec.ip_nats.iter().for_each(|nat| check_nat(nat, findings));
     let covered = |nat: &IpNat| nat.internal_ip.parse().is_ok_and(|ip| networks.iter().any(|n| n.contains(ip)));
     if !spec.ip_nats.iter().all(covered) {
         let value = go_list(spec.ip_nats.iter().map(|nat| format!("{{{} {}}}", nat.internal_ip, nat.external_ip)));

@@ -1,6 +1,6 @@
 //! Converts the peers of a rule, and the label selectors of Kubernetes to Calico's selector language.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use crate::api::RuleEntity;
 use crate::kubernetes::{IpBlock, LabelExpression, LabelSelector, PolicyPeer};
@@ -12,10 +12,7 @@ const IPV4_MAPPED_PREFIX: u8 = 96;
 
 /// Converts each peer separately. An empty list yields one peer that matches everything.
 pub(super) fn peers(given: &[PolicyPeer]) -> Result<Vec<RuleEntity>, CidrParseError> {
-    if given.is_empty() {
-        return Ok(vec![RuleEntity::default()]);
-    }
-    given.iter().map(peer).collect()
+    if given.is_empty() { Ok(vec![RuleEntity::default()]) } else { given.iter().map(peer).collect() }
 }
 
 fn peer(given: &PolicyPeer) -> Result<RuleEntity, CidrParseError> {
@@ -33,18 +30,11 @@ fn peer(given: &PolicyPeer) -> Result<RuleEntity, CidrParseError> {
 
 /// Returns a network, masked and in canonical form. Leading zeros are accepted, as the API server accepts them.
 fn network(text: &str) -> Result<String, CidrParseError> {
-    let cidr: Cidr = match text.parse() {
-        Ok(cidr) => cidr,
-        Err(error) => parse_with_leading_zeros(text).ok_or(error)?,
-    };
-    if let IpAddr::V6(address) = cidr.network()
-        && let Some(address) = address.to_ipv4_mapped()
-        && let Some(cidr) =
-            cidr.prefix().checked_sub(IPV4_MAPPED_PREFIX).and_then(|prefix| Cidr::new(address.into(), prefix))
-    {
-        return Ok(cidr.to_string());
-    }
-    Ok(cidr.to_string())
+    let cidr = text.parse::<Cidr>().or_else(|error| parse_with_leading_zeros(text).ok_or(error))?;
+    let address = cidr.network().to_canonical();
+    let prefix = cidr.prefix().checked_sub(IPV4_MAPPED_PREFIX).filter(|_| address != cidr.network());
+    let mapped = prefix.and_then(|prefix| Cidr::new(address, prefix));
+    Ok(mapped.unwrap_or(cidr).to_string())
 }
 
 /// Parses `010.0.0.0/8`, which the API server reads as 10.0.0.0/8. Other programs read the zero as octal or reject it.

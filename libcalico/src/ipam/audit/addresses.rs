@@ -75,9 +75,8 @@ struct Containers(HashMap<String, HandleId>);
 impl Containers {
     fn new(inventory: &Inventory<'_>, endpoints: &EndpointsByAddress<'_>) -> Self {
         let allocations = inventory.blocks.iter().flat_map(|entry| entry.value.allocated());
-        let in_use =
-            allocations.filter(|allocation| !allocation.is_cooling() && endpoints.contains_key(&allocation.ip));
-        let handles = in_use.filter_map(|allocation| allocation.handle());
+        let used = allocations.filter(|allocation| !allocation.is_cooling() && endpoints.contains_key(&allocation.ip));
+        let handles = used.filter_map(|allocation| allocation.handle());
         Containers(handles.filter_map(|handle| Some((container_of(&handle)?.to_owned(), handle))).collect())
     }
 
@@ -147,30 +146,22 @@ fn endpoint_findings<'a>(
 ) -> impl Iterator<Item = Finding> + 'a {
     // Addresses from other IPAM plugins are in no pool.
     let is_in_pool = |address: IpAddr| inventory.pools.iter().any(|pool| pool.contains(address));
-    let without_allocation =
-        endpoints.iter().filter(move |(address, _)| is_in_pool(**address) && !allocations.contains_key(*address));
-    without_allocation.flat_map(|(&address, endpoints)| {
-        endpoints.iter().map(move |endpoint| Finding::EndpointWithoutAddress {
-            address,
-            endpoint: endpoint.name.clone(),
-            node: endpoint.node.clone(),
-        })
+    let unallocated = endpoints.iter().filter(move |(ip, _)| is_in_pool(**ip) && !allocations.contains_key(*ip));
+    unallocated.flat_map(|(&address, endpoints)| {
+        let names = endpoints.iter().map(|endpoint| (endpoint.name.clone(), endpoint.node.clone()));
+        names.map(move |(endpoint, node)| Finding::EndpointWithoutAddress { address, endpoint, node })
     })
 }
 
 fn double_allocations(endpoints: &EndpointsByAddress<'_>, allocations: &AllocationsByAddress<'_>) -> Vec<Finding> {
-    let by_endpoints = endpoints.iter().filter(|(_, endpoints)| endpoints.len() > 1).map(|(&address, endpoints)| {
-        (address, endpoints.iter().map(|endpoint| format!("endpoint {}", endpoint.name)).collect())
-    });
-    let by_blocks = allocations.iter().filter(|(_, held)| held.len() > 1).map(|(&address, held)| {
-        let name = |held: &AllocatedAddress| {
-            format!("block {} for handle {}", held.block, held.handle.as_deref().unwrap_or("(none)"))
-        };
-        (address, held.iter().map(name).collect::<Vec<String>>())
-    });
-    let mut all: BTreeMap<IpAddr, Vec<String>> = by_blocks.collect();
-    for (address, names) in by_endpoints {
-        let names: Vec<String> = names;
+    let mut all: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
+    for (&address, held) in allocations.iter().filter(|(_, held)| held.len() > 1) {
+        let blocks = held.iter().map(|held| (held.block, held.handle.as_deref().unwrap_or("(none)")));
+        let names = blocks.map(|(block, handle)| format!("block {block} for handle {handle}"));
+        all.entry(address).or_default().extend(names);
+    }
+    for (&address, endpoints) in endpoints.iter().filter(|(_, endpoints)| endpoints.len() > 1) {
+        let names = endpoints.iter().map(|endpoint| format!("endpoint {}", endpoint.name));
         all.entry(address).or_default().extend(names);
     }
     all.into_iter().map(|(address, holders)| Finding::DoubleAllocation { address, holders }).collect()

@@ -8,10 +8,8 @@ use crate::net::Cidr;
 use crate::store::Entry;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for block in inventory.blocks.iter().map(|entry| &entry.value) {
-        findings.extend(single_block_findings(block, inventory.pools));
-    }
+    let single = inventory.blocks.iter().flat_map(|entry| single_block_findings(&entry.value, inventory.pools));
+    let mut findings: Vec<Finding> = single.collect();
     findings.extend(overlaps(inventory));
     findings.extend(affinity_findings(inventory));
     findings
@@ -26,11 +24,8 @@ fn single_block_findings(block: &Block, pools: &[Cidr]) -> Vec<Finding> {
         findings.push(Finding::CorruptBlock { block: block.cidr, problem });
     }
     if !pools.iter().any(|pool| pool.covers(&block.cidr)) {
-        findings.push(Finding::BlockOutsidePools {
-            block: block.cidr,
-            owner: block.affinity.clone(),
-            in_use: block.allocated().count(),
-        });
+        let (owner, in_use) = (block.affinity.clone(), block.allocated().count());
+        findings.push(Finding::BlockOutsidePools { block: block.cidr, owner, in_use });
     }
     findings
 }
@@ -53,12 +48,8 @@ fn overlaps(inventory: &Inventory<'_>) -> Vec<Finding> {
 fn affinity_findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let blocks: HashMap<Cidr, &Block> = inventory.blocks.iter().map(|entry| (entry.value.cidr, &entry.value)).collect();
     let mut findings = blocks_without_affinity(inventory, blocks.values().copied());
-    findings.extend(
-        inventory
-            .affinities
-            .iter()
-            .filter_map(|affinity| affinity_finding(affinity, blocks.get(&affinity.key.cidr).copied())),
-    );
+    let finding = |entry: &Entry<BlockAffinity>| affinity_finding(entry, blocks.get(&entry.key.cidr).copied());
+    findings.extend(inventory.affinities.iter().filter_map(finding));
     findings
 }
 
@@ -67,23 +58,18 @@ fn affinity_findings(inventory: &Inventory<'_>) -> Vec<Finding> {
 fn blocks_without_affinity<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<Item = &'a Block>) -> Vec<Finding> {
     let states: HashMap<(&AffinityOwner, Cidr), AffinityState> =
         inventory.affinities.iter().map(|entry| ((&entry.key.owner, entry.key.cidr), entry.value.state)).collect();
-    let mut blocks_without_affinity: Vec<(Cidr, AffinityOwner, Option<&str>)> = blocks
-        .filter_map(|block| {
-            let owner = block.owner()?;
-            let state = match states.get(&(&owner, block.cidr)) {
-                None => None,
-                Some(state) => Some(unfinished(*state).filter(|_| !block.is_empty())?),
-            };
-            Some((block.cidr, owner, state))
-        })
-        .collect();
-    blocks_without_affinity.sort();
-    let finding = |(block, owner, state): (Cidr, AffinityOwner, Option<&str>)| Finding::BlockWithoutAffinity {
-        block,
-        owner: owner.to_string(),
-        state: state.map(str::to_owned),
-    };
-    blocks_without_affinity.into_iter().map(finding).collect()
+    let without_affinity = blocks.filter_map(|block| {
+        let owner = block.owner()?;
+        let state = match states.get(&(&owner, block.cidr)) {
+            None => None,
+            Some(state) => Some(unfinished(*state).filter(|_| !block.is_empty())?),
+        };
+        Some((block.cidr, owner, state))
+    });
+    let mut sorted: Vec<(Cidr, AffinityOwner, Option<&str>)> = without_affinity.collect();
+    sorted.sort();
+    let texts = sorted.into_iter().map(|(block, owner, state)| (block, owner.to_string(), state.map(str::to_owned)));
+    texts.map(|(block, owner, state)| Finding::BlockWithoutAffinity { block, owner, state }).collect()
 }
 
 /// Returns the finding about an affinity, if there is one. `block` is the block in its range, if that exists.
@@ -92,14 +78,12 @@ fn affinity_finding(affinity: &Entry<BlockAffinity>, block: Option<&Block>) -> O
     let owner = block.and_then(Block::owner);
     let is_owner = owner.as_ref() == Some(claimant);
     let (claimant, revision) = (claimant.to_string(), affinity.revision.to_string());
+    let owner = owner.map(|owner| owner.to_string());
     match unfinished(affinity.value.state) {
         Some(_) if is_owner && block.is_some_and(|block| !block.is_empty()) => None,
         Some(state) => Some(Finding::UnfinishedClaim { block: *cidr, claimant, revision, state: state.to_owned() }),
         None if is_owner => None,
-        None => {
-            let owner = owner.map(|owner| owner.to_string());
-            Some(Finding::AffinityWithoutBlock { block: *cidr, claimant, revision, owner })
-        }
+        None => Some(Finding::AffinityWithoutBlock { block: *cidr, claimant, revision, owner }),
     }
 }
 

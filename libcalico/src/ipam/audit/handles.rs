@@ -49,8 +49,7 @@ pub(in crate::ipam) fn miscounted<'a>(
     held: &'a BTreeMap<Cidr, usize>,
 ) -> impl Iterator<Item = (Cidr, i64, usize)> + 'a {
     let blocks: BTreeSet<Cidr> = counted.keys().chain(held.keys()).copied().collect();
-    let counts =
-        |block: Cidr| (block, counted.get(&block).copied().unwrap_or(0), held.get(&block).copied().unwrap_or(0));
+    let counts = |cidr: Cidr| (cidr, counted.get(&cidr).copied().unwrap_or(0), held.get(&cidr).copied().unwrap_or(0));
     blocks.into_iter().map(counts).filter(|&(_, counted, held)| usize::try_from(counted) != Ok(held))
 }
 

@@ -60,8 +60,7 @@ impl Block {
     ) -> Result<Vec<IpAddr>, AssignError> {
         self.verify()?;
         self.check_owner(request)?;
-        let chosen: Vec<(usize, IpAddr)> =
-            self.free_addresses().filter(|(_, ip)| !reservations.contains(*ip)).take(n).collect();
+        let chosen: Vec<_> = self.free_addresses().filter(|(_, ip)| !reservations.contains(*ip)).take(n).collect();
         self.allocate(chosen.iter().map(|&(ordinal, _)| ordinal), request);
         Ok(chosen.into_iter().map(|(_, ip)| ip).collect())
     }
@@ -79,10 +78,8 @@ impl Block {
     }
 
     fn check_owner(&self, request: &BlockRequest<'_>) -> Result<(), AssignError> {
-        if !request.check_affinity {
-            return Ok(());
-        }
         match self.owner() {
+            _ if !request.check_affinity => Ok(()),
             None => Err(AssignError::NoAffinity(self.cidr.to_string())),
             Some(owner) if owner == *request.requester => Ok(()),
             Some(owner) => {
@@ -106,9 +103,8 @@ impl Block {
 
     /// Returns the index of the attribute for a new allocation. Reuses an identical attribute, and otherwise appends
     /// one (IPAM-168).
-    pub(super) fn attribute_of(&mut self, handle: Option<&HandleId>, attributes: BTreeMap<String, String>) -> usize {
-        let wanted =
-            Attribute { handle_id: handle.map(ToString::to_string), active_owner: attributes, ..Attribute::default() };
+    pub(super) fn attribute_of(&mut self, handle: Option<&HandleId>, active_owner: BTreeMap<String, String>) -> usize {
+        let wanted = Attribute { handle_id: handle.map(ToString::to_string), active_owner, ..Attribute::default() };
         if let Some(index) = self.attributes.iter().position(|attribute| *attribute == wanted) {
             return index;
         }

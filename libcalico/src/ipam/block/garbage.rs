@@ -77,15 +77,11 @@ impl Block {
         if used.iter().all(|&used| used) {
             return false;
         }
-        let mut next = 0;
-        let renumbered: Vec<usize> = used
-            .iter()
-            .map(|&used| {
-                let index = next;
-                next += usize::from(used);
-                index
-            })
-            .collect();
+        let (mut renumbered, mut next) = (Vec::with_capacity(used.len()), 0);
+        for &used in &used {
+            renumbered.push(next);
+            next += usize::from(used);
+        }
         for index in self.allocations.iter_mut().flatten() {
             *index = renumbered[*index];
         }

@@ -96,9 +96,8 @@ impl Attribute {
     }
 
     fn has_handle(&self, handle: &HandleId) -> bool {
-        self.handle_id
-            .as_deref()
-            .is_some_and(|id| !id.is_empty() && HandleId::cut(id) == HandleId::cut(handle.as_str()))
+        let id = self.handle_id.as_deref().filter(|id| !id.is_empty());
+        id.is_some_and(|id| HandleId::cut(id) == HandleId::cut(handle.as_str()))
     }
 
     pub(in crate::ipam) fn is_windows_reserved(&self) -> bool {
@@ -181,9 +180,8 @@ impl Block {
             };
             return Err(CorruptBlock::FreeList { cidr: cidr(), ordinal, problem });
         }
-        for (index, text) in self.attributes.iter().enumerate().filter_map(|(n, a)| Some((n, a.released_at.as_ref()?)))
-        {
-            if parse_time(text).is_none() {
+        for (index, attribute) in self.attributes.iter().enumerate() {
+            if let Some(text) = attribute.released_at.as_ref().filter(|text| parse_time(text).is_none()) {
                 return Err(CorruptBlock::ReleaseTime { cidr: cidr(), index, text: text.clone() });
             }
         }
@@ -216,11 +214,7 @@ impl Block {
     }
 
     fn allocation_at(&self, ordinal: usize, index: usize) -> Option<Allocation<'_>> {
-        Some(Allocation {
-            ip: self.address_at(ordinal)?,
-            ordinal,
-            attribute: self.attributes.get(index),
-            sequence: self.sequence_of(ordinal),
-        })
+        let (ip, sequence) = (self.address_at(ordinal)?, self.sequence_of(ordinal));
+        Some(Allocation { ip, ordinal, attribute: self.attributes.get(index), sequence })
     }
 }

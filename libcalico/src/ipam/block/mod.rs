@@ -70,20 +70,12 @@ pub struct Attribute {
     #[serde(rename = "handle_id", default, skip_serializing_if = "Option::is_none")]
     pub handle_id: Option<String>,
     /// The active owner's attributes. The JSON key is historical.
-    #[serde(
-        rename = "secondary",
-        default,
-        deserialize_with = "null_as_empty",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
+    #[serde(rename = "secondary", default, deserialize_with = "null_as_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub active_owner: BTreeMap<String, String>,
     /// The alternate owner's attributes, which are set during a live migration.
-    #[serde(
-        rename = "alternateOwnerAttrs",
-        default,
-        deserialize_with = "null_as_empty",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
+    #[serde(rename = "alternateOwnerAttrs", default, deserialize_with = "null_as_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub alternate_owner: BTreeMap<String, String>,
     /// The time of the release, at which the cooldown began: RFC 3339, UTC, whole seconds.
     #[serde(rename = "releasedAt", default, skip_serializing_if = "Option::is_none")]
@@ -93,12 +85,8 @@ pub struct Attribute {
     pub unknown: Unknown,
 }
 
-pub(super) fn null_as_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+pub(super) fn null_as_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 
 const ROOT: &str = "/calico/ipam/v2/assignment/";
@@ -136,9 +124,6 @@ impl Kind for Block {
     }
 
     fn prefix(select: &Self::Select) -> String {
-        match select {
-            Some(version) => format!("{ROOT}ipv{version}/"),
-            None => ROOT.to_owned(),
-        }
+        select.map_or_else(|| ROOT.to_owned(), |version| format!("{ROOT}ipv{version}/"))
     }
 }

@@ -19,17 +19,11 @@ pub enum OwnerSlot {
 impl Attribute {
     /// Returns the attributes of an owner; empty if there is none.
     pub fn owner(&self, slot: OwnerSlot) -> &BTreeMap<String, String> {
-        match slot {
-            OwnerSlot::Active => &self.active_owner,
-            OwnerSlot::Alternate => &self.alternate_owner,
-        }
+        if slot == OwnerSlot::Active { &self.active_owner } else { &self.alternate_owner }
     }
 
     fn owner_mut(&mut self, slot: OwnerSlot) -> &mut BTreeMap<String, String> {
-        match slot {
-            OwnerSlot::Active => &mut self.active_owner,
-            OwnerSlot::Alternate => &mut self.alternate_owner,
-        }
+        if slot == OwnerSlot::Active { &mut self.active_owner } else { &mut self.alternate_owner }
     }
 
     /// Returns true if the pod is one of the two owners.
@@ -53,16 +47,11 @@ fn names(owner: &BTreeMap<String, String>, namespace: &str, pod: &str) -> bool {
 }
 
 impl Block {
-    /// Sets `attributes` as those of an owner of every address of `handle`, whatever owner it had before. Returns
+    /// Sets `owner` as the attributes of an owner of every address of `handle`, whatever owner it had before. Returns
     /// these addresses.
-    pub fn set_owner(
-        &mut self,
-        handle: &HandleId,
-        slot: OwnerSlot,
-        attributes: &BTreeMap<String, String>,
-    ) -> Vec<IpAddr> {
+    pub fn set_owner(&mut self, handle: &HandleId, slot: OwnerSlot, owner: &BTreeMap<String, String>) -> Vec<IpAddr> {
         for index in self.attributes_of(handle) {
-            self.attributes[index].owner_mut(slot).clone_from(attributes);
+            self.attributes[index].owner_mut(slot).clone_from(owner);
         }
         self.addresses_of(handle)
     }
@@ -108,8 +97,7 @@ impl Block {
 
     /// Returns true if any address of `handle` has an owner.
     pub fn has_owner(&self, handle: &HandleId) -> bool {
-        let has_owner =
-            |attribute: &Attribute| !attribute.active_owner.is_empty() || !attribute.alternate_owner.is_empty();
+        let has_owner = |held: &Attribute| !held.active_owner.is_empty() || !held.alternate_owner.is_empty();
         self.attributes_of(handle).into_iter().any(|index| has_owner(&self.attributes[index]))
     }
 

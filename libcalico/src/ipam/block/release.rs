@@ -60,6 +60,9 @@ pub enum ReleaseError {
     Corrupt(#[from] CorruptBlock),
 }
 
+/// The ordinal to release, and its handle.
+type Releasable = (usize, Option<HandleId>);
+
 impl Block {
     /// Releases addresses: marks them as released and frees every address whose cooldown has elapsed. With a cooldown
     /// of zero, that includes all of them (IPAM-164). The block does not change if the result is an error or names no
@@ -141,9 +144,8 @@ impl Block {
         now: OffsetDateTime,
     ) -> Result<usize, CorruptBlock> {
         self.verify()?;
-        let has_sequence =
-            |ordinal| sequence.is_none_or(|wanted| self.sequence_of(ordinal).unwrap_or_default() == wanted);
-        let ordinals: Vec<usize> = self.ordinals_of(handle).filter(|&ordinal| has_sequence(ordinal)).collect();
+        let is_wanted = |ordinal| sequence.is_none_or(|wanted| self.sequence_of(ordinal).unwrap_or_default() == wanted);
+        let ordinals: Vec<usize> = self.ordinals_of(handle).filter(|&ordinal| is_wanted(ordinal)).collect();
         self.start_cooldown(&ordinals, cooldown_seconds, now)?;
         Ok(ordinals.len())
     }
@@ -158,10 +160,7 @@ impl Block {
 
     /// Returns the ordinal to release and its handle, or `None` if there is nothing to release. Upstream checks the
     /// sequence number first, even of a free address, and so does this function (IPAM-144).
-    pub(super) fn releasable(
-        &self,
-        request: &ReleaseRequest,
-    ) -> Result<Option<(usize, Option<HandleId>)>, ReleaseError> {
+    pub(super) fn releasable(&self, request: &ReleaseRequest) -> Result<Option<Releasable>, ReleaseError> {
         let Some(ordinal) = self.ordinal_of(request.ip) else { return Ok(None) };
         let stored = self.sequence_of(ordinal).unwrap_or_default();
         if let Some(given) = request.sequence.filter(|&given| given != stored) {
@@ -177,12 +176,7 @@ impl Block {
     }
 
     /// Marks ordinals as released under one new attribute, then frees those whose cooldown has elapsed.
-    fn start_cooldown(
-        &mut self,
-        ordinals: &[usize],
-        cooldown_seconds: i64,
-        now: OffsetDateTime,
-    ) -> Result<(), CorruptBlock> {
+    fn start_cooldown(&mut self, ordinals: &[usize], seconds: i64, now: OffsetDateTime) -> Result<(), CorruptBlock> {
         if ordinals.is_empty() {
             return Ok(());
         }
@@ -191,8 +185,7 @@ impl Block {
         for &ordinal in ordinals {
             self.allocations[ordinal] = Some(index);
         }
-        self.collect_garbage(cooldown_seconds, now)?;
-        Ok(())
+        self.collect_garbage(seconds, now).map(|_| ())
     }
 }
 

@@ -83,8 +83,7 @@ pub fn borrow_order(pools: &[Pool], with_room: &[Cidr], owner: &AffinityOwner, n
     let mut order = Vec::new();
     for pool in pools {
         let walk = BlockWalk::new(pool.cidr, pool.block_prefix, owner.name(), now);
-        let mut in_pool: Vec<(u128, Cidr)> =
-            with_room.iter().filter_map(|cidr| Some((walk.position(cidr)?, *cidr))).collect();
+        let mut in_pool: Vec<_> = with_room.iter().filter_map(|cidr| Some((walk.position(cidr)?, *cidr))).collect();
         in_pool.sort_unstable();
         order.extend(in_pool.into_iter().map(|(_, cidr)| cidr));
     }

@@ -5,9 +5,7 @@ use std::net::IpAddr;
 use super::index::{Index, VmiAvailability};
 use super::rows::{AddressRow, CalicoNode, CompactHandle, OwnerState};
 use super::table::RowId;
-use crate::ipam::{
-    AddressInPod, InUseReason, Lookup, OwnerFacts, OwnerKind, OwnerPodsLookup, Verdict, VmiLookup, assess,
-};
+use crate::ipam::{AddressInPod, InUseReason, Lookup, OwnerFacts, OwnerKind, OwnerPodsLookup, Verdict, VmiLookup};
 
 impl Index {
     /// Returns the decision about the address of a row, with its reason.
@@ -17,12 +15,9 @@ impl Index {
             return Verdict::InUse(InUseReason::NotKubernetesNode);
         }
         let Some(address) = self.address_of(tracked) else { return Verdict::InUse(InUseReason::NotLookedUp) };
-        match assess(tracked.kind, &self.facts(row, tracked, address)) {
-            Verdict::Leaked(reason) if reason.may_be_second_interface() && self.is_second_interface(tracked) => {
-                Verdict::InUse(InUseReason::Pod)
-            }
-            verdict => verdict,
-        }
+        let verdict = crate::ipam::assess(tracked.kind, &self.facts(row, tracked, address));
+        let may_be_second = matches!(verdict, Verdict::Leaked(reason) if reason.may_be_second_interface());
+        if may_be_second && self.is_second_interface(tracked) { Verdict::InUse(InUseReason::Pod) } else { verdict }
     }
 
     /// Returns the facts in the index about the owner of an address.

@@ -52,28 +52,6 @@ pub(super) struct BlockReclaim {
 }
 
 impl BlockReclaim {
-    pub(super) fn remove_block(&mut self, row: RowId, cooling_since: i64) {
-        self.stop_timer(row);
-        self.set_cooling(row, cooling_since, NEVER);
-    }
-
-    pub(super) fn remove_node(&mut self, node: RowId) {
-        self.changed_nodes.remove(&node);
-        self.deleted_nodes.remove(&node);
-    }
-
-    pub(super) fn has_deleted_node(&self, node: RowId) -> bool {
-        self.deleted_nodes.contains_key(&node)
-    }
-
-    pub(super) fn add_deleted_node(&mut self, node: RowId) {
-        self.deleted_nodes.entry(node).or_default();
-    }
-
-    pub(super) fn remove_deleted_node(&mut self, node: RowId) {
-        self.deleted_nodes.remove(&node);
-    }
-
     pub(super) fn set_cooling(&mut self, row: RowId, old: i64, new: i64) {
         if old == new {
             return;

@@ -83,11 +83,10 @@ impl Index {
     }
 
     fn rows_to_examine(&mut self, now: Duration, scope: Scope, nodes: &BTreeSet<RowId>) -> Vec<RowId> {
-        let dirty = std::mem::take(&mut self.dirty);
+        let mut rows = std::mem::take(&mut self.dirty);
         if scope == Scope::Everything {
             return self.addresses.rows();
         }
-        let mut rows = dirty;
         rows.extend(self.leaks.due(now));
         for &node in nodes {
             rows.extend(self.nodes.get(node).map(|node| node.addresses.as_slice()).unwrap_or_default());
@@ -106,23 +105,23 @@ impl Index {
         }
         let (grace, kind) = (self.settings.leak_grace, tracked.kind);
         match self.assess(row) {
-            Verdict::InUse(_) => self.record_in_use(row, changes),
+            Verdict::InUse(_) => changes.extend(self.record_in_use(row)),
             Verdict::Leaked(reason) => {
                 let is_new = |leak: &LeakTimer| reason.needs_full_grace() && leak.reason != reason;
                 if self.leaks.get(row).is_some_and(is_new) {
                     // The grace period starts again, because KubeVirt must be missing for all of it.
-                    self.record_in_use(row, changes);
+                    changes.extend(self.record_in_use(row));
                 }
                 let vmi_grace = GracePeriod::After(grace.unwrap_or_default().max(VMI_GRACE));
                 let grace = match grace {
                     _ if reason.needs_full_grace() => vmi_grace,
                     _ if is_node_deleted => GracePeriod::AtOnce,
                     _ if kind == OwnerKind::Vmi => vmi_grace,
-                    None => return self.record_in_use(row, changes),
+                    None => return changes.extend(self.record_in_use(row)),
                     Some(Duration::ZERO) => GracePeriod::Never,
                     Some(grace) => GracePeriod::After(grace),
                 };
-                self.record_leak(row, now, reason, grace, changes);
+                changes.extend(self.record_leak(row, now, reason, grace));
             }
         }
     }
@@ -135,21 +134,20 @@ impl Index {
         let addresses = row.addresses.clone();
         let has_entries = !addresses.is_empty() || !row.blocks.is_empty();
         if !self.is_node_deleted(node) {
-            return self.reclaim.remove_deleted_node(node);
+            self.reclaim.deleted_nodes.remove(&node);
+            return;
         }
         if has_entries {
-            self.reclaim.add_deleted_node(node);
+            self.reclaim.deleted_nodes.entry(node).or_default();
         }
         let is_tunnel = |row: &RowId| self.addresses.get(*row).is_some_and(|tracked| tracked.kind == OwnerKind::Tunnel);
         let (tunnels, others): (Vec<RowId>, Vec<RowId>) = addresses.into_iter().partition(is_tunnel);
-        let others_are_confirmed = others.into_iter().all(|row| self.leaks.is_confirmed(row) || !self.names_node(row));
+        let all_confirmed = others.into_iter().all(|row| self.leaks.is_confirmed(row) || !self.names_node(row));
         for tunnel in tunnels {
-            match self.assess(tunnel) {
-                Verdict::Leaked(reason) if others_are_confirmed => {
-                    self.record_leak(tunnel, now, reason, GracePeriod::AtOnce, changes);
-                }
-                _ => self.record_in_use(tunnel, changes),
-            }
+            changes.extend(match self.assess(tunnel) {
+                Verdict::Leaked(reason) if all_confirmed => self.record_leak(tunnel, now, reason, GracePeriod::AtOnce),
+                _ => self.record_in_use(tunnel),
+            });
         }
     }
 
@@ -159,31 +157,22 @@ impl Index {
         self.addresses.get(row).is_some_and(|tracked| tracked.is(AddressRow::NAMES_NODE))
     }
 
-    fn record_leak(
-        &mut self,
-        row: RowId,
-        now: Duration,
-        reason: LeakReason,
-        grace: GracePeriod,
-        changes: &mut Vec<Change>,
-    ) {
+    fn record_leak(&mut self, row: RowId, now: Duration, reason: LeakReason, grace: GracePeriod) -> Option<Change> {
         let was_leak = self.leaks.get(row).is_some();
-        let transition = self.leaks.record(row, now, reason, grace);
+        let transition = self.leaks.add(row, now, reason, grace);
         if !was_leak {
             self.count_candidate(row, 1);
         }
         let kind = match transition {
             LeakTransition::Started => ChangeKind::Candidate(reason),
             LeakTransition::Confirmed => ChangeKind::Confirmed(reason),
-            LeakTransition::Cleared | LeakTransition::Unchanged => return,
+            LeakTransition::Cleared | LeakTransition::Unchanged => return None,
         };
-        changes.extend(self.change(row, kind));
+        self.change(row, kind)
     }
 
-    fn record_in_use(&mut self, row: RowId, changes: &mut Vec<Change>) {
-        if self.clear_leak(row) {
-            changes.extend(self.change(row, ChangeKind::Cleared));
-        }
+    fn record_in_use(&mut self, row: RowId) -> Option<Change> {
+        if self.clear_leak(row) { self.change(row, ChangeKind::Cleared) } else { None }
     }
 
     pub(super) fn clear_leak(&mut self, row: RowId) -> bool {
@@ -273,16 +262,14 @@ impl Index {
     fn row_of(&self, suspect: &Suspect) -> Option<RowId> {
         let ordinal = u16::try_from(suspect.block.offset_of(suspect.address)?).ok()?;
         let block = self.blocks.get(self.blocks.find(suspect.block)?)?;
-        let row = block.addresses.iter().copied();
-        let mut same = row.filter(|row| {
+        block.addresses.iter().copied().find(|row| {
             self.addresses.get(*row).is_some_and(|tracked| {
                 tracked.ordinal == ordinal
                     && tracked.sequence() == suspect.sequence
                     && tracked.fingerprint == suspect.fingerprint
                     && self.find_handle(suspect.handle.as_str()) == Some(tracked.handle)
             })
-        });
-        same.next()
+        })
     }
 
     /// Processes the decision to keep an address. If the owner could not be looked up, the suspect is postponed,

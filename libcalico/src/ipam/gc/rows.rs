@@ -128,7 +128,7 @@ impl Keyed for OwnerRow {
 }
 
 /// A Calico node, a Kubernetes node, or a node that is only named.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct NodeRow {
     pub(super) name: Box<str>,
     pub(super) calico: CalicoNode,
@@ -150,9 +150,10 @@ pub(super) struct NodeRow {
 }
 
 /// The state of a Calico node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum CalicoNode {
     /// There is no Calico node of this name.
+    #[default]
     Absent,
     /// The Calico node is not a Kubernetes node (KC-402).
     Foreign,
@@ -210,11 +211,9 @@ impl CompactHandle {
     }
 
     pub(super) fn to_handle_id(&self, networks: &NameTable) -> HandleId {
-        match self {
-            CompactHandle::Container { network, id } => {
-                HandleId::new(format!("{}.{}", networks.text(*network), HEXLOWER.encode(id)))
-            }
-            CompactHandle::Other(text) => HandleId::new(text),
-        }
+        HandleId::new(match self {
+            CompactHandle::Container { network, id } => format!("{}.{}", networks.text(*network), HEXLOWER.encode(id)),
+            CompactHandle::Other(text) => text.to_string(),
+        })
     }
 }

@@ -130,10 +130,9 @@ impl Suspect {
             }
             Verdict::Leaked(reason) => reason,
         };
-        let lookups = self.required_lookups();
-        let node =
-            [lookups.kubernetes_node.map(|_| facts.kubernetes_node), lookups.calico_node.map(|_| facts.calico_node)];
-        for lookup in node.into_iter().flatten() {
+        let RequiredLookups { kubernetes_node, calico_node, .. } = self.required_lookups();
+        let nodes = [kubernetes_node.map(|_| facts.kubernetes_node), calico_node.map(|_| facts.calico_node)];
+        for lookup in nodes.into_iter().flatten() {
             match lookup {
                 Lookup::Absent => {}
                 Lookup::Present(()) => return Decision::Keep(InUseReason::Node),
@@ -146,14 +145,11 @@ impl Suspect {
     fn owner_facts<'a>(&'a self, facts: &CurrentFacts<'a>) -> OwnerFacts<'a> {
         let look_up = |pod: &Lookup<PodState<'a>>| pod.map(|pod| pod.address_state(self.address));
         let are_complete = facts.owners.len() >= self.owners.len();
+        let owner = OwnerPodsLookup::of(facts.owners.iter().map(look_up));
         OwnerFacts {
             pod: look_up(&facts.pod),
             vmi: facts.vmi,
-            owner: if are_complete {
-                OwnerPodsLookup::of(facts.owners.iter().map(look_up))
-            } else {
-                OwnerPodsLookup::Unknown
-            },
+            owner: if are_complete { owner } else { OwnerPodsLookup::Unknown },
             service: facts.service,
             tunnel_node: facts.calico_node,
             unnamed: Lookup::Unknown,

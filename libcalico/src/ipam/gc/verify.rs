@@ -181,7 +181,7 @@ impl Index {
                 || !node.addresses.is_empty()
                 || !node.blocks.is_empty()
                 || node.dirty
-                || self.reclaim.has_deleted_node(row);
+                || self.reclaim.deleted_nodes.contains_key(&row);
             ensure(is_used, || format!("node {} is unused", node.name))?;
             ensure(node.dirty == self.dirty_nodes.contains(&row), || format!("node {} is never examined", node.name))?;
         }

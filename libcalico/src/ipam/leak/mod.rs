@@ -199,22 +199,12 @@ pub enum LeakReason {
 impl LeakReason {
     /// Returns true if the address may belong to a second interface of the pod, which only the index can determine.
     pub fn may_be_second_interface(self) -> bool {
-        match self {
-            LeakReason::OtherAddresses => true,
-            LeakReason::PodGone | LeakReason::PodElsewhere | LeakReason::PodFinished | LeakReason::PodEvicted => false,
-            LeakReason::VmiGone | LeakReason::NoKubeVirt | LeakReason::ServiceGone => false,
-            LeakReason::NodeGone | LeakReason::NoEndpoint => false,
-        }
+        self == LeakReason::OtherAddresses
     }
 
     /// Returns true if the reason must be unchanged for the whole grace period, even on a deleted node.
     pub fn needs_full_grace(self) -> bool {
-        match self {
-            LeakReason::NoKubeVirt => true,
-            LeakReason::PodGone | LeakReason::PodElsewhere | LeakReason::PodFinished | LeakReason::PodEvicted => false,
-            LeakReason::OtherAddresses | LeakReason::VmiGone | LeakReason::ServiceGone => false,
-            LeakReason::NodeGone | LeakReason::NoEndpoint => false,
-        }
+        self == LeakReason::NoKubeVirt
     }
 }
 
@@ -249,9 +239,8 @@ pub fn assess(kind: OwnerKind, facts: &OwnerFacts<'_>) -> Verdict {
 fn assess_vmi(vmi: VmiLookup, owner: OwnerPodsLookup) -> Verdict {
     match (vmi, owner) {
         (VmiLookup::Present, _) => Verdict::InUse(InUseReason::Vmi),
-        (_, OwnerPodsLookup::HasAddress) | (VmiLookup::Undefined, OwnerPodsLookup::Present) => {
-            Verdict::InUse(InUseReason::Pod)
-        }
+        (_, OwnerPodsLookup::HasAddress) => Verdict::InUse(InUseReason::Pod),
+        (VmiLookup::Undefined, OwnerPodsLookup::Present) => Verdict::InUse(InUseReason::Pod),
         (VmiLookup::Unknown, _) | (_, OwnerPodsLookup::Unknown) => Verdict::InUse(InUseReason::NotLookedUp),
         (VmiLookup::Absent, OwnerPodsLookup::Present | OwnerPodsLookup::Absent) => Verdict::Leaked(LeakReason::VmiGone),
         (VmiLookup::Undefined, OwnerPodsLookup::Absent) => Verdict::Leaked(LeakReason::NoKubeVirt),

@@ -71,14 +71,10 @@ impl<'a> AllocationOwner<'a> {
         if attribute.is_windows_reserved() {
             return (AllocationOwner::HostReserved, non_empty(&attribute.active_owner, "node"));
         }
-        let owner =
-            if attribute.active_owner.is_empty() { &attribute.alternate_owner } else { &attribute.active_owner };
+        let data = if attribute.active_owner.is_empty() { &attribute.alternate_owner } else { &attribute.active_owner };
         let handle = attribute.handle_id.as_deref().map(HandleId::cut).unwrap_or_default();
-        let allocation_owner = Self::by_type(owner)
-            .or_else(|| Self::by_owner(owner))
-            .or_else(|| Self::by_handle(handle, owner))
-            .unwrap_or(AllocationOwner::Unnamed);
-        (allocation_owner, non_empty(owner, "node"))
+        let found = Self::by_type(data).or_else(|| Self::by_owner(data)).or_else(|| Self::by_handle(handle, data));
+        (found.unwrap_or(AllocationOwner::Unnamed), non_empty(data, "node"))
     }
 
     /// Returns namespace and name of the pods that an allocation names as owners, the active and the alternate one.
@@ -146,15 +142,10 @@ impl<'a> AllocationOwner<'a> {
     /// Returns namespace and name, if the owner has both and neither is empty.
     pub fn names(&self) -> Option<(&'a str, &'a str)> {
         match *self {
-            AllocationOwner::Service { namespace, name }
-            | AllocationOwner::Vmi { namespace, name }
-            | AllocationOwner::Pod { namespace, name } => {
+            Self::Service { namespace, name } | Self::Vmi { namespace, name } | Self::Pod { namespace, name } => {
                 (!namespace.is_empty() && !name.is_empty()).then_some((namespace, name))
             }
-            AllocationOwner::HostReserved
-            | AllocationOwner::Tunnel
-            | AllocationOwner::Foreign
-            | AllocationOwner::Unnamed => None,
+            Self::HostReserved | Self::Tunnel | Self::Foreign | Self::Unnamed => None,
         }
     }
 }

@@ -102,13 +102,7 @@ pub fn choose_pools(pools: &[IpPool], request: &PoolRequest<'_>) -> Result<PoolC
         }
     }
     choice.enabled = in_service.iter().map(|(_, pool)| pool.clone()).collect();
-    in_service.retain(|(object, pool)| match pool.check_block_size() {
-        Ok(()) => true,
-        Err(refusal) => {
-            choice.refuse(object, refusal);
-            false
-        }
-    });
+    in_service.retain(|(object, pool)| pool.check_block_size().map_err(|reason| choice.refuse(object, reason)).is_ok());
 
     match select(&mut choice, in_service, request) {
         Ok(()) => Ok(choice),
@@ -121,9 +115,9 @@ fn select(choice: &mut PoolChoice, in_service: Vec<(&IpPool, Pool)>, request: &P
         return Err(NoPool::NoneEnabled);
     }
     choice.selected = if request.requested.is_empty() {
-        by_selectors(choice, in_service, request)?
+        choice.by_selectors(in_service, request)?
     } else {
-        by_request(choice, in_service, request)?
+        choice.by_request(in_service, request)?
     };
     if choice.selected.is_empty() {
         return Err(NoPool::NoneSelected(request.node.to_owned()));
@@ -137,44 +131,6 @@ fn select(choice: &mut PoolChoice, in_service: Vec<(&IpPool, Pool)>, request: &P
         }
     }
     if choice.chosen.is_empty() { Err(NoPool::NoneForUse(request.purpose)) } else { Ok(()) }
-}
-
-fn by_request(
-    choice: &mut PoolChoice,
-    in_service: Vec<(&IpPool, Pool)>,
-    request: &PoolRequest<'_>,
-) -> Result<Vec<Pool>, NoPool> {
-    for (object, pool) in &in_service {
-        if !request.requested.contains(&pool.cidr) {
-            choice.refuse(object, PoolRejection::NotRequested);
-        }
-    }
-    let mut selected = Vec::new();
-    for cidr in request.requested {
-        let pool = in_service.iter().rfind(|(_, pool)| pool.cidr == *cidr);
-        let (object, pool) = pool.ok_or(NoPool::NotEnabled(*cidr))?;
-        let refusal = if request.restricted { rejection_by_namespace(object, request.namespace)? } else { None };
-        match refusal {
-            None => selected.push(pool.clone()),
-            Some(refusal) => choice.refuse(object, refusal),
-        }
-    }
-    Ok(selected)
-}
-
-fn by_selectors(
-    choice: &mut PoolChoice,
-    in_service: Vec<(&IpPool, Pool)>,
-    request: &PoolRequest<'_>,
-) -> Result<Vec<Pool>, NoPool> {
-    let mut selected = Vec::new();
-    for (object, pool) in in_service {
-        match refusal_by_selectors(object, request)? {
-            None => selected.push(pool),
-            Some(refusal) => choice.refuse(object, refusal),
-        }
-    }
-    Ok(selected)
 }
 
 fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Option<PoolRejection>, NoPool> {
@@ -214,19 +170,47 @@ fn selects(object: &IpPool, field: &'static str, selector: &str, labels: &Labels
 
 /// Returns the blocks among a node's that the node should give up if they are empty: those outside the pools of the
 /// request, in a pool in service whose selector no longer selects the node (IPAM-99).
-pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, node_labels: &Labels) -> Vec<Cidr> {
+pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, labels: &Labels) -> Vec<Cidr> {
     let is_inside = |pools: &[Pool], block: &Cidr| pools.iter().any(|pool| pool.cidr.contains(block.network()));
     let is_deselected = |block: &&Cidr| {
         let pool = choice.enabled.iter().find(|pool| pool.cidr.contains(block.network()));
         // A malformed selector does not make blocks stale.
-        pool.is_some_and(|pool| {
-            Selector::parse(&pool.node_selector).is_ok_and(|selector| !selector.matches(node_labels))
-        })
+        pool.is_some_and(|pool| Selector::parse(&pool.node_selector).is_ok_and(|parsed| !parsed.matches(labels)))
     };
     owned.iter().filter(|block| !is_inside(&choice.selected, block)).filter(is_deselected).copied().collect()
 }
 
 impl PoolChoice {
+    fn by_request(&mut self, pools: Vec<(&IpPool, Pool)>, request: &PoolRequest<'_>) -> Result<Vec<Pool>, NoPool> {
+        for (object, pool) in &pools {
+            if !request.requested.contains(&pool.cidr) {
+                self.refuse(object, PoolRejection::NotRequested);
+            }
+        }
+        let mut selected = Vec::new();
+        for cidr in request.requested {
+            let pool = pools.iter().rfind(|(_, pool)| pool.cidr == *cidr);
+            let (object, pool) = pool.ok_or(NoPool::NotEnabled(*cidr))?;
+            let refusal = if request.restricted { rejection_by_namespace(object, request.namespace)? } else { None };
+            match refusal {
+                None => selected.push(pool.clone()),
+                Some(refusal) => self.refuse(object, refusal),
+            }
+        }
+        Ok(selected)
+    }
+
+    fn by_selectors(&mut self, pools: Vec<(&IpPool, Pool)>, request: &PoolRequest<'_>) -> Result<Vec<Pool>, NoPool> {
+        let mut selected = Vec::new();
+        for (object, pool) in pools {
+            match refusal_by_selectors(object, request)? {
+                None => selected.push(pool),
+                Some(refusal) => self.refuse(object, refusal),
+            }
+        }
+        Ok(selected)
+    }
+
     fn refuse(&mut self, object: &IpPool, refusal: PoolRejection) {
         let cidr = object.spec.range().ok();
         self.refused.push(RejectedPool { pool: object.metadata.name.clone(), cidr, refusal });

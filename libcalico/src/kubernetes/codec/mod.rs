@@ -70,40 +70,32 @@ impl Codec {
     pub fn decode(&self, range: &Range, object: Value) -> Option<DecodedObject> {
         let kind = StoredKind::named(range.kind)?;
         let Value::Object(object) = object else { return None };
-        let given = object.get("metadata").and_then(Value::as_object);
-        let name = given.and_then(|metadata| text(metadata, "name")).unwrap_or_default().to_owned();
-        let namespace = given.and_then(|metadata| text(metadata, "namespace")).map(str::to_owned);
-        let mut revision =
-            given.map(|given| ObjectRevision::of(given, PreservedMetadata::default())).unwrap_or_default();
+        let meta = object.get("metadata").and_then(Value::as_object);
+        let name = meta.and_then(|metadata| text(metadata, "name")).unwrap_or_default().to_owned();
+        let namespace = meta.and_then(|metadata| text(metadata, "namespace")).map(str::to_owned);
+        let mut revision = meta.map(|meta| ObjectRevision::of(meta, PreservedMetadata::default())).unwrap_or_default();
 
-        let raw_entry =
-            |path, value, revision: &ObjectRevision| RawEntry { path, value, revision: revision.revision() };
+        let path_of_name = || query::path_of_name(kind, namespace.as_deref(), &name);
+        let entry = |path, value, revision: &ObjectRevision| RawEntry { path, value, revision: revision.revision() };
         if range.keys_only && !object.contains_key("spec") {
-            let path =
-                query::path_of_name(kind, namespace.as_deref(), &name).filter(|path| is_in_range(range, path))?;
-            return Some(DecodedObject { entry: raw_entry(path, Vec::new(), &revision), is_tombstone: false });
+            let path = path_of_name().filter(|path| is_in_range(range, path))?;
+            return Some(DecodedObject { entry: entry(path, Vec::new(), &revision), is_tombstone: false });
         }
-        let (path, value) = match self.stored(kind, object).and_then(|stored| at_requested_path(kind, range, stored)) {
+        let (path, value) = match self.stored(kind, object).and_then(|stored| at_path(kind, range, stored)) {
             Ok(None) => return None,
             Ok(Some(stored)) => {
                 revision.preserved = stored.preserved;
                 (stored.path, Value::Object(stored.value))
             }
             // No kind decodes from a text, and the decoder's error quotes the text.
-            Err(Malformed(reason)) => {
-                let path = if range.is_prefix {
-                    query::path_of_name(kind, namespace.as_deref(), &name)?
-                } else {
-                    range.path.clone()
-                };
-                (path, Value::String(reason))
-            }
+            Err(Malformed(reason)) if range.is_prefix => (path_of_name()?, Value::String(reason)),
+            Err(Malformed(reason)) => (range.path.clone(), Value::String(reason)),
         };
         let is_tombstone = kind.has_tombstones() && value.get("deleted") == Some(&Value::Bool(true));
         // Lists of affinities omit objects marked as deleted; lists of blocks and handles do not (DS-72).
         let is_hidden = is_tombstone && range.is_prefix && kind == StoredKind::Affinity;
         (is_in_range(range, &path) && !is_hidden)
-            .then(|| DecodedObject { entry: raw_entry(path, json_bytes(&value), &revision), is_tombstone })
+            .then(|| DecodedObject { entry: entry(path, json_bytes(&value), &revision), is_tombstone })
     }
 
     /// Returns the request that performs `write`.
@@ -120,20 +112,16 @@ impl Codec {
     }
 
     fn kind(&self, operation: &'static str, name: &str) -> Result<StoredKind, CodecError> {
-        StoredKind::named(name).ok_or_else(|| CodecError::Unsupported {
-            operation,
-            object: name.into(),
-            reason: "the Kubernetes datastore does not store this kind",
-        })
+        let reason = "the Kubernetes datastore does not store this kind";
+        StoredKind::named(name).ok_or_else(|| CodecError::Unsupported { operation, object: name.into(), reason })
     }
 
     fn preserved(&self, kind: StoredKind, metadata: Fields) -> Result<PreservedMetadata, Malformed> {
+        let group = self.group;
         match kind {
-            StoredKind::Affinity => metadata::read_ipam(self.group, metadata, &affinity::LABELS),
-            StoredKind::Block | StoredKind::Handle | StoredKind::Config => {
-                metadata::read_ipam(self.group, metadata, &[])
-            }
-            StoredKind::Object(_) => metadata::read(self.group, metadata).map(|(_, preserved)| preserved),
+            StoredKind::Affinity => metadata::read_ipam(group, metadata, &affinity::LABELS),
+            StoredKind::Block | StoredKind::Handle | StoredKind::Config => metadata::read_ipam(group, metadata, &[]),
+            StoredKind::Object(_) => metadata::read(group, metadata).map(|(_, preserved)| preserved),
             StoredKind::Endpoint => Ok(pod_patch::preserve_detached(&metadata)),
             _ => Ok(PreservedMetadata::default()),
         }
@@ -163,10 +151,7 @@ impl Codec {
                 let (key, value) = affinity::from_spec(self.group, spec)?;
                 (BlockAffinity::path(&key), value)
             }
-            StoredKind::Handle => {
-                let (id, value) = ipam::handle_from_spec(spec)?;
-                (Handle::path(&id), value)
-            }
+            StoredKind::Handle => ipam::handle_from_spec(spec).map(|(id, value)| (Handle::path(&id), value))?,
             _ => (IpamConfig::path(&IpamConfigKey), ipam::config_from_spec(spec)),
         };
         Ok(Some(StoredObject { path, value, preserved: self.preserved(kind, metadata)? }))
@@ -223,18 +208,12 @@ fn with_type(mut object: Fields, kind: &str) -> Fields {
 }
 
 fn is_in_range(range: &Range, path: &str) -> bool {
-    match range.is_prefix {
-        true => path.starts_with(&range.path) || affinity::is_of_any_owner(&range.path),
-        false => path == range.path,
-    }
+    let is_below = path.starts_with(&range.path) || affinity::is_of_any_owner(&range.path);
+    if range.is_prefix { is_below } else { path == range.path }
 }
 
 /// Checks that a single object is the requested one, because different keys may share a name.
-fn at_requested_path(
-    kind: StoredKind,
-    range: &Range,
-    stored: Option<StoredObject>,
-) -> Result<Option<StoredObject>, Malformed> {
+fn at_path(kind: StoredKind, range: &Range, stored: Option<StoredObject>) -> Result<Option<StoredObject>, Malformed> {
     let Some(stored) = stored else { return Ok(None) };
     if range.is_prefix || stored.path == range.path {
         return Ok(Some(stored));

@@ -52,10 +52,7 @@ const ORDER: [&str; 11] = [
 pub(super) fn read(group: ApiGroup, mut metadata: Fields) -> Result<(Fields, PreservedMetadata), Malformed> {
     remove_keys(&mut metadata, &SERVER_MANAGED_FIELDS);
     metadata.remove("resourceVersion");
-    match group {
-        ApiGroup::V3 => Ok((metadata, PreservedMetadata::default())),
-        ApiGroup::CrdV1 => read_v1(metadata),
-    }
+    if group == ApiGroup::CrdV1 { read_v1(metadata) } else { Ok((metadata, PreservedMetadata::default())) }
 }
 
 fn read_v1(mut resource: Fields) -> Result<(Fields, PreservedMetadata), Malformed> {
@@ -64,23 +61,17 @@ fn read_v1(mut resource: Fields) -> Result<(Fields, PreservedMetadata), Malforme
     }
     let Some(mut inner) = take_annotation(&mut resource)? else {
         // Only kubectl wrote this resource, so its own metadata is the v3 metadata.
-        let preserved = PreservedMetadata {
-            metadata: metadata_of_others(&resource, &Fields::new()),
-            ..PreservedMetadata::default()
-        };
+        let preserved = metadata_of_others(&resource, &Fields::new());
         return Ok((resource, preserved));
     };
-    let preserved =
-        PreservedMetadata { metadata: metadata_of_others(&resource, &inner), ..PreservedMetadata::default() };
+    let preserved = metadata_of_others(&resource, &inner);
     for key in ["labels", "annotations"] {
         let mut merged = take_object(&mut resource, key);
         merged.append(&mut take_object(&mut inner, key));
         put_object(&mut inner, key, merged);
     }
-    replace_owner_api_versions(&mut inner, |owner| {
-        let is_calico = ApiGroup::CrdV1.api_version() == owner || ApiGroup::V3.api_version() == owner;
-        is_calico.then(|| ApiGroup::V3.api_version())
-    })?;
+    let is_calico = |version: &str| [ApiGroup::CrdV1, ApiGroup::V3].iter().any(|group| group.api_version() == version);
+    rewrite_owners(&mut inner, |version| is_calico(version).then(|| ApiGroup::V3.api_version()))?;
     for key in ["namespace", "uid"] {
         inner.remove(key);
         inner.extend(resource.remove_entry(key));
@@ -96,7 +87,7 @@ fn read_v1(mut resource: Fields) -> Result<(Fields, PreservedMetadata), Malforme
 /// Returns the metadata that others put on a v1 resource: labels and annotations without our prefixes that the
 /// annotation does not repeat, owner references and finalizers. Owner references and finalizers stay on the resource,
 /// and also in the annotation if they are part of the v3 metadata.
-fn metadata_of_others(resource: &Fields, inner: &Fields) -> Fields {
+fn metadata_of_others(resource: &Fields, inner: &Fields) -> PreservedMetadata {
     let mut others = resource.clone();
     remove_keys(&mut others, &IDENTITY_FIELDS);
     for key in ["labels", "annotations"] {
@@ -105,7 +96,7 @@ fn metadata_of_others(resource: &Fields, inner: &Fields) -> Fields {
         pairs.retain(|name, _| !is_on_resource_too(name) && !repeated(name));
         put_object(&mut others, key, pairs);
     }
-    others
+    PreservedMetadata { metadata: others, ..PreservedMetadata::default() }
 }
 
 /// Returns the resource's metadata for v3 metadata to be written at `location`. Without a revision, the object is new.
@@ -119,10 +110,8 @@ pub(super) fn write(
     metadata.retain(|_, value| !value.is_null());
     let uid = take_text(&mut metadata, "uid").filter(|uid| !uid.is_empty());
     remove_keys(&mut metadata, &["name", "namespace", "resourceVersion"]);
-    let mut resource = match group {
-        ApiGroup::V3 => metadata,
-        ApiGroup::CrdV1 => write_v1(metadata, revision.map(|revision| &revision.preserved))?,
-    };
+    let preserved = revision.map(|revision| &revision.preserved);
+    let mut resource = if group == ApiGroup::CrdV1 { write_v1(metadata, preserved)? } else { metadata };
     set_identity(&mut resource, location, revision);
     if let Some(uid) = uid {
         let uid = if group == ApiGroup::CrdV1 { reversed_uid(&uid)? } else { uid };
@@ -137,44 +126,36 @@ fn write_v1(mut inner: Fields, preserved: Option<&PreservedMetadata>) -> Result<
         let others = take_object(&mut resource, key);
         let (mut on_resource, mut in_annotation) = (Fields::new(), Fields::new());
         for (name, value) in take_object(&mut inner, key) {
-            if others.contains_key(&name) {
-                on_resource.insert(name, value);
-            } else {
-                if is_on_resource_too(&name) {
-                    on_resource.insert(name.clone(), value.clone());
-                }
+            let is_of_others = others.contains_key(&name);
+            if is_of_others || is_on_resource_too(&name) {
+                on_resource.insert(name.clone(), value.clone());
+            }
+            if !is_of_others {
                 in_annotation.insert(name, value);
             }
         }
         put_object(&mut resource, key, on_resource);
         put_object(&mut inner, key, in_annotation);
     }
-    replace_owner_api_versions(&mut inner, |owner| {
-        (owner == ApiGroup::V3.api_version()).then(|| ApiGroup::CrdV1.api_version())
-    })?;
+    let to_v1 = |version: &str| (version == ApiGroup::V3.api_version()).then(|| ApiGroup::CrdV1.api_version());
+    rewrite_owners(&mut inner, to_v1)?;
     put_annotation(&mut resource, &inner)?;
     Ok(resource)
 }
 
 // === IPAM kinds: the canonical value has no metadata ===
 
-/// Returns the metadata of an IPAM object that [`write_ipam`] does not create itself. `labels` are the keys of the
+/// Returns the metadata of an IPAM object that [`write_ipam`] does not create itself. `keys` are the keys of the
 /// labels that the object must have.
-pub(super) fn read_ipam(
-    group: ApiGroup,
-    mut metadata: Fields,
-    labels: &[&str],
-) -> Result<PreservedMetadata, Malformed> {
+pub(super) fn read_ipam(group: ApiGroup, mut metadata: Fields, keys: &[&str]) -> Result<PreservedMetadata, Malformed> {
     remove_keys(&mut metadata, &SERVER_MANAGED_FIELDS);
     remove_keys(&mut metadata, &IDENTITY_FIELDS);
-    let mut annotation = match group {
-        ApiGroup::V3 => Fields::new(),
-        ApiGroup::CrdV1 => take_annotation(&mut metadata)?.unwrap_or_default(),
-    };
+    let annotation = if group == ApiGroup::CrdV1 { take_annotation(&mut metadata)? } else { None };
+    let mut annotation = annotation.unwrap_or_default();
     annotation.retain(|_, value| !value.is_null());
     for fields in [&mut metadata, &mut annotation] {
         let mut others = take_object(fields, "labels");
-        remove_keys(&mut others, labels);
+        remove_keys(&mut others, keys);
         put_object(fields, "labels", others);
     }
     Ok(PreservedMetadata { metadata, annotation })
@@ -282,10 +263,7 @@ pub(super) fn set_policy_name(resource: &mut Fields, name: String) -> Result<(),
 }
 
 /// Rewrites the owner references for which `rename` returns another API version, and reverses their uids.
-fn replace_owner_api_versions(
-    metadata: &mut Fields,
-    rename: impl Fn(&str) -> Option<&'static str>,
-) -> Result<(), Malformed> {
+fn rewrite_owners(metadata: &mut Fields, rename: impl Fn(&str) -> Option<&'static str>) -> Result<(), Malformed> {
     let owners = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut);
     for owner in owners.into_iter().flatten().filter_map(Value::as_object_mut) {
         let Some(version) = owner.get("apiVersion").and_then(Value::as_str).and_then(&rename) else { continue };

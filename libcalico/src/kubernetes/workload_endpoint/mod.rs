@@ -107,18 +107,13 @@ fn floating_nats(pod: &Pod, addresses: &[Cidr], problems: &mut Vec<PodProblem>) 
 
 fn source_prefixes(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<String> {
     let prefixes = texts(pod, ALLOWED_SOURCE_PREFIXES, problems);
-    let parsed = prefixes.iter().map(|text| match text.parse::<Cidr>() {
-        Ok(prefix) => Ok(prefix.to_string()),
-        Err(cause) => Err(PodProblem::Prefix { annotation: ALLOWED_SOURCE_PREFIXES, cause }),
-    });
+    let problem = |cause| PodProblem::Prefix { annotation: ALLOWED_SOURCE_PREFIXES, cause };
+    let parsed = prefixes.iter().map(|text| text.parse::<Cidr>().map(|prefix| prefix.to_string()).map_err(problem));
     valid_values(parsed, problems)
 }
 
 fn texts(pod: &Pod, key: &'static str, problems: &mut Vec<PodProblem>) -> Vec<String> {
-    parse_text_list(&pod.metadata.annotations, key).unwrap_or_else(|problem| {
-        problems.push(problem);
-        Vec::new()
-    })
+    parse_text_list(&pod.metadata.annotations, key).map_err(|problem| problems.push(problem)).unwrap_or_default()
 }
 
 /// Parses an annotation that is a JSON array of texts. A missing or empty annotation yields none.

@@ -28,8 +28,7 @@ pub struct PoolContext<'a> {
 }
 
 /// Completes a pool, checks it, and returns the pool to store.
-pub fn admit_ip_pool(pool: IpPool, context: &PoolContext<'_>) -> Result<IpPool, ValidationError> {
-    let mut pool = pool;
+pub fn admit_ip_pool(mut pool: IpPool, context: &PoolContext<'_>) -> Result<IpPool, ValidationError> {
     let (range, address) = parse_cidr(&pool.spec)?;
     complete_ip_pool(&mut pool.spec);
     let mut findings = Vec::new();
@@ -52,9 +51,8 @@ pub fn complete_ip_pool(spec: &mut IpPoolSpec) {
         spec.allowed_uses = vec![AllowedUse::Workload.into(), AllowedUse::Tunnel.into()];
     }
     spec.assignment_mode.get_or_insert(AssignmentMode::Automatic.into());
-    for (field, default) in
-        [(&mut spec.node_selector, ALL), (&mut spec.ipip_mode, NEVER), (&mut spec.vxlan_mode, NEVER)]
-    {
+    let defaults = [(&mut spec.node_selector, ALL), (&mut spec.ipip_mode, NEVER), (&mut spec.vxlan_mode, NEVER)];
+    for (field, default) in defaults {
         if field.is_empty() {
             *field = default.into();
         }

@@ -47,13 +47,7 @@ impl Index {
             self.remove_block(&block.cidr);
             return Ok(());
         }
-        let summary = match summarize(block) {
-            Ok(summary) => summary,
-            Err(unreadable) => {
-                self.remove_block(&block.cidr);
-                return Err(unreadable);
-            }
-        };
+        let summary = summarize(block).inspect_err(|_| self.remove_block(&block.cidr))?;
         let row = self.blocks.find(block.cidr).unwrap_or_else(|| self.add_block(block.cidr));
         self.set_owner(row, block.owner());
         self.set_summary(row, &summary);
@@ -71,9 +65,7 @@ impl Index {
     pub(super) fn drop_unlisted_blocks(&mut self) {
         let list = self.list(WatchedKind::Blocks);
         let gone: Vec<RowId> = self.blocks.iter().filter(|(_, block)| block.list != list).map(|(row, _)| row).collect();
-        for row in gone {
-            self.remove_block_row(row);
-        }
+        gone.into_iter().for_each(|row| self.remove_block_row(row));
     }
 
     fn add_block(&mut self, cidr: Cidr) -> RowId {
@@ -103,7 +95,8 @@ impl Index {
         self.count_block(row, -1);
         self.remove_block_from_node(row);
         let cooling_since = self.blocks.get(row).map_or(NEVER, |block| block.cooling_since);
-        self.reclaim.remove_block(row, cooling_since);
+        self.reclaim.stop_timer(row);
+        self.reclaim.set_cooling(row, cooling_since, NEVER);
         if let Some(block) = self.blocks.remove(row) {
             self.conflicts.block_removed(block.cidr);
         }
@@ -118,7 +111,7 @@ impl Index {
         let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else {
             // A list cannot distinguish a block that was released and claimed again from the released block. If a
             // deleted node claimed a block again, its affinities must be released again.
-            if !self.reclaim.has_deleted_node(owner) {
+            if !self.reclaim.deleted_nodes.contains_key(&owner) {
                 self.node_changed(owner);
             }
             return;
@@ -128,8 +121,7 @@ impl Index {
         self.remove_block_from_node(row);
         self.add_block_to_node(row, owner);
         for &address in &tracked {
-            let names_no_node = self.addresses.get(address).is_some_and(|tracked| !tracked.is(AddressRow::NAMES_NODE));
-            if names_no_node {
+            if self.addresses.get(address).is_some_and(|tracked| !tracked.is(AddressRow::NAMES_NODE)) {
                 self.remove_from_node(address);
                 self.add_to_node(address, owner);
                 self.mark_dirty(address);
@@ -268,12 +260,8 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
         };
         let (owner, node) = AllocationOwner::of(attribute);
         let fingerprint = AllocationOwner::fingerprint(attribute);
-        let owner_pods = match owner {
-            AllocationOwner::Vmi { .. } => {
-                AllocationOwner::owners(attribute).map(|(ns, pod)| (ns.into(), pod.into())).collect()
-            }
-            _ => Box::default(),
-        };
+        let pods = matches!(owner, AllocationOwner::Vmi { .. }).then(|| AllocationOwner::owners(attribute));
+        let owner_pods = pods.into_iter().flatten().map(|(ns, pod)| (ns.into(), pod.into())).collect();
         summary.allocations.push(StoredAllocation { ordinal, handle, sequence, owner, node, fingerprint, owner_pods });
     }
     Ok(summary)

@@ -34,20 +34,15 @@ impl Index {
     /// Processes the end of a pod's allocation.
     pub(in crate::ipam::gc) fn allocation_removed(&mut self, tracked: RowId) {
         self.allocation_added(tracked);
-        for pod in self.pods_of(tracked) {
-            self.conflicts.pods_to_check.insert(pod);
-        }
+        self.conflicts.pods_to_check.extend(self.pods_of(tracked));
     }
 
     /// Returns the pods to which a block allocates the address.
     fn pods_of(&self, tracked: RowId) -> Vec<RowId> {
         let owners = self.owner_pods.get(&tracked).into_iter().flatten();
-        let mut pods: Vec<RowId> =
-            owners.filter_map(|(namespace, name)| self.find_owner(OwnerKind::Pod, namespace, name)).collect();
-        pods.extend(
-            self.addresses.get(tracked).filter(|tracked| tracked.kind == OwnerKind::Pod).map(|tracked| tracked.owner),
-        );
-        pods
+        let pods = owners.filter_map(|(namespace, name)| self.find_owner(OwnerKind::Pod, namespace, name));
+        let own = self.addresses.get(tracked).filter(|tracked| tracked.kind == OwnerKind::Pod);
+        pods.chain(own.map(|tracked| tracked.owner)).collect()
     }
 
     /// Returns the addresses in the status of a pod, if the pod is running.
@@ -79,10 +74,8 @@ impl Index {
     fn find_contradiction(&self, pod: RowId, address: IpAddr) -> Option<(Cidr, bool)> {
         let mut contradiction = None;
         for &(_, prefix) in self.conflicts.sizes.keys().filter(|(version, _)| *version == IpVersion::of(address)) {
-            let Some(block) = Cidr::new(address, prefix).and_then(|cidr| self.blocks.get(self.blocks.find(cidr)?))
-            else {
-                continue;
-            };
+            let row = Cidr::new(address, prefix).and_then(|cidr| self.blocks.find(cidr));
+            let Some(block) = row.and_then(|row| self.blocks.get(row)) else { continue };
             let ordinal = block.cidr.offset_of(address).and_then(|offset| u16::try_from(offset).ok())?;
             let ordinal_of = |row: &RowId| self.addresses.get(*row).map_or(u16::MAX, |tracked| tracked.ordinal);
             match block.addresses.binary_search_by_key(&ordinal, ordinal_of) {
@@ -122,10 +115,9 @@ impl Index {
     /// Returns the numbers of lasting conflicts about free addresses and about addresses of other owners.
     pub fn conflicting(&self, now: Duration) -> (usize, usize) {
         let lasting = self.conflicts.suspected.unchanged_for(now, MIN_CONFLICT_DURATION);
-        lasting.filter_map(|&(pod, address)| self.find_contradiction(pod, address)).fold(
-            (0, 0),
-            |(free, another), (_, is_free)| if is_free { (free + 1, another) } else { (free, another + 1) },
-        )
+        let contradictions = lasting.filter_map(|&(pod, address)| self.find_contradiction(pod, address));
+        let (free, another): (Vec<_>, Vec<_>) = contradictions.partition(|(_, is_free)| *is_free);
+        (free.len(), another.len())
     }
 
     /// Marks a conflict as reported to operators.

@@ -18,11 +18,8 @@ impl Index {
 
     /// Returns the counters, by pool and node.
     pub fn reclaimed(&self) -> impl Iterator<Item = Reclaimed<'_>> {
-        self.gauges.reclaimed.iter().map(|((pool, node), addresses)| Reclaimed {
-            pool: pool.as_deref(),
-            node: node.as_deref(),
-            addresses: *addresses,
-        })
+        let counters = self.gauges.reclaimed.iter().map(|((pool, node), n)| (pool.as_deref(), node.as_deref(), *n));
+        counters.map(|(pool, node, addresses)| Reclaimed { pool, node, addresses })
     }
 
     /// Adds `by` to the counts for an address. Between adding and subtracting an address, its block and node must not

@@ -1,7 +1,7 @@
 //! The lists that contain an address: those of its handle, its owner and its node. Only this module changes them, so
 //! that adding and removing an address stay symmetric.
 
-use super::super::rows::{AddressRow, CalicoNode, CompactHandle, HandleRow, NodeRow};
+use super::super::rows::{AddressRow, CalicoNode, CompactHandle, NodeRow};
 use super::super::table::{NONE, RowId};
 use super::Index;
 
@@ -54,9 +54,8 @@ impl Index {
             }
         } else {
             self.leaks.end_postponement(tracked.handle);
-            if let Some(HandleRow { id: CompactHandle::Container { network, .. }, .. }) =
-                self.handles.remove(tracked.handle)
-            {
+            let id = self.handles.remove(tracked.handle).map(|handle| handle.id);
+            if let Some(CompactHandle::Container { network, .. }) = id {
                 self.networks.release(network);
             }
         }
@@ -148,19 +147,7 @@ impl Index {
         if let Some(row) = self.nodes.find(name) {
             return row;
         }
-        self.nodes.insert(NodeRow {
-            name: name.into(),
-            calico: CalicoNode::Absent,
-            kubernetes: false,
-            migrating: false,
-            addresses: Vec::new(),
-            blocks: Vec::new(),
-            references: 0,
-            calico_names: Vec::new(),
-            lists: [0; 2],
-            dirty: false,
-            blocks_changed: false,
-        })
+        self.nodes.insert(NodeRow { name: name.into(), ..NodeRow::default() })
     }
 
     /// Removes a node that is no longer referenced.
@@ -168,11 +155,11 @@ impl Index {
         let Some(row) = self.nodes.get(node) else { return };
         let is_referenced = row.references > 0 || !row.addresses.is_empty() || !row.blocks.is_empty();
         let exists = row.kubernetes || row.calico != CalicoNode::Absent || !row.calico_names.is_empty();
-        if is_referenced || exists || self.reclaim.has_deleted_node(node) {
+        if is_referenced || exists || self.reclaim.deleted_nodes.contains_key(&node) {
             return;
         }
         self.dirty_nodes.remove(&node);
-        self.reclaim.remove_node(node);
+        self.reclaim.changed_nodes.remove(&node);
         self.nodes.remove(node);
     }
 }

@@ -138,14 +138,10 @@ impl Index {
             return;
         }
         self.settings = settings;
-        for row in self.leaks.rows() {
-            self.mark_dirty(row);
-        }
+        self.leaks.rows().into_iter().for_each(|row| self.mark_dirty(row));
         let affected = |owner: &OwnerRow| matches!(owner.kind, OwnerKind::Vmi | OwnerKind::Service);
         let owners: Vec<RowId> = self.owners.iter().filter(|(_, owner)| affected(owner)).map(|(row, _)| row).collect();
-        for owner in owners {
-            self.mark_owner_dirty(owner);
-        }
+        owners.into_iter().for_each(|owner| self.mark_owner_dirty(owner));
         self.reset_excess_timers();
     }
 

@@ -46,7 +46,7 @@ impl Index {
     pub fn add_affinity(&mut self, node: &str) {
         let row = self.node_row(node);
         if self.is_node_deleted(row) {
-            self.reclaim.add_deleted_node(row);
+            self.reclaim.deleted_nodes.entry(row).or_default();
             self.mark_node_dirty(row);
         }
     }
@@ -68,7 +68,7 @@ impl Index {
             }
         }
         if calico == CalicoNode::Absent {
-            self.reclaim.add_deleted_node(row);
+            self.reclaim.deleted_nodes.entry(row).or_default();
         }
         self.mark_node_dirty(row);
         self.mark_blocks_changed(row);
@@ -91,9 +91,7 @@ impl Index {
         for row in self.nodes.rows() {
             let Some(node) = self.nodes.get(row) else { continue };
             match kind {
-                WatchedKind::CalicoNodes if node.calico != CalicoNode::Absent && node.lists[0] != list => {
-                    self.set_calico(row, CalicoNode::Absent);
-                }
+                WatchedKind::CalicoNodes if node.lists[0] != list => self.set_calico(row, CalicoNode::Absent),
                 WatchedKind::KubernetesNodes if node.kubernetes && node.lists[1] != list => {
                     self.set_kubernetes(row, false, false);
                 }

@@ -12,8 +12,7 @@ impl Index {
         let row = self.owner_row(OwnerKind::Pod, namespace, name);
         let node = if facts.node.is_empty() { NONE } else { self.node_row(facts.node) };
         let PodState { addresses, ended, runs, .. } = facts.clone();
-        let state = OwnerState::Pod { node, addresses, ended, runs };
-        self.set_state(row, WatchedKind::Pods, state);
+        self.set_state(row, WatchedKind::Pods, OwnerState::Pod { node, addresses, ended, runs });
     }
 
     /// Removes a deleted pod.
@@ -60,15 +59,13 @@ impl Index {
     }
 
     fn set_vmi(&mut self, watched: WatchedKind, namespace: &str, name: &str, exists: bool) {
-        let row = match self.find_owner(OwnerKind::Vmi, namespace, name) {
-            Some(row) => row,
-            None if !exists => return,
-            None => self.owner_row(OwnerKind::Vmi, namespace, name),
-        };
         if exists {
+            let row = self.owner_row(OwnerKind::Vmi, namespace, name);
             self.listed_vmis.entry(watched).or_default().insert(row);
+            self.set_vmi_row(row, watched, true);
+        } else if let Some(row) = self.find_owner(OwnerKind::Vmi, namespace, name) {
+            self.set_vmi_row(row, watched, false);
         }
-        self.set_vmi_row(row, watched, exists);
     }
 
     fn set_vmi_row(&mut self, row: RowId, watched: WatchedKind, exists: bool) {
@@ -114,21 +111,18 @@ impl Index {
         let list = self.list(watched);
         if matches!(watched, WatchedKind::VirtualMachines | WatchedKind::Vmis) {
             let listed = self.listed_vmis.get(&watched).cloned().unwrap_or_default();
-            let is_unlisted = |row: &RowId, owner: &OwnerRow| match owner.state {
-                OwnerState::Vmi { has_vm, has_vmi } => {
-                    (if watched == WatchedKind::VirtualMachines { has_vm } else { has_vmi }) && !listed.contains(row)
-                }
-                _ => false,
+            let exists = |owner: &OwnerRow| match watched {
+                WatchedKind::VirtualMachines => matches!(owner.state, OwnerState::Vmi { has_vm: true, .. }),
+                _ => matches!(owner.state, OwnerState::Vmi { has_vmi: true, .. }),
             };
-            let gone: Vec<RowId> =
-                self.owners.iter().filter(|(row, owner)| is_unlisted(row, owner)).map(|(row, _)| row).collect();
+            let unlisted = self.owners.iter().filter(|(row, owner)| exists(owner) && !listed.contains(row));
+            let gone: Vec<RowId> = unlisted.map(|(row, _)| row).collect();
             gone.into_iter().for_each(|row| self.set_vmi_row(row, watched, false));
             return;
         }
         let kind = if watched == WatchedKind::Pods { OwnerKind::Pod } else { OwnerKind::Service };
-        let is_unlisted =
-            |owner: &OwnerRow| owner.kind == kind && owner.list != list && owner.state != OwnerState::Absent;
-        let gone: Vec<RowId> = self.owners.iter().filter(|(_, owner)| is_unlisted(owner)).map(|(row, _)| row).collect();
+        let is_gone = |owner: &OwnerRow| owner.kind == kind && owner.list != list && owner.state != OwnerState::Absent;
+        let gone: Vec<RowId> = self.owners.iter().filter(|(_, owner)| is_gone(owner)).map(|(row, _)| row).collect();
         gone.into_iter().for_each(|row| self.set_state(row, watched, OwnerState::Absent));
     }
 
@@ -161,8 +155,7 @@ impl Index {
         let Some(owner) = self.owners.get(pod).filter(|owner| may_be_virt_launcher(&owner.name)) else { return };
         let (namespace, name) = (self.namespaces.text(owner.namespace), &*owner.name);
         let is_named = |owners: &OwnerPods| owners.iter().any(|(of, owner)| (&**of, &**owner) == (namespace, name));
-        let rows: Vec<RowId> =
-            self.owner_pods.iter().filter(|(_, owners)| is_named(owners)).map(|(row, _)| *row).collect();
+        let rows: Vec<_> = self.owner_pods.iter().filter(|(_, owners)| is_named(owners)).map(|(row, _)| *row).collect();
         rows.into_iter().for_each(|row| self.mark_dirty(row));
     }
 

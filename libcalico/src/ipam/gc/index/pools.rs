@@ -103,15 +103,8 @@ impl Index {
 
     /// Returns the pools, sorted by name.
     pub fn pools(&self) -> Vec<PoolSize<'_>> {
-        let mut pools: Vec<_> = self
-            .pools
-            .iter()
-            .map(|(_, pool)| PoolSize {
-                name: &pool.name,
-                size: pool.cidr.size(),
-                reserved: self.reserved.within(&pool.cidr),
-            })
-            .collect();
+        let rows = self.pools.iter().map(|(_, pool)| (&*pool.name, pool.cidr.size(), self.reserved.within(&pool.cidr)));
+        let mut pools: Vec<_> = rows.map(|(name, size, reserved)| PoolSize { name, size, reserved }).collect();
         pools.sort_unstable_by_key(|pool| pool.name);
         pools
     }

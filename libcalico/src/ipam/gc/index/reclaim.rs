@@ -40,9 +40,8 @@ impl Index {
         let due: Vec<RowId> = self.reclaim.due.iter().take_while(|(due, _)| *due <= now).map(|(_, row)| *row).collect();
         for row in due {
             let Some(block) = self.blocks.get(row) else { continue };
-            let (cidr, node) = (block.cidr, block.owner);
-            let remaining =
-                remaining.entry((node, cidr.version())).or_insert_with(|| self.blocks_of(node, cidr.version()));
+            let (cidr, node, version) = (block.cidr, block.owner, block.cidr.version());
+            let remaining = remaining.entry((node, version)).or_insert_with(|| self.blocks_of(node, version));
             let is_spare = *remaining > 1;
             *remaining -= usize::from(is_spare);
             self.reclaim.stop_timer(row);
@@ -66,11 +65,10 @@ impl Index {
         for row in blocks {
             let Some(block) = self.blocks.get(row) else { continue };
             let of_family = if block.cidr.version() == IpVersion::V4 { v4 } else { v6 };
-            match grace {
-                Some(grace) if block.allocated == 0 && !is_migrating && !is_deleted && of_family > 1 => {
-                    self.reclaim.start_timer(row, now, grace);
-                }
-                _ => self.reclaim.stop_timer(row),
+            let is_excess = block.allocated == 0 && !is_migrating && !is_deleted && of_family > 1;
+            match grace.filter(|_| is_excess) {
+                Some(grace) => self.reclaim.start_timer(row, now, grace),
+                None => self.reclaim.stop_timer(row),
             }
         }
     }
@@ -90,13 +88,12 @@ impl Index {
     /// Returns the deleted nodes that no allocation names. The affinities of their empty blocks can be released. A
     /// block with other nodes' addresses stays until these are released (KC-461).
     pub fn nodes_to_release(&self, now: Duration) -> Vec<DeletedNode> {
-        let is_ready = |&(&node, postponement): &(&RowId, &Postponement)| {
-            postponement.until <= now
+        let is_ready = |&(&node, pause): &(&RowId, &Postponement)| {
+            pause.until <= now
                 && self.is_node_deleted(node)
                 && self.nodes.get(node).is_some_and(|row| {
                     let is_empty = |&block: &RowId| self.blocks.get(block).is_some_and(|block| block.used == 0);
-                    let may_succeed =
-                        row.blocks.is_empty() || postponement.failures == 0 || row.blocks.iter().any(is_empty);
+                    let may_succeed = row.blocks.is_empty() || pause.failures == 0 || row.blocks.iter().any(is_empty);
                     may_succeed && !row.addresses.iter().any(|&row| self.names_node(row))
                 })
         };
@@ -111,7 +108,7 @@ impl Index {
     pub fn remove_released_node(&mut self, name: &str) {
         self.gauges.remove_node(name);
         let Some(row) = self.nodes.find(name) else { return };
-        self.reclaim.remove_deleted_node(row);
+        self.reclaim.deleted_nodes.remove(&row);
         self.drop_unused_node(row);
     }
 

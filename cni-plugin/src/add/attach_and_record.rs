@@ -9,7 +9,7 @@ use tokio::task::yield_now;
 use super::attachment::Attachment;
 use crate::dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, WriteFailure};
-use crate::interface::{self, CreateError, CreatedInterface, NewInterface};
+use crate::interface::{CreateError, CreatedInterface, NewInterface};
 use crate::ipam::{self, AssignedAddresses};
 use crate::timings::Timings;
 
@@ -50,7 +50,8 @@ pub(super) async fn attach_and_record(
         prior: *prior,
         has_vmi: request.vmi.is_some(),
     };
-    let create = || interface::create(attachment.interface(), netns.as_ref(), new);
+    let config = attachment.interface();
+    let create = || config.create(netns.as_ref(), new);
     // On an API server the endpoint contains no property of the interface, so both steps run concurrently, and the
     // round trip of the write costs no extra time. Without a namespace the interface cannot be created, so the endpoint
     // must not be written either.

@@ -20,7 +20,6 @@ use crate::cni_error::store_error;
 use crate::dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, ExistingEndpoint};
 use crate::interface::CreatedInterface;
-use crate::interface::existing::ensure_not_overtaken;
 use crate::ipam::{AssignedAddresses, ensure_has_addresses};
 use crate::timings::Timings;
 
@@ -43,7 +42,8 @@ pub(super) async fn attach(
     profile: Option<Profile>,
 ) -> Result<(CreatedInterface, WorkloadEndpoint, CniResult), CniError> {
     loop {
-        if let Err(error) = ensure_not_overtaken(attachment.interface(), attachment.prior, attachment.netns.as_ref()) {
+        let config = attachment.interface();
+        if let Err(error) = config.ensure_not_overtaken(attachment.prior, attachment.netns.as_ref()) {
             return Err(Box::pin(unassign_after_failure(attachment, &assigned, ATTACH_STEP, error)).await);
         }
         let endpoint = match attachment.desired_endpoint(existing.as_ref(), &assigned.addresses) {

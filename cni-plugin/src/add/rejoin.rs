@@ -12,7 +12,7 @@ use crate::cni_error::store_error;
 use crate::context::Context;
 use crate::dataplane::NetnsFd;
 use crate::endpoint::EndpointWrite;
-use crate::interface::{self, CreatedInterface};
+use crate::interface::CreatedInterface;
 use crate::ipam;
 use crate::timings::Timings;
 
@@ -34,7 +34,7 @@ pub(super) async fn rejoin(
     let config = attachment.interface();
     let updated = request.workload.update(existing.value.clone(), &[]);
     let restored = match &attachment.netns {
-        Some(netns) if interface::is_missing(config, netns, &updated)? => {
+        Some(netns) if config.is_missing(netns, &updated)? => {
             Some(restore_interface(attachment, netns, &updated).await?)
         }
         _ => None,
@@ -65,7 +65,7 @@ async fn restore_interface(
 ) -> Result<CreatedInterface, CniError> {
     let missing = missing_addresses(attachment.cx, endpoint).await?;
     if missing.is_empty() {
-        return Ok(interface::restore(attachment.interface(), netns, endpoint, attachment.prior)?);
+        return Ok(attachment.interface().restore(netns, endpoint, attachment.prior)?);
     }
     let name = &endpoint.metadata.name;
     let missing = missing.join("; ");

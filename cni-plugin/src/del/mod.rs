@@ -26,7 +26,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::cni_error::{first_read_error, naming_error};
 use crate::context::Context;
 use crate::endpoint::{ContainerEndpoints, Listing};
-use crate::interface::{self, RecordedEndpoint};
+use crate::interface::RecordedEndpoint;
 use crate::ipam::release::ReleaseError;
 use crate::pod_lookup::PodLookupError;
 use crate::reads::{self, NotReady, ReadObjects};
@@ -115,7 +115,7 @@ async fn remove_all(
         None if listings.is_none() => RecordedEndpoint::Unknown,
         None => RecordedEndpoint::Missing,
     };
-    let removal = interface::remove(cx.interface(), &cx.store, recorded).await?;
+    let removal = cx.interface().remove(&cx.store, recorded).await?;
     timings.stage("cut");
 
     // A newer sandbox of the same pod owns the addresses of its VMI.
@@ -166,11 +166,11 @@ fn has_other_interface(
     let is_of_this_container = |entry: &Entry<_>| endpoint::is_of_container(&entry.value, &cx.call.container_id, None);
     let is_shared = match cx.workload.orchestrator {
         Orchestrator::Cni(_) if !others.is_empty() => true,
-        Orchestrator::Cni(_) => is_unread && interface::is_of_another_interface(cx.interface())?,
+        Orchestrator::Cni(_) => is_unread && cx.interface().is_of_another_interface()?,
         Orchestrator::Kubernetes(_) if !cx.is_on_kubernetes() && others.iter().any(is_of_this_container) => true,
         Orchestrator::Kubernetes(_) if others.is_empty() && (is_named || was_created_by_add(cx) == Some(true)) => false,
         // On Kubernetes the name of every endpoint contains eth0, for any interface, and a deleted pod has no endpoint.
-        Orchestrator::Kubernetes(_) => interface::is_of_another_interface(cx.interface())?,
+        Orchestrator::Kubernetes(_) => cx.interface().is_of_another_interface()?,
     };
     if is_shared {
         let endpoint = others.first().map(|entry| entry.key.to_string());
@@ -221,14 +221,14 @@ async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: Reco
     );
     let is_pod = matches!(cx.workload.orchestrator, Orchestrator::Kubernetes(_));
     let was_created = was_created_by_add(cx);
-    if is_pod && was_created != Some(true) && interface::is_of_another_interface(cx.interface())? {
+    if is_pod && was_created != Some(true) && cx.interface().is_of_another_interface()? {
         if was_created.is_none() {
             return Err(ambiguous_interface_error(cx, cause));
         }
         tracing::warn!(ifname = cx.call.ifname, "keeping the pod's interface, which has another name than CNI_IFNAME");
         return ipam::release_by_plugin(&cx.call);
     }
-    let removal = interface::remove(cx.interface(), &cx.store, RecordedEndpoint::Unknown).await?;
+    let removal = cx.interface().remove(&cx.store, RecordedEndpoint::Unknown).await?;
     let by_plugin = ipam::release_by_plugin(&cx.call);
     removal.finish()?;
     by_plugin?;

@@ -144,6 +144,9 @@ pub struct CreatedInterface {
     pub has_host_prefixes: bool,
 }
 
+/// The result of the creation of an interface.
+pub type CreateResult = Result<CreatedInterface, CreateError>;
+
 /// A failure to create the interface.
 #[derive(Debug)]
 pub enum CreateError {

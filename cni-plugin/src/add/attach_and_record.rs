@@ -84,12 +84,11 @@ pub(super) async fn attach_and_record(
         }
         (created, written)
     };
-    match written {
-        Ok(endpoint) => Ok((created, endpoint)),
-        Err(failure) => {
-            Err(AttachFailure::Other(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await))
-        }
-    }
+    let failure = match written {
+        Ok(endpoint) => return Ok((created, endpoint)),
+        Err(failure) => failure,
+    };
+    Err(AttachFailure::Other(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await))
 }
 
 /// Undoes an ADD that could not create its interface. `written` is the endpoint, if it was written.
@@ -160,12 +159,10 @@ pub(super) async fn unassign_after_failure(
 ) -> CniError {
     let Attachment { cx, request, .. } = attachment;
     let outcome = match ipam::unassign(&cx.store, &cx.call, &request.workload, assigned).await {
-        Ok(()) => format!("failed while {step}; the addresses were released"),
-        Err(error) => {
-            format!("failed while {step}; the addresses could not be released ({error}); DEL will release them")
-        }
+        Ok(()) => "the addresses were released".to_owned(),
+        Err(error) => format!("the addresses could not be released ({error}); DEL will release them"),
     };
-    with_detail(error, &outcome)
+    with_detail(error, &format!("failed while {step}; {outcome}"))
 }
 
 fn with_detail(error: CniError, more: &str) -> CniError {

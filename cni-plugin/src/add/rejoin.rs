@@ -27,10 +27,8 @@ pub(super) async fn rejoin(
 ) -> Result<CniResult, CniError> {
     let Attachment { cx, request, .. } = attachment;
     validate::ensure_same_interface(&cx.call, &existing.value)?;
-    tracing::info!(
-        endpoint = %existing.key,
-        "the container already has an endpoint; keeping its interface and addresses"
-    );
+    let key = &existing.key;
+    tracing::info!(endpoint = %key, "the container already has an endpoint; keeping its interface and addresses");
     let config = attachment.interface();
     let updated = request.workload.update(existing.value.clone(), &[]);
     let restored = match &attachment.netns {
@@ -48,9 +46,7 @@ pub(super) async fn rejoin(
     let endpoint = match (write.apply(&cx.store).await, &restored) {
         (Ok(endpoint), _) => endpoint,
         (Err(failure), None) => return Err(failure.error),
-        (Err(failure), Some(created)) => {
-            return Err(with_removal_outcome(failure.error, &created.remove(config).await));
-        }
+        (Err(failure), Some(new)) => return Err(with_removal_outcome(failure.error, &new.remove(config).await)),
     };
     timings.stage("write");
     result::from_endpoint(&endpoint, &cx.call)
@@ -67,13 +63,12 @@ async fn restore_interface(
     if missing.is_empty() {
         return Ok(attachment.interface().restore(netns, endpoint, attachment.prior)?);
     }
-    let name = &endpoint.metadata.name;
-    let missing = missing.join("; ");
+    let (name, missing) = (&endpoint.metadata.name, missing.join("; "));
     let msg = format!(
         "the interface of WorkloadEndpoint {name} is missing, and its addresses are no longer allocated: {missing}"
     );
-    Err(CniError::new(Code::TRY_AGAIN, msg)
-        .with_details("call DEL to remove the endpoint, and then ADD to assign new addresses"))
+    let advice = "call DEL to remove the endpoint, and then ADD to assign new addresses";
+    Err(CniError::new(Code::TRY_AGAIN, msg).with_details(advice))
 }
 
 /// Returns the addresses of an endpoint that are no longer allocated to the container, as one text for each. Does not

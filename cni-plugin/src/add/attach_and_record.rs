@@ -10,7 +10,7 @@ use super::attachment::Attachment;
 use crate::dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, WriteFailure};
 use crate::interface::{CreateError, CreatedInterface, NewInterface};
-use crate::ipam::{self, AssignedAddresses};
+use crate::ipam::AssignedAddresses;
 use crate::timings::Timings;
 
 /// The number of times that other tasks run before the creation of the interface blocks this thread, so that the
@@ -158,7 +158,7 @@ pub(super) async fn unassign_after_failure(
     error: CniError,
 ) -> CniError {
     let Attachment { cx, request, .. } = attachment;
-    let outcome = match ipam::unassign(&cx.store, &cx.call, &request.workload, assigned).await {
+    let outcome = match assigned.unassign(&cx.store, &cx.call, &request.workload).await {
         Ok(()) => "the addresses were released".to_owned(),
         Err(error) => format!("the addresses could not be released ({error}); DEL will release them"),
     };

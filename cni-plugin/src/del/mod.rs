@@ -16,16 +16,14 @@ use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::journal::{Journal, JournalError, PendingDel};
 use ipam_plugin::release::ReleaseInputs;
 use ipam_plugin::vmi::DetectedVmi;
-use libcalico::api::WorkloadEndpoint;
 use libcalico::kubernetes::{Pod, VmiPod};
-use libcalico::store::Entry;
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};
 use tokio::time::{Instant, timeout_at};
 
 use crate::cni_error::{first_read_error, naming_error};
 use crate::context::Context;
-use crate::endpoint::{ContainerEndpoints, Listing};
+use crate::endpoint::{ContainerEndpoints, ExistingEndpoint, Listing};
 use crate::interface::RecordedEndpoint;
 use crate::ipam::release::ReleaseError;
 use crate::pod_lookup::PodLookupError;
@@ -45,7 +43,7 @@ type RecordFn = fn(&Journal, &PendingDel) -> Result<(), JournalError>;
 /// waiting for a busy API server. A second pass then waits for the server.
 pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let begun = Instant::now();
-    let first = remove_all(cx, timings, begun + TIME_LIMIT, cx.busy_until).await;
+    let first = remove(cx, timings, begun + TIME_LIMIT, cx.busy_until).await;
     if !busy_server::server_was_busy(&cx.store, &cx.api)
         || (first.is_ok() && !deferred_del::is_pending(cx).unwrap_or(true))
     {
@@ -53,7 +51,7 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     }
     let deadline = begun + busy_server::longest_wait(Command::Del);
     busy_server::wait_until(deadline, &cx.store, &cx.api);
-    match timeout_at(deadline, remove_all(cx, timings, deadline, deadline)).await {
+    match timeout_at(deadline, remove(cx, timings, deadline, deadline)).await {
         // The journal contains the remaining work, so the runtime does not have to repeat the DEL.
         Ok(Err(error)) if first.is_ok() => {
             tracing::warn!(%error, "cannot complete this DEL; the journal contains the remaining cleanup");
@@ -65,12 +63,7 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
 
 /// Removes all objects until `deadline`, and records the remaining work. Requests of replayed DELs wait for a busy
 /// server until `busy_until`.
-async fn remove_all(
-    cx: &Context,
-    timings: &mut Timings,
-    deadline: Instant,
-    busy_until: Instant,
-) -> Result<(), CniError> {
+async fn remove(cx: &Context, timings: &mut Timings, deadline: Instant, busy_until: Instant) -> Result<(), CniError> {
     if cx.workload.node.is_empty() {
         let file = &cx.call.conf.node.nodename_file;
         let cause = format!(
@@ -103,7 +96,7 @@ async fn remove_all(
     let name = cx.workload.key().map_err(|error| naming_error(&error))?.name;
     let (named, others): (Vec<_>, Vec<_>) = endpoints.into_iter().partition(|entry| entry.key.name == name);
     let is_named = !named.is_empty();
-    let is_shared = has_other_interface(cx, is_named, &others, listings.is_none())?;
+    let is_shared = is_shared(cx, is_named, &others, listings.is_none())?;
     if is_shared {
         // The endpoint that cannot be read belongs to the other interface.
         listings.get_or_insert_default();
@@ -143,7 +136,7 @@ async fn remove_all(
 /// Returns true if the endpoint is this container's. The endpoint of another container of the same pod stays, because
 /// this is then a late DEL of an earlier sandbox (CNI-200). The endpoint of a later pod of the same name whose ADD has
 /// not finished stays as well (CNI-262).
-fn belongs_to_container(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
+fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
     let is_own = endpoint::is_of_container(&entry.value, &cx.call.container_id, Some(cx.pod_uid()));
     if !is_own {
         let holder = &entry.value.spec.container_id;
@@ -157,17 +150,12 @@ fn belongs_to_container(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
 /// addresses of that endpoint.
 ///
 /// `is_named`: the interface to delete has an endpoint. `is_unread`: an endpoint of the container cannot be read.
-fn has_other_interface(
-    cx: &Context,
-    is_named: bool,
-    others: &[Entry<WorkloadEndpoint>],
-    is_unread: bool,
-) -> Result<bool, CniError> {
-    let is_of_this_container = |entry: &Entry<_>| endpoint::is_of_container(&entry.value, &cx.call.container_id, None);
+fn is_shared(cx: &Context, is_named: bool, others: &[ExistingEndpoint], is_unread: bool) -> Result<bool, CniError> {
+    let is_of_container = |entry: &ExistingEndpoint| endpoint::is_of_container(&entry.value, &cx.call.container_id, None);
     let is_shared = match cx.workload.orchestrator {
         Orchestrator::Cni(_) if !others.is_empty() => true,
         Orchestrator::Cni(_) => is_unread && cx.interface().is_of_another_interface()?,
-        Orchestrator::Kubernetes(_) if !cx.is_on_kubernetes() && others.iter().any(is_of_this_container) => true,
+        Orchestrator::Kubernetes(_) if !cx.is_on_kubernetes() && others.iter().any(is_of_container) => true,
         Orchestrator::Kubernetes(_) if others.is_empty() && (is_named || was_created_by_add(cx) == Some(true)) => false,
         // On Kubernetes the name of every endpoint contains eth0, for any interface, and a deleted pod has no endpoint.
         Orchestrator::Kubernetes(_) => cx.interface().is_of_another_interface()?,
@@ -260,9 +248,8 @@ fn ambiguous_interface_error(cx: &Context, cause: &CniError) -> CniError {
 /// Records the remaining work of the DEL in the journal. If this fails as well, the runtime has to repeat the DEL.
 fn defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniError> {
     let failed = |error: JournalError| {
-        CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(format!(
-            "the interface is removed, but the journal cannot record the remaining cleanup: {error}"
-        ))
+        let details = format!("the interface is removed, but the journal cannot record the remaining cleanup: {error}");
+        CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(details)
     };
     record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
     tracing::warn!(

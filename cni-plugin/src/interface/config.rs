@@ -34,12 +34,10 @@ impl<'c> InterfaceConfig<'c> {
 
     /// Returns the alias of the host's end, which names the pod or container.
     pub fn alias(&self) -> InterfaceAlias {
-        let Call { conf, container_id, .. } = self.call;
+        let (network, id) = (&self.call.conf.name, &self.call.container_id);
         match &self.workload.orchestrator {
-            Orchestrator::Cni(_) => InterfaceAlias::for_container(container_id),
-            Orchestrator::Kubernetes(pod) => {
-                InterfaceAlias::for_pod(&conf.name, &pod.namespace, &pod.name, container_id)
-            }
+            Orchestrator::Cni(_) => InterfaceAlias::for_container(id),
+            Orchestrator::Kubernetes(pod) => InterfaceAlias::for_pod(network, &pod.namespace, &pod.name, id),
         }
     }
 

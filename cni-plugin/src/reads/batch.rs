@@ -160,12 +160,10 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
         let own = own.filter(|(key, _)| cx.workload.is_endpoint_name(&key.name)).map(|(_, endpoint)| endpoint);
         let (endpoints, unreadable): (Vec<_>, Vec<_>) = own.partition(Result::is_ok);
         let endpoints: Vec<_> = endpoints.into_iter().flatten().collect();
+        let listing = |pod| Listing::of_pod(pod, node).ok();
         let listings = match &pod {
             // None if the pod has no valid name, and empty for a missing pod.
-            Some(ticket) => {
-                let listing = |pod| Listing::of_pod(pod, node).ok();
-                answers.get(ticket).ok().and_then(|pod| pod.map(listing).into_iter().collect())
-            }
+            Some(ticket) => answers.get(ticket).ok().and_then(|pod| pod.map(listing).into_iter().collect()),
             None => unreadable.is_empty().then(|| endpoints.iter().cloned().map(Listing::from).collect()),
         };
         Ok(Box::new(ReadObjects {

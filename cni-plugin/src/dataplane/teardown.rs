@@ -223,9 +223,8 @@ fn find_host_end(
     let is_own = match (&endpoint.container_id, &link.alias) {
         (Some(id), Some(alias)) => {
             // The interface of another attachment of the container, as far as the caller can determine that.
-            let may_be_of_other_attachment =
-                matches!(endpoint.proof, HostLinkProof::NameUnlessPeerInPod | HostLinkProof::Absent);
-            alias.is_of_container(id) && !(may_be_of_other_attachment && is_peer_in(&mut socket, &link, pod)?)
+            let may_be_of_other = matches!(endpoint.proof, HostLinkProof::NameUnlessPeerInPod | HostLinkProof::Absent);
+            alias.is_of_container(id) && !(may_be_of_other && is_peer_in(&mut socket, &link, pod)?)
         }
         (None, Some(_)) => true,
         (_, None) if link.mac != Some(MacAddr::HOST_SIDE) => false,
@@ -233,11 +232,8 @@ fn find_host_end(
             ProofResult::Proven => true,
             ProofResult::Unproven => false,
             ProofResult::Insufficient => {
-                return Ok(SearchResult::Unproven(ConflictingInterface::new(
-                    &mut socket,
-                    link,
-                    ConflictReason::Unproven,
-                )?));
+                let conflicting = ConflictingInterface::new(&mut socket, link, ConflictReason::Unproven)?;
+                return Ok(SearchResult::Unproven(conflicting));
             }
         },
     };

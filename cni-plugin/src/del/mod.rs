@@ -151,11 +151,11 @@ fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
 ///
 /// `is_named`: the interface to delete has an endpoint. `is_unread`: an endpoint of the container cannot be read.
 fn is_shared(cx: &Context, is_named: bool, others: &[ExistingEndpoint], is_unread: bool) -> Result<bool, CniError> {
-    let is_of_container = |entry: &ExistingEndpoint| endpoint::is_of_container(&entry.value, &cx.call.container_id, None);
+    let is_own = |entry: &ExistingEndpoint| endpoint::is_of_container(&entry.value, &cx.call.container_id, None);
     let is_shared = match cx.workload.orchestrator {
         Orchestrator::Cni(_) if !others.is_empty() => true,
         Orchestrator::Cni(_) => is_unread && cx.interface().is_of_another_interface()?,
-        Orchestrator::Kubernetes(_) if !cx.is_on_kubernetes() && others.iter().any(is_of_container) => true,
+        Orchestrator::Kubernetes(_) if !cx.is_on_kubernetes() && others.iter().any(is_own) => true,
         Orchestrator::Kubernetes(_) if others.is_empty() && (is_named || was_created_by_add(cx) == Some(true)) => false,
         // On Kubernetes the name of every endpoint contains eth0, for any interface, and a deleted pod has no endpoint.
         Orchestrator::Kubernetes(_) => cx.interface().is_of_another_interface()?,

@@ -85,8 +85,7 @@ pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<ReadO
 async fn switch_after_migration(cx: &Context, query: Query<'_>, objects: &mut ReadObjects) -> Result<bool, StoreError> {
     let has_moved = cx.store.has_migrated_to_v3().await.unwrap_or_else(|error| {
         tracing::debug!(
-            %error,
-            "cannot check whether Calico's objects moved to projectcalico.org/v3; assuming that they did not"
+            %error, "cannot check whether Calico's objects moved to projectcalico.org/v3; assuming that they did not"
         );
         false
     });

@@ -85,11 +85,9 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     }
     failures.extend(release_leaked(&cx.store, &cx.call, node, leaked, valid, &kept).await);
     failures.extend(running.iter().map(|running| report_running(cx, running)));
-    match failures.first() {
-        None => Ok(()),
-        Some(first) => Err(CniError::new(Code::TRY_AGAIN, format!("garbage collection is incomplete: {first}"))
-            .with_details(failures.join("; "))),
-    }
+    let Some(first) = failures.first() else { return Ok(()) };
+    Err(CniError::new(Code::TRY_AGAIN, format!("garbage collection is incomplete: {first}"))
+        .with_details(failures.join("; ")))
 }
 
 /// Returns the endpoints to examine. On Kubernetes the plugin may get pods but not list them (DS-83), so these are the

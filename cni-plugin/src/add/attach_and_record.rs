@@ -106,7 +106,7 @@ async fn after_failed_create(
         (error, Err(WriteFailure { may_be_written: true, .. })) => {
             keep_for_del(ATTACH_STEP, "WorkloadEndpoint", error.into())
         }
-        (error, _) => unassign_after_failure(attachment, assigned, ATTACH_STEP, error.into()).await,
+        (error, _) => attachment.roll_back(assigned, ATTACH_STEP, error.into()).await,
     })
 }
 
@@ -133,7 +133,7 @@ async fn after_failed_write(
     if removed.is_err() {
         return keep_for_del(STEP, "interface", error);
     }
-    unassign_after_failure(attachment, assigned, STEP, error).await
+    attachment.roll_back(assigned, STEP, error).await
 }
 
 /// Returns the error of an ADD whose interface or endpoint (`object`) may still exist. The addresses stay allocated,
@@ -150,19 +150,15 @@ pub(super) fn with_removal_outcome(error: CniError, removed: &Result<(), CniErro
     }
 }
 
-/// Deletes the endpoint, if it was written, then releases the addresses, and returns the error of the ADD.
-pub(super) async fn unassign_after_failure(
-    attachment: &Attachment<'_>,
-    assigned: &AssignedAddresses,
-    step: &str,
-    error: CniError,
-) -> CniError {
-    let Attachment { cx, request, .. } = attachment;
-    let outcome = match assigned.unassign(&cx.store, &cx.call, &request.workload).await {
-        Ok(()) => "the addresses were released".to_owned(),
-        Err(error) => format!("the addresses could not be released ({error}); DEL will release them"),
-    };
-    with_detail(error, &format!("failed while {step}; {outcome}"))
+impl Attachment<'_> {
+    /// Deletes the endpoint, if it was written, then releases the addresses, and returns the error of the ADD.
+    pub(super) async fn roll_back(&self, assigned: &AssignedAddresses, step: &str, error: CniError) -> CniError {
+        let outcome = match assigned.unassign(&self.cx.store, &self.cx.call, &self.request.workload).await {
+            Ok(()) => "the addresses were released".to_owned(),
+            Err(error) => format!("the addresses could not be released ({error}); DEL will release them"),
+        };
+        with_detail(error, &format!("failed while {step}; {outcome}"))
+    }
 }
 
 fn with_detail(error: CniError, more: &str) -> CniError {

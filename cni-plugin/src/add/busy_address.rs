@@ -13,7 +13,7 @@ use libcalico::net::IpVersion;
 use netconf::{CniError, CniResult};
 use os::clock::{Clock, SystemClock};
 
-use super::attach_and_record::{ATTACH_STEP, AttachFailure, attach_and_record, unassign_after_failure};
+use super::attach_and_record::{ATTACH_STEP, AttachFailure, attach_and_record};
 use super::attachment::Attachment;
 use crate::cni_error::store_error;
 use crate::dataplane::BusyRoute;
@@ -43,14 +43,11 @@ pub(super) async fn attach(
     loop {
         let config = attachment.interface();
         if let Err(error) = config.ensure_not_overtaken(attachment.prior, attachment.netns.as_ref()) {
-            return Err(Box::pin(unassign_after_failure(attachment, &assigned, ATTACH_STEP, error)).await);
+            return Err(Box::pin(attachment.roll_back(&assigned, ATTACH_STEP, error)).await);
         }
         let endpoint = match attachment.desired_endpoint(existing.as_ref(), &assigned.addresses) {
             Ok(endpoint) => endpoint,
-            Err(error) => {
-                let undoing = unassign_after_failure(attachment, &assigned, "describing the endpoint", error);
-                return Err(Box::pin(undoing).await);
-            }
+            Err(error) => return Err(Box::pin(attachment.roll_back(&assigned, "describing the endpoint", error)).await),
         };
         let write = EndpointWrite { endpoint, existing: existing.clone(), profile: profile.clone() };
         match attach_and_record(attachment, timings, &assigned, write).await {
@@ -96,7 +93,7 @@ async fn replace(
         }
     }
     let error = no_address_error(&assigned.busy, cause);
-    Err(unassign_after_failure(attachment, assigned, ATTACH_STEP, error).await)
+    Err(attachment.roll_back(assigned, ATTACH_STEP, error).await)
 }
 
 /// Returns the error that names all routes. `cause` is the error of IPAM for the request for another address.

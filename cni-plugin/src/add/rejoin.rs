@@ -32,9 +32,7 @@ pub(super) async fn rejoin(
     let config = attachment.interface();
     let updated = request.workload.update(existing.value.clone(), &[]);
     let restored = match &attachment.netns {
-        Some(netns) if config.is_missing(netns, &updated)? => {
-            Some(restore_interface(attachment, netns, &updated).await?)
-        }
+        Some(netns) if config.is_missing(netns, &updated)? => Some(restore(attachment, netns, &updated).await?),
         _ => None,
     };
     timings.stage("dataplane");
@@ -54,7 +52,7 @@ pub(super) async fn rejoin(
 
 /// Creates the interface of an endpoint again. Fails if an address of the endpoint is no longer allocated to the
 /// container: a DEL that was killed may have released it.
-async fn restore_interface(
+async fn restore(
     attachment: &Attachment<'_>,
     netns: &NetnsFd,
     endpoint: &WorkloadEndpoint,

@@ -45,9 +45,8 @@ impl AddTarget {
     /// Returns the urgency of a deferred DEL for the ADD.
     pub(super) fn urgency(&self, pending_del: &PendingDel) -> Urgency {
         let (network, container_id, ifname) = &self.attachment;
-        let is_of_pod = pending_del.pod().is_some_and(|(namespace, name)| {
-            self.pod.as_ref().is_some_and(|(own, pod)| own == namespace && *pod == name)
-        });
+        let pod = pending_del.pod().map(|(namespace, name)| (namespace.to_owned(), name));
+        let is_of_pod = pod.is_some() && pod == self.pod;
         let has_requested_address = pending_del.addresses.iter().any(|ip| self.addresses.contains(ip));
         if is_of_pod || has_requested_address || pending_del.is_of_attachment(network, container_id, ifname) {
             return Urgency::Required;

@@ -113,11 +113,11 @@ async fn remove(cx: &Context, timings: &mut Timings, deadline: Instant, busy_unt
 
     // A newer sandbox of the same pod owns the addresses of its VMI.
     let is_superseded = is_named && endpoint.is_none();
-    let vmi = if is_superseded { Ok(None) } else { before_deadline(deadline, vmi_of(cx, pod)).await };
+    let vmi = if is_superseded { Ok(None) } else { in_time(deadline, vmi_of(cx, pod)).await };
     let (vmi, vmi_error) = vmi.map_or_else(|error| (None, Some(error)), |vmi| (vmi, None));
     let request = request.map(|request| IpamRequest { vmi, ..request });
     let release_inputs = request.zip(release_inputs.filter(|_| !is_shared));
-    let released = before_deadline(deadline, release(cx, release_inputs, listings)).await;
+    let released = in_time(deadline, release(cx, release_inputs, listings)).await;
     let released = released.and(vmi_error.map_or(Ok(()), Err));
     timings.stage("release");
     removal.finish()?;
@@ -168,10 +168,7 @@ fn is_shared(cx: &Context, is_named: bool, others: &[ExistingEndpoint], is_unrea
 }
 
 /// Waits for `work` until the time limit of the call, and defers the remaining work then.
-async fn before_deadline<T>(
-    deadline: Instant,
-    work: impl Future<Output = Result<T, ReleaseError>>,
-) -> Result<T, ReleaseError> {
+async fn in_time<T>(deadline: Instant, work: impl Future<Output = Result<T, ReleaseError>>) -> Result<T, ReleaseError> {
     timeout_at(deadline, work).await.unwrap_or_else(|_| Err(ReleaseError::Deferrable(timeout_error())))
 }
 

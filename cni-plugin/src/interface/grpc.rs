@@ -41,13 +41,8 @@ pub(super) async fn create(config: &InterfaceConfig<'_>, socket: &str, new: NewI
         let details = format!("the interface could not be removed: {removal}");
         return Err(CreateError::Unknown(error.with_details(details)));
     };
-    Ok(CreatedInterface {
-        host_ifname: reply.host_interface_name,
-        host_index: None,
-        mac: mac.to_string(),
-        mtu: plan.mtu,
-        has_host_prefixes: false,
-    })
+    let (host_ifname, mac) = (reply.host_interface_name, mac.to_string());
+    Ok(CreatedInterface { host_ifname, host_index: None, mac, mtu: plan.mtu, has_host_prefixes: false })
 }
 
 /// Sends the request to remove the interface of `call`.

@@ -91,13 +91,9 @@ fn run_setup(plan: &EndpointPlan, netns: &NetnsFd) -> CreateResult {
     for stage in &pair.stages {
         tracing::debug!(stage = stage.name, took_us = stage.took.as_micros() as u64, "dataplane stage ended");
     }
-    Ok(CreatedInterface {
-        host_ifname: pair.host_ifname,
-        host_index: Some(pair.host_index),
-        mac: pair.container_mac.to_string(),
-        mtu: if plan.mtu == 0 { 0 } else { pair.mtu },
-        has_host_prefixes: true,
-    })
+    let (host_ifname, mac) = (pair.host_ifname, pair.container_mac.to_string());
+    let mtu = if plan.mtu == 0 { 0 } else { pair.mtu };
+    Ok(CreatedInterface { host_ifname, host_index: Some(pair.host_index), mac, mtu, has_host_prefixes: true })
 }
 
 /// Cuts the container's traffic and begins to delete the interface.

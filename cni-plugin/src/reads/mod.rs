@@ -96,7 +96,7 @@ pub async fn pod_with_namespace(cx: &Context) -> Result<Option<PodWithNamespace>
 /// invalid.
 pub async fn for_add(
     cx: &Context,
-    request: Option<IpamRequest>,
+    mut request: Option<IpamRequest>,
     prefetch: Option<Prefetch>,
 ) -> Result<AddReads, CniError> {
     let query = match &request {
@@ -104,7 +104,6 @@ pub async fn for_add(
         Some(request) => Query::Assign(request, prefetch.as_ref()),
     };
     let mut objects = read(cx, query).await?;
-    let mut request = request;
     let prepared = Box::pin(prepare(cx, &mut objects, request.as_mut())).await;
     let allocates = |workload: &WorkloadRequest| matches!(workload.annotations.addresses, AddressSource::Allocated);
     if !prepared.as_ref().is_ok_and(|(workload, _)| allocates(workload)) {

@@ -95,7 +95,9 @@ impl PodQueries {
     fn for_call(call: &Call, datastore: &DatastoreConfig) -> Self {
         // An API server that is the datastore cannot store the endpoint of a missing pod.
         let is_datastore = matches!(datastore, DatastoreConfig::Kubernetes(_));
-        let pod_and_namespace = call.args.pod().is_some() && (is_datastore || has_kubernetes_policy(call));
+        // With this policy type the Kubernetes API configures the network of pods, whatever the datastore is.
+        let is_configured_by_api = call.conf.policy.policy_type == "k8s";
+        let pod_and_namespace = call.args.pod().is_some() && (is_datastore || is_configured_by_api);
         let namespace_labels = call.conf.ipam.is_calico() && selects_by_namespace(call, datastore);
         let vmi = call.conf.ipam.is_calico() && may_have_vmi(call, datastore);
         let node = call.args.pod().is_some() && pod_cidr::is_required(&call.conf.ipam);
@@ -166,11 +168,6 @@ impl PendingPodLookup {
         }
         Ok(lookup)
     }
-}
-
-/// Returns true if the Kubernetes API configures the network of pods, whatever the datastore is.
-fn has_kubernetes_policy(call: &Call) -> bool {
-    call.conf.policy.policy_type == "k8s"
 }
 
 /// Returns the error for a pod that was deleted while the runtime creates its network.

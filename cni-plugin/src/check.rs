@@ -5,7 +5,8 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use ipam_plugin::cni::{self, IpamRequest};
+use ipam_plugin::cni;
+use libcalico::kubernetes::VmiPod;
 use libcalico::net::Cidr;
 use netconf::result::{Interface, IpConfig};
 use netconf::{CniError, CniResult, Code};
@@ -32,12 +33,11 @@ pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> 
     let recorded = RecordedAttachment::from_result(previous, &cx.call.ifname)?;
     let objects = reads::for_check(cx).await?;
 
-    let mut differences = compare_kernel(cx.interface(), &recorded, host_routes)?;
+    let mut differences = recorded.compare_kernel(cx.interface(), host_routes)?;
     timings.stage("dataplane");
     differences.extend(compare_endpoint(cx, &objects, &recorded));
     if !objects.pod.is_some_and(|pod| annotations::has_fixed_addresses(&pod.pod, &cx.call.conf)) {
-        let request = ipam::request(&cx.call, &cx.workload.node, objects.vmi);
-        differences.extend(compare_allocations(cx, request.as_ref(), &recorded.addresses).await?);
+        differences.extend(compare_allocations(cx, objects.vmi, &recorded.addresses).await?);
     }
     timings.stage("ipam");
     if differences.is_empty() {
@@ -67,44 +67,36 @@ impl RecordedAttachment {
         let interfaces = &result.interfaces;
         let container_end = interfaces.iter().position(|i| i.name == ifname && !i.sandbox.is_empty());
         // The result of an ADD has the host's end directly before the container's end (CNI-38).
-        let host =
-            container_end.and_then(|index| interfaces.get(index.checked_sub(1)?)).filter(|i| i.sandbox.is_empty());
+        let host = container_end.and_then(|end| interfaces.get(end.checked_sub(1)?)).filter(|i| i.sandbox.is_empty());
         let is_own = |ip: &&IpConfig| ip.interface.is_none() || ip.interface == container_end;
         let addresses: Vec<_> = result.ips.iter().filter(is_own).map(|ip| ip.address.addr()).collect();
         if addresses.is_empty() {
             return Err(CniError::new(Code::INVALID_CONFIG, format!("prevResult has no addresses of {ifname}"))
                 .with_details("$.prevResult.ips: an ADD of this plugin always returns at least one address"));
         }
-        Ok(RecordedAttachment {
-            host_end: host.cloned(),
-            container_end: container_end.map(|index| interfaces[index].clone()),
-            addresses,
-        })
+        let container_end = container_end.map(|index| interfaces[index].clone());
+        Ok(RecordedAttachment { host_end: host.cloned(), container_end, addresses })
     }
-}
 
-/// Compares the kernel's state with the plan of the ADD, which follows from the configuration and prevResult. Returns
-/// no differences for a gRPC dataplane, whose interfaces are unknown to this program.
-fn compare_kernel(
-    config: InterfaceConfig<'_>,
-    recorded: &RecordedAttachment,
-    host_routes: bool,
-) -> Result<Vec<String>, CniError> {
-    if config.grpc_socket().is_some() {
-        return Ok(Vec::new());
+    /// Compares the kernel's state with the plan of the ADD, which follows from the configuration and prevResult.
+    /// Returns no differences for a gRPC dataplane, whose interfaces are unknown to this program.
+    fn compare_kernel(&self, config: InterfaceConfig<'_>, host_routes: bool) -> Result<Vec<String>, CniError> {
+        if config.grpc_socket().is_some() {
+            return Ok(Vec::new());
+        }
+        let container_end = self.container_end.as_ref();
+        let desired = config.plan(&self.addresses, PriorInterface::Unknown)?;
+        let plan = EndpointPlan {
+            host_ifname: self.host_end.as_ref().map_or(desired.host_ifname.clone(), |end| end.name.clone()),
+            container_mac: container_end.and_then(|end| end.mac.parse::<MacAddr>().ok()),
+            mtu: container_end.map(|end| end.mtu).filter(|mtu| *mtu != 0).unwrap_or(desired.mtu),
+            host_routes,
+            ..desired
+        };
+        let netns = NetnsFd::open(Path::new(&config.call.netns)).map_err(netns_error)?;
+        let differences = dataplane::verify(&plan, &netns).map_err(dataplane_error)?;
+        Ok(differences.iter().map(ToString::to_string).collect())
     }
-    let container_end = recorded.container_end.as_ref();
-    let desired = config.plan(&recorded.addresses, PriorInterface::Unknown)?;
-    let plan = EndpointPlan {
-        host_ifname: recorded.host_end.as_ref().map_or(desired.host_ifname.clone(), |interface| interface.name.clone()),
-        container_mac: container_end.and_then(|interface| interface.mac.parse::<MacAddr>().ok()),
-        mtu: container_end.map(|interface| interface.mtu).filter(|mtu| *mtu != 0).unwrap_or(desired.mtu),
-        host_routes,
-        ..desired
-    };
-    let netns = NetnsFd::open(Path::new(&config.call.netns)).map_err(netns_error)?;
-    let differences = dataplane::verify(&plan, &netns).map_err(dataplane_error)?;
-    Ok(differences.iter().map(ToString::to_string).collect())
 }
 
 fn compare_endpoint(cx: &Context, objects: &CheckReads, recorded: &RecordedAttachment) -> Vec<String> {
@@ -128,8 +120,7 @@ fn compare_endpoint(cx: &Context, objects: &CheckReads, recorded: &RecordedAttac
         compare("interfaceName", &host.name, &spec.interface_name);
     }
     // The annotations of a pod do not contain the MAC address (DS-80).
-    let container_end =
-        recorded.container_end.as_ref().filter(|container_end| !container_end.mac.is_empty() && !cx.is_on_kubernetes());
+    let container_end = recorded.container_end.as_ref().filter(|end| !end.mac.is_empty() && !cx.is_on_kubernetes());
     if let Some(container_end) = container_end {
         compare("mac", &container_end.mac.to_lowercase(), &spec.mac);
     }
@@ -137,14 +128,10 @@ fn compare_endpoint(cx: &Context, objects: &CheckReads, recorded: &RecordedAttac
 }
 
 /// Returns the differences between the addresses in the result of an ADD and the allocations, as one text for each.
-/// `request` is the request to `calico-ipam`; `None` for another IPAM plugin.
-async fn compare_allocations(
-    cx: &Context,
-    request: Option<&IpamRequest>,
-    recorded: &[IpAddr],
-) -> Result<Vec<String>, CniError> {
-    if let Some(request) = request {
-        let differences = cni::differences(&cx.store, request, recorded).await;
+/// `vmi` is the VMI in the pod, if it keeps its addresses.
+async fn compare_allocations(cx: &Context, vmi: Option<VmiPod>, recorded: &[IpAddr]) -> Result<Vec<String>, CniError> {
+    if let Some(request) = ipam::request(&cx.call, &cx.workload.node, vmi) {
+        let differences = cni::differences(&cx.store, &request, recorded).await;
         return differences.map_err(|error| store_error("read the address blocks", &error));
     }
     let failure = ipam::call_plugin(&cx.call, "CHECK").err();

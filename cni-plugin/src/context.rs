@@ -78,15 +78,8 @@ impl Context {
             call.args.require_pod()?;
         }
         let workload = workload_of(&call, node);
-        Ok(Context {
-            call,
-            workload,
-            datastore_config,
-            store,
-            api,
-            busy_until,
-            journal: Journal::new(journal::DEFAULT_DIRECTORY),
-        })
+        let journal = Journal::new(journal::DEFAULT_DIRECTORY);
+        Ok(Context { call, workload, datastore_config, store, api, busy_until, journal })
     }
 
     /// Returns true if the Kubernetes API is the datastore. There, endpoints are annotations of pods, and Kubernetes

@@ -11,14 +11,14 @@ use datastore::Datastore;
 use ipam_plugin::cni::LeakedAddresses;
 use libcalico::api::{ObjectSelect, WorkloadEndpoint};
 use libcalico::names::InterfaceAlias;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{ReadBatch, Store, StoreError};
 use libcalico::workload::{Orchestrator, PodIdentity, WorkloadIdentity};
 use netconf::{CniError, Code};
 
 use crate::cni_error::store_error;
 use crate::context::Context;
 use crate::dataplane::{self, DataplaneError, RunningContainer, SuspectContainer, SuspectInterface};
-use crate::endpoint::ContainerEndpoints;
+use crate::endpoint::{ContainerEndpoints, ExistingEndpoint};
 use crate::ipam::release::{leaked, release_leaked};
 use crate::{deferred_del, reads};
 
@@ -51,14 +51,13 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
             && (!cx.is_on_kubernetes() || has_leaked_address(&leaked, entry))
     });
     if !stale.is_empty() {
-        let aliases = dataplane::interface_aliases().map_err(interfaces_unreadable)?;
+        let aliases = dataplane::interface_aliases().map_err(unreadable)?;
         stale.retain(|entry| !is_of_another_network(cx, &aliases, entry));
     }
-    let interfaces =
-        dataplane::suspect_interfaces(&suspects(cx, &valid, &leaked, &stale)).map_err(interfaces_unreadable)?;
+    let interfaces = dataplane::suspect_interfaces(&suspects(cx, &valid, &leaked, &stale)).map_err(unreadable)?;
     let running = match conf.feature_control.gc_running_containers {
         true => Vec::new(),
-        false => dataplane::running_containers(&interfaces).map_err(interfaces_unreadable)?,
+        false => dataplane::running_containers(&interfaces).map_err(unreadable)?,
     };
     let mut failures = Vec::new();
     let mut kept: BTreeSet<String> = running.iter().map(|running| running.container_id.clone()).collect();
@@ -86,17 +85,15 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     }
     failures.extend(release_leaked(&cx.store, &cx.call, node, leaked, valid, &kept).await);
     failures.extend(running.iter().map(|running| report_running(cx, running)));
-    match failures.first() {
-        None => Ok(()),
-        Some(first) => Err(CniError::new(Code::TRY_AGAIN, format!("garbage collection is incomplete: {first}"))
-            .with_details(failures.join("; "))),
-    }
+    let Some(first) = failures.first() else { return Ok(()) };
+    Err(CniError::new(Code::TRY_AGAIN, format!("garbage collection is incomplete: {first}"))
+        .with_details(failures.join("; ")))
 }
 
 /// Returns the endpoints to examine. On Kubernetes the plugin may get pods but not list them (DS-83), so these are the
 /// endpoints of the pods that own leaked addresses. The endpoint of a pod with addresses of another IPAM plugin stays
 /// until the pod's next ADD.
-async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
+async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<ExistingEndpoint>, StoreError> {
     if !cx.is_on_kubernetes() {
         return cx.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
     }
@@ -116,7 +113,7 @@ async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<Entry<W
 /// `k8s`; [`is_of_another_network`] then excludes the endpoints of other networks by their interfaces.
 ///
 /// A pod has one endpoint, with the interface name of its first ADD, so only the container ID is compared.
-fn is_stale(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
+fn is_stale(cx: &Context, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
     let is_valid = cx.call.conf.valid_attachments.iter().flatten().any(|attachment| {
         attachment.container_id == spec.container_id
@@ -130,11 +127,7 @@ fn is_stale(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
 }
 
 /// Returns true if the interface of a pod's endpoint was created for another network.
-fn is_of_another_network(
-    cx: &Context,
-    aliases: &BTreeMap<String, InterfaceAlias>,
-    entry: &Entry<WorkloadEndpoint>,
-) -> bool {
+fn is_of_another_network(cx: &Context, aliases: &BTreeMap<String, InterfaceAlias>, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
     let own = own_alias(cx, entry);
     let alias = aliases.get(&spec.interface_name).filter(|alias| alias.is_of_container(&spec.container_id));
@@ -143,14 +136,14 @@ fn is_of_another_network(
 
 /// Returns true if an address of the endpoint may be allocated to the same container in another network. Interfaces of
 /// upstream's plugin and of gRPC dataplanes have no alias that names their network.
-fn lists_addresses_of_another_network(leaked: &LeakedAddresses, entry: &Entry<WorkloadEndpoint>) -> bool {
+fn lists_addresses_of_another_network(leaked: &LeakedAddresses, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
     spec.host_link().1.into_iter().any(|ip| leaked.may_be_held_elsewhere(&spec.container_id, ip))
 }
 
 /// Returns true if the container in a pod's annotation has a leaked address that is allocated to this pod. The
 /// annotation alone proves nothing, because a tenant can write it.
-fn has_leaked_address(leaked: &LeakedAddresses, entry: &Entry<WorkloadEndpoint>) -> bool {
+fn has_leaked_address(leaked: &LeakedAddresses, entry: &ExistingEndpoint) -> bool {
     let names = (entry.key.namespace.as_deref().unwrap_or_default(), entry.value.spec.pod.as_str());
     leaked.held().any(|(container, address)| {
         let pod = address.pod.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
@@ -158,7 +151,7 @@ fn has_leaked_address(leaked: &LeakedAddresses, entry: &Entry<WorkloadEndpoint>)
     })
 }
 
-fn interfaces_unreadable(error: DataplaneError) -> CniError {
+fn unreadable(error: DataplaneError) -> CniError {
     read_error("the interfaces of this node", &error)
 }
 
@@ -172,7 +165,7 @@ fn suspects(
     cx: &Context,
     valid: &BTreeSet<String>,
     leaked: &LeakedAddresses,
-    stale: &[Entry<WorkloadEndpoint>],
+    stale: &[ExistingEndpoint],
 ) -> Vec<SuspectContainer> {
     let network = &cx.call.conf.name;
     let mut suspects = BTreeMap::<String, SuspectContainer>::new();
@@ -201,7 +194,7 @@ fn suspects(
 }
 
 /// Returns the alias that the interface of an endpoint has if it belongs to this network.
-fn own_alias(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> InterfaceAlias {
+fn own_alias(cx: &Context, entry: &ExistingEndpoint) -> InterfaceAlias {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.as_deref().unwrap_or_default();
     match spec.orchestrator.as_str() {
@@ -225,7 +218,7 @@ fn report_running(cx: &Context, running: &RunningContainer) -> String {
 }
 
 /// Returns the endpoint for the removal of its addresses, which only happens while it belongs to the stale container.
-fn endpoints_of<'s>(cx: &'s Context, entry: &Entry<WorkloadEndpoint>) -> ContainerEndpoints<'s, Datastore> {
+fn endpoints_of<'s>(cx: &'s Context, entry: &ExistingEndpoint) -> ContainerEndpoints<'s, Datastore> {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.clone().unwrap_or_default();
     let pod = PodIdentity { namespace, name: spec.pod.clone(), ..PodIdentity::default() };

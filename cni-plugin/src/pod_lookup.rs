@@ -95,7 +95,9 @@ impl PodQueries {
     fn for_call(call: &Call, datastore: &DatastoreConfig) -> Self {
         // An API server that is the datastore cannot store the endpoint of a missing pod.
         let is_datastore = matches!(datastore, DatastoreConfig::Kubernetes(_));
-        let pod_and_namespace = call.args.pod().is_some() && (is_datastore || has_kubernetes_policy(call));
+        // With this policy type the Kubernetes API configures the network of pods, whatever the datastore is.
+        let is_configured_by_api = call.conf.policy.policy_type == "k8s";
+        let pod_and_namespace = call.args.pod().is_some() && (is_datastore || is_configured_by_api);
         let namespace_labels = call.conf.ipam.is_calico() && selects_by_namespace(call, datastore);
         let vmi = call.conf.ipam.is_calico() && may_have_vmi(call, datastore);
         let node = call.args.pod().is_some() && pod_cidr::is_required(&call.conf.ipam);
@@ -117,20 +119,8 @@ impl PodQueries {
 }
 
 impl PendingPodLookup {
-    /// Adds the reads of a call on `node` to the batch of the datastore, or to the batch of the API beside it.
-    pub fn add_to_batch(
-        api: &KubernetesApi,
-        call: &Call,
-        config: &DatastoreConfig,
-        node: &str,
-        datastore: &mut ReadBatch,
-        beside: &mut ReadBatch,
-    ) -> Self {
-        let batch = match api {
-            KubernetesApi::Datastore => datastore,
-            KubernetesApi::Separate(_) => beside,
-            KubernetesApi::Unused => return PendingPodLookup::default(),
-        };
+    /// Adds the reads of a call on `node` to a batch of the Kubernetes API.
+    pub fn add_to(batch: &mut ReadBatch, call: &Call, config: &DatastoreConfig, node: &str) -> Self {
         let Some(pod) = call.args.pod() else { return PendingPodLookup::default() };
         let queries = PodQueries::for_call(call, config);
         let node = match call.conf.kubernetes.node_name.as_str() {
@@ -149,7 +139,10 @@ impl PendingPodLookup {
 
     /// Returns the objects in the answers. On ADD, the pod and the node must exist.
     pub fn resolve(&self, call: &Call, answers: Result<&Answers, StoreError>) -> Result<PodLookup, PodLookupError> {
-        let read_error = |cause: StoreError| read_failed(call, cause);
+        let read_error = |cause: StoreError| {
+            let pod = call.args.pod().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();
+            PodLookupError::ReadFailed { pod, cause }
+        };
         let answers = answers.map_err(read_error)?;
         let mut lookup = PodLookup::default();
         let pod = self.pod.as_ref().map(|ticket| answers.get(ticket)).transpose().map_err(read_error)?;
@@ -175,16 +168,6 @@ impl PendingPodLookup {
         }
         Ok(lookup)
     }
-}
-
-/// Returns true if the Kubernetes API configures the network of pods, whatever the datastore is.
-fn has_kubernetes_policy(call: &Call) -> bool {
-    call.conf.policy.policy_type == "k8s"
-}
-
-fn read_failed(call: &Call, cause: StoreError) -> PodLookupError {
-    let pod = call.args.pod().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();
-    PodLookupError::ReadFailed { pod, cause }
 }
 
 /// Returns the error for a pod that was deleted while the runtime creates its network.

@@ -47,11 +47,8 @@ impl Timings {
         let line = self.to_json(command, requests);
         tracing::debug!(timings = %line, "stages");
         if let Some(path) = std::env::var_os(TIMINGS_VARIABLE) {
-            let written = File::options()
-                .create(true)
-                .append(true)
-                .open(&path)
-                .and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+            let file = File::options().create(true).append(true).open(&path);
+            let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
             if let Err(error) = written {
                 tracing::warn!(path = %path.to_string_lossy(), %error, "cannot write timings");
             }

@@ -31,32 +31,22 @@ pub async fn release_deferred<L: Listings>(
     pending_del: &PendingDel,
     listings: &L,
 ) -> Result<(), CniError> {
-    let (namespace, endpoint) = &pending_del.endpoint;
-    let ids = EndpointIdentifiers::parse(endpoint).unwrap_or_default();
-    let Some(vmi) = detect_vmi(store, api, &ids.pod, pending_del).await? else { return Ok(()) };
-    let handle = HandleId::for_vmi(&pending_del.network, namespace, &vmi.vmi_name);
+    let Some(vmi) = detect_vmi(store, api, pending_del).await? else { return Ok(()) };
+    let handle = HandleId::for_vmi(&pending_del.network, &pending_del.endpoint.0, &vmi.vmi_name);
     let _releasing = ReleaseGuard::here();
     let released = release_ownership(store, &SystemClock::start(), &handle, &vmi, &pending_del.node, listings).await;
     released.map_err(|error| cni_error(&error))
 }
 
-async fn detect_vmi(
-    store: &Datastore,
-    api: &Datastore,
-    pod: &str,
-    pending_del: &PendingDel,
-) -> Result<Option<VmiPod>, CniError> {
+async fn detect_vmi(store: &Datastore, api: &Datastore, pending_del: &PendingDel) -> Result<Option<VmiPod>, CniError> {
+    let PendingDel { endpoint: (namespace, name), container_id, pod_uid, .. } = pending_del;
+    let pod = &EndpointIdentifiers::parse(name).unwrap_or_default().pod;
     // The recorded endpoint name contains a placeholder if the name of the node was unknown to the DEL.
     let key = pending_del.attachment().key().map_err(|error| naming_error(&error))?;
-    let namespace = &pending_del.endpoint.0;
-    let unreadable =
-        |error: StoreError| store_error(&format!("read pod {namespace}/{pod} of a virtual machine"), &error);
+    let doing = format!("read pod {namespace}/{pod} of a virtual machine");
+    let unreadable = |error: StoreError| store_error(&doing, &error);
     match store.get::<WorkloadEndpoint>(&key).await {
-        Ok(entry)
-            if !endpoint::is_of_container(&entry.value, &pending_del.container_id, Some(&pending_del.pod_uid)) =>
-        {
-            return Ok(None);
-        }
+        Ok(entry) if !endpoint::is_of_container(&entry.value, container_id, Some(pod_uid)) => return Ok(None),
         Err(error) if !matches!(error, StoreError::NotFound { .. }) => return Err(unreadable(error)),
         _ => {}
     }

@@ -9,8 +9,8 @@ use tokio::task::yield_now;
 use super::attachment::Attachment;
 use crate::dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, WriteFailure};
-use crate::interface::{self, CreateError, CreatedInterface, NewInterface};
-use crate::ipam::{self, AssignedAddresses};
+use crate::interface::{CreateError, CreatedInterface, NewInterface};
+use crate::ipam::AssignedAddresses;
 use crate::timings::Timings;
 
 /// The number of times that other tasks run before the creation of the interface blocks this thread, so that the
@@ -50,7 +50,8 @@ pub(super) async fn attach_and_record(
         prior: *prior,
         has_vmi: request.vmi.is_some(),
     };
-    let create = || interface::create(attachment.interface(), netns.as_ref(), new);
+    let config = attachment.interface();
+    let create = || config.create(netns.as_ref(), new);
     // On an API server the endpoint contains no property of the interface, so both steps run concurrently, and the
     // round trip of the write costs no extra time. Without a namespace the interface cannot be created, so the endpoint
     // must not be written either.
@@ -83,12 +84,11 @@ pub(super) async fn attach_and_record(
         }
         (created, written)
     };
-    match written {
-        Ok(endpoint) => Ok((created, endpoint)),
-        Err(failure) => {
-            Err(AttachFailure::Other(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await))
-        }
-    }
+    let failure = match written {
+        Ok(endpoint) => return Ok((created, endpoint)),
+        Err(failure) => failure,
+    };
+    Err(AttachFailure::Other(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await))
 }
 
 /// Undoes an ADD that could not create its interface. `written` is the endpoint, if it was written.
@@ -106,7 +106,7 @@ async fn after_failed_create(
         (error, Err(WriteFailure { may_be_written: true, .. })) => {
             keep_for_del(ATTACH_STEP, "WorkloadEndpoint", error.into())
         }
-        (error, _) => unassign_after_failure(attachment, assigned, ATTACH_STEP, error.into()).await,
+        (error, _) => attachment.roll_back(assigned, ATTACH_STEP, error.into()).await,
     })
 }
 
@@ -133,7 +133,7 @@ async fn after_failed_write(
     if removed.is_err() {
         return keep_for_del(STEP, "interface", error);
     }
-    unassign_after_failure(attachment, assigned, STEP, error).await
+    attachment.roll_back(assigned, STEP, error).await
 }
 
 /// Returns the error of an ADD whose interface or endpoint (`object`) may still exist. The addresses stay allocated,
@@ -150,21 +150,15 @@ pub(super) fn with_removal_outcome(error: CniError, removed: &Result<(), CniErro
     }
 }
 
-/// Deletes the endpoint, if it was written, then releases the addresses, and returns the error of the ADD.
-pub(super) async fn unassign_after_failure(
-    attachment: &Attachment<'_>,
-    assigned: &AssignedAddresses,
-    step: &str,
-    error: CniError,
-) -> CniError {
-    let Attachment { cx, request, .. } = attachment;
-    let outcome = match ipam::unassign(&cx.store, &cx.call, &request.workload, assigned).await {
-        Ok(()) => format!("failed while {step}; the addresses were released"),
-        Err(error) => {
-            format!("failed while {step}; the addresses could not be released ({error}); DEL will release them")
-        }
-    };
-    with_detail(error, &outcome)
+impl Attachment<'_> {
+    /// Deletes the endpoint, if it was written, then releases the addresses, and returns the error of the ADD.
+    pub(super) async fn roll_back(&self, assigned: &AssignedAddresses, step: &str, error: CniError) -> CniError {
+        let outcome = match assigned.unassign(&self.cx.store, &self.cx.call, &self.request.workload).await {
+            Ok(()) => "the addresses were released".to_owned(),
+            Err(error) => format!("the addresses could not be released ({error}); DEL will release them"),
+        };
+        with_detail(error, &format!("failed while {step}; {outcome}"))
+    }
 }
 
 fn with_detail(error: CniError, more: &str) -> CniError {

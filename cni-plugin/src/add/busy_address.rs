@@ -1,6 +1,5 @@
 //! Continues an ADD with another address if the host has a route to an assigned address, called a busy address.
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use datastore::Datastore;
@@ -14,13 +13,12 @@ use libcalico::net::IpVersion;
 use netconf::{CniError, CniResult};
 use os::clock::{Clock, SystemClock};
 
-use super::attach_and_record::{ATTACH_STEP, AttachFailure, attach_and_record, unassign_after_failure};
+use super::attach_and_record::{ATTACH_STEP, AttachFailure, attach_and_record};
 use super::attachment::Attachment;
 use crate::cni_error::store_error;
 use crate::dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, ExistingEndpoint};
 use crate::interface::CreatedInterface;
-use crate::interface::existing::ensure_not_overtaken;
 use crate::ipam::{AssignedAddresses, ensure_has_addresses};
 use crate::timings::Timings;
 
@@ -43,16 +41,13 @@ pub(super) async fn attach(
     profile: Option<Profile>,
 ) -> Result<(CreatedInterface, WorkloadEndpoint, CniResult), CniError> {
     loop {
-        if let Err(error) = ensure_not_overtaken(attachment.interface(), attachment.prior, attachment.netns.as_ref()) {
-            return Err(Box::pin(unassign_after_failure(attachment, &assigned, ATTACH_STEP, error)).await);
+        let config = attachment.interface();
+        if let Err(error) = config.ensure_not_overtaken(attachment.prior, attachment.netns.as_ref()) {
+            return Err(Box::pin(attachment.roll_back(&assigned, ATTACH_STEP, error)).await);
         }
         let endpoint = match attachment.desired_endpoint(existing.as_ref(), &assigned.addresses) {
             Ok(endpoint) => endpoint,
-            Err(error) => {
-                return Err(
-                    Box::pin(unassign_after_failure(attachment, &assigned, "describing the endpoint", error)).await
-                );
-            }
+            Err(error) => return Err(Box::pin(attachment.roll_back(&assigned, "describing the endpoint", error)).await),
         };
         let write = EndpointWrite { endpoint, existing: existing.clone(), profile: profile.clone() };
         match attach_and_record(attachment, timings, &assigned, write).await {
@@ -86,20 +81,19 @@ async fn replace(
         busy::record(file, route.address, &route.route, SystemClock::start().now());
     }
     assigned.busy.push(route.clone());
-    let cause = if tried < MAX_ADDRESSES {
+    let mut cause = None;
+    if tried < MAX_ADDRESSES {
         tracing::warn!(
             address = %route.address, route = route.route,
             "the host has a route to the address that IPAM chose; assigning another address"
         );
-        match assign_replacement(&attachment.cx.store, assigned, route.address).await {
-            Ok(()) => return Ok(()),
-            Err(error) => Some(error),
+        cause = assign_replacement(&attachment.cx.store, assigned, route.address).await.err();
+        if cause.is_none() {
+            return Ok(());
         }
-    } else {
-        None
-    };
+    }
     let error = no_address_error(&assigned.busy, cause);
-    Err(unassign_after_failure(attachment, assigned, ATTACH_STEP, error).await)
+    Err(attachment.roll_back(assigned, ATTACH_STEP, error).await)
 }
 
 /// Returns the error that names all routes. `cause` is the error of IPAM for the request for another address.
@@ -109,11 +103,9 @@ fn no_address_error(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
         let details = format!("{} addresses were tried; {ADVICE}", busy.len());
         return CniError::internal(msg).with_details(details);
     };
-    let mut details = format!("IPAM assigned no other address: {}", cause.msg);
-    if !cause.details.is_empty() {
-        _ = write!(details, " ({})", cause.details);
-    }
-    CniError::new(cause.code, msg).with_details(format!("{details}; {ADVICE}"))
+    let more = if cause.details.is_empty() { String::new() } else { format!(" ({})", cause.details) };
+    let details = format!("IPAM assigned no other address: {}{more}; {ADVICE}", cause.msg);
+    CniError::new(cause.code, msg).with_details(details)
 }
 
 /// Replaces the busy address by another address of the same family. The busy address stays allocated to the container
@@ -144,11 +136,8 @@ async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
     }
     let Some(request) = assigned.request.as_ref().filter(|_| !assigned.busy.is_empty()) else { return };
     let handle = request.handle();
-    let requests: Vec<_> = assigned
-        .busy
-        .iter()
-        .map(|busy| ReleaseRequest { ip: busy.address, handle: Some(handle.clone()), sequence: None })
-        .collect();
+    let release = |busy: &BusyRoute| ReleaseRequest { ip: busy.address, handle: Some(handle.clone()), sequence: None };
+    let requests: Vec<_> = assigned.busy.iter().map(release).collect();
     let _releasing = request.begin_release();
     if let Err(error) = release_addresses(store, &SystemClock::start(), &requests).await {
         tracing::warn!(%handle, %error, "busy addresses stay allocated to the container; its DEL releases them");

@@ -24,7 +24,7 @@ use netconf::{CniError, CniResult};
 use self::attachment::Attachment;
 use crate::context::Context;
 use crate::dataplane::{ExistingInterface, PriorInterface};
-use crate::interface::{self, InterfaceConfig, existing};
+use crate::interface::{self, InterfaceConfig};
 use crate::reads::{self, AddReads};
 use crate::timings::Timings;
 use crate::{deferred_del, ipam};
@@ -37,7 +37,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     Box::pin(readiness::wait_for_gates(cx)).await?;
 
     let request = ipam::request(&cx.call, &cx.workload.node, None);
-    let existing_interface = existing::find(cx.interface(), PriorInterface::Unknown, netns.as_ref())?;
+    let existing_interface = cx.interface().find_existing(PriorInterface::Unknown, netns.as_ref())?;
     // The prefetch writes, so an ADD that may still be refused must not prefetch.
     let may_be_refused = matches!(existing_interface, ExistingInterface::Conflicting(_));
     let prefetch = request.as_ref().filter(|_| !may_be_refused).and_then(|request| request.prefetch(&cx.store));
@@ -52,7 +52,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
         PriorInterface::Unknown
     } else {
         let config = InterfaceConfig { call: &cx.call, workload: &request.workload };
-        Box::pin(existing::replaceable(config, &cx.store, existing_interface)).await?
+        Box::pin(config.replaceable(&cx.store, existing_interface)).await?
     };
     let attachment = Attachment { cx, request: &request, netns, prior };
     let result = match existing {

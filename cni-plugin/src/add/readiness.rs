@@ -13,7 +13,7 @@ use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::{CniError, Code};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 
 use crate::context::Context;
 use crate::reads;
@@ -50,18 +50,12 @@ pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
 /// Polls each gate in order until it answers with a status from 200 to 399. Sends the first probe at once; upstream
 /// waits for one interval first (CNI-257).
 fn wait_for_all(gates: &[String], timeouts: GateTimeouts) -> Result<(), CniError> {
-    for gate in gates {
-        wait_for_gate(gate, timeouts)?;
-    }
-    Ok(())
+    gates.iter().try_for_each(|gate| wait_for_gate(gate, timeouts))
 }
 
 fn wait_for_gate(gate: &str, timeouts: GateTimeouts) -> Result<(), CniError> {
-    let agent = ureq::Agent::config_builder()
-        .timeout_global(Some(timeouts.probe))
-        .http_status_as_error(false)
-        .build()
-        .new_agent();
+    let settings = ureq::Agent::config_builder().timeout_global(Some(timeouts.probe)).http_status_as_error(false);
+    let agent = settings.build().new_agent();
     let deadline = Instant::now() + timeouts.total;
     loop {
         let refusal = match agent.get(gate).call() {
@@ -140,10 +134,9 @@ fn watch(directory: &Path, file: &str, deadline: Instant) -> io::Result<bool> {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
+        let is_file = |event: &InotifyEvent| event.name.as_deref() == Some(OsStr::new(file));
         match inotify.read_events() {
-            Ok(events) if events.iter().any(|event| event.name.as_deref() == Some(OsStr::new(file))) => {
-                return Ok(true);
-            }
+            Ok(events) if events.iter().any(is_file) => return Ok(true),
             Ok(_) | Err(Errno::EAGAIN) => {}
             Err(error) => return Err(error.into()),
         }

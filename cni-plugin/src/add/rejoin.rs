@@ -12,7 +12,7 @@ use crate::cni_error::store_error;
 use crate::context::Context;
 use crate::dataplane::NetnsFd;
 use crate::endpoint::EndpointWrite;
-use crate::interface::{self, CreatedInterface};
+use crate::interface::CreatedInterface;
 use crate::ipam;
 use crate::timings::Timings;
 
@@ -27,16 +27,12 @@ pub(super) async fn rejoin(
 ) -> Result<CniResult, CniError> {
     let Attachment { cx, request, .. } = attachment;
     validate::ensure_same_interface(&cx.call, &existing.value)?;
-    tracing::info!(
-        endpoint = %existing.key,
-        "the container already has an endpoint; keeping its interface and addresses"
-    );
+    let key = &existing.key;
+    tracing::info!(endpoint = %key, "the container already has an endpoint; keeping its interface and addresses");
     let config = attachment.interface();
     let updated = request.workload.update(existing.value.clone(), &[]);
     let restored = match &attachment.netns {
-        Some(netns) if interface::is_missing(config, netns, &updated)? => {
-            Some(restore_interface(attachment, netns, &updated).await?)
-        }
+        Some(netns) if config.is_missing(netns, &updated)? => Some(restore(attachment, netns, &updated).await?),
         _ => None,
     };
     timings.stage("dataplane");
@@ -48,9 +44,7 @@ pub(super) async fn rejoin(
     let endpoint = match (write.apply(&cx.store).await, &restored) {
         (Ok(endpoint), _) => endpoint,
         (Err(failure), None) => return Err(failure.error),
-        (Err(failure), Some(created)) => {
-            return Err(with_removal_outcome(failure.error, &created.remove(config).await));
-        }
+        (Err(failure), Some(new)) => return Err(with_removal_outcome(failure.error, &new.remove(config).await)),
     };
     timings.stage("write");
     result::from_endpoint(&endpoint, &cx.call)
@@ -58,22 +52,21 @@ pub(super) async fn rejoin(
 
 /// Creates the interface of an endpoint again. Fails if an address of the endpoint is no longer allocated to the
 /// container: a DEL that was killed may have released it.
-async fn restore_interface(
+async fn restore(
     attachment: &Attachment<'_>,
     netns: &NetnsFd,
     endpoint: &WorkloadEndpoint,
 ) -> Result<CreatedInterface, CniError> {
     let missing = missing_addresses(attachment.cx, endpoint).await?;
     if missing.is_empty() {
-        return Ok(interface::restore(attachment.interface(), netns, endpoint, attachment.prior)?);
+        return Ok(attachment.interface().restore(netns, endpoint, attachment.prior)?);
     }
-    let name = &endpoint.metadata.name;
-    let missing = missing.join("; ");
+    let (name, missing) = (&endpoint.metadata.name, missing.join("; "));
     let msg = format!(
         "the interface of WorkloadEndpoint {name} is missing, and its addresses are no longer allocated: {missing}"
     );
-    Err(CniError::new(Code::TRY_AGAIN, msg)
-        .with_details("call DEL to remove the endpoint, and then ADD to assign new addresses"))
+    let advice = "call DEL to remove the endpoint, and then ADD to assign new addresses";
+    Err(CniError::new(Code::TRY_AGAIN, msg).with_details(advice))
 }
 
 /// Returns the addresses of an endpoint that are no longer allocated to the container, as one text for each. Does not

@@ -21,13 +21,10 @@ pub(super) fn from_created(created: &CreatedInterface, mut result: CniResult, ca
 
 /// Returns the result of an ADD whose endpoint already exists (CNI-149).
 pub(super) fn from_endpoint(endpoint: &WorkloadEndpoint, call: &Call) -> Result<CniResult, CniError> {
-    let spec = &endpoint.spec;
-    let config = |network: &String| {
-        let address = network.parse::<IpNet>().map_err(|_| {
-            let name = &endpoint.metadata.name;
-            CniError::internal(format!("WorkloadEndpoint {name} has an invalid address {network:?}"))
-        })?;
-        Ok(IpConfig { address, gateway: None, interface: Some(1) })
+    let (spec, name) = (&endpoint.spec, &endpoint.metadata.name);
+    let config = |network: &String| match network.parse::<IpNet>() {
+        Ok(address) => Ok(IpConfig { address, gateway: None, interface: Some(1) }),
+        Err(_) => Err(CniError::internal(format!("WorkloadEndpoint {name} has an invalid address {network:?}"))),
     };
     let ips = spec.ip_networks.iter().map(config).collect::<Result<_, CniError>>()?;
     Ok(CniResult { ips, interfaces: interface_ends(&spec.interface_name, &spec.mac, 0, call), ..CniResult::default() })
@@ -49,10 +46,8 @@ pub(super) fn merge(previous: Option<CniResult>, own: CniResult) -> CniResult {
     let Some(mut merged) = previous else { return own };
     let offset = merged.interfaces.len();
     merged.interfaces.extend(own.interfaces);
-    merged.ips.extend(own.ips.into_iter().map(|mut ip| {
-        ip.interface = ip.interface.map(|index| index + offset);
-        ip
-    }));
+    let renumbered = |ip: IpConfig| IpConfig { interface: ip.interface.map(|index| index + offset), ..ip };
+    merged.ips.extend(own.ips.into_iter().map(renumbered));
     merged.routes.extend(own.routes);
     if !own.dns.is_empty() {
         merged.dns = own.dns;

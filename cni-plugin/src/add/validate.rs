@@ -42,14 +42,11 @@ pub(super) fn request(call: &Call, workload: &WorkloadIdentity) -> Result<(), Cn
 /// Rejects a second interface of a container: an endpoint describes one interface, so the result would name an
 /// interface that does not exist (CNI-90).
 pub(super) fn ensure_same_interface(call: &Call, existing: &WorkloadEndpoint) -> Result<(), CniError> {
-    let (requested, existing_name) = (&call.ifname, &existing.spec.endpoint);
-    if requested == existing_name {
+    let (id, requested, first) = (&call.container_id, &call.ifname, &existing.spec.endpoint);
+    if requested == first {
         return Ok(());
     }
-    let msg = format!(
-        "container {} already has interface {existing_name} and cannot get a second interface {requested}",
-        call.container_id
-    );
+    let msg = format!("container {id} already has interface {first} and cannot get a second interface {requested}");
     Err(CniError::new(Code::INVALID_ENVIRONMENT, msg).with_details(
         "CNI_IFNAME: Calico creates one interface per container; call DEL for the first, or use another plugin for \
          the second",

@@ -72,10 +72,7 @@ pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, D
     }
     let (Some(host), Some(container)) = (host, container) else { return Ok(differences) };
     if !host.link.is_peer_of(&container.link, netns_id) {
-        let found = match host.link.peer_index {
-            Some(index) => format!("interface number {index} of another pair"),
-            None => "none".to_owned(),
-        };
+        let found = host.link.peer_index.map_or_else(none, |index| format!("interface number {index} of another pair"));
         let expected = format!("{} in the pod", container_end.ifname);
         differences.push(difference(CheckedItem::Peer(host_end.ifname), expected, found));
     }
@@ -173,11 +170,10 @@ fn compare_addresses(end: &InterfaceEnd, state: &KernelState, differences: &mut 
 
 fn compare_routes(end: &InterfaceEnd, state: &KernelState, link_locals: &[IpAddr], differences: &mut Vec<Difference>) {
     for route in &end.routes {
-        let same_destination: Vec<_> =
-            state.routes.iter().filter(|present| present.destination == route.destination).collect();
-        if !same_destination.iter().any(|present| matches_route(route, present, link_locals)) {
+        let similar: Vec<_> = state.routes.iter().filter(|present| present.destination == route.destination).collect();
+        if !similar.iter().any(|present| matches_route(route, present, link_locals)) {
             let item = CheckedItem::Route(format!("{} through interface {}", route.destination, end.ifname));
-            let found = same_destination.first().map_or_else(none, |present| describe(present));
+            let found = similar.first().map_or_else(none, |present| describe(present));
             differences.push(difference(item, route, found));
         }
     }
@@ -223,14 +219,9 @@ fn gateways(container: &InterfaceEnd, link_locals: &[IpAddr]) -> Vec<IpAddr> {
     container.routes.iter().flat_map(of_route).collect()
 }
 
-fn compare_neighbours(
-    state: &KernelState,
-    addresses: &[IpAddr],
-    mac: Option<MacAddr>,
-    differences: &mut Vec<Difference>,
-) {
+fn compare_neighbours(state: &KernelState, peers: &[IpAddr], mac: Option<MacAddr>, differences: &mut Vec<Difference>) {
     for entry in &state.neighbours {
-        if addresses.contains(&entry.ip) && entry.mac != mac {
+        if peers.contains(&entry.ip) && entry.mac != mac {
             let item = CheckedItem::Neighbour(format!("{} on interface {}", entry.ip, state.link.name));
             let expected = format!("{} or no static entry", mac.map_or_else(none, |mac| mac.to_string()));
             let found = entry.mac.map_or_else(none, |mac| format!("static entry {mac}"));

@@ -27,8 +27,7 @@ pub enum DataplaneError {
     Sysctl(#[from] SysctlError),
     /// The pod already has an interface of that name, which the ADD may not replace. It was left unchanged.
     #[error(
-        "interface {ifname} already exists in {}; delete the interface, or use another CNI_IFNAME",
-        .netns.display()
+        "interface {ifname} already exists in {}; delete the interface, or use another CNI_IFNAME", .netns.display()
     )]
     ContainerInterfaceExists {
         /// CNI_IFNAME.

@@ -22,26 +22,18 @@ pub enum ExistingInterface {
 
 /// Returns the host interface with the name of an ADD's own. In the ordinary case there is none, and the function opens
 /// no netlink socket.
-pub fn existing_interface(
-    desired: &DesiredInterface<'_>,
-    netns: &NetnsFd,
-) -> Result<ExistingInterface, DataplaneError> {
+pub fn existing_interface(desired: DesiredInterface<'_>, netns: &NetnsFd) -> Result<ExistingInterface, DataplaneError> {
     if if_nametoindex(desired.host_ifname) == Err(Errno::ENODEV) {
         return Ok(ExistingInterface::Replaceable(PriorInterface::Missing));
     }
-    let mut host = NetlinkSocket::open()?;
-    match replaceable(&mut host, desired, netns) {
-        Ok(None) => Ok(ExistingInterface::Replaceable(PriorInterface::Missing)),
-        Ok(Some(found)) => {
-            Ok(ExistingInterface::Replaceable(PriorInterface::Present { index: found.index, is_proven: false }))
-        }
-        Err(DataplaneError::HostInterfaceConflict(conflicting)) => Ok(ExistingInterface::Conflicting(*conflicting)),
+    let prior = match replaceable(&mut NetlinkSocket::open()?, &desired, netns) {
+        Ok(Some(found)) => PriorInterface::Present { index: found.index, is_proven: false },
         // This error concerns the pod's end, not the host's. The ADD reports it when it creates the pair.
-        Err(DataplaneError::ContainerInterfaceExists { .. }) => {
-            Ok(ExistingInterface::Replaceable(PriorInterface::Missing))
-        }
-        Err(error) => Err(error),
-    }
+        Ok(None) | Err(DataplaneError::ContainerInterfaceExists { .. }) => PriorInterface::Missing,
+        Err(DataplaneError::HostInterfaceConflict(found)) => return Ok(ExistingInterface::Conflicting(*found)),
+        Err(error) => return Err(error),
+    };
+    Ok(ExistingInterface::Replaceable(prior))
 }
 
 /// Returns true if there is no interface `host_ifname` here and no interface `container_ifname` in the pod.
@@ -71,8 +63,7 @@ pub(super) fn replaceable(
         Ok::<_, DataplaneError>((container_end, peer))
     })?;
     let netns_id = link::netns_id_of(host, netns)?;
-    let has_requested_peer =
-        |found: &Link| container_end.as_ref().is_some_and(|container_end| found.is_peer_of(container_end, netns_id));
+    let has_requested_peer = |found: &Link| container_end.as_ref().is_some_and(|end| found.is_peer_of(end, netns_id));
     let peer_location = |found: &Link| match &peer {
         _ if has_requested_peer(found) => PeerLocation::RequestedName,
         Some(peer) if found.is_peer_of(peer, netns_id) => PeerLocation::OtherName(peer.name.clone()),
@@ -82,18 +73,12 @@ pub(super) fn replaceable(
     // CNI_IFNAME.
     let is_named = |found: &Link| matches!(peer_location(found), PeerLocation::OtherName(_));
     if container_end.is_some() && !host_end.as_ref().is_some_and(|found| has_requested_peer(found) || is_named(found)) {
-        return Err(DataplaneError::ContainerInterfaceExists {
-            ifname: desired.container_ifname.to_owned(),
-            netns: netns.path().to_owned(),
-        });
+        let (ifname, netns) = (desired.container_ifname.to_owned(), netns.path().to_owned());
+        return Err(DataplaneError::ContainerInterfaceExists { ifname, netns });
     }
     let Some(found) = host_end else { return Ok(None) };
-    match conflict_reason(&found, peer_location(&found), desired) {
-        None => Ok(Some(found)),
-        Some(reason) => {
-            Err(DataplaneError::HostInterfaceConflict(Box::new(ConflictingInterface::new(host, found, reason)?)))
-        }
-    }
+    let Some(reason) = conflict_reason(&found, peer_location(&found), desired) else { return Ok(Some(found)) };
+    Err(DataplaneError::HostInterfaceConflict(Box::new(ConflictingInterface::new(host, found, reason)?)))
 }
 
 impl ConflictingInterface {

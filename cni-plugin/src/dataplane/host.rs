@@ -5,7 +5,7 @@ use std::fmt::Display;
 use installer::host_network::{HostNetwork, Interface, NetworkError, Route};
 use ipam_plugin::host_link::{HostLink, HostLinkError, HostLinks};
 
-use super::netlink::{KernelRoute, NetlinkSocket, link, route};
+use super::netlink::{KernelRoute, Link, NetlinkSocket, link, route};
 use super::{HostLinkProof, NetlinkError, Teardown, TeardownTarget};
 
 /// The network of the kernel in the network namespace of this process.
@@ -16,8 +16,7 @@ impl HostNetwork for KernelNetwork {
     fn interfaces(&self) -> Result<Vec<Interface>, NetworkError> {
         let links = NetlinkSocket::open().and_then(|mut socket| link::list(&mut socket));
         let links = links.map_err(network_error)?;
-        let interface =
-            |link: link::Link| Interface { is_pod_interface: link.is_of_pod(), name: link.name, mtu: link.mtu };
+        let interface = |link: Link| Interface { is_pod_interface: link.is_of_pod(), name: link.name, mtu: link.mtu };
         Ok(links.into_iter().map(interface).collect())
     }
 

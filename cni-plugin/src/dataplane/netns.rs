@@ -24,10 +24,7 @@ pub enum NetnsError {
     #[error("{} is not a network namespace", .0.display())]
     NotANamespace(PathBuf),
     /// The path is the plugin's own network namespace (CNI error code 8).
-    #[error(
-        "CNI_NETNS {} is the plugin's own network namespace; the runtime must pass the pod's",
-        .0.display()
-    )]
+    #[error("CNI_NETNS {} is the plugin's own network namespace; the runtime must pass the pod's", .0.display())]
     SameNamespace(PathBuf),
     /// The system rejected an operation.
     #[error("{action} network namespace {}: {source}", .path.display())]

@@ -70,8 +70,7 @@ pub fn suspect_interfaces(suspects: &[SuspectContainer]) -> Result<Vec<SuspectIn
     let mut host = NetlinkSocket::open()?;
     let links = link::list(&mut host)?;
     let routes = route::list_both(&mut host, None)?;
-    let of_link =
-        |link| suspects.iter().filter_map(|suspect| suspect_interface(link, suspect, &routes)).collect::<Vec<_>>();
+    let of_link = |link| suspects.iter().filter_map(|suspect| interface_of(link, suspect, &routes)).collect::<Vec<_>>();
     Ok(links.iter().filter(|link| link.is_paired).flat_map(of_link).collect())
 }
 
@@ -123,16 +122,16 @@ impl SuspectInterface {
     }
 }
 
-fn suspect_interface(link: &Link, suspect: &SuspectContainer, routes: &[KernelRoute]) -> Option<SuspectInterface> {
+fn interface_of(link: &Link, suspect: &SuspectContainer, routes: &[KernelRoute]) -> Option<SuspectInterface> {
+    let container_id = &suspect.container_id;
     let has_route_to = |addresses: &[IpAddr]| {
         let mut through = routes.iter().filter(|route| route.interface == Some(link.index));
         through.any(|route| addresses.iter().any(|ip| Cidr::host(ip.to_canonical()) == route.destination))
     };
     let proof = match &link.alias {
-        Some(alias) if !alias.is_of_container(&suspect.container_id) => return None,
+        Some(alias) if !alias.is_of_container(container_id) => return None,
         Some(alias) => {
-            let is_shared =
-                suspect.may_have_other_network && *alias == InterfaceAlias::for_container(&suspect.container_id);
+            let is_shared = suspect.may_have_other_network && *alias == InterfaceAlias::for_container(container_id);
             let is_proven_by_alias = suspect.aliases.contains(alias) && !suspect.has_valid_attachment && !is_shared;
             if !is_proven_by_alias && !has_route_to(&suspect.allocated) && !has_route_to(&suspect.listed) {
                 return None;
@@ -144,12 +143,7 @@ fn suspect_interface(link: &Link, suspect: &SuspectContainer, routes: &[KernelRo
         None => return None,
     };
     let peer_netns_id = link.peer_netns_id.filter(|_| link.has_carrier && !suspect.has_valid_attachment);
-    Some(SuspectInterface {
-        container_id: suspect.container_id.clone(),
-        ifname: link.name.clone(),
-        proof,
-        peer_netns_id,
-    })
+    Some(SuspectInterface { container_id: container_id.clone(), ifname: link.name.clone(), proof, peer_netns_id })
 }
 
 /// Calls `visit` with one process in `proc` of each network namespace except that of this process, and with the

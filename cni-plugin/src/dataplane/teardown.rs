@@ -101,6 +101,81 @@ impl TeardownTarget {
     pub(super) fn of_host_interface(host_ifname: String, container_id: Option<String>, proof: HostLinkProof) -> Self {
         TeardownTarget { netns: None, container_ifname: String::new(), host_ifname, container_id, proof }
     }
+
+    /// Returns the pod's end, or if it is missing the host end, provided that the pair belongs to this endpoint.
+    fn find(&self) -> Result<SearchResult, DataplaneError> {
+        // The container has an interface of Calico with another name, so the one named CNI_IFNAME belongs to another
+        // plugin.
+        if self.proof == HostLinkProof::OtherInterface {
+            return Ok(SearchResult::Missing);
+        }
+        // Open the socket before the thread leaves the host's namespace.
+        let mut host = NetlinkSocket::open()?;
+        let pod = self.netns.as_deref().map(open_if_present).transpose()?.flatten();
+        let Some(pod) = &pod else { return self.find_host_end(host, None) };
+        pod.enter()?;
+        let mut socket = NetlinkSocket::open()?;
+        match link::find(&mut socket, &self.container_ifname)? {
+            // KubeVirt renames the pod's end of the pair and creates another interface with the original name.
+            Some(link) if !link.is_paired => {
+                tracing::warn!(interface = link.name, "keeping the interface: the interface is not one end of a pair");
+            }
+            Some(link) if self.is_of_another(&mut host, &link, pod)? => {
+                tracing::warn!(
+                    interface = link.name,
+                    "keeping the interface: CNI_NETNS belongs to another container now"
+                );
+            }
+            Some(link) => return Ok(SearchResult::Own(InterfaceToDelete { socket, link, _lock: None })),
+            None => {}
+        }
+        self.find_host_end(host, Some(pod))
+    }
+
+    /// Returns true if the interface found in CNI_NETNS was created for another container. A path such as
+    /// `/proc/<process>/ns/net` may refer to another namespace than it did during the ADD.
+    fn is_of_another(&self, host: &mut NetlinkSocket, inside: &Link, pod: &NetnsFd) -> Result<bool, NetlinkError> {
+        let (Some(id), Some(index)) = (&self.container_id, inside.peer_index) else { return Ok(false) };
+        let Some(host_end) = link::find_by_index(host, index)? else { return Ok(false) };
+        let is_of_other_container = host_end.alias.as_ref().is_some_and(|alias| !alias.is_of_container(id));
+        Ok(is_of_other_container && host_end.is_peer_of(inside, link::netns_id_of(host, pod)?))
+    }
+
+    fn find_host_end(&self, mut socket: NetlinkSocket, pod: Option<&NetnsFd>) -> Result<SearchResult, DataplaneError> {
+        let mut lock = None;
+        let mut found = link::find(&mut socket, &self.host_ifname)?;
+        if found.as_ref().is_some_and(|link| link.alias.is_none()) {
+            // An ADD may be about to set an alias. Wait for it and look again.
+            lock = interfaces_lock::acquire(&self.host_ifname)?;
+            found = link::find(&mut socket, &self.host_ifname)?;
+        }
+        let Some(link) = found.filter(|link| link.is_paired) else { return Ok(SearchResult::Missing) };
+        let is_own = match (&self.container_id, &link.alias) {
+            (Some(id), Some(alias)) => {
+                // The interface of another attachment of the container, as far as the caller can determine that.
+                let may_be_of_other = matches!(self.proof, HostLinkProof::NameUnlessPeerInPod | HostLinkProof::Absent);
+                alias.is_of_container(id) && !(may_be_of_other && is_peer_in(&mut socket, &link, pod)?)
+            }
+            (None, Some(_)) => true,
+            (_, None) if link.mac != Some(MacAddr::HOST_SIDE) => false,
+            (_, None) => match find_proof(&mut socket, &link, &self.proof, pod)? {
+                ProofResult::Proven => true,
+                ProofResult::Unproven => false,
+                ProofResult::Insufficient => {
+                    let conflicting = ConflictingInterface::new(&mut socket, link, ConflictReason::Unproven)?;
+                    return Ok(SearchResult::Unproven(conflicting));
+                }
+            },
+        };
+        if !is_own {
+            tracing::info!(
+                interface = link.name,
+                "keeping the host interface: no proof shows that the interface is this endpoint's"
+            );
+            return Ok(SearchResult::Missing);
+        }
+        Ok(SearchResult::Own(InterfaceToDelete { socket, link, _lock: lock }))
+    }
 }
 
 impl Teardown {
@@ -136,7 +211,7 @@ fn tear_down(
     report_cut: &Sender<Result<CutReport, DataplaneError>>,
     report_outcome: &Sender<Result<(), DataplaneError>>,
 ) {
-    let result = find(endpoint).and_then(|mut result| {
+    let result = endpoint.find().and_then(|mut result| {
         if let SearchResult::Own(target) = &mut result {
             link::ignore_missing(target.socket.exchange_one(link::set_down(&target.link)).map(drop))?;
         }
@@ -155,100 +230,11 @@ fn tear_down(
     }
 }
 
-/// Returns the pod's end, or if it is missing the host end, provided that the pair belongs to this endpoint.
-fn find(endpoint: &TeardownTarget) -> Result<SearchResult, DataplaneError> {
-    // The container has an interface of Calico with another name, so the one named CNI_IFNAME belongs to another
-    // plugin.
-    if endpoint.proof == HostLinkProof::OtherInterface {
-        return Ok(SearchResult::Missing);
-    }
-    // Open the socket before the thread leaves the host's namespace.
-    let mut host = NetlinkSocket::open()?;
-    let pod = endpoint.netns.as_deref().map(open_if_present).transpose()?.flatten();
-    if let Some(pod) = &pod {
-        pod.enter()?;
-        let mut socket = NetlinkSocket::open()?;
-        match link::find(&mut socket, &endpoint.container_ifname)? {
-            // KubeVirt renames the pod's end of the pair and creates another interface with the original name.
-            Some(link) if !link.is_paired => {
-                tracing::warn!(interface = link.name, "keeping the interface: the interface is not one end of a pair");
-            }
-            Some(link) if is_of_another_container(&mut host, &link, pod, endpoint)? => {
-                tracing::warn!(
-                    interface = link.name,
-                    "keeping the interface: CNI_NETNS belongs to another container now"
-                );
-            }
-            Some(link) => return Ok(SearchResult::Own(InterfaceToDelete { socket, link, _lock: None })),
-            None => {}
-        }
-    }
-    find_host_end(host, endpoint, pod.as_ref())
-}
-
 fn open_if_present(path: &Path) -> Result<Option<NetnsFd>, NetnsError> {
     match NetnsFd::open(path) {
         Err(NetnsError::NotFound { .. }) => Ok(None),
         opened => opened.map(Some),
     }
-}
-
-/// Returns true if the interface found in CNI_NETNS was created for another container. A path such as
-/// `/proc/<process>/ns/net` may refer to another namespace than it did during the ADD.
-fn is_of_another_container(
-    host: &mut NetlinkSocket,
-    inside: &Link,
-    pod: &NetnsFd,
-    endpoint: &TeardownTarget,
-) -> Result<bool, NetlinkError> {
-    let (Some(id), Some(index)) = (&endpoint.container_id, inside.peer_index) else { return Ok(false) };
-    let Some(host_end) = link::find_by_index(host, index)? else { return Ok(false) };
-    let is_of_other_container = host_end.alias.as_ref().is_some_and(|alias| !alias.is_of_container(id));
-    Ok(is_of_other_container && host_end.is_peer_of(inside, link::netns_id_of(host, pod)?))
-}
-
-fn find_host_end(
-    mut socket: NetlinkSocket,
-    endpoint: &TeardownTarget,
-    pod: Option<&NetnsFd>,
-) -> Result<SearchResult, DataplaneError> {
-    let mut lock = None;
-    let mut found = link::find(&mut socket, &endpoint.host_ifname)?;
-    if found.as_ref().is_some_and(|link| link.alias.is_none()) {
-        // An ADD may be about to set an alias. Wait for it and look again.
-        lock = interfaces_lock::acquire(&endpoint.host_ifname)?;
-        found = link::find(&mut socket, &endpoint.host_ifname)?;
-    }
-    let Some(link) = found.filter(|link| link.is_paired) else { return Ok(SearchResult::Missing) };
-    let is_own = match (&endpoint.container_id, &link.alias) {
-        (Some(id), Some(alias)) => {
-            // The interface of another attachment of the container, as far as the caller can determine that.
-            let may_be_of_other_attachment =
-                matches!(endpoint.proof, HostLinkProof::NameUnlessPeerInPod | HostLinkProof::Absent);
-            alias.is_of_container(id) && !(may_be_of_other_attachment && is_peer_in(&mut socket, &link, pod)?)
-        }
-        (None, Some(_)) => true,
-        (_, None) if link.mac != Some(MacAddr::HOST_SIDE) => false,
-        (_, None) => match find_proof(&mut socket, &link, &endpoint.proof, pod)? {
-            ProofResult::Proven => true,
-            ProofResult::Unproven => false,
-            ProofResult::Insufficient => {
-                return Ok(SearchResult::Unproven(ConflictingInterface::new(
-                    &mut socket,
-                    link,
-                    ConflictReason::Unproven,
-                )?));
-            }
-        },
-    };
-    if !is_own {
-        tracing::info!(
-            interface = link.name,
-            "keeping the host interface: no proof shows that the interface is this endpoint's"
-        );
-        return Ok(SearchResult::Missing);
-    }
-    Ok(SearchResult::Own(InterfaceToDelete { socket, link, _lock: lock }))
 }
 
 fn is_peer_in(socket: &mut NetlinkSocket, link: &Link, pod: Option<&NetnsFd>) -> Result<bool, NetlinkError> {

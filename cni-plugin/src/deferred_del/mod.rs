@@ -11,6 +11,7 @@ use ipam_plugin::busy_server;
 use ipam_plugin::error::cni_error;
 use ipam_plugin::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
+use ipam_plugin::release::Listings;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::store::Store;
 use libcalico::workload::WorkloadIdentity;
@@ -135,10 +136,7 @@ impl<'a> Replayer<'a> {
                 continue;
             };
             let _entered = span.entered();
-            tracing::warn!(
-                entry = %entry.display(), %error,
-                "cannot replay a deferred DEL; the journal entry stays"
-            );
+            tracing::warn!(entry = %entry.display(), %error, "cannot replay a deferred DEL; the journal entry stays");
             // An entry whose replay always fails must not block the others.
             if let Err(error) = locked.postpone(&entry) {
                 tracing::warn!(
@@ -184,19 +182,13 @@ impl<'a> Replayer<'a> {
             Box::pin(self.release_vmi(pending_del, &endpoints)).await?;
         }
         locked.remove(entry).map_err(journal_error)?;
-        tracing::info!(
-            network = %pending_del.network, ifname = %pending_del.ifname,
-            "replayed a deferred DEL and removed its journal entry"
-        );
+        let PendingDel { network, ifname, .. } = pending_del;
+        tracing::info!(%network, %ifname, "replayed a deferred DEL and removed its journal entry");
         Ok(())
     }
 
     /// Removes the pod of a deferred DEL from the owners of its VMI's addresses.
-    async fn release_vmi(
-        &self,
-        pending_del: &PendingDel,
-        endpoints: &ContainerEndpoints<'_, Datastore>,
-    ) -> Result<(), CniError> {
+    async fn release_vmi(&self, pending_del: &PendingDel, endpoints: &impl Listings) -> Result<(), CniError> {
         if !vmi::may_have_had_vmi(pending_del) || !kubernetes_api::is_configured(self.conf, self.datastore_config) {
             return Ok(());
         }
@@ -209,10 +201,8 @@ impl<'a> Replayer<'a> {
             }
             api => api,
         };
-        match api.reached(self.store) {
-            Some(api) => vmi::release_deferred(self.store, api, pending_del, endpoints).await,
-            None => Ok(()),
-        }
+        let Some(api) = api.reached(self.store) else { return Ok(()) };
+        vmi::release_deferred(self.store, api, pending_del, endpoints).await
     }
 
     /// Returns the span of the log lines of a replay, which name the attachment of the deferred DEL.
@@ -347,10 +337,9 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
     }
     let replayer = Replayer::for_call(cx).await;
     if removes_own {
-        for (entry, _) in
-            replayer.pending_entries(&locked).into_iter().filter(|(_, pending_del)| is_own(cx, pending_del))
-        {
-            if let Err(error) = locked.remove(&entry) {
+        let pending_here = replayer.pending_entries(&locked);
+        for (entry, _) in pending_here.iter().filter(|(_, pending_del)| is_own(cx, pending_del)) {
+            if let Err(error) = locked.remove(entry) {
                 tracing::warn!(
                     entry = %entry.display(), %error,
                     "cannot remove the journal entry of this DEL; a later call replays the entry"

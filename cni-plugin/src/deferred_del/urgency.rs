@@ -20,18 +20,15 @@ pub(super) enum Urgency {
     NotRequired,
 }
 
-/// The attachment of an ADD, its pod, and the addresses that the ADD requests.
-pub(super) struct AddTarget {
-    pod: Option<(String, String)>,
-    attachment: (String, String, String),
+/// The call of an ADD, which names the attachment and the pod, and the addresses that the ADD requests.
+pub(super) struct AddTarget<'a> {
+    call: &'a Call,
     addresses: Vec<IpAddr>,
 }
 
-impl AddTarget {
+impl<'a> AddTarget<'a> {
     /// Returns the attachment of `call`. `requested` is the address in CNI_ARGS.
-    pub(super) fn new(call: &Call, requested: Option<IpAddr>, described: Option<&PodWithNamespace>) -> AddTarget {
-        let pod = call.args.pod().map(|pod| (pod.namespace.to_owned(), pod.name.to_owned()));
-        let attachment = (call.conf.name.clone(), call.container_id.clone(), call.ifname.clone());
+    pub(super) fn new(call: &'a Call, requested: Option<IpAddr>, described: Option<&PodWithNamespace>) -> Self {
         let mut addresses = Vec::from_iter(requested);
         // Invalid annotations fail the ADD itself, at a later step.
         let annotations = described.and_then(|pod| Annotations::read(&pod.pod, &pod.namespace, &call.conf).ok());
@@ -39,17 +36,16 @@ impl AddTarget {
             Some(AddressSource::Requested(requested) | AddressSource::Fixed(requested)) => addresses.extend(requested),
             Some(AddressSource::Allocated) | None => {}
         }
-        AddTarget { pod, attachment, addresses }
+        AddTarget { call, addresses }
     }
 
     /// Returns the urgency of a deferred DEL for the ADD.
     pub(super) fn urgency(&self, pending_del: &PendingDel) -> Urgency {
-        let (network, container_id, ifname) = &self.attachment;
-        let is_of_pod = pending_del.pod().is_some_and(|(namespace, name)| {
-            self.pod.as_ref().is_some_and(|(own, pod)| own == namespace && *pod == name)
-        });
+        let Call { conf, container_id, ifname, args, .. } = self.call;
+        let pod = args.pod().map(|pod| (pod.namespace, pod.name.to_owned()));
+        let is_of_pod = pod.is_some() && pod == pending_del.pod();
         let has_requested_address = pending_del.addresses.iter().any(|ip| self.addresses.contains(ip));
-        if is_of_pod || has_requested_address || pending_del.is_of_attachment(network, container_id, ifname) {
+        if is_of_pod || has_requested_address || pending_del.is_of_attachment(&conf.name, container_id, ifname) {
             return Urgency::Required;
         }
         let may_have_requested_address = pending_del.addresses.is_empty() && !self.addresses.is_empty();

@@ -16,17 +16,15 @@ use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::journal::{Journal, JournalError, PendingDel};
 use ipam_plugin::release::ReleaseInputs;
 use ipam_plugin::vmi::DetectedVmi;
-use libcalico::api::WorkloadEndpoint;
 use libcalico::kubernetes::{Pod, VmiPod};
-use libcalico::store::Entry;
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};
 use tokio::time::{Instant, timeout_at};
 
 use crate::cni_error::{first_read_error, naming_error};
 use crate::context::Context;
-use crate::endpoint::{ContainerEndpoints, Listing};
-use crate::interface::{self, RecordedEndpoint};
+use crate::endpoint::{ContainerEndpoints, ExistingEndpoint, Listing};
+use crate::interface::RecordedEndpoint;
 use crate::ipam::release::ReleaseError;
 use crate::pod_lookup::PodLookupError;
 use crate::reads::{self, NotReady, ReadObjects};
@@ -45,7 +43,7 @@ type RecordFn = fn(&Journal, &PendingDel) -> Result<(), JournalError>;
 /// waiting for a busy API server. A second pass then waits for the server.
 pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let begun = Instant::now();
-    let first = remove_all(cx, timings, begun + TIME_LIMIT, cx.busy_until).await;
+    let first = remove(cx, timings, begun + TIME_LIMIT, cx.busy_until).await;
     if !busy_server::server_was_busy(&cx.store, &cx.api)
         || (first.is_ok() && !deferred_del::is_pending(cx).unwrap_or(true))
     {
@@ -53,7 +51,7 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     }
     let deadline = begun + busy_server::longest_wait(Command::Del);
     busy_server::wait_until(deadline, &cx.store, &cx.api);
-    match timeout_at(deadline, remove_all(cx, timings, deadline, deadline)).await {
+    match timeout_at(deadline, remove(cx, timings, deadline, deadline)).await {
         // The journal contains the remaining work, so the runtime does not have to repeat the DEL.
         Ok(Err(error)) if first.is_ok() => {
             tracing::warn!(%error, "cannot complete this DEL; the journal contains the remaining cleanup");
@@ -65,12 +63,7 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
 
 /// Removes all objects until `deadline`, and records the remaining work. Requests of replayed DELs wait for a busy
 /// server until `busy_until`.
-async fn remove_all(
-    cx: &Context,
-    timings: &mut Timings,
-    deadline: Instant,
-    busy_until: Instant,
-) -> Result<(), CniError> {
+async fn remove(cx: &Context, timings: &mut Timings, deadline: Instant, busy_until: Instant) -> Result<(), CniError> {
     if cx.workload.node.is_empty() {
         let file = &cx.call.conf.node.nodename_file;
         let cause = format!(
@@ -103,7 +96,7 @@ async fn remove_all(
     let name = cx.workload.key().map_err(|error| naming_error(&error))?.name;
     let (named, others): (Vec<_>, Vec<_>) = endpoints.into_iter().partition(|entry| entry.key.name == name);
     let is_named = !named.is_empty();
-    let is_shared = has_other_interface(cx, is_named, &others, listings.is_none())?;
+    let is_shared = is_shared(cx, is_named, &others, listings.is_none())?;
     if is_shared {
         // The endpoint that cannot be read belongs to the other interface.
         listings.get_or_insert_default();
@@ -115,16 +108,16 @@ async fn remove_all(
         None if listings.is_none() => RecordedEndpoint::Unknown,
         None => RecordedEndpoint::Missing,
     };
-    let removal = interface::remove(cx.interface(), &cx.store, recorded).await?;
+    let removal = cx.interface().remove(&cx.store, recorded).await?;
     timings.stage("cut");
 
     // A newer sandbox of the same pod owns the addresses of its VMI.
     let is_superseded = is_named && endpoint.is_none();
-    let vmi = if is_superseded { Ok(None) } else { before_deadline(deadline, vmi_of(cx, pod)).await };
+    let vmi = if is_superseded { Ok(None) } else { in_time(deadline, vmi_of(cx, pod)).await };
     let (vmi, vmi_error) = vmi.map_or_else(|error| (None, Some(error)), |vmi| (vmi, None));
     let request = request.map(|request| IpamRequest { vmi, ..request });
     let release_inputs = request.zip(release_inputs.filter(|_| !is_shared));
-    let released = before_deadline(deadline, release(cx, release_inputs, listings)).await;
+    let released = in_time(deadline, release(cx, release_inputs, listings)).await;
     let released = released.and(vmi_error.map_or(Ok(()), Err));
     timings.stage("release");
     removal.finish()?;
@@ -143,7 +136,7 @@ async fn remove_all(
 /// Returns true if the endpoint is this container's. The endpoint of another container of the same pod stays, because
 /// this is then a late DEL of an earlier sandbox (CNI-200). The endpoint of a later pod of the same name whose ADD has
 /// not finished stays as well (CNI-262).
-fn belongs_to_container(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
+fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
     let is_own = endpoint::is_of_container(&entry.value, &cx.call.container_id, Some(cx.pod_uid()));
     if !is_own {
         let holder = &entry.value.spec.container_id;
@@ -157,20 +150,15 @@ fn belongs_to_container(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
 /// addresses of that endpoint.
 ///
 /// `is_named`: the interface to delete has an endpoint. `is_unread`: an endpoint of the container cannot be read.
-fn has_other_interface(
-    cx: &Context,
-    is_named: bool,
-    others: &[Entry<WorkloadEndpoint>],
-    is_unread: bool,
-) -> Result<bool, CniError> {
-    let is_of_this_container = |entry: &Entry<_>| endpoint::is_of_container(&entry.value, &cx.call.container_id, None);
+fn is_shared(cx: &Context, is_named: bool, others: &[ExistingEndpoint], is_unread: bool) -> Result<bool, CniError> {
+    let is_own = |entry: &ExistingEndpoint| endpoint::is_of_container(&entry.value, &cx.call.container_id, None);
     let is_shared = match cx.workload.orchestrator {
         Orchestrator::Cni(_) if !others.is_empty() => true,
-        Orchestrator::Cni(_) => is_unread && interface::is_of_another_interface(cx.interface())?,
-        Orchestrator::Kubernetes(_) if !cx.is_on_kubernetes() && others.iter().any(is_of_this_container) => true,
+        Orchestrator::Cni(_) => is_unread && cx.interface().is_of_another_interface()?,
+        Orchestrator::Kubernetes(_) if !cx.is_on_kubernetes() && others.iter().any(is_own) => true,
         Orchestrator::Kubernetes(_) if others.is_empty() && (is_named || was_created_by_add(cx) == Some(true)) => false,
         // On Kubernetes the name of every endpoint contains eth0, for any interface, and a deleted pod has no endpoint.
-        Orchestrator::Kubernetes(_) => interface::is_of_another_interface(cx.interface())?,
+        Orchestrator::Kubernetes(_) => cx.interface().is_of_another_interface()?,
     };
     if is_shared {
         let endpoint = others.first().map(|entry| entry.key.to_string());
@@ -180,10 +168,7 @@ fn has_other_interface(
 }
 
 /// Waits for `work` until the time limit of the call, and defers the remaining work then.
-async fn before_deadline<T>(
-    deadline: Instant,
-    work: impl Future<Output = Result<T, ReleaseError>>,
-) -> Result<T, ReleaseError> {
+async fn in_time<T>(deadline: Instant, work: impl Future<Output = Result<T, ReleaseError>>) -> Result<T, ReleaseError> {
     timeout_at(deadline, work).await.unwrap_or_else(|_| Err(ReleaseError::Deferrable(timeout_error())))
 }
 
@@ -221,14 +206,14 @@ async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: Reco
     );
     let is_pod = matches!(cx.workload.orchestrator, Orchestrator::Kubernetes(_));
     let was_created = was_created_by_add(cx);
-    if is_pod && was_created != Some(true) && interface::is_of_another_interface(cx.interface())? {
+    if is_pod && was_created != Some(true) && cx.interface().is_of_another_interface()? {
         if was_created.is_none() {
             return Err(ambiguous_interface_error(cx, cause));
         }
         tracing::warn!(ifname = cx.call.ifname, "keeping the pod's interface, which has another name than CNI_IFNAME");
         return ipam::release_by_plugin(&cx.call);
     }
-    let removal = interface::remove(cx.interface(), &cx.store, RecordedEndpoint::Unknown).await?;
+    let removal = cx.interface().remove(&cx.store, RecordedEndpoint::Unknown).await?;
     let by_plugin = ipam::release_by_plugin(&cx.call);
     removal.finish()?;
     by_plugin?;
@@ -260,9 +245,8 @@ fn ambiguous_interface_error(cx: &Context, cause: &CniError) -> CniError {
 /// Records the remaining work of the DEL in the journal. If this fails as well, the runtime has to repeat the DEL.
 fn defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniError> {
     let failed = |error: JournalError| {
-        CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(format!(
-            "the interface is removed, but the journal cannot record the remaining cleanup: {error}"
-        ))
+        let details = format!("the interface is removed, but the journal cannot record the remaining cleanup: {error}");
+        CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(details)
     };
     record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
     tracing::warn!(

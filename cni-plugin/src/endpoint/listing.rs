@@ -49,15 +49,10 @@ impl Listing {
         let listed = WorkloadEndpointSpec { container_id, ip_networks, ..WorkloadEndpointSpec::default() };
         let mut endpoint = WorkloadEndpoint::new(key.name.as_str(), listed);
         endpoint.metadata.uid = metadata.uid;
-        Ok(Listing {
-            key,
-            pod: Some(pod),
-            endpoint,
-            revision,
-            is_elsewhere: spec.host_network || spec.node_name != node,
-            is_detached: has_empty_addresses(&metadata.annotations),
-            is_finished: matches!(status.phase.as_str(), "Failed" | "Succeeded"),
-        })
+        let is_elsewhere = spec.host_network || spec.node_name != node;
+        let is_detached = has_empty_addresses(&metadata.annotations);
+        let is_finished = matches!(status.phase.as_str(), "Failed" | "Succeeded");
+        Ok(Listing { key, pod: Some(pod), endpoint, revision, is_elsewhere, is_detached, is_finished })
     }
 
     /// Returns the endpoint without these addresses; `None` if it lists none of them.
@@ -78,14 +73,7 @@ impl Listing {
 
 impl From<Entry<WorkloadEndpoint>> for Listing {
     fn from(entry: Entry<WorkloadEndpoint>) -> Self {
-        Listing {
-            key: entry.key,
-            pod: None,
-            endpoint: entry.value,
-            revision: entry.revision,
-            is_elsewhere: false,
-            is_detached: false,
-            is_finished: false,
-        }
+        let Entry { key, value: endpoint, revision } = entry;
+        Listing { key, pod: None, endpoint, revision, is_elsewhere: false, is_detached: false, is_finished: false }
     }
 }

@@ -130,10 +130,8 @@ impl From<CniError> for WriteFailure {
 /// does.
 pub fn is_of_container(endpoint: &WorkloadEndpoint, container_id: &str, pod_uid: Option<&str>) -> bool {
     let (owner, uid) = (&endpoint.spec.container_id, &endpoint.metadata.uid);
-    match owner.is_empty() {
-        true => pod_uid.is_some_and(|pod_uid| pod_uid.is_empty() || pod_uid == uid),
-        false => owner == container_id,
-    }
+    let may_be_of_pod = || pod_uid.is_some_and(|pod_uid| pod_uid.is_empty() || pod_uid == uid);
+    if owner.is_empty() { may_be_of_pod() } else { owner == container_id }
 }
 
 /// Rejects an endpoint that upstream's validator rejects (CNI-85). The error blames the environment of the call,

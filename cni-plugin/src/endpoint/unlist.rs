@@ -47,14 +47,8 @@ impl<'a> ContainerEndpoints<'a, Datastore> {
 
 impl<'a, S: Store> ContainerEndpoints<'a, S> {
     pub(crate) fn in_store(store: &'a S, are_in_pods: bool, workload: WorkloadIdentity) -> Self {
-        ContainerEndpoints {
-            store,
-            are_in_pods,
-            workload,
-            unnamed_of_pod: None,
-            listings: None,
-            others: OnceCell::new(),
-        }
+        let others = OnceCell::new();
+        ContainerEndpoints { store, are_in_pods, workload, unnamed_of_pod: None, listings: None, others }
     }
 
     /// Includes endpoints without a container ID, unless they belong to a pod with another uid. An empty uid means
@@ -90,40 +84,33 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
         };
         let mut others = Vec::new();
         for listing in listings {
-            others.extend(self.remove_addresses(listing, &[]).await?);
+            others.extend(self.shrink(listing, &[]).await?);
         }
         Ok(others)
     }
 
     /// Removes addresses from an endpoint, or all of its addresses if it is the own one. Returns the endpoint if there
     /// was nothing to remove.
-    async fn remove_addresses(
-        &self,
-        mut listing: Listing,
-        leaving: &[AddressToRelease],
-    ) -> Result<Option<Listing>, IpamError> {
+    async fn shrink(&self, mut listing: Listing, leaving: &[AddressToRelease]) -> Result<Option<Listing>, IpamError> {
         for _ in 0..MAX_ATTEMPTS {
-            let addresses = &self.removable_addresses(&listing, leaving).await?;
+            let addresses = &self.removable(&listing, leaving).await?;
             let written = match self.write(&listing, addresses) {
                 None => return Ok(Some(listing)),
                 Some(Ok(write)) => self.store.write_one(write).await,
                 Some(Err(error)) => Err(error),
             };
-            let read_again = match written {
-                Ok(_) => {
-                    match self.is_own(&listing) {
-                        true => tracing::info!(endpoint = %listing.key, "deleted the endpoint"),
-                        false => {
-                            tracing::warn!(
-                                endpoint = %listing.key, ?addresses,
-                                "removed addresses from the endpoint of another container"
-                            );
-                        }
-                    }
-                    return Ok(None);
+            let Err(error) = written else {
+                let endpoint = &listing.key;
+                if self.is_own(&listing) {
+                    tracing::info!(%endpoint, "deleted the endpoint");
+                } else {
+                    tracing::warn!(%endpoint, ?addresses, "removed addresses from the endpoint of another container");
                 }
-                Err(StoreError::Conflict { .. }) => self.read_again(&listing).await,
-                Err(error) => Err(error),
+                return Ok(None);
+            };
+            let read_again = match error {
+                StoreError::Conflict { .. } => self.read_again(&listing).await,
+                error => Err(error),
             };
             listing = match read_again {
                 Ok(listing) => listing,
@@ -138,11 +125,7 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
     /// Returns the addresses to remove from the endpoint. The ADD of a later sandbox first takes an address over in the
     /// block and then writes the endpoint. Therefore another container's endpoint is read before the blocks, and is
     /// written only if it is still at the revision read.
-    async fn removable_addresses(
-        &self,
-        listing: &Listing,
-        leaving: &[AddressToRelease],
-    ) -> Result<Vec<IpAddr>, IpamError> {
+    async fn removable(&self, listing: &Listing, leaving: &[AddressToRelease]) -> Result<Vec<IpAddr>, IpamError> {
         let addresses = |leaving: &[AddressToRelease]| leaving.iter().map(|address| address.ip).collect::<Vec<_>>();
         let all = addresses(leaving);
         if self.is_own(listing) || listing.without(&all).is_none() {
@@ -196,7 +179,7 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
     }
 
     /// Returns the identity of another pod's endpoint; `None` for the own pod.
-    fn workload_of_other_pod(&self, namespace: &str, name: &str) -> Option<WorkloadIdentity> {
+    fn workload_of_other(&self, namespace: &str, name: &str) -> Option<WorkloadIdentity> {
         if let Orchestrator::Kubernetes(own) = &self.workload.orchestrator
             && (own.namespace.as_str(), own.name.as_str()) == (namespace, name)
         {
@@ -227,13 +210,12 @@ impl<S: Store> Listings for ContainerEndpoints<'_, S> {
             by_pod.entry(&address.pod).or_default().push(address.clone());
         }
         for (pod, addresses) in by_pod {
-            let listings = match pod.as_ref().and_then(|(namespace, name)| self.workload_of_other_pod(namespace, name))
-            {
+            let listings = match pod.as_ref().and_then(|(namespace, name)| self.workload_of_other(namespace, name)) {
                 None => others.to_vec(),
                 Some(workload) => self.read(&workload).await?,
             };
             for listing in listings {
-                self.remove_addresses(listing, &addresses).await?;
+                self.shrink(listing, &addresses).await?;
             }
         }
         Ok(())

@@ -34,12 +34,10 @@ impl<'c> InterfaceConfig<'c> {
 
     /// Returns the alias of the host's end, which names the pod or container.
     pub fn alias(&self) -> InterfaceAlias {
-        let Call { conf, container_id, .. } = self.call;
+        let (network, id) = (&self.call.conf.name, &self.call.container_id);
         match &self.workload.orchestrator {
-            Orchestrator::Cni(_) => InterfaceAlias::for_container(container_id),
-            Orchestrator::Kubernetes(pod) => {
-                InterfaceAlias::for_pod(&conf.name, &pod.namespace, &pod.name, container_id)
-            }
+            Orchestrator::Cni(_) => InterfaceAlias::for_container(id),
+            Orchestrator::Kubernetes(pod) => InterfaceAlias::for_pod(network, &pod.namespace, &pod.name, id),
         }
     }
 
@@ -143,6 +141,9 @@ pub struct CreatedInterface {
     /// (CNI-43).
     pub has_host_prefixes: bool,
 }
+
+/// The result of the creation of an interface.
+pub type CreateResult = Result<CreatedInterface, CreateError>;
 
 /// A failure to create the interface.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use datastore::Datastore;
 use ipam_plugin::reads::attributes_of;
 use libcalico::ipam::{Attribute, HandleId, OwnerSlot};
 use libcalico::workload::Orchestrator;
-use netconf::CniError;
+use netconf::{Call, CniError};
 
 use super::config::InterfaceConfig;
 use crate::cni_error::dataplane_error;
@@ -16,114 +16,81 @@ use crate::dataplane::{
 
 const ADVICE: &str = "delete the pod of the interface; if no pod uses the interface, run `ip link delete`";
 
-/// Returns the interface that has the name of the host's end; unknown for a gRPC dataplane or without a namespace. Call
-/// this before the first write, and again before the write of the endpoint, because another ADD of this pod may have
-/// created an interface meanwhile. `prior` is the interface found the first time.
-pub fn find(
-    config: InterfaceConfig<'_>,
-    prior: PriorInterface,
-    netns: Option<&NetnsFd>,
-) -> Result<ExistingInterface, CniError> {
-    let Some(netns) = netns.filter(|_| config.grpc_socket().is_none()) else {
-        return Ok(ExistingInterface::Replaceable(PriorInterface::Unknown));
-    };
-    let (host_ifname, alias) = (config.host_ifname(), config.alias());
-    let desired =
-        DesiredInterface { host_ifname: &host_ifname, container_ifname: &config.call.ifname, alias: &alias, prior };
-    existing_interface(&desired, netns).map_err(dataplane_error)
-}
+impl InterfaceConfig<'_> {
+    /// Returns the interface that has the name of the host's end; unknown for a gRPC dataplane or without a namespace.
+    /// Call this before the first write, and again before the write of the endpoint, because another ADD of this pod
+    /// may have created an interface meanwhile. `prior` is the interface found the first time.
+    pub fn find_existing(&self, prior: PriorInterface, netns: Option<&NetnsFd>) -> Result<ExistingInterface, CniError> {
+        let Some(netns) = netns.filter(|_| self.grpc_socket().is_none()) else {
+            return Ok(ExistingInterface::Replaceable(PriorInterface::Unknown));
+        };
+        let (host_ifname, container_ifname, alias) = (&self.host_ifname(), &self.call.ifname, &self.alias());
+        existing_interface(DesiredInterface { host_ifname, container_ifname, alias, prior }, netns)
+            .map_err(dataplane_error)
+    }
 
-/// Returns the interface that the ADD may replace.
-///
-/// # Errors
-/// The interface belongs to another pod or container, or its owner is unknown.
-pub async fn replaceable(
-    config: InterfaceConfig<'_>,
-    store: &Datastore,
-    existing: ExistingInterface,
-) -> Result<PriorInterface, CniError> {
-    Ok(match existing {
-        ExistingInterface::Replaceable(prior) => prior,
-        ExistingInterface::Conflicting(conflicting) => {
-            PriorInterface::Present { index: ensure_proven(config, store, conflicting).await?, is_proven: true }
+    /// Returns the interface that the ADD may replace. It may replace a conflicting interface if one of the addresses
+    /// of the interface is allocated to this pod.
+    ///
+    /// # Errors
+    /// The interface belongs to another pod or container, or its owner is unknown. The error names the owner if it is
+    /// known.
+    pub async fn replaceable(&self, store: &Datastore, found: ExistingInterface) -> Result<PriorInterface, CniError> {
+        let conflicting = match found {
+            ExistingInterface::Replaceable(prior) => return Ok(prior),
+            ExistingInterface::Conflicting(conflicting) => conflicting,
+        };
+        let (attributes, lookup_error) = if self.call.conf.ipam.is_calico() && !conflicting.addresses.is_empty() {
+            match attributes_of(store, &conflicting.addresses).await {
+                Ok(attributes) => (attributes, None),
+                Err(error) => (Vec::new(), Some(format!("cannot read the owner of the interface from IPAM: {error}"))),
+            }
+        } else {
+            (Vec::new(), None)
+        };
+        let is_own = attributes.iter().any(|attribute| self.is_of_same_pod(attribute));
+        if is_own && conflicting.reason == ConflictReason::Unproven {
+            return Ok(PriorInterface::Present { index: conflicting.index, is_proven: true });
         }
-    })
-}
+        let owner = describe_owner(&self.call.conf.name, &conflicting, &attributes);
+        let details = lookup_error.into_iter().chain([ADVICE.to_owned()]).collect::<Vec<_>>().join("; ");
+        let CniError { code, msg, .. } = dataplane_error(DataplaneError::HostInterfaceConflict(Box::new(conflicting)));
+        Err(CniError::new(code, format!("{msg}{owner}")).with_details(details))
+    }
 
-/// Fails if another ADD of this pod has created an interface since this ADD began: the endpoint belongs to that ADD,
-/// too.
-pub fn ensure_not_overtaken(
-    config: InterfaceConfig<'_>,
-    prior: PriorInterface,
-    netns: Option<&NetnsFd>,
-) -> Result<(), CniError> {
-    match find(config, prior, netns)? {
-        ExistingInterface::Conflicting(conflicting) => {
-            Err(dataplane_error(DataplaneError::HostInterfaceConflict(Box::new(conflicting))))
+    /// Fails if another ADD of this pod has created an interface since this ADD began: the endpoint belongs to that
+    /// ADD, too.
+    pub fn ensure_not_overtaken(&self, prior: PriorInterface, netns: Option<&NetnsFd>) -> Result<(), CniError> {
+        let ExistingInterface::Conflicting(found) = self.find_existing(prior, netns)? else { return Ok(()) };
+        Err(dataplane_error(DataplaneError::HostInterfaceConflict(Box::new(found))))
+    }
+
+    /// Returns true if an address that the host routes through the interface is allocated to this pod.
+    pub async fn is_allocated_to_pod(&self, store: &Datastore, found: &ConflictingInterface) -> bool {
+        if !self.call.conf.ipam.is_calico() {
+            return false;
         }
-        ExistingInterface::Replaceable(_) => Ok(()),
-    }
-}
-
-/// Returns the index of the interface if the ADD may replace it, because one of its addresses is allocated to this pod.
-///
-/// # Errors
-/// No address of the interface is allocated to this pod. The error names the owner if it is known.
-async fn ensure_proven(
-    config: InterfaceConfig<'_>,
-    store: &Datastore,
-    conflicting: ConflictingInterface,
-) -> Result<u32, CniError> {
-    let (attributes, lookup_error) = if config.call.conf.ipam.is_calico() && !conflicting.addresses.is_empty() {
-        match attributes_of(store, &conflicting.addresses).await {
-            Ok(attributes) => (attributes, None),
-            Err(error) => (Vec::new(), Some(format!("cannot read the owner of the interface from IPAM: {error}"))),
+        let attributes = attributes_of(store, &found.addresses).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, interface = found.ifname, "cannot read the owner of the host interface from IPAM");
+            Vec::new()
+        });
+        let is_own = attributes.iter().any(|attribute| self.is_of_same_pod(attribute));
+        if !is_own {
+            tracing::warn!(
+                interface = found.ifname,
+                "keeping the host interface: IPAM has no proof that the interface is this pod's"
+            );
         }
-    } else {
-        (Vec::new(), None)
-    };
-    if conflicting.reason == ConflictReason::Unproven
-        && attributes.iter().any(|attribute| is_of_same_pod(config, attribute))
-    {
-        return Ok(conflicting.index);
+        is_own
     }
-    let owner = describe_owner(&config.call.conf.name, &conflicting, &attributes);
-    let details = lookup_error.into_iter().chain([ADVICE.to_owned()]).collect::<Vec<_>>().join("; ");
-    let CniError { code, msg, .. } = dataplane_error(DataplaneError::HostInterfaceConflict(Box::new(conflicting)));
-    Err(CniError::new(code, format!("{msg}{owner}")).with_details(details))
-}
 
-/// Returns true if an address that the host routes through the interface is allocated to this pod.
-pub async fn is_allocated_to_pod(
-    config: InterfaceConfig<'_>,
-    store: &Datastore,
-    conflicting: &ConflictingInterface,
-) -> bool {
-    if !config.call.conf.ipam.is_calico() {
-        return false;
-    }
-    let attributes = attributes_of(store, &conflicting.addresses).await.unwrap_or_else(|error| {
-        tracing::warn!(%error, interface = conflicting.ifname, "cannot read the owner of the host interface from IPAM");
-        Vec::new()
-    });
-    let is_own = attributes.iter().any(|attribute| is_of_same_pod(config, attribute));
-    if !is_own {
-        tracing::warn!(
-            interface = conflicting.ifname,
-            "keeping the host interface: IPAM has no proof that the interface is this pod's"
-        );
-    }
-    is_own
-}
-
-/// Returns true if an allocation belongs to the pod or container of the call. The attributes of an allocation contain
-/// nothing that a pod can write.
-fn is_of_same_pod(config: InterfaceConfig<'_>, attribute: &Attribute) -> bool {
-    match &config.workload.orchestrator {
-        Orchestrator::Kubernetes(pod) => pods(attribute).any(|named| named == (&pod.namespace, &pod.name)),
-        Orchestrator::Cni(_) => {
-            let call = config.call;
-            attribute.handle() == Some(HandleId::for_container(&call.conf.name, &call.container_id))
+    /// Returns true if an allocation belongs to the pod or container of the call. The attributes of an allocation
+    /// contain nothing that a pod can write.
+    fn is_of_same_pod(&self, attribute: &Attribute) -> bool {
+        let Call { conf, container_id, .. } = self.call;
+        match &self.workload.orchestrator {
+            Orchestrator::Kubernetes(pod) => pods(attribute).any(|named| named == (&pod.namespace, &pod.name)),
+            Orchestrator::Cni(_) => attribute.handle() == Some(HandleId::for_container(&conf.name, container_id)),
         }
     }
 }

@@ -5,30 +5,24 @@ use std::collections::BTreeMap;
 use libcalico::api::{EndpointPort, WorkloadEndpoint};
 use netconf::{Call, CniError, Code};
 
-use super::config::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
+use super::config::{CreateError, CreateResult, CreatedInterface, InterfaceConfig, NewInterface};
 use crate::dataplane::grpc::wire::{AddRequest, ContainerSettings, IpConfig, NO_GATEWAY, Port, WorkloadIds};
 use crate::dataplane::{GrpcDataplane, GrpcError, MacAddr};
 
 /// Sends the request to create the interface.
-pub(super) async fn create(
-    config: InterfaceConfig<'_>,
-    socket: &str,
-    new: NewInterface<'_>,
-) -> Result<CreatedInterface, CreateError> {
+pub(super) async fn create(config: &InterfaceConfig<'_>, socket: &str, new: NewInterface<'_>) -> CreateResult {
     let (call, assigned) = (config.call, new.assigned);
     let plan = config.plan(&assigned.addresses, new.prior)?;
     let ips = assigned.result.ips.iter().map(|ip| IpConfig {
         address: ip.address.to_string(),
         gateway: ip.gateway.map_or(NO_GATEWAY.to_owned(), |gateway| gateway.to_string()),
     });
+    let mtu = plan.mtu.try_into().unwrap_or_default();
     let request = AddRequest {
         interface_name: call.ifname.clone(),
         netns: call.netns.clone(),
         desired_host_interface_name: plan.host_ifname,
-        settings: Some(ContainerSettings {
-            allow_ip_forwarding: plan.allow_ip_forwarding,
-            mtu: plan.mtu.try_into().unwrap_or_default(),
-        }),
+        settings: Some(ContainerSettings { allow_ip_forwarding: plan.allow_ip_forwarding, mtu }),
         container_ips: ips.collect(),
         container_routes: plan.routes.iter().map(ToString::to_string).collect(),
         workload: Some(workload(new.endpoint, new.pod_annotations)),
@@ -40,23 +34,15 @@ pub(super) async fn create(
         Err(error) if error.is_outcome_unknown() => return Err(CreateError::Unknown(rejected(error))),
         Err(error) => return Err(rejected(error).into()),
     };
-    let Ok(mac) = reply.container_mac.parse::<MacAddr>() else {
-        let error =
-            CniError::internal(format!("gRPC dataplane {socket}: {:?} is not a MAC address", reply.container_mac));
-        return Err(match remove(call, socket).await {
-            Ok(()) => error.into(),
-            Err(removal) => {
-                CreateError::Unknown(error.with_details(format!("the interface could not be removed: {removal}")))
-            }
-        });
+    let text = reply.container_mac;
+    let Ok(mac) = text.parse::<MacAddr>() else {
+        let error = CniError::internal(format!("gRPC dataplane {socket}: {text:?} is not a MAC address"));
+        let Err(removal) = remove(call, socket).await else { return Err(error.into()) };
+        let details = format!("the interface could not be removed: {removal}");
+        return Err(CreateError::Unknown(error.with_details(details)));
     };
-    Ok(CreatedInterface {
-        host_ifname: reply.host_interface_name,
-        host_index: None,
-        mac: mac.to_string(),
-        mtu: plan.mtu,
-        has_host_prefixes: false,
-    })
+    let (host_ifname, mac) = (reply.host_interface_name, mac.to_string());
+    Ok(CreatedInterface { host_ifname, host_index: None, mac, mtu: plan.mtu, has_host_prefixes: false })
 }
 
 /// Sends the request to remove the interface of `call`.

@@ -7,12 +7,11 @@ use libcalico::api::WorkloadEndpoint;
 use libcalico::workload::Orchestrator;
 use netconf::CniError;
 
-use super::config::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
-use super::existing;
+use super::config::{CreateError, CreateResult, CreatedInterface, InterfaceConfig, NewInterface};
 use crate::cni_error::{dataplane_error, netns_error};
 use crate::dataplane::{
-    self, ConflictReason, ConflictingInterface, DataplaneError, EndpointPlan, ExistingInterface, HostLinkProof,
-    MacAddr, NetnsFd, PriorInterface, Teardown, TeardownTarget,
+    self, ConflictReason, DataplaneError, EndpointPlan, ExistingInterface, HostLinkProof, MacAddr, NetnsFd,
+    PriorInterface, Teardown, TeardownTarget,
 };
 
 /// The endpoint in the datastore of the interface to be removed.
@@ -30,11 +29,7 @@ pub enum RecordedEndpoint<'a> {
 }
 
 /// Creates the interface in `netns`, or in CNI_NETNS if `netns` is `None`.
-pub(super) fn create(
-    config: InterfaceConfig<'_>,
-    netns: Option<&NetnsFd>,
-    new: NewInterface<'_>,
-) -> Result<CreatedInterface, CreateError> {
+pub(super) fn create(config: &InterfaceConfig<'_>, netns: Option<&NetnsFd>, new: NewInterface<'_>) -> CreateResult {
     let assigned = new.assigned;
     let host_routes = config.has_host_routes(&assigned.result);
     let plan = EndpointPlan {
@@ -50,36 +45,44 @@ pub(super) fn create(
     }
 }
 
-/// Returns true if neither end of the interface of `endpoint` exists. An interface without a name cannot be looked up,
-/// and an interface of a gRPC dataplane cannot be inspected: both count as existing.
-pub fn is_missing(config: InterfaceConfig<'_>, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<bool, CniError> {
-    let host_ifname = &endpoint.spec.interface_name;
-    if config.grpc_socket().is_some() || host_ifname.is_empty() {
-        return Ok(false);
+impl InterfaceConfig<'_> {
+    /// Returns true if neither end of the interface of `endpoint` exists. An interface without a name cannot be looked
+    /// up, and an interface of a gRPC dataplane cannot be inspected: both count as existing.
+    pub fn is_missing(&self, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<bool, CniError> {
+        let host_ifname = &endpoint.spec.interface_name;
+        if self.grpc_socket().is_some() || host_ifname.is_empty() {
+            return Ok(false);
+        }
+        dataplane::is_absent(host_ifname, &self.call.ifname, netns).map_err(dataplane_error)
     }
-    dataplane::is_absent(host_ifname, &config.call.ifname, netns).map_err(dataplane_error)
+
+    /// Creates the interface of an endpoint again after [`is_missing`](Self::is_missing), with the addresses and the
+    /// MAC address of the endpoint. `prior` is the interface that has the name of the host's end.
+    pub fn restore(&self, netns: &NetnsFd, endpoint: &WorkloadEndpoint, prior: PriorInterface) -> CreateResult {
+        let (host_ifname, addresses) = endpoint.spec.host_link();
+        let container_mac = endpoint.spec.mac.parse().ok().filter(MacAddr::is_assignable);
+        let plan = EndpointPlan { host_ifname, container_mac, ..self.plan(&addresses, prior)? };
+        let created = run_setup(&plan, netns)?;
+        let CreatedInterface { host_ifname, mac, .. } = &created;
+        tracing::info!(interface = %host_ifname, %mac, "created the missing interface of an endpoint again");
+        Ok(created)
+    }
+
+    /// Returns true if the host interface that DEL would find by its name belongs to another attachment of the pod: the
+    /// pod's end has another name, and no interface in the pod has the name to be deleted. This happens because a
+    /// runtime also deletes interfaces whose ADD failed. Returns false for a gRPC dataplane.
+    pub fn is_of_another_interface(&self) -> Result<bool, CniError> {
+        if self.grpc_socket().is_some() {
+            return Ok(false);
+        }
+        let netns = NetnsFd::open(Path::new(&self.call.netns)).ok();
+        let found = self.find_existing(PriorInterface::Unknown, netns.as_ref())?;
+        let ExistingInterface::Conflicting(found) = found else { return Ok(false) };
+        Ok(matches!(found.reason, ConflictReason::OtherInterface(_)))
+    }
 }
 
-/// Creates the interface of an endpoint again after [`is_missing`], with the addresses and the MAC address of the
-/// endpoint. `prior` is the interface that has the name of the host's end.
-pub fn restore(
-    config: InterfaceConfig<'_>,
-    netns: &NetnsFd,
-    endpoint: &WorkloadEndpoint,
-    prior: PriorInterface,
-) -> Result<CreatedInterface, CreateError> {
-    let (host_ifname, addresses) = endpoint.spec.host_link();
-    let recorded_mac = endpoint.spec.mac.parse().ok().filter(MacAddr::is_assignable);
-    let desired = config.plan(&addresses, prior)?;
-    let created = run_setup(&EndpointPlan { host_ifname, container_mac: recorded_mac, ..desired }, netns)?;
-    tracing::info!(
-        interface = %created.host_ifname, mac = %created.mac,
-        "created the missing interface of an endpoint again"
-    );
-    Ok(created)
-}
-
-fn run_setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<CreatedInterface, CreateError> {
+fn run_setup(plan: &EndpointPlan, netns: &NetnsFd) -> CreateResult {
     let pair = dataplane::setup(plan, netns).map_err(|error| match error {
         DataplaneError::BusyRoute(busy) => CreateError::BusyRoute(busy),
         error @ DataplaneError::PairNotDeleted { .. } => CreateError::Unknown(dataplane_error(error)),
@@ -88,18 +91,14 @@ fn run_setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<CreatedInterface, C
     for stage in &pair.stages {
         tracing::debug!(stage = stage.name, took_us = stage.took.as_micros() as u64, "dataplane stage ended");
     }
-    Ok(CreatedInterface {
-        host_ifname: pair.host_ifname,
-        host_index: Some(pair.host_index),
-        mac: pair.container_mac.to_string(),
-        mtu: if plan.mtu == 0 { 0 } else { pair.mtu },
-        has_host_prefixes: true,
-    })
+    let (host_ifname, mac) = (pair.host_ifname, pair.container_mac.to_string());
+    let mtu = if plan.mtu == 0 { 0 } else { pair.mtu };
+    Ok(CreatedInterface { host_ifname, host_index: Some(pair.host_index), mac, mtu, has_host_prefixes: true })
 }
 
 /// Cuts the container's traffic and begins to delete the interface.
 pub(super) async fn remove(
-    config: InterfaceConfig<'_>,
+    config: &InterfaceConfig<'_>,
     store: &Datastore,
     recorded: RecordedEndpoint<'_>,
 ) -> Result<Teardown, CniError> {
@@ -126,24 +125,9 @@ pub(super) async fn remove(
     };
     let teardown = Teardown::start(target.clone()).map_err(dataplane_error)?;
     let Some(unproven) = &teardown.unproven else { return Ok(teardown) };
-    match Box::pin(existing::is_allocated_to_pod(config, store, unproven)).await {
-        true => Teardown::start(TeardownTarget { proof: HostLinkProof::Index(unproven.index), ..target })
-            .map_err(dataplane_error),
-        false => Ok(teardown),
+    if !Box::pin(config.is_allocated_to_pod(store, unproven)).await {
+        return Ok(teardown);
     }
-}
-
-/// Returns true if the host interface that DEL would find by its name belongs to another attachment of the pod: the
-/// pod's end has another name, and no interface in the pod has the name to be deleted. This happens because a runtime
-/// also deletes interfaces whose ADD failed. Returns false for a gRPC dataplane.
-pub fn is_of_another_interface(config: InterfaceConfig<'_>) -> Result<bool, CniError> {
-    if config.grpc_socket().is_some() {
-        return Ok(false);
-    }
-    let netns = NetnsFd::open(Path::new(&config.call.netns)).ok();
-    let existing = existing::find(config, PriorInterface::Unknown, netns.as_ref())?;
-    Ok(matches!(
-        existing,
-        ExistingInterface::Conflicting(ConflictingInterface { reason: ConflictReason::OtherInterface(_), .. })
-    ))
+    let proof = HostLinkProof::Index(unproven.index);
+    Teardown::start(TeardownTarget { proof, ..target }).map_err(dataplane_error)
 }

@@ -4,7 +4,7 @@
 //! `kernel` and `grpc` execute the plan.
 
 mod config;
-pub mod existing;
+mod existing;
 mod grpc;
 mod kernel;
 
@@ -16,8 +16,8 @@ use netconf::{Call, CniError};
 use crate::cni_error::{dataplane_error, netns_error};
 use crate::dataplane::{self, NetnsError, NetnsFd, Removed, Teardown};
 
-pub use config::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
-pub use kernel::{RecordedEndpoint, is_missing, is_of_another_interface, restore};
+pub use config::{CreateError, CreateResult, CreatedInterface, InterfaceConfig, NewInterface};
+pub use kernel::RecordedEndpoint;
 
 /// The removal of an interface that has been started: a deletion by the kernel; `None` if a gRPC dataplane has removed
 /// the interface.
@@ -35,31 +35,25 @@ pub fn open_netns(call: &Call) -> Result<Option<NetnsFd>, CniError> {
     }
 }
 
-/// Creates the interface. After a failure no part of it remains, except with [`CreateError::Unknown`]. `netns` is the
-/// result of [`open_netns`].
-pub async fn create(
-    config: InterfaceConfig<'_>,
-    netns: Option<&NetnsFd>,
-    new: NewInterface<'_>,
-) -> Result<CreatedInterface, CreateError> {
-    let created = match config.grpc_socket() {
-        Some(socket) => grpc::create(config, socket, new).await?,
-        None => kernel::create(config, netns, new)?,
-    };
-    tracing::info!(interface = %created.host_ifname, mac = %created.mac, "interface is up");
-    Ok(created)
-}
+impl InterfaceConfig<'_> {
+    /// Creates the interface. After a failure no part of it remains, except with [`CreateError::Unknown`]. `netns` is
+    /// the result of [`open_netns`].
+    pub async fn create(&self, netns: Option<&NetnsFd>, new: NewInterface<'_>) -> CreateResult {
+        let created = match self.grpc_socket() {
+            Some(socket) => grpc::create(self, socket, new).await?,
+            None => kernel::create(self, netns, new)?,
+        };
+        tracing::info!(interface = %created.host_ifname, mac = %created.mac, "interface is up");
+        Ok(created)
+    }
 
-/// Cuts the container's traffic and starts the removal of its interface. `store` is read if only IPAM can prove that
-/// the interface belongs to the pod.
-pub async fn remove(
-    config: InterfaceConfig<'_>,
-    store: &Datastore,
-    recorded: RecordedEndpoint<'_>,
-) -> Result<PendingRemoval, CniError> {
-    match config.grpc_socket() {
-        Some(socket) => grpc::remove(config.call, socket).await.map(|()| PendingRemoval(None)),
-        None => kernel::remove(config, store, recorded).await.map(|teardown| PendingRemoval(Some(teardown))),
+    /// Cuts the container's traffic and starts the removal of its interface. `store` is read if only IPAM can prove
+    /// that the interface belongs to the pod.
+    pub async fn remove(&self, store: &Datastore, recorded: RecordedEndpoint<'_>) -> Result<PendingRemoval, CniError> {
+        match self.grpc_socket() {
+            Some(socket) => grpc::remove(self.call, socket).await.map(|()| PendingRemoval(None)),
+            None => kernel::remove(self, store, recorded).await.map(|teardown| PendingRemoval(Some(teardown))),
+        }
     }
 }
 

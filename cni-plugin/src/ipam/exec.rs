@@ -110,14 +110,12 @@ impl IpamExec {
             return Err(CniError::new(Code::INVALID_CONFIG, format!("invalid plugin name: {plugin}"))
                 .with_details("ipam.type names a file in CNI_PATH and cannot contain '/'"));
         }
-        match path.iter().map(|directory| directory.join(plugin)).find(|file| file.is_file()) {
-            Some(binary) => Ok(IpamExec { binary, limit: LIMIT }),
-            None => {
-                let searched: Vec<_> = path.iter().map(|directory| directory.to_string_lossy()).collect();
-                Err(CniError::internal(format!("failed to find plugin {plugin:?} in path [{}]", searched.join(" ")))
-                    .with_details("install the plugin into a directory of CNI_PATH, or change ipam.type"))
-            }
+        if let Some(binary) = path.iter().map(|directory| directory.join(plugin)).find(|file| file.is_file()) {
+            return Ok(IpamExec { binary, limit: LIMIT });
         }
+        let searched: Vec<_> = path.iter().map(|directory| directory.to_string_lossy()).collect();
+        Err(CniError::internal(format!("failed to find plugin {plugin:?} in path [{}]", searched.join(" ")))
+            .with_details("install the plugin into a directory of CNI_PATH, or change ipam.type"))
     }
 
     /// Sets the time limit of one call.

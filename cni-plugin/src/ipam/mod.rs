@@ -1,8 +1,8 @@
 //! Assigns and releases addresses: with `calico-ipam` in this process, by the same code as the separate program, or
 //! with another IPAM plugin as a child process.
 //!
-//! ADD calls [`assign`], and [`unassign`] if a later step fails. [`release`] serves DEL and GC, and `exec` runs
-//! another plugin.
+//! ADD calls [`assign`], and [`AssignedAddresses::unassign`] if a later step fails. [`release`] serves DEL and GC, and
+//! `exec` runs another plugin.
 
 mod exec;
 pub mod pod_cidr;
@@ -17,8 +17,7 @@ use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::cni::{self, IpamRequest};
 use ipam_plugin::error::cni_error;
 use ipam_plugin::lock::HostLock;
-use ipam_plugin::release::release_addresses;
-use ipam_plugin::release::{AddressToRelease, Listings as _};
+use ipam_plugin::release::{AddressToRelease, Listings as _, release_addresses};
 use ipam_plugin::vmi;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::ipam::ReleaseRequest;
@@ -59,7 +58,7 @@ pub struct CalicoRequest {
 }
 
 /// The addresses that this ADD assigned to its container.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct AssignedAddresses {
     /// The result of IPAM.
     pub result: CniResult,
@@ -119,52 +118,6 @@ pub async fn assign(
     }
 }
 
-/// Releases the addresses of a failed ADD, after removing them from the endpoint. The container keeps the addresses
-/// that it had before.
-pub async fn unassign(
-    store: &Datastore,
-    call: &Call,
-    workload: &WorkloadIdentity,
-    assigned: &AssignedAddresses,
-) -> Result<(), CniError> {
-    let endpoints = ContainerEndpoints::new(store, workload.clone());
-    let request = assigned.request.as_deref();
-    // Other endpoints keep the addresses of a VMI, which another pod may use. They also keep addresses of another
-    // plugin, which may have assigned the same address to a later sandbox of the pod.
-    let may_be_listed_elsewhere = |request: &&IpamRequest| assigned.is_recorded && request.vmi.is_none();
-    let leaving: Vec<_> = request
-        .filter(may_be_listed_elsewhere)
-        .into_iter()
-        .flat_map(|request| {
-            let handle = request.handle();
-            assigned.allocated().map(move |ip| AddressToRelease {
-                ip,
-                pod: None,
-                handle: Some(handle.clone()),
-                block: None,
-            })
-        })
-        .collect();
-    endpoints.unlist(&leaving).await.map_err(|error| cni_error(&error))?;
-    if !assigned.is_recorded {
-        return Ok(());
-    }
-    let Some(request) = request else { return release_by_plugin(call) };
-    let (handle, clock) = (request.handle(), SystemClock::start());
-    if let Some(vmi) = &request.vmi {
-        // The addresses stay allocated to the VMI; only this pod is removed from their owners.
-        let restored = Box::pin(vmi::restore_owner(store, &clock, &handle, vmi, &assigned.replaced_owner)).await;
-        return restored.map_err(|error| cni_error(&error));
-    }
-    let _releasing = request.begin_release();
-    let requests: Vec<_> =
-        assigned.allocated().map(|ip| ReleaseRequest { ip, handle: Some(handle.clone()), sequence: None }).collect();
-    let released = release_addresses(store, &clock, &requests).await;
-    let released = released.map_err(|error| cni_error(&error))?.released;
-    tracing::info!(addresses = ?released, %handle, "released addresses of the failed ADD");
-    Ok(())
-}
-
 /// Fails if the result of an IPAM plugin contains no address.
 pub fn ensure_has_addresses(result: CniResult) -> Result<CniResult, CniError> {
     if result.ips.is_empty() {
@@ -176,16 +129,38 @@ pub fn ensure_has_addresses(result: CniResult) -> Result<CniResult, CniError> {
 impl AssignedAddresses {
     fn new(result: CniResult, request: Option<Box<IpamRequest>>) -> Self {
         let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
-        AssignedAddresses {
-            result,
-            addresses,
-            is_recorded: true,
-            request,
-            is_replaceable: false,
-            busy: Vec::new(),
-            earlier: None,
-            replaced_owner: BTreeMap::new(),
+        AssignedAddresses { result, addresses, is_recorded: true, request, ..AssignedAddresses::default() }
+    }
+
+    /// Releases the addresses of a failed ADD, after removing them from the endpoint. The container keeps the addresses
+    /// that it had before.
+    pub async fn unassign(&self, store: &Datastore, call: &Call, workload: &WorkloadIdentity) -> Result<(), CniError> {
+        let endpoints = ContainerEndpoints::new(store, workload.clone());
+        let request = self.request.as_deref();
+        // Other endpoints keep the addresses of a VMI, which another pod may use. They also keep addresses of another
+        // plugin, which may have assigned the same address to a later sandbox of the pod.
+        let may_be_listed_elsewhere = |request: &&IpamRequest| self.is_recorded && request.vmi.is_none();
+        let handle = request.filter(may_be_listed_elsewhere).map(IpamRequest::handle);
+        let leaving = |ip| AddressToRelease { ip, pod: None, handle: handle.clone(), block: None };
+        let leaving: Vec<_> = self.allocated().filter(|_| handle.is_some()).map(leaving).collect();
+        endpoints.unlist(&leaving).await.map_err(|error| cni_error(&error))?;
+        if !self.is_recorded {
+            return Ok(());
         }
+        let Some(request) = request else { return release_by_plugin(call) };
+        let (handle, clock) = (request.handle(), SystemClock::start());
+        if let Some(vmi) = &request.vmi {
+            // The addresses stay allocated to the VMI; only this pod is removed from their owners.
+            let restored = Box::pin(vmi::restore_owner(store, &clock, &handle, vmi, &self.replaced_owner)).await;
+            return restored.map_err(|error| cni_error(&error));
+        }
+        let _releasing = request.begin_release();
+        let release = |ip| ReleaseRequest { ip, handle: Some(handle.clone()), sequence: None };
+        let requests: Vec<_> = self.allocated().map(release).collect();
+        let released = release_addresses(store, &clock, &requests).await;
+        let released = released.map_err(|error| cni_error(&error))?.released;
+        tracing::info!(addresses = ?released, %handle, "released addresses of the failed ADD");
+        Ok(())
     }
 
     /// Returns the addresses that this ADD allocated, including busy ones.

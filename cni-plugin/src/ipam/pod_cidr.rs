@@ -51,13 +51,6 @@ impl PodCidrSubnets {
         PodCidrSubnets { v4: "0.0.0.0/0".into(), v6: "::/0".into() }
     }
 
-    fn of(&self, version: IpVersion) -> &str {
-        match version {
-            IpVersion::V4 => &self.v4,
-            IpVersion::V6 => &self.v6,
-        }
-    }
-
     /// Returns the configuration with the placeholders replaced, or the original text if there is no placeholder.
     pub fn substitute<'c>(&self, call: &'c Call) -> Result<Cow<'c, [u8]>, CniError> {
         if !is_required(&call.conf.ipam) {
@@ -80,7 +73,8 @@ impl PodCidrSubnets {
     fn substitute_subnet(&self, object: &mut RawObject) -> serde_json::Result<()> {
         let subnet = object.get("subnet").and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
         match subnet.as_deref().and_then(family) {
-            Some(version) => object.set("subnet", self.of(version)),
+            Some(IpVersion::V4) => object.set("subnet", &self.v4),
+            Some(IpVersion::V6) => object.set("subnet", &self.v6),
             None => Ok(()),
         }
     }

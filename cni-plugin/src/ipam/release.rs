@@ -64,25 +64,21 @@ pub async fn release<L: Listings>(
 }
 
 /// Releases the addresses of a deferred DEL, after removing them from the container's endpoints.
-pub async fn release_deferred<S: Store, L: Listings>(
-    store: &S,
-    pending_del: &PendingDel,
-    endpoints: &L,
-) -> Result<(), CniError> {
+pub async fn release_deferred(store: &impl Store, del: &PendingDel, endpoints: &impl Listings) -> Result<(), CniError> {
     // The addresses belong to another IPAM plugin.
-    if pending_del.handles.is_empty() {
+    if del.handles.is_empty() {
         return Ok(());
     }
-    let old_handle = pending_del.old_handle();
-    let handles: Vec<_> =
-        [pending_del.own_handle()].into_iter().chain(old_handle.iter().map(|handle| handle.id().clone())).collect();
+    let old_handle = del.old_handle();
+    let handles = [del.own_handle()].into_iter().chain(old_handle.iter().map(|handle| handle.id().clone()));
+    let handles: Vec<_> = handles.collect();
     let inputs = ReleaseInputs::read(store, &handles).await.map_err(|error| store_error("read the handles", &error))?;
     if inputs.is_empty() {
         return Ok(());
     }
     let _releasing = ReleaseGuard::here();
     let (clock, mut lock) = (SystemClock::start(), ReleaseLock::default());
-    let (old_handle, node) = (old_handle.as_ref(), pending_del.node.as_str());
+    let (old_handle, node) = (old_handle.as_ref(), del.node.as_str());
     let released = cni::release_handles(store, &clock, inputs, old_handle, node, endpoints, &mut lock).await;
     released.map(drop).map_err(|error| cni_error(&error))
 }
@@ -121,8 +117,7 @@ pub async fn release_leaked(
     if !call.conf.ipam.is_calico() {
         // GC of another plugin accepts no containers to keep beside the valid attachments.
         if !kept.is_empty() {
-            let (plugin, containers) = (&call.conf.ipam.ipam_type, Vec::from_iter(kept.iter().cloned()));
-            let containers = containers.join(", ");
+            let (plugin, containers) = (&call.conf.ipam.ipam_type, Vec::from_iter(kept.iter().cloned()).join(", "));
             return vec![format!(
                 "GC of IPAM plugin {plugin} is skipped, because these containers keep their addresses: {containers}"
             )];

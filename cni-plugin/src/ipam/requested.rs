@@ -62,7 +62,7 @@ pub(super) async fn assign(
             }
             Err(error) => {
                 let assigned = assigned_so_far(&addresses, request, replaced_owner);
-                if let Err(error) = super::unassign(store, call, workload, &assigned).await {
+                if let Err(error) = assigned.unassign(store, call, workload).await {
                     tracing::warn!(%error, "an address of the failed ADD stays allocated; DEL will release it");
                 }
                 let msg = format!("error getting IP from IPAM: {}", error.msg);

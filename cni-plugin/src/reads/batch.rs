@@ -4,6 +4,7 @@ use futures::future::join;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::prefetch::{self, Prefetch};
 use ipam_plugin::cni::IpamRequest;
+use ipam_plugin::kubernetes_api::KubernetesApi;
 use ipam_plugin::release::ReleaseInputs;
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
 use libcalico::ipam::HandleId;
@@ -84,8 +85,7 @@ pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<ReadO
 async fn switch_after_migration(cx: &Context, query: Query<'_>, objects: &mut ReadObjects) -> Result<bool, StoreError> {
     let has_moved = cx.store.has_migrated_to_v3().await.unwrap_or_else(|error| {
         tracing::debug!(
-            %error,
-            "cannot check whether Calico's objects moved to projectcalico.org/v3; assuming that they did not"
+            %error, "cannot check whether Calico's objects moved to projectcalico.org/v3; assuming that they did not"
         );
         false
     });
@@ -95,7 +95,7 @@ async fn switch_after_migration(cx: &Context, query: Query<'_>, objects: &mut Re
     }
     if let Query::Assign(request, Some(_)) = query {
         // A handle in the old group counts no addresses of v3.
-        discard_prefetch(cx, Some(request), objects.inputs.as_mut()).await;
+        undo_prefetch(cx, Some(request), objects.inputs.as_mut()).await;
     }
     cx.store.switch_to_v3().await?;
     tracing::info!("Calico's objects moved to projectcalico.org/v3; continuing the call with that API group");
@@ -103,11 +103,7 @@ async fn switch_after_migration(cx: &Context, query: Query<'_>, objects: &mut Re
 }
 
 /// Undoes the part of an allocation that ran at the same time as the reads.
-pub(super) async fn discard_prefetch(
-    cx: &Context,
-    request: Option<&IpamRequest>,
-    inputs: Option<&mut AllocationInputs>,
-) {
+pub(super) async fn undo_prefetch(cx: &Context, request: Option<&IpamRequest>, inputs: Option<&mut AllocationInputs>) {
     if let (Some(request), Some(inputs)) = (request, inputs) {
         prefetch::discard(&cx.store, &SystemClock::start(), &request.container_handle(), inputs).await;
     }
@@ -127,66 +123,46 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
         }
         _ => None,
     };
-    let profile = match query {
-        Query::Endpoint | Query::Assign(..) => Some(batch.get::<Profile>(&ObjectKey::global(&cx.call.conf.name))),
-        Query::Cluster | Query::Allocator(_) | Query::Release(_) => None,
-    };
+    let needs_profile = matches!(query, Query::Endpoint | Query::Assign(..));
+    let profile = needs_profile.then(|| batch.get::<Profile>(&ObjectKey::global(&cx.call.conf.name)));
+    let first_read = |request: &IpamRequest| request.inputs_query().for_first_read(&cx.store);
     let inputs = match query {
-        Query::Assign(request, prefetch) => {
-            let inputs = request.inputs_query().for_first_read(&cx.store);
-            let inputs = match prefetch {
-                Some(prefetch) => prefetch.extend(inputs),
-                None => inputs,
-            };
-            Some(AllocationInputs::add_to(&mut batch, &inputs))
-        }
-        Query::Allocator(request) => {
-            Some(AllocationInputs::add_to(&mut batch, &request.inputs_query().for_first_read(&cx.store)))
-        }
-        _ => None,
+        Query::Assign(request, Some(prefetch)) => Some(prefetch.extend(first_read(request))),
+        Query::Assign(request, None) | Query::Allocator(request) => Some(first_read(request)),
+        Query::Cluster | Query::Endpoint | Query::Release(_) => None,
     };
+    let inputs = inputs.map(|inputs| AllocationInputs::add_to(&mut batch, &inputs));
     let release = match query {
         Query::Release(handles) if !handles.is_empty() => Some(ReleaseInputs::add_to(&mut batch, handles)),
         _ => None,
     };
 
     let mut beside = ReadBatch::new();
-    let pending_lookup = match query {
-        Query::Cluster | Query::Allocator(_) => PendingPodLookup::default(),
-        _ => PendingPodLookup::add_to_batch(
-            &cx.api,
-            &cx.call,
-            &cx.datastore_config,
-            &cx.workload.node,
-            &mut batch,
-            &mut beside,
-        ),
+    let batch_of_api = match (query, &cx.api) {
+        (Query::Cluster | Query::Allocator(_), _) | (_, KubernetesApi::Unused) => None,
+        (_, KubernetesApi::Datastore) => Some(&mut batch),
+        (_, KubernetesApi::Separate(_)) => Some(&mut beside),
     };
+    let (call, config, node) = (&cx.call, &cx.datastore_config, &cx.workload.node);
+    let pending_lookup = batch_of_api.map(|batch| PendingPodLookup::add_to(batch, call, config, node));
 
     let answer = async {
-        match query {
-            Query::Assign(request, Some(prefetch)) => {
-                let clock = SystemClock::start();
-                let (answers, early) = Box::pin(prefetch.read(&cx.store, &clock, &request.handle(), &batch)).await;
-                (answers, Some((early, request)))
-            }
-            _ => (cx.store.read(&batch).await, None),
-        }
+        let Query::Assign(request, Some(prefetch)) = query else { return (cx.store.read(&batch).await, None) };
+        let clock = SystemClock::start();
+        let (answers, early) = Box::pin(prefetch.read(&cx.store, &clock, &request.handle(), &batch)).await;
+        (answers, Some((early, request)))
     };
     let ((answers, early), beside) = join(answer, cx.api.read_separate(&beside)).await;
-    let objects = answers.and_then(|answers| {
+    let pending_lookup = pending_lookup.unwrap_or_default();
+    let mut objects = answers.and_then(|answers| {
         let own = endpoints.iter().flat_map(|ticket| answers.each(ticket));
-        let (endpoints, unreadable): (Vec<_>, Vec<_>) = own
-            .filter(|(key, _)| cx.workload.is_endpoint_name(&key.name))
-            .map(|(_, endpoint)| endpoint)
-            .partition(Result::is_ok);
+        let own = own.filter(|(key, _)| cx.workload.is_endpoint_name(&key.name)).map(|(_, endpoint)| endpoint);
+        let (endpoints, unreadable): (Vec<_>, Vec<_>) = own.partition(Result::is_ok);
         let endpoints: Vec<_> = endpoints.into_iter().flatten().collect();
+        let listing = |pod| Listing::of_pod(pod, node).ok();
         let listings = match &pod {
             // None if the pod has no valid name, and empty for a missing pod.
-            Some(ticket) => answers
-                .get(ticket)
-                .ok()
-                .and_then(|pod| pod.map(|pod| Listing::of_pod(pod, &cx.workload.node).ok()).into_iter().collect()),
+            Some(ticket) => answers.get(ticket).ok().and_then(|pod| pod.map(listing).into_iter().collect()),
             None => unreadable.is_empty().then(|| endpoints.iter().cloned().map(Listing::from).collect()),
         };
         Ok(Box::new(ReadObjects {
@@ -207,18 +183,12 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
         stop_prefetch(cx, query);
     }
     let Some((early, request)) = early else { return objects };
-    match objects {
-        Ok(mut objects) => {
-            if let Some(inputs) = &mut objects.inputs {
-                early.merge_into(inputs);
-            }
-            Ok(objects)
-        }
-        Err(error) => {
-            Box::pin(early.discard(&cx.store, &SystemClock::start(), &request.container_handle())).await;
-            Err(error)
-        }
+    match objects.as_mut().map(|objects| objects.inputs.as_mut()) {
+        Ok(Some(inputs)) => early.merge_into(inputs),
+        Ok(None) => {}
+        Err(_) => Box::pin(early.discard(&cx.store, &SystemClock::start(), &request.container_handle())).await,
     }
+    objects
 }
 
 /// Records on the node that the datastore is not ready, so that later ADDs do not prefetch.

@@ -28,7 +28,7 @@ use crate::ipam::{AddressRequest, CalicoRequest};
 use crate::pod::PodWithNamespace;
 use crate::pod_lookup::PodLookup;
 
-use self::batch::{Query, discard_prefetch, read, try_read};
+use self::batch::{Query, read, try_read, undo_prefetch};
 
 pub use self::batch::{NotReady, ReadObjects};
 
@@ -96,7 +96,7 @@ pub async fn pod_with_namespace(cx: &Context) -> Result<Option<PodWithNamespace>
 /// invalid.
 pub async fn for_add(
     cx: &Context,
-    request: Option<IpamRequest>,
+    mut request: Option<IpamRequest>,
     prefetch: Option<Prefetch>,
 ) -> Result<AddReads, CniError> {
     let query = match &request {
@@ -104,11 +104,10 @@ pub async fn for_add(
         Some(request) => Query::Assign(request, prefetch.as_ref()),
     };
     let mut objects = read(cx, query).await?;
-    let mut request = request;
     let prepared = Box::pin(prepare(cx, &mut objects, request.as_mut())).await;
     let allocates = |workload: &WorkloadRequest| matches!(workload.annotations.addresses, AddressSource::Allocated);
     if !prepared.as_ref().is_ok_and(|(workload, _)| allocates(workload)) {
-        Box::pin(discard_prefetch(cx, request.as_ref(), objects.inputs.as_mut())).await;
+        Box::pin(undo_prefetch(cx, request.as_ref(), objects.inputs.as_mut())).await;
     }
     let (workload, subnets) = prepared?;
     let addresses = match (&workload.annotations.addresses, request, objects.inputs) {
@@ -155,9 +154,8 @@ async fn prepare(
             pod_annotations.clone_from(&pod.pod.metadata.annotations);
         }
     }
-    if let (Some(pod), Some(labels)) =
-        (request.as_deref_mut().and_then(|request| request.pod.as_mut()), lookup.namespace_labels)
-    {
+    let requested_pod = request.as_deref_mut().and_then(|request| request.pod.as_mut());
+    if let (Some(pod), Some(labels)) = (requested_pod, lookup.namespace_labels) {
         pod.namespace.labels = labels;
     }
     let detected = detect_vmi(cx, lookup.vmi_pod.as_ref()).await?;

@@ -96,11 +96,8 @@ impl GrpcDataplane {
     /// Calls the server to remove the network of an endpoint. `netns` is empty if CNI_NETNS is. The server has to
     /// accept repeated calls (CNI-238).
     pub async fn del(&self, interface_name: &str, netns: &str) -> Result<(), GrpcError> {
-        let request = DelRequest {
-            interface_name: interface_name.to_owned(),
-            netns: netns.to_owned(),
-            dataplane_options: self.options.clone(),
-        };
+        let (interface_name, netns) = (interface_name.to_owned(), netns.to_owned());
+        let request = DelRequest { interface_name, netns, dataplane_options: self.options.clone() };
         let reply: DelReply = self.call("Del", DEL, request).await?;
         self.ensure_successful("Del", reply.successful, &reply.error_message)
     }

@@ -48,10 +48,8 @@ pub enum NetlinkError {
 impl NetlinkError {
     /// Returns the error number if the kernel rejected a request.
     pub fn errno(&self) -> Option<Errno> {
-        match self {
-            NetlinkError::Refused { errno, .. } => Some(*errno),
-            _ => None,
-        }
+        let NetlinkError::Refused { errno, .. } = self else { return None };
+        Some(*errno)
     }
 }
 

@@ -42,19 +42,11 @@ pub(crate) struct Link {
     pub(crate) alias: Option<InterfaceAlias>,
 }
 
-impl Link {
-    /// Returns true if the interface is the host end of a pod's interface: it is a pair with an alias of this plugin or
-    /// with the MAC address of Calico's host ends.
-    pub(crate) fn is_of_pod(&self) -> bool {
-        self.is_paired && (self.alias.is_some() || self.mac == Some(MacAddr::HOST_SIDE))
-    }
-}
-
 /// Returns the request that creates both ends of the pair in their namespaces: the host end in the namespace of the
 /// socket, the other end in `netns`.
-pub(crate) fn create_pair(plan: &EndpointPlan, device: DeviceType, netns: &NetnsFd) -> Request {
+pub(crate) fn create_pair(plan: &EndpointPlan, netns: &NetnsFd) -> Request {
     let mut peer = LinkUnspec::new_with_name(&plan.container_ifname).setns_by_fd(netns.raw_fd());
-    let kind = match device {
+    let kind = match plan.device {
         DeviceType::Veth => InfoKind::Veth,
         DeviceType::Netkit => InfoKind::Netkit,
     };
@@ -70,7 +62,7 @@ pub(crate) fn create_pair(plan: &EndpointPlan, device: DeviceType, netns: &Netns
         (host, peer) = (host.mtu(plan.mtu), peer.mtu(plan.mtu));
     }
     host = with_queues(host, plan.num_queues);
-    let data = match device {
+    let data = match plan.device {
         DeviceType::Veth => InfoData::Veth(InfoVeth::Peer(with_queues(peer, plan.num_queues).build())),
         // A netkit peer has one queue by design, so the request has no queue counts for it (CNI-163).
         DeviceType::Netkit => InfoData::Netkit(vec![
@@ -136,6 +128,12 @@ pub(crate) fn ignore_missing(outcome: Result<(), NetlinkError>) -> Result<(), Ne
 }
 
 impl Link {
+    /// Returns true if the interface is the host end of a pod's interface: it is a pair with an alias of this plugin or
+    /// with the MAC address of Calico's host ends.
+    pub(crate) fn is_of_pod(&self) -> bool {
+        self.is_paired && (self.alias.is_some() || self.mac == Some(MacAddr::HOST_SIDE))
+    }
+
     /// Returns true if `other`, found in the namespace with the ID `netns_id`, is the other end of this pair.
     pub(crate) fn is_peer_of(&self, other: &Link, netns_id: Option<i32>) -> bool {
         self.is_paired

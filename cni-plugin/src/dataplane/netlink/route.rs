@@ -144,15 +144,9 @@ impl KernelRoute {
                 _ => {}
             }
         }
-        Some(KernelRoute {
-            destination: Cidr::new(network, header.destination_prefix_length)?,
-            gateway,
-            interface,
-            next_hops,
-            scope: header.scope,
-            kind: header.kind,
-            protocol: header.protocol,
-        })
+        let destination = Cidr::new(network, header.destination_prefix_length)?;
+        let RouteHeader { scope, kind, protocol, .. } = header;
+        Some(KernelRoute { destination, gateway, interface, next_hops, scope, kind, protocol })
     }
 }
 

@@ -146,11 +146,10 @@ impl NetlinkSocket {
                 };
                 return match code.wrapping_neg() {
                     0 => Ok((!is_interrupted).then_some(objects)),
-                    errno => Err(NetlinkError::Refused {
-                        step: request.step.clone(),
-                        errno: Errno::from_raw(errno),
-                        detail: None,
-                    }),
+                    errno => {
+                        let (step, errno) = (request.step.clone(), Errno::from_raw(errno));
+                        Err(NetlinkError::Refused { step, errno, detail: None })
+                    }
                 };
             }
         }

@@ -94,10 +94,8 @@ pub struct EndpointPlan {
 
 /// Returns the in-pod routes of an endpoint without configured routes: `0.0.0.0/0` and `::/0`.
 pub fn default_routes() -> Vec<Cidr> {
-    [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)]
-        .into_iter()
-        .filter_map(|any| Cidr::new(any, 0))
-        .collect()
+    let unspecified = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+    unspecified.into_iter().filter_map(|any| Cidr::new(any, 0)).collect()
 }
 
 /// A plan that no kernel can carry out.
@@ -183,10 +181,8 @@ pub enum SysctlKey {
 impl EndpointPlan {
     /// Rejects a plan that no kernel would accept. Nothing is changed for a plan that must fail.
     pub fn validate(&self) -> Result<(), PlanError> {
-        for name in [&self.host_ifname, &self.container_ifname] {
-            if !is_ifname(name) {
-                return Err(PlanError::InterfaceName(name.clone()));
-            }
+        if let Some(name) = [&self.host_ifname, &self.container_ifname].into_iter().find(|name| !is_ifname(name)) {
+            return Err(PlanError::InterfaceName(name.clone()));
         }
         if self.addresses.is_empty() {
             return Err(PlanError::NoAddress(self.container_ifname.clone()));
@@ -207,12 +203,8 @@ impl EndpointPlan {
 
     /// Returns the names and the alias of the interfaces to create.
     pub fn desired_interface(&self) -> DesiredInterface<'_> {
-        DesiredInterface {
-            host_ifname: &self.host_ifname,
-            container_ifname: &self.container_ifname,
-            alias: &self.alias,
-            prior: self.prior,
-        }
+        let EndpointPlan { host_ifname, container_ifname, alias, prior, .. } = self;
+        DesiredInterface { host_ifname, container_ifname, alias, prior: *prior }
     }
 
     /// Returns the end in the host's namespace.

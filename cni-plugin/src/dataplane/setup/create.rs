@@ -38,12 +38,12 @@ pub(super) fn create(
     netns: &NetnsFd,
     lock: &mut Option<HostLock>,
 ) -> Result<NewPair, DataplaneError> {
-    match create_as(host, plan, plan.device, netns, lock) {
+    match create_as_planned(host, plan, netns, lock) {
         Err(DataplaneError::Netlink(error))
             if plan.device == DeviceType::Netkit && error.errno() == Some(Errno::EOPNOTSUPP) =>
         {
             tracing::info!(%error, "the kernel does not support netkit; creating a veth pair");
-            create_as(host, plan, DeviceType::Veth, netns, lock)
+            create_as_planned(host, &EndpointPlan { device: DeviceType::Veth, ..plan.clone() }, netns, lock)
         }
         outcome => outcome,
     }
@@ -51,19 +51,18 @@ pub(super) fn create(
 
 /// Creates the pair. Examines the existing interfaces only after the kernel rejected the request, so that the ordinary
 /// ADD is fast.
-fn create_as(
+fn create_as_planned(
     host: &mut NetlinkSocket,
     plan: &EndpointPlan,
-    device: DeviceType,
     netns: &NetnsFd,
     lock: &mut Option<HostLock>,
 ) -> Result<NewPair, DataplaneError> {
-    let created = match create_once(host, plan, device, netns) {
+    let created = match create_once(host, plan, netns) {
         Err(error) if error.errno() == Some(Errno::EEXIST) => {
             *lock = None;
             *lock = interfaces_lock::acquire(&plan.host_ifname)?;
             remove_stale(host, plan, netns)?;
-            create_once(host, plan, device, netns)
+            create_once(host, plan, netns)
         }
         // EINVAL has many causes. The caller is responsible for one of them: CNI_NETNS is a namespace of another type.
         // Entering it returns a clear error.
@@ -76,14 +75,9 @@ fn create_as(
     created.map_err(DataplaneError::from)
 }
 
-fn create_once(
-    host: &mut NetlinkSocket,
-    plan: &EndpointPlan,
-    device: DeviceType,
-    netns: &NetnsFd,
-) -> Result<NewPair, NetlinkError> {
+fn create_once(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -> Result<NewPair, NetlinkError> {
     let destinations: Vec<_> = plan.host_destinations().collect();
-    let mut requests = vec![link::create_pair(plan, device, netns), link::get(&plan.host_ifname)];
+    let mut requests = vec![link::create_pair(plan, netns), link::get(&plan.host_ifname)];
     requests.extend(destinations.iter().copied().map(route::find));
     let mut answers = host.exchange(requests)?.into_iter();
     answers.next().unwrap_or(Ok(None))?;
@@ -92,7 +86,7 @@ fn create_once(
         Ok(Some(host)) => {
             let routes = answers.filter_map(|answer| KernelRoute::from_answer(answer.ok()??));
             let routes_before = routes.filter(|route| destinations.contains(&route.destination)).collect();
-            Ok(NewPair { host, device, routes_before })
+            Ok(NewPair { host, device: plan.device, routes_before })
         }
         // Do not delete the pair: by now its name may belong to another interface. The next ADD or DEL removes it.
         outcome => Err(outcome.err().unwrap_or_else(|| missing_interface(&plan.host_ifname))),

@@ -193,11 +193,9 @@ fn is_existing_route(error: &NetlinkError) -> bool {
 
 fn describe(route: &KernelRoute, owner: Option<&Link>) -> String {
     let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
-    match owner {
-        Some(owner) if route.kind == RouteType::Local => {
-            format!("that is the host's own, on interface {}", owner.name)
-        }
-        Some(owner) => format!("through interface {}{via} (protocol {:?})", owner.name, route.protocol),
+    match owner.map(|owner| &owner.name) {
+        Some(name) if route.kind == RouteType::Local => format!("that is the host's own, on interface {name}"),
+        Some(name) => format!("through interface {name}{via} (protocol {:?})", route.protocol),
         None if route.kind == RouteType::Unicast => format!("with several next hops (protocol {:?})", route.protocol),
         None => format!("of type {:?} (protocol {:?})", route.kind, route.protocol),
     }

@@ -143,12 +143,8 @@ fn add_route(route: &Route, link: &Link, link_local: Ipv6Addr) -> Request {
 /// Returns the error of a failed setup after the attempt to delete its pair. A pair that still exists answers for its
 /// addresses, so the error has to state it.
 fn after_rollback(ifname: &str, error: DataplaneError, deleted: Result<(), NetlinkError>) -> DataplaneError {
-    match link::ignore_missing(deleted) {
-        Ok(()) => error,
-        Err(deletion) => {
-            DataplaneError::PairNotDeleted { ifname: ifname.to_owned(), failure: Box::new(error), deletion }
-        }
-    }
+    let Err(deletion) = link::ignore_missing(deleted) else { return error };
+    DataplaneError::PairNotDeleted { ifname: ifname.to_owned(), failure: Box::new(error), deletion }
 }
 
 /// Deletes the pair of a completed [`setup`] if it still exists. Finds it by index, because the name may belong to a

@@ -127,10 +127,8 @@ impl StatusCondition {
     pub(super) fn merged_into(&self, status: Option<&Value>, now: OffsetDateTime) -> Option<Vec<Value>> {
         let mut conditions = status.and_then(|status| status["conditions"].as_array()).cloned().unwrap_or_default();
         let position = conditions.iter().position(|condition| condition["type"] == self.kind);
-        let is_equal = |condition: &Value| {
-            condition["status"] == self.status()
-                && condition["reason"] == self.reason
-                && condition["message"] == self.message.as_str()
+        let is_equal = |old: &Value| {
+            old["status"] == self.status() && old["reason"] == self.reason && old["message"] == self.message.as_str()
         };
         if position.is_some_and(|at| is_equal(&conditions[at])) {
             return None;

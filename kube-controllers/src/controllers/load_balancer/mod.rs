@@ -18,8 +18,7 @@ mod tests;
 use std::time::Duration;
 
 use ipam_plugin::affinity::add_labels;
-use libcalico::ipam::AffinityOwner;
-use libcalico::ipam::LOAD_BALANCER_HOST;
+use libcalico::ipam::{AffinityOwner, LOAD_BALANCER_HOST};
 use libcalico::store::StoreError;
 
 use self::reconcile::ServiceReconciler;
@@ -40,11 +39,9 @@ impl Controller for LoadBalancer {
     }
 
     async fn run(self, context: Context) {
-        tokio::select! {
-            () = context.stop.cancelled() => return,
-            () = label_affinities(&context) => {}
+        if context.stop.run_until_cancelled(label_affinities(&context)).await.is_some() {
+            self.0.run(context).await;
         }
-        self.0.run(context).await;
     }
 }
 

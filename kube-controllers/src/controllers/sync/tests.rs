@@ -226,11 +226,11 @@ async fn unwritable_object_is_reported_once_per_change() {
     assert!(failures[0].starts_with("never ns/knp.default.nnn") && failures[0].contains("too long by 1 bytes"));
     assert_eq!(host.names().await, ["knp.default.a"]);
     assert_eq!(host.compare_all().await, [""; 0], "no news");
-    assert_eq!(host.controller.cache.lock().rejected_count(), 1);
+    assert_eq!(host.controller.cache.lock().rejected.len(), 1);
     host.on_event(&Event::Upsert(&source(&long, 81)));
     assert_eq!(host.work().await.len(), 1, "told again when it changed");
     host.on_event(&Event::Delete(&ObjectKey::namespaced("ns", long)));
-    assert_eq!((host.work().await.len(), host.controller.cache.lock().rejected_count()), (0, 0));
+    assert_eq!((host.work().await.len(), host.controller.cache.lock().rejected.len()), (0, 0));
 }
 
 #[tokio::test]

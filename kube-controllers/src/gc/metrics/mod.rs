@@ -86,16 +86,14 @@ impl CounterSnapshot {
         let mut names = HashMap::<&str, Arc<str>>::new();
         let mut name = |name| names.entry(name).or_insert_with(|| Arc::from(name)).clone();
         let pools = index.pools().into_iter();
-        let pools = pools
-            .map(|pool| PoolCounters { name: name(pool.name), size: pool.size, reserved: pool.reserved })
-            .collect();
+        let pools = pools.map(|pool| PoolCounters { name: name(pool.name), size: pool.size, reserved: pool.reserved });
+        let pools = pools.collect();
         let nodes = index.calico_nodes().map(&mut name).collect();
         let owned = |sample: Sample<'_>, pool, node| {
             let Sample { in_use, borrowed, candidates, unknown_owner, blocks, .. } = sample;
             OwnedSample { pool, node, in_use, borrowed, candidates, unknown_owner, blocks }
         };
-        let samples =
-            index.samples().map(|sample| owned(sample, sample.pool.map(&mut name), sample.node.map(&mut name)));
+        let samples = index.samples().map(|entry| owned(entry, entry.pool.map(&mut name), entry.node.map(&mut name)));
         let samples = samples.collect();
         let reclaimed = index.reclaimed();
         let reclaimed = reclaimed.map(|count| (count.pool.map(&mut name), count.node.map(&mut name), count.addresses));

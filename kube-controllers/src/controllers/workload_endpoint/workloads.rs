@@ -1,7 +1,6 @@
 //! [`Workloads`]: the cached pods with their endpoints.
 
 use std::collections::HashMap;
-
 use std::sync::Arc;
 
 use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};

@@ -212,8 +212,7 @@ impl PatternCache {
         if !compiled.contains_key(pattern) && compiled.len() >= MAX_PATTERNS {
             compiled.clear();
         }
-        let regex =
-            compiled.entry(pattern.to_owned()).or_insert_with(|| RegexBuilder::new(pattern).unicode(false).build());
+        let regex = compiled.entry(pattern.into()).or_insert_with(|| RegexBuilder::new(pattern).unicode(false).build());
         regex.as_ref().map(|regex| regex.is_match(interface.as_bytes())).map_err(Clone::clone)
     }
 }

@@ -75,10 +75,7 @@ impl<K: SyncedKind> SourceCache<K> {
     /// empty.
     fn apply(&mut self, event: &Event<'_, K::Source>) -> Vec<ResyncKey> {
         let was_synced = self.sources.is_synced();
-        let before = match event {
-            Event::Upsert(source) => self.sources.get(&source.key()).cloned(),
-            _ => None,
-        };
+        let before = if let Event::Upsert(source) = event { self.sources.get(&source.key()).cloned() } else { None };
         let changed = self.sources.apply(event, |source| Some(K::cache(source, before.as_ref())));
         let targets: Vec<ObjectKey> = changed.iter().map(K::target_of).collect();
         for target in &targets {

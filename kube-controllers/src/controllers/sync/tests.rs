@@ -35,11 +35,7 @@ struct Host {
 
 fn source(name: &str, port: u16) -> watched::NetworkPolicy {
     let spec = json!({"podSelector": {}, "ingress": [{"ports": [{"port": port}]}]});
-    watched::NetworkPolicy {
-        name: ObjectKey::namespaced("ns", name),
-        uid: "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7".into(),
-        spec: serde_json::from_value(spec).unwrap(),
-    }
+    watched::NetworkPolicy { name: ObjectKey::namespaced("ns", name), spec: serde_json::from_value(spec).unwrap() }
 }
 
 fn key(name: &str) -> ObjectKey {
@@ -276,7 +272,6 @@ fn labels_of_a_terminating_namespace_are_not_applied() {
     use crate::controllers::namespace::Namespaces;
     let namespace = |phase: &str, team: &str| watched::Namespace {
         name: ObjectKey::global("ns"),
-        uid: String::new(),
         labels: [("team".to_owned(), team.to_owned())].into(),
         phase: phase.into(),
     };

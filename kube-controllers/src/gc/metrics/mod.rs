@@ -18,7 +18,7 @@ const NO_AFFINITY: &str = "no_affinity";
 
 const POOL: [&str; 1] = ["ippool"];
 const NODE: [&str; 1] = ["node"];
-const POOL_AND_NODE: [&str; 2] = ["ippool", "node"];
+const POOL_NODE: [&str; 2] = ["ippool", "node"];
 
 /// The collector that reads the index at each scrape.
 pub(super) struct IpamMetrics {
@@ -141,25 +141,20 @@ fn families(snapshot: &CounterSnapshot) -> Vec<MetricFamily> {
     let sizes = pools.iter().map(|pool| ([&*pool.name], pool.size as f64));
     let reserved = pools.iter().map(|pool| ([&*pool.name], saturated(pool.reserved)));
     vec![
-        gauge("ipam_allocations_in_use", "Addresses in use.", POOL_AND_NODE, in_use),
+        gauge("ipam_allocations_in_use", "Addresses in use.", POOL_NODE, in_use),
         gauge(
             "ipam_allocations_borrowed",
             "Addresses in use from a block of another node, or of no node.",
-            POOL_AND_NODE,
+            POOL_NODE,
             borrowed,
         ),
-        gauge("ipam_blocks", "Blocks.", POOL_AND_NODE, blocks),
-        gauge(
-            "ipam_allocations_gc_candidates",
-            "Addresses that look leaked, confirmed or not.",
-            POOL_AND_NODE,
-            candidates,
-        ),
+        gauge("ipam_blocks", "Blocks.", POOL_NODE, blocks),
+        gauge("ipam_allocations_gc_candidates", "Addresses that look leaked, confirmed or not.", POOL_NODE, candidates),
         family(
             MetricType::COUNTER,
             "ipam_allocations_gc_reclamations",
             "Leaked addresses that were released.",
-            POOL_AND_NODE,
+            POOL_NODE,
             reclamations,
         ),
         gauge("ipam_ippool_size", "Addresses of the pool.", POOL, sizes),

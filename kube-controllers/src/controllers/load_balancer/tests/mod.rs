@@ -190,7 +190,6 @@ fn watched(name: &str, uid: &str) -> Service {
     Service {
         name: ObjectKey::namespaced("n", name),
         uid: uid.into(),
-        resource_version: "1".into(),
         annotations: Default::default(),
         spec: serde_json::from_value(json!({"type": "LoadBalancer", "ipFamilies": ["IPv4"]})).unwrap(),
         load_balancer: None,

@@ -2,7 +2,7 @@
 //! the [`StatusCondition`]s of the status.
 
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use libcalico::api::{Object, Spec};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -57,15 +57,8 @@ impl CustomResources {
 
 /// Describes a kind of `projectcalico.org/v3`.
 pub(super) fn api_resource(kind: &str, plural: &str) -> ApiResource {
-    let api_version = ApiGroup::V3.api_version();
-    let (group, version) = api_version.split_once('/').unwrap_or_default();
-    ApiResource {
-        group: group.into(),
-        version: version.into(),
-        api_version: api_version.into(),
-        kind: kind.into(),
-        plural: plural.into(),
-    }
+    let (group, version) = ApiGroup::V3.api_version().split_once('/').unwrap_or_default();
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
 /// Returns the finalizers of an object with `finalizer` added, or `None` if it is among them.

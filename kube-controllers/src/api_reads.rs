@@ -108,13 +108,12 @@ struct PodNetwork {
 /// Returns true if the node has a pod that does not use the host network and has not finished.
 pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<bool, ReconcileError> {
     let selector = format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
+    let what = format!("pods of node {}", node.name);
     let mut next = Some(String::new());
     while let Some(token) = next {
         let query = format!("fieldSelector={}&limit={PAGE}&continue={}", escaped(&selector), escaped(&token));
         let path = format!("{}?{query}", PODS.collection(None));
-        let (pods, following) =
-            page::<NetworkedPod>(kubernetes, path, "application/json", PODS, &format!("pods of node {}", node.name))
-                .await?;
+        let (pods, following) = page::<NetworkedPod>(kubernetes, path, "application/json", PODS, &what).await?;
         if pods.iter().any(|pod| !pod.spec.host_network) {
             return Ok(true);
         }
@@ -155,9 +154,8 @@ async fn page<T: DeserializeOwned + 'static>(
 ) -> Result<(Vec<T>, Option<String>), ReconcileError> {
     let failed = |error: &dyn Display| read_error(what, error);
     let request = hyper::Request::get(path).header(hyper::header::ACCEPT, accept).body(Vec::new());
-    let list: List<T> =
-        kubernetes.request(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))?;
-    list.page(|kind| resource.is_list(kind)).map_err(|error| failed(&error))
+    let list: kube::Result<List<T>> = kubernetes.request(request.map_err(|error| failed(&error))?).await;
+    list.map_err(|error| failed(&error))?.page(|kind| resource.is_list(kind)).map_err(|error| failed(&error))
 }
 
 fn read_error(what: &str, error: &dyn Display) -> ReconcileError {

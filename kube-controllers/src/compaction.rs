@@ -2,7 +2,6 @@
 //! other program compacts grows until it rejects writes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use datastore::Datastore;
 use datastore::etcd::{Compaction, Round};
@@ -28,8 +27,9 @@ pub(crate) async fn run(
         tokio::select! {
             () = stop.cancelled() => return,
             // A changed period restarts the wait.
-            true = changed(&mut settings, period) => continue,
-            () = elapsed(period) => {}
+            Ok(_) = settings.wait_for(|settings| settings.compaction_period != period) => continue,
+            // A period of zero never ends.
+            () = sleep(period), if !period.is_zero() => {}
         }
         // A round is two requests. A replica that loses leadership after the first does not send the second.
         match leadership.while_held(compaction.round(etcd)).await {
@@ -38,16 +38,4 @@ pub(crate) async fn run(
             Some(Err(error)) => tracing::warn!("cannot compact etcd: {error}"),
         }
     }
-}
-
-async fn changed(settings: &mut watch::Receiver<Arc<Settings>>, period: Duration) -> bool {
-    settings.wait_for(|settings| settings.compaction_period != period).await.is_ok()
-}
-
-/// Waits for the period. A period of zero never ends.
-async fn elapsed(period: Duration) {
-    if period.is_zero() {
-        std::future::pending::<()>().await;
-    }
-    sleep(period).await;
 }

@@ -37,28 +37,19 @@ pub(crate) enum StartError {
     /// The API server's access settings are invalid.
     #[error("API server: {0}")]
     Access(#[from] AccessError),
-    /// Calico's objects moved to another API group. The process has to be restarted for the new group.
+    /// Calico's objects moved from the API group that this process uses to another one. The process has to be restarted
+    /// for the new group.
     #[error(
         "Calico's objects are in the API group {now} and no longer in {was}: this process ends, to be started again \
          for {now}"
     )]
-    Moved {
-        /// The group that this process uses.
-        was: &'static str,
-        /// The group that now holds the objects.
-        now: &'static str,
-    },
+    Moved { was: &'static str, now: &'static str },
     /// A port cannot be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The process cannot set up its own runtime or signal handlers.
+    /// The process cannot set up its own runtime or signal handlers, by an error of the operating system.
     #[error("cannot {action}: {reason}")]
-    Process {
-        /// The action that failed.
-        action: &'static str,
-        /// The error of the operating system.
-        reason: std::io::Error,
-    },
+    Process { action: &'static str, reason: std::io::Error },
 }
 
 /// Addresses of the datastore and the API server. Both the clients and the set of controllers depend on this one
@@ -105,12 +96,9 @@ impl Servers {
         let (calico, mode) = match &self.datastore {
             DatastoreConfig::Kubernetes(config) => {
                 let calico = datastore::Kubernetes::long_running(config);
-                let Some(group) =
-                    retry_until_ok("discover the API group of Calico's objects", stop, async || calico.group().await)
-                        .await
-                else {
-                    return Ok(None);
-                };
+                let read_group = async || calico.group().await;
+                let group = retry_until_ok("discover the API group of Calico's objects", stop, read_group).await;
+                let Some(group) = group else { return Ok(None) };
                 (Datastore::Kubernetes(Arc::new(calico)), Mode::Kubernetes(group))
             }
             other => (Datastore::open(other)?, Mode::Etcd),

@@ -4,6 +4,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -49,13 +50,8 @@ type ConfigurationEvents = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControll
 impl Configuration {
     /// Creates the configuration. A replica that is not the leader follows the object and writes nothing. The leader of
     /// a locked datastore (`elected` without `leadership`) writes only the status.
-    pub(crate) fn new(
-        clients: &Clients,
-        environment: Environment,
-        elected: Leadership,
-        leadership: Leadership,
-    ) -> Self {
-        let Clients { kubernetes, calico, mode } = clients.clone();
+    pub(crate) fn new(clients: Clients, environment: Environment, elected: Leadership, leadership: Leadership) -> Self {
+        let Clients { kubernetes, calico, mode } = clients;
         let reporter = ProblemReporter::new(kubernetes, mode);
         Configuration { calico, environment, mode, elected, leadership, reporter, first_spec: Mutex::default() }
     }
@@ -74,10 +70,8 @@ impl Configuration {
                     self.reporter.report(&reason).await;
                 }
                 Err(error) => {
-                    status.not_ready(
-                        Component::Configuration,
-                        format!("no controller runs until the object has been read: {error}"),
-                    );
+                    let reason = format!("no controller runs until the object has been read: {error}");
+                    status.not_ready(Component::Configuration, reason);
                 }
             }
             read
@@ -111,18 +105,12 @@ impl Configuration {
         loop {
             let merged = state.entry.as_ref().map(|entry| merge(&self.environment, &entry.value.spec, self.mode));
             if let Some(merged) = &merged {
-                settings.send_if_modified(|current| {
-                    let changed = **current != merged.settings;
-                    if changed {
-                        *current = Arc::new(merged.settings.clone());
-                    }
-                    changed
-                });
+                if **settings.borrow() != merged.settings {
+                    settings.send_replace(Arc::new(merged.settings.clone()));
+                }
                 // The messages of the first merge were reported when the object was read.
                 let messages = (merged.notes.clone(), merged.problems.clone());
-                let is_new = reported.as_ref().is_some_and(|reported| *reported != messages);
-                reported = Some(messages);
-                if is_new {
+                if reported.replace(messages.clone()).is_some_and(|before| before != messages) {
                     self.report(merged).await;
                 }
             }
@@ -183,12 +171,10 @@ impl Configuration {
         for note in notes {
             tracing::warn!("KubeControllersConfiguration({NAME}): {note}");
         }
-        match &problems[..] {
-            [] => self.reporter.clear(),
-            problems => {
-                self.reporter.report(&format!("{} until the configuration is corrected", problems.join("; "))).await
-            }
+        if problems.is_empty() {
+            return self.reporter.clear();
         }
+        self.reporter.report(&format!("{} until the configuration is corrected", problems.join("; "))).await;
     }
 
     /// Reports an unreadable object. A watch omits unreadable objects, so the object looks as if it were missing.
@@ -238,12 +224,8 @@ impl ProblemReporter {
     /// Logs the problem and creates an Event. A replica that is not the leader does so too: the Event is about this
     /// process.
     async fn report(&self, reason: &str) {
-        {
-            let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-            if *reported == reason {
-                return;
-            }
-            reason.clone_into(&mut reported);
+        if mem::replace(&mut *self.reported.lock().unwrap_or_else(PoisonError::into_inner), reason.into()) == reason {
+            return;
         }
         tracing::error!("KubeControllersConfiguration({NAME}): {reason}");
         let event = events::event(&self.object, EventType::Warning, REASON, reason, SystemTime::now());

@@ -52,7 +52,7 @@ fn scene() -> Scene {
     let clients = Clients { kubernetes, calico: calico.clone(), mode: Mode::Etcd };
     let environment = Environment::read(|_| None).unwrap();
     Scene {
-        configuration: Configuration::new(&clients, environment, Leadership::always(), Leadership::always()),
+        configuration: Configuration::new(clients, environment, Leadership::always(), Leadership::always()),
         status: Status::new(status_dir.path().join("status.json")),
         stop: CancellationToken::new(),
         calico,

@@ -46,8 +46,11 @@ pub trait CachedReconcile: Reconcile {
     fn subscribe(controller: &CachedController<Self>, watches: &mut Watches);
     /// Creates the reconciler, which reads the cache of `controller`.
     fn new(context: &Context, controller: &CachedController<Self>) -> Self;
-    /// Returns the keys to add to the queue every five minutes and after each change of the settings.
-    fn all_keys(cache: &Self::Cache) -> Vec<Self::Key>;
+    /// Returns the keys to add to the queue every five minutes and after each change of the settings. By default none,
+    /// for a controller that compares all objects at an interval of its own.
+    fn all_keys(_: &Self::Cache) -> Vec<Self::Key> {
+        Vec::new()
+    }
 }
 
 /// A controller with the reconciler `R`.
@@ -81,6 +84,7 @@ impl<R: CachedReconcile> CachedController<R> {
     }
 
     /// Adds all keys to the queue every [`RESYNC_PERIOD`] and after each change of the settings, until `context.stop`.
+    /// Never returns.
     async fn resync(&self, context: &Context) {
         let mut settings = context.settings.clone();
         settings.mark_unchanged();
@@ -88,7 +92,7 @@ impl<R: CachedReconcile> CachedController<R> {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = context.stop.cancelled() => return,
+                () = context.stop.cancelled() => return std::future::pending().await,
                 _ = ticks.tick() => {}
                 Ok(()) = settings.changed() => {}
             }
@@ -118,13 +122,9 @@ impl<R: CachedReconcile> Controller for CachedController<R> {
         let work = runtime::run(reconciler, self.queue.clone(), workers, context.clone());
         // The controller ends with its workers. The comparisons end when the controller is stopped, which the workers
         // notice too.
-        let compare = async {
-            self.resync(&context).await;
-            std::future::pending::<()>().await;
-        };
         tokio::select! {
             () = work => {}
-            () = compare => {}
+            () = self.resync(&context) => {}
         }
     }
 }

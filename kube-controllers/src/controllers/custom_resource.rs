@@ -2,7 +2,7 @@
 //! the [`StatusCondition`]s of the status.
 
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use libcalico::api::{Object, Spec};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -57,15 +57,8 @@ impl CustomResources {
 
 /// Describes a kind of `projectcalico.org/v3`.
 pub(super) fn api_resource(kind: &str, plural: &str) -> ApiResource {
-    let api_version = ApiGroup::V3.api_version();
-    let (group, version) = api_version.split_once('/').unwrap_or_default();
-    ApiResource {
-        group: group.into(),
-        version: version.into(),
-        api_version: api_version.into(),
-        kind: kind.into(),
-        plural: plural.into(),
-    }
+    let (group, version) = ApiGroup::V3.api_version().split_once('/').unwrap_or_default();
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
 /// Returns the finalizers of an object with `finalizer` added, or `None` if it is among them.
@@ -127,10 +120,8 @@ impl StatusCondition {
     pub(super) fn merged_into(&self, status: Option<&Value>, now: OffsetDateTime) -> Option<Vec<Value>> {
         let mut conditions = status.and_then(|status| status["conditions"].as_array()).cloned().unwrap_or_default();
         let position = conditions.iter().position(|condition| condition["type"] == self.kind);
-        let is_equal = |condition: &Value| {
-            condition["status"] == self.status()
-                && condition["reason"] == self.reason
-                && condition["message"] == self.message.as_str()
+        let is_equal = |old: &Value| {
+            old["status"] == self.status() && old["reason"] == self.reason && old["message"] == self.message.as_str()
         };
         if position.is_some_and(|at| is_equal(&conditions[at])) {
             return None;

@@ -48,59 +48,40 @@ impl ClusterCache {
         let shared = Shared { index: Mutex::new(index), changed: Notify::new(), listed: Mutex::default() };
         let cache = ClusterCache { shared: Arc::new(shared) };
         let remove_block = |index: &mut Index, key: &Cidr| index.remove_block(key);
-        watches.blocks.subscribe(cache.event_handler(WatchedKind::Blocks, put_block, remove_block));
-        watches.pods.subscribe(cache.event_handler(WatchedKind::Pods, put_pod, by_names(Index::remove_pod)));
-        watches.services.subscribe(cache.event_handler(
-            WatchedKind::Services,
-            put_service,
-            by_names(Index::remove_service),
-        ));
-        watches.virtual_machines.subscribe(cache.event_handler(
-            WatchedKind::VirtualMachines,
-            |index, vm: &WatchedVm| by_names(Index::put_virtual_machine)(index, &vm.name),
-            by_names(Index::remove_virtual_machine),
-        ));
-        watches.vmis.subscribe(cache.event_handler(
-            WatchedKind::Vmis,
-            |index, vmi: &WatchedVmi| by_names(Index::put_vmi)(index, &vmi.name),
-            by_names(Index::remove_vmi),
-        ));
+        watches.blocks.subscribe(cache.handler(WatchedKind::Blocks, put_block, remove_block));
+        watches.pods.subscribe(cache.handler(WatchedKind::Pods, put_pod, by_names(Index::remove_pod)));
+        watches.services.subscribe(cache.handler(WatchedKind::Services, put_service, by_names(Index::remove_service)));
+        let put_vm = |index: &mut Index, vm: &WatchedVm| by_names(Index::put_virtual_machine)(index, &vm.name);
+        let remove_vm = by_names(Index::remove_virtual_machine);
+        watches.virtual_machines.subscribe(cache.handler(WatchedKind::VirtualMachines, put_vm, remove_vm));
+        let put_vmi = |index: &mut Index, vmi: &WatchedVmi| by_names(Index::put_vmi)(index, &vmi.name);
+        watches.vmis.subscribe(cache.handler(WatchedKind::Vmis, put_vmi, by_names(Index::remove_vmi)));
         let remove_pool = |index: &mut Index, key: &ObjectKey| index.remove_pool(&key.name);
-        watches.ip_pools.subscribe(cache.event_handler(WatchedKind::Pools, put_pool, remove_pool));
-        watches.ip_reservations.subscribe(cache.event_handler(
-            WatchedKind::Reservations,
-            |index, reservation: &Entry<IpReservation>| index.put_reservation(&reservation.value),
-            |index, key: &ObjectKey| index.remove_reservation(&key.name),
-        ));
+        watches.ip_pools.subscribe(cache.handler(WatchedKind::Pools, put_pool, remove_pool));
+        let put = |index: &mut Index, reservation: &Entry<IpReservation>| index.put_reservation(&reservation.value);
+        let remove = |index: &mut Index, key: &ObjectKey| index.remove_reservation(&key.name);
+        watches.ip_reservations.subscribe(cache.handler(WatchedKind::Reservations, put, remove));
         cache.subscribe_to_nodes(mode, watches);
         cache
     }
 
     /// On a Kubernetes datastore, a Calico node is a Kubernetes node, and one watch delivers both.
     fn subscribe_to_nodes(&self, mode: Mode, watches: &mut Watches) {
-        watches.nodes.subscribe(self.event_handler(
-            WatchedKind::KubernetesNodes,
-            |index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node)),
-            |index, key: &ObjectKey| index.remove_kubernetes_node(&key.name),
-        ));
-        let remove_calico_node = |index: &mut Index, key: &ObjectKey| index.remove_calico_node(&key.name);
+        let put = |index: &mut Index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node));
+        let remove = |index: &mut Index, key: &ObjectKey| index.remove_kubernetes_node(&key.name);
+        watches.nodes.subscribe(self.handler(WatchedKind::KubernetesNodes, put, remove));
+        let put_entry = |index: &mut Index, node: &Entry<CalicoNode>| {
+            index.put_calico_node(&node.key.name, node.value.spec.kubernetes_name());
+        };
+        let put_node = |index: &mut Index, node: &Node| index.put_calico_node(&node.name.name, Some(&node.name.name));
+        let remove = |index: &mut Index, key: &ObjectKey| index.remove_calico_node(&key.name);
         match mode {
-            Mode::Etcd => watches.calico_nodes.subscribe(self.event_handler(
-                WatchedKind::CalicoNodes,
-                |index, node: &Entry<CalicoNode>| {
-                    index.put_calico_node(&node.key.name, node.value.spec.kubernetes_name());
-                },
-                remove_calico_node,
-            )),
-            Mode::Kubernetes(_) => watches.nodes.subscribe(self.event_handler(
-                WatchedKind::CalicoNodes,
-                |index, node: &Node| index.put_calico_node(&node.name.name, Some(&node.name.name)),
-                remove_calico_node,
-            )),
+            Mode::Etcd => watches.calico_nodes.subscribe(self.handler(WatchedKind::CalicoNodes, put_entry, remove)),
+            Mode::Kubernetes(_) => watches.nodes.subscribe(self.handler(WatchedKind::CalicoNodes, put_node, remove)),
         }
     }
 
-    fn event_handler<T: Watched>(
+    fn handler<T: Watched>(
         &self,
         kind: WatchedKind,
         put: impl Fn(&mut Index, &T) + Send + 'static,
@@ -121,18 +102,6 @@ impl ClusterCache {
             }
             cache.shared.changed.notify_one();
         }
-    }
-
-    /// Marks each kind as listed.
-    #[cfg(test)]
-    pub(super) fn mark_all_listed(&self) {
-        self.listed().extend(REQUIRED.map(|(kind, _)| kind));
-        self.listed().extend([
-            WatchedKind::Services,
-            WatchedKind::VirtualMachines,
-            WatchedKind::Vmis,
-            WatchedKind::Reservations,
-        ]);
     }
 
     fn listed(&self) -> MutexGuard<'_, HashSet<WatchedKind>> {
@@ -217,11 +186,8 @@ fn is_migrating(node: &Node) -> bool {
 
 fn put_block(index: &mut Index, block: &Entry<Block>) {
     if let Err(problem) = index.put_block(&block.value) {
-        tracing::error!(
-            block = %block.key,
-            %problem,
-            "garbage collection ignores an invalid block; run `calico-ipam check`"
-        );
+        tracing::error!(block = %block.key, %problem,
+            "garbage collection ignores an invalid block; run `calico-ipam check`");
     }
 }
 
@@ -258,6 +224,19 @@ mod tests {
 
     use super::*;
     use crate::watched::{Projection, ProjectionOptions, StringInterner};
+
+    impl ClusterCache {
+        /// Marks each kind as listed.
+        pub(in crate::gc) fn mark_all_listed(&self) {
+            self.listed().extend(REQUIRED.map(|(kind, _)| kind));
+            self.listed().extend([
+                WatchedKind::Services,
+                WatchedKind::VirtualMachines,
+                WatchedKind::Vmis,
+                WatchedKind::Reservations,
+            ]);
+        }
+    }
 
     fn pod(change: impl FnOnce(&mut Value)) -> Pod {
         let mut pod = json!({

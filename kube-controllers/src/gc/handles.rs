@@ -139,12 +139,8 @@ impl HandleAudit {
             for id in &outcome.corrected {
                 tracing::info!(handle = %id, "corrected the count of a handle");
             }
-            outcome
-                .deleted
-                .iter()
-                .chain(&outcome.corrected)
-                .chain(&outcome.unchanged)
-                .for_each(|id| self.wrong_handles.get().done(id));
+            let done = outcome.deleted.iter().chain(&outcome.corrected).chain(&outcome.unchanged);
+            done.for_each(|id| self.wrong_handles.get().done(id));
             for (id, error) in &outcome.failed {
                 tracing::warn!(handle = %id, %error, "cannot repair a handle; trying again later");
                 self.wrong_handles.get().failed(id, now);

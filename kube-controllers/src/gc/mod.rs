@@ -70,10 +70,8 @@ impl Controller for GarbageCollection {
     }
 
     async fn run(self, context: Context) {
-        let registered = IpamMetrics::new(self.cache.clone())
-            .and_then(|ipam| context.metrics.register(ipam))
-            .and_then(|()| PassMetrics::new(&context.metrics));
-        let metrics = match registered {
+        let registered = IpamMetrics::new(self.cache.clone()).and_then(|ipam| context.metrics.register(ipam));
+        let metrics = match registered.and_then(|()| PassMetrics::new(&context.metrics)) {
             Ok(metrics) => metrics,
             // The metrics exist, so another instance is running in this process. Two instances must not both write.
             Err(error) => return tracing::error!(%error, "cannot start garbage collection: its metrics exist already"),
@@ -102,22 +100,17 @@ async fn run_passes(mut gc_pass: GcPass) {
         let began = Instant::now();
         let watchdog = gc_pass.context.watchdog.clone();
         let pass = watchdog.observe("a pass of garbage collection".into(), gc_pass.run(scope));
-        match AssertUnwindSafe(pass).catch_unwind().await {
-            Ok(()) => {
-                if full {
-                    full_at = Instant::now() + FULL_PASS_INTERVAL;
-                    gc_pass.prune_reported();
-                }
-                let at = full.then(|| OffsetDateTime::now_utc().unix_timestamp());
-                gc_pass.metrics.record_pass(began.elapsed(), at);
+        if AssertUnwindSafe(pass).catch_unwind().await.is_err() {
+            tracing::error!("a pass of garbage collection panicked; the next pass starts after 5 s at the earliest");
+            gc_pass.metrics.count_failure("panic");
+            stop.run_until_cancelled(sleep(PANIC_PAUSE)).await;
+        } else {
+            if full {
+                full_at = Instant::now() + FULL_PASS_INTERVAL;
+                gc_pass.prune_reported();
             }
-            Err(_) => {
-                tracing::error!(
-                    "a pass of garbage collection panicked; the next pass starts after 5 s at the earliest"
-                );
-                gc_pass.metrics.count_failure("panic");
-                stop.run_until_cancelled(sleep(PANIC_PAUSE)).await;
-            }
+            let at = full.then(|| OffsetDateTime::now_utc().unix_timestamp());
+            gc_pass.metrics.record_pass(began.elapsed(), at);
         }
         stop.run_until_cancelled(wait_until_due(&gc_pass, full_at)).await;
     }

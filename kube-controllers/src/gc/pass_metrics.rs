@@ -34,10 +34,9 @@ impl PassMetrics {
     pub(super) fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let counter = |name, help| registered(metrics, IntCounter::new(name, help));
         let gauge = |name, help| registered(metrics, IntGauge::new(name, help));
-        let counters = |name, help, label| registered(metrics, IntCounterVec::new(Opts::new(name, help), &[label]));
+        let counts = |name, help, label| registered(metrics, IntCounterVec::new(Opts::new(name, help), &[label]));
         let gauges = |name, help, label| registered(metrics, IntGaugeVec::new(Opts::new(name, help), &[label]));
-        let duration =
-            HistogramOpts::new("kube_controllers_gc_pass_duration_seconds", "Duration of a pass, in seconds.");
+        let opts = HistogramOpts::new("kube_controllers_gc_pass_duration_seconds", "Duration of a pass, in seconds.");
         Ok(PassMetrics {
             leaked: counter("kube_controllers_gc_leaked_total", "Addresses that were confirmed to be leaked.")?,
             reclaimed: counter("kube_controllers_gc_reclaimed_total", "Leaked addresses that were released.")?,
@@ -45,14 +44,10 @@ impl PassMetrics {
                 "kube_controllers_gc_reported_total",
                 "Leaked addresses that were reported and not released, because GC_MODE is report.",
             )?,
-            handles: counters(
-                "kube_controllers_gc_handles_mended_total",
-                "Repaired handles with a wrong count.",
-                "how",
-            )?,
+            handles: counts("kube_controllers_gc_handles_mended_total", "Repaired handles with a wrong count.", "how")?,
             wrong_handles: gauge("kube_controllers_gc_wrong_handles", "Handles that have a wrong count at present.")?,
-            failures: counters("kube_controllers_gc_failures_total", "Failures, by the phase of the pass.", "phase")?,
-            duration: registered(metrics, HistogramVec::new(duration.buckets(PASS.to_vec()), &["scope"]))?,
+            failures: counts("kube_controllers_gc_failures_total", "Failures, by the phase of the pass.", "phase")?,
+            duration: registered(metrics, HistogramVec::new(opts.buckets(PASS.to_vec()), &["scope"]))?,
             last_full: gauge(
                 "kube_controllers_gc_last_full_pass_timestamp_seconds",
                 "Time of the last pass over all entries, in seconds since 1970.",
@@ -94,9 +89,7 @@ impl PassMetrics {
                 self.handles.with_label_values(&[how]).inc_by(n as u64);
             }
         }
-        for _ in 0..repaired.failed {
-            self.count_failure("handles");
-        }
+        (0..repaired.failed).for_each(|_| self.count_failure("handles"));
         self.wrong_handles.set(i64::try_from(wrong).unwrap_or(i64::MAX));
     }
 
@@ -111,11 +104,8 @@ impl PassMetrics {
 }
 
 /// Registers a metric.
-fn registered<C: Collector + Clone + 'static>(
-    metrics: &Metrics,
-    collector: prometheus::Result<C>,
-) -> prometheus::Result<C> {
-    let collector = collector?;
+fn registered<C: Collector + Clone + 'static>(metrics: &Metrics, new: prometheus::Result<C>) -> prometheus::Result<C> {
+    let collector = new?;
     metrics.register(collector.clone())?;
     Ok(collector)
 }

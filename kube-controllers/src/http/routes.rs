@@ -8,7 +8,7 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Response, StatusCode, Uri};
 
 use super::profile::{self, ProfileError};
-use crate::status::Status;
+use crate::status::{Condition, Status};
 use crate::telemetry::Metrics;
 
 /// The pages that a port serves.
@@ -56,19 +56,12 @@ impl Routes {
 
 /// Returns the table of components, one per line.
 fn readiness(status: &Status) -> HttpResponse {
-    let readiness = status.readiness();
-    let lines: String = readiness
-        .iter()
-        .map(|(name, condition)| {
-            if condition.ready {
-                format!("{name:<16} ready\n")
-            } else {
-                format!("{name:<16} not ready  {}\n", condition.reason)
-            }
-        })
-        .collect();
+    let lines = status.readiness().into_iter().map(|(name, Condition { ready, reason })| {
+        let state = if ready { "ready".to_owned() } else { format!("not ready  {reason}") };
+        format!("{name:<16} {state}\n")
+    });
     let code = if status.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    text(code, lines)
+    text(code, lines.collect::<String>())
 }
 
 fn exposition(metrics: &Metrics) -> HttpResponse {
@@ -89,10 +82,9 @@ async fn cpu_profile(query: &str) -> HttpResponse {
 
 /// Returns the present use of memory.
 fn heap_profile(query: &str) -> HttpResponse {
+    let is_text = parameter(query, "debug").is_some_and(|debug| debug != "0");
     match profile::heap() {
-        Ok(profile) if parameter(query, "debug").is_some_and(|debug| debug != "0") => {
-            text(StatusCode::OK, profile.text())
-        }
+        Ok(profile) if is_text => text(StatusCode::OK, profile.text()),
         profile => profile_page(profile.map(|profile| profile.protobuf())),
     }
 }

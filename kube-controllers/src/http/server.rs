@@ -115,9 +115,7 @@ async fn serve_connections(listener: TcpListener, routes: &Routes) {
         tokio::select! {
             Some(_) = connections.join_next() => {}
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(serve_connection(stream, routes.clone()));
-                }
+                Ok((stream, _)) => _ = connections.spawn(serve_connection(stream, routes.clone())),
                 // The process has no file descriptor left, or the client closed the connection.
                 Err(error) => {
                     tracing::debug!("cannot accept a connection: {error}");

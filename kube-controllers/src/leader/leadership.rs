@@ -90,8 +90,7 @@ impl Leadership {
     /// sent while this replica may write, also after the machine was suspended.
     pub async fn while_held<F: Future>(&self, work: F) -> Option<F::Output> {
         let (mut watching, mut work) = (self.clone(), pin!(work));
-        let guarded =
-            poll_fn(|context| if self.holds() { work.as_mut().poll(context).map(Some) } else { Poll::Ready(None) });
+        let guarded = poll_fn(|task| if self.holds() { work.as_mut().poll(task).map(Some) } else { Poll::Ready(None) });
         tokio::select! {
             biased;
             () = watching.lost() => None,

@@ -50,10 +50,8 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let (filter, handle) = reload::Layer::new(targets(severity));
-    let lines = tracing_subscriber::fmt::layer()
-        .fmt_fields(Fields)
-        .event_format(LineFormat::new(COMPONENT))
-        .with_writer(writer);
+    let format = LineFormat::new(COMPONENT);
+    let lines = tracing_subscriber::fmt::layer().fmt_fields(Fields).event_format(format).with_writer(writer);
     (tracing_subscriber::registry().with(filter).with(lines), Severity { handle })
 }
 

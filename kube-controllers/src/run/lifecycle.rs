@@ -10,7 +10,6 @@ use libcalico::kubernetes::ApiGroup;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::controllers::host_endpoints::HostEndpoints;
@@ -44,11 +43,11 @@ pub(super) enum LifecycleEnd {
     Failed,
 }
 
-/// Runs the controllers that the present settings enable, until `stop` or until the settings require other controllers.
-/// Until each watch has listed its kind, `status` names the missing kinds in
+/// Runs the controllers that the present settings enable, until `context.stop` or until the settings require other
+/// controllers. Until each watch has listed its kind, `status` names the missing kinds in
 /// [`Component::Lists`](crate::status::Component::Lists).
-pub(super) async fn run_until_changed(context: &Context, status: &Status, stop: &CancellationToken) -> LifecycleEnd {
-    let settings = context.settings.borrow().clone();
+pub(super) async fn run_until_changed(context: &Context, status: &Status) -> LifecycleEnd {
+    let (settings, stop) = (context.settings.borrow().clone(), &context.stop);
     let context = Context { stop: stop.child_token(), ..context.clone() };
     let mut watches = Watches::default();
     let controllers = build(&context, &settings, &mut watches);
@@ -111,16 +110,14 @@ fn build(context: &Context, settings: &Settings, watches: &mut Watches) -> Vec<N
         }
     }
     match context.mode {
-        Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) if settings.policy_name_migrator => {
-            registry.add::<PolicyNames>()
-        }
-        Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) => {}
         // This group has no API server of Calico's, so kube-controllers does its work. Names of policies are the names
         // of their resources, so the migrator has no work.
         Mode::Kubernetes(ApiGroup::V3) => {
             registry.add::<IpPools>();
             registry.add::<Tiers>();
         }
+        _ if settings.policy_name_migrator => registry.add::<PolicyNames>(),
+        Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) => {}
     }
     registry.controllers
 }

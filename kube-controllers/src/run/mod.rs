@@ -21,8 +21,7 @@ use crate::configuration::Configuration;
 use crate::context::{Clients, Context};
 use crate::datastore_lock;
 use crate::http::{self, Ports};
-use crate::leader;
-use crate::leader::Leadership;
+use crate::leader::{self, Leadership};
 use crate::logging::{self, Severity};
 use crate::settings::{Environment, LeaderElection, Lease, LogSeverity, Settings, StatusLiveness};
 use crate::startup::{Servers, StartError};
@@ -47,9 +46,8 @@ pub fn main(options: &Options, lookup: impl Fn(&str) -> Option<String>) -> ExitC
         let threads = std::thread::available_parallelism().map_or(2, |processors| processors.get().max(2));
         let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build();
         let runtime = runtime.map_err(|reason| StartError::Process { action: "start threads", reason })?;
-        let outcome = runtime.block_on(
-            Process { options: options.clone(), environment, servers, severity, watchdog: Watchdog::default() }.run(),
-        );
+        let (options, watchdog) = (options.clone(), Watchdog::default());
+        let outcome = runtime.block_on(Process { options, environment, servers, severity, watchdog }.run());
         // Does not wait for tasks that do not end by themselves.
         runtime.shutdown_background();
         outcome
@@ -151,7 +149,7 @@ impl Process {
         let on_found = || status.ready(Component::Startup);
         let (leadership, lock) = datastore_lock::guard(elected.clone(), calico.clone(), on_found, serving.clone());
         let mut watching = pin!(futures::future::join(health, lock));
-        let configuration = Configuration::new(&clients, self.environment, elected.clone(), leadership.clone());
+        let configuration = Configuration::new(clients, self.environment, elected.clone(), leadership.clone());
         let settings = tokio::select! {
             biased;
             _ = &mut watching => None,
@@ -166,19 +164,11 @@ impl Process {
             apply_in_place(settings.clone(), self.severity, ports, health_checks, serving.clone()),
             compaction::run(calico.clone(), elected, settings.clone(), serving.clone()),
         ));
-        let context = Context {
-            kubernetes,
-            calico,
-            mode,
-            settings,
-            leadership,
-            metrics,
-            watchdog: self.watchdog,
-            stop: stop.clone(),
-        };
+        let watchdog = self.watchdog;
+        let context = Context { kubernetes, calico, mode, settings, leadership, metrics, watchdog, stop };
         tokio::select! {
             _ = &mut background => {}
-            () = run_controllers(&context, &status, &stop) => {
+            () = run_controllers(&context, &status) => {
                 serving.cancel();
                 if timeout(STOP_DEADLINE, background).await.is_err() {
                     tracing::warn!("some tasks did not end within {STOP_DEADLINE:?} and are canceled");
@@ -188,10 +178,10 @@ impl Process {
     }
 }
 
-/// Runs the controllers again and again, each time with the settings then in force, until `stop`.
-async fn run_controllers(context: &Context, status: &Status, stop: &CancellationToken) {
+/// Runs the controllers again and again, each time with the settings then in force, until `context.stop`.
+async fn run_controllers(context: &Context, status: &Status) {
     loop {
-        match run_until_changed(context, status, stop).await {
+        match run_until_changed(context, status).await {
             LifecycleEnd::Stopped => return,
             // Upstream's text. A parent process writes it there before it restarts the controllers (KC-101).
             LifecycleEnd::Changed => tracing::info!("Received exit status 129, restarting"),
@@ -272,9 +262,7 @@ async fn check_healthz(kubernetes: &kube::Client) -> Result<(), HealthzError> {
     let request = hyper::Request::get("/healthz").body(Vec::new())?;
     match kubernetes.request_text(request).await {
         Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) => {
-            Err(HealthzError::Status { message: status.message.clone(), code: status.code })
-        }
+        Err(kube::Error::Api(status)) => Err(HealthzError::Status { code: status.code, message: status.message }),
         Err(error) => Err(HealthzError::Client(error)),
     }
 }

@@ -36,8 +36,6 @@ pub fn default_configuration() -> KubeControllersConfigurationSpec {
         host_endpoint: Some(host_endpoint),
         ..NodeControllerConfig::default()
     };
-    let migration =
-        MigrationControllerConfig { policy_name_migrator: text(ENABLED), ..MigrationControllerConfig::default() };
     let mut spec = KubeControllersConfigurationSpec {
         log_severity_screen: text("Info"),
         health_checks: text(ENABLED),
@@ -49,7 +47,7 @@ pub fn default_configuration() -> KubeControllersConfigurationSpec {
             service_account: every(),
             namespace: every(),
             load_balancer: Some(LoadBalancerControllerConfig::default()),
-            migration: Some(migration),
+            migration: Some(migration(true)),
             ..ControllersConfig::default()
         },
         ..KubeControllersConfigurationSpec::default()
@@ -74,41 +72,34 @@ pub(super) fn running_configuration(
         assign_ips: settings.assign_ips.and_then(|which| keyword_for(&ASSIGN_IPS, which)),
         ..LoadBalancerControllerConfig::default()
     };
-    let migration = MigrationControllerConfig {
-        policy_name_migrator: switch(settings.policy_name_migrator),
-        ..MigrationControllerConfig::default()
-    };
+    let compaction = environment.compaction_period.as_ref().map(|setting| setting.value);
+    let configured = spec.controllers.node.as_ref().is_some_and(|node| node.host_endpoint.is_some());
+    let with_host_endpoints = configured || environment.auto_host_endpoints.is_some();
     KubeControllersConfigurationSpec {
         log_severity_screen: Some(settings.log_severity.to_string()),
         health_checks: switch(settings.health_checks),
-        etcd_v3_compaction_period: environment
-            .compaction_period
-            .as_ref()
-            .map(|setting| setting.value)
-            .or(spec.etcd_v3_compaction_period)
-            .or(Some(COMPACTION_PERIOD)),
+        etcd_v3_compaction_period: compaction.or(spec.etcd_v3_compaction_period).or(Some(COMPACTION_PERIOD)),
         controllers: ControllersConfig {
-            node: runs(ControllerName::Node).then(|| node(settings, spec, environment)),
+            node: runs(ControllerName::Node).then(|| node(settings, with_host_endpoints)),
             policy: reconciler(ControllerName::Policy),
             workload_endpoint: reconciler(ControllerName::WorkloadEndpoint),
             service_account: reconciler(ControllerName::ServiceAccount),
             namespace: reconciler(ControllerName::Namespace),
             load_balancer: runs(ControllerName::LoadBalancer).then(load_balancer),
-            migration: Some(migration),
+            migration: Some(migration(settings.policy_name_migrator)),
             ..ControllersConfig::default()
         },
         ..KubeControllersConfigurationSpec::default()
     }
 }
 
+fn migration(enabled: bool) -> MigrationControllerConfig {
+    MigrationControllerConfig { policy_name_migrator: switch(enabled), ..MigrationControllerConfig::default() }
+}
+
 /// Returns the section of the node controller. Host endpoints are shown only if the configuration or the environment
 /// mentions them.
-fn node(
-    settings: &Settings,
-    spec: &KubeControllersConfigurationSpec,
-    environment: &Environment,
-) -> NodeControllerConfig {
-    let configured = spec.controllers.node.as_ref().is_some_and(|node| node.host_endpoint.is_some());
+fn node(settings: &Settings, with_host_endpoints: bool) -> NodeControllerConfig {
     let host_endpoints = &settings.host_endpoints;
     let host_endpoint = AutoHostEndpointConfig {
         auto_create: switch(host_endpoints.enabled),
@@ -119,7 +110,7 @@ fn node(
     NodeControllerConfig {
         reconciler_period: None,
         sync_labels: switch(settings.sync_node_labels),
-        host_endpoint: (configured || environment.auto_host_endpoints.is_some()).then_some(host_endpoint),
+        host_endpoint: with_host_endpoints.then_some(host_endpoint),
         leak_grace_period: settings.leak_grace_period.map(GoDuration::from),
         ..NodeControllerConfig::default()
     }

@@ -79,43 +79,39 @@ pub struct Lease {
 impl Environment {
     /// Reads the environment through `lookup`.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
-        let variables = VariableReader { lookup: &lookup };
-        let gc_limits = GcLimits::default();
+        let reader = VariableReader { lookup: &lookup };
+        let GcLimits { parallelism, requests_per_second } = GcLimits::default();
         let gc_mode = parse::keyword("reclaim or report", [("reclaim", GcMode::Reclaim), ("report", GcMode::Report)]);
         let liveness = [("readiness", StatusLiveness::Readiness), ("heartbeat", StatusLiveness::Heartbeat)];
         let liveness = parse::keyword("readiness or heartbeat", liveness);
+        let switch = parse::keyword("enabled or disabled", [("enabled", true), ("disabled", false)]);
         Ok(Environment {
-            log_severity: variables.override_of(LOG_LEVEL, |variable, text| {
-                parse::from_str(variable, text, "one of panic, fatal, error, warning, info, debug, trace")
+            log_severity: reader.override_of(LOG_LEVEL, |variable, text| {
+                parse::value(variable, text, "one of panic, fatal, error, warning, info, debug, trace")
             })?,
-            enabled: variables.override_of(ENABLED_CONTROLLERS, |_, list| controllers::parse(list))?,
-            reconcile_period: variables.override_of(RECONCILER_PERIOD, parse::duration)?,
-            compaction_period: variables.override_of(COMPACTION_PERIOD, parse::duration)?,
-            health_checks: variables.override_of(HEALTH_ENABLED, parse::boolean)?,
-            sync_node_labels: variables.override_of(SYNC_NODE_LABELS, parse::boolean)?,
-            auto_host_endpoints: variables.override_of(
-                AUTO_HOST_ENDPOINTS,
-                parse::keyword("enabled or disabled", [("enabled", true), ("disabled", false)]),
-            )?,
-            orphan_endpoint_grace_period: variables.value(ORPHAN_ENDPOINT_GRACE_PERIOD, parse::duration)?,
-            workers: workers(&variables)?,
-            gc_mode: variables.value(GC_MODE, gc_mode)?.unwrap_or_default(),
+            enabled: reader.override_of(ENABLED_CONTROLLERS, |_, list| controllers::parse(list))?,
+            reconcile_period: reader.override_of(RECONCILER_PERIOD, parse::duration)?,
+            compaction_period: reader.override_of(COMPACTION_PERIOD, parse::duration)?,
+            health_checks: reader.override_of(HEALTH_ENABLED, parse::boolean)?,
+            sync_node_labels: reader.override_of(SYNC_NODE_LABELS, parse::boolean)?,
+            auto_host_endpoints: reader.override_of(AUTO_HOST_ENDPOINTS, switch)?,
+            orphan_endpoint_grace_period: reader.value(ORPHAN_ENDPOINT_GRACE_PERIOD, parse::duration)?,
+            workers: workers(&reader)?,
+            gc_mode: reader.value(GC_MODE, gc_mode)?.unwrap_or_default(),
             gc_limits: GcLimits {
-                parallelism: variables.value(GC_PARALLELISM, parse::count)?.unwrap_or(gc_limits.parallelism),
-                requests_per_second: variables
-                    .value(GC_REQUESTS_PER_SECOND, parse::rate)?
-                    .unwrap_or(gc_limits.requests_per_second),
+                parallelism: reader.value(GC_PARALLELISM, parse::count)?.unwrap_or(parallelism),
+                requests_per_second: reader.value(GC_REQUESTS_PER_SECOND, parse::rate)?.unwrap_or(requests_per_second),
             },
-            leader_election: match variables.value(LEADER_ELECTION, parse::boolean)? {
+            leader_election: match reader.value(LEADER_ELECTION, parse::boolean)? {
                 None => LeaderElection::IfAllowed,
                 Some(true) => LeaderElection::Required,
                 Some(false) => LeaderElection::Off,
             },
             lease: Lease {
-                namespace: variables.text(LEADER_ELECTION_NAMESPACE).unwrap_or_else(|| "kube-system".into()),
-                name: variables.text(LEADER_ELECTION_NAME).unwrap_or_else(|| "calico-kube-controllers".into()),
+                namespace: reader.text(LEADER_ELECTION_NAMESPACE).unwrap_or_else(|| "kube-system".into()),
+                name: reader.text(LEADER_ELECTION_NAME).unwrap_or_else(|| "calico-kube-controllers".into()),
             },
-            status_liveness: variables.value(STATUS_LIVENESS, liveness)?.unwrap_or_default(),
+            status_liveness: reader.value(STATUS_LIVENESS, liveness)?.unwrap_or_default(),
         })
     }
 

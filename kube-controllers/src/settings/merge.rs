@@ -63,12 +63,9 @@ impl Merger<'_> {
         let log_severity = self.log_severity();
         let is_etcd = self.mode == Mode::Etcd;
         let of_node = enabled.contains(&ControllerName::Node);
-        let node = self.spec.controllers.node.clone();
-        let leak_grace_period = match node.as_ref().and_then(|node| node.leak_grace_period) {
-            Some(period) => period.duration(),
-            // The environment enabled the controller although the configuration has no section for it.
-            None => Duration::from_secs(900),
-        };
+        let configured = self.spec.controllers.node.as_ref().and_then(|node| node.leak_grace_period);
+        // The default applies if the environment enabled the controller and the configuration has no section for it.
+        let leak_grace_period = configured.map_or(Duration::from_secs(900), |period| period.duration());
         let compaction = self.take_override(&environment.compaction_period);
         let compaction = compaction.or(self.spec.etcd_v3_compaction_period).unwrap_or(COMPACTION_PERIOD);
         let health_checks = self.health_checks();
@@ -113,12 +110,11 @@ impl Merger<'_> {
         let configured = ControllerName::ALL.into_iter().filter(has_section).collect();
         let mut enabled: BTreeSet<_> = self.take_override(&self.environment.enabled).unwrap_or(configured);
         if self.mode != Mode::Etcd {
-            let refused: Vec<_> =
-                enabled.extract_if(.., |name| name.is_etcd_only()).map(ControllerName::as_str).collect();
-            if !refused.is_empty() {
+            let idle: Vec<_> = enabled.extract_if(.., |name| name.is_etcd_only()).map(ControllerName::as_str).collect();
+            if !idle.is_empty() {
                 self.notes.push(format!(
                     "not running controllers whose objects the datastore kubernetes derives by itself: {}",
-                    refused.join(", ")
+                    idle.join(", ")
                 ));
             }
         }
@@ -168,20 +164,13 @@ impl Merger<'_> {
             return AutoHostEndpoints { enabled, default_endpoint: true, ..AutoHostEndpoints::default() };
         }
         let section = self.spec.controllers.node.as_ref().and_then(|node| node.host_endpoint.clone());
-        let AutoHostEndpointConfig { auto_create, create_default_host_endpoint, templates, .. } =
+        let AutoHostEndpointConfig { auto_create, create_default_host_endpoint: create_default, templates, .. } =
             section.unwrap_or_default();
         let problems_before = self.problems.len();
-        let consequence = "no automatic host endpoint is created or deleted";
-        let enabled = self.keyword("hostEndpoint.autoCreate", auto_create, &SWITCH, false, consequence);
-        let consequence =
-            "host endpoints for all interfaces stay as they are, and no automatic host endpoint is deleted";
-        let default = self.keyword(
-            "hostEndpoint.createDefaultHostEndpoint",
-            create_default_host_endpoint,
-            &SWITCH,
-            true,
-            consequence,
-        );
+        let effect = "no automatic host endpoint is created or deleted";
+        let enabled = self.keyword("hostEndpoint.autoCreate", auto_create, &SWITCH, false, effect);
+        let effect = "host endpoints for all interfaces stay as they are, and no automatic host endpoint is deleted";
+        let default = self.keyword("hostEndpoint.createDefaultHostEndpoint", create_default, &SWITCH, true, effect);
         let template_count = templates.len();
         let templates = self.valid_templates(templates);
         if enabled == Some(false) {
@@ -202,9 +191,8 @@ impl Merger<'_> {
         for (index, HostEndpointTemplate { generate_name, .. }) in templates.iter().enumerate() {
             // Endpoints are named after their template, so an existing endpoint may belong to either template.
             if templates.iter().filter(|other| other.generate_name == *generate_name).count() > 1 {
-                invalid
-                    .entry(index)
-                    .or_insert_with(|| format!("`{generate_name}` is also the name of another template"));
+                let error = || format!("`{generate_name}` is also the name of another template");
+                invalid.entry(index).or_insert_with(error);
             }
         }
         let messages = invalid.iter().map(|(index, error)| {

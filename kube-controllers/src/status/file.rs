@@ -89,16 +89,13 @@ fn replace(path: &Path, file: &StatusFile) -> io::Result<()> {
         .and_then(|()| fs::rename(&new, path));
     match renamed {
         Ok(()) => Ok(()),
-        // The file itself is a mount point, which cannot be replaced, or its directory is read-only.
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::ResourceBusy | ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
-            ) =>
-        {
-            fs::write(path, &bytes)?;
-            fs::set_permissions(path, Permissions::from_mode(0o644))
-        }
-        Err(error) => Err(error),
+        Err(error) => match error.kind() {
+            // The file itself is a mount point, which cannot be replaced, or its directory is read-only.
+            ErrorKind::ResourceBusy | ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                fs::write(path, &bytes)?;
+                fs::set_permissions(path, Permissions::from_mode(0o644))
+            }
+            _ => Err(error),
+        },
     }
 }

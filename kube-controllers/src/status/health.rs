@@ -29,7 +29,7 @@ pub async fn watch_health<E: Display, F: Display>(
     let passes = async {
         loop {
             // The checks run concurrently, so that one without a response does not delay the other.
-            let (stored, served) = tokio::join!(run_check(limit, datastore()), run_check(limit, api_server()));
+            let (stored, served) = tokio::join!(probe(limit, datastore()), probe(limit, api_server()));
             let ready = stored.is_ok() && served.is_ok();
             record(&status, Component::CalicoDatastore, "Error verifying datastore", stored);
             record(&status, Component::KubeApiServer, "Error reaching apiserver", served);
@@ -37,19 +37,13 @@ pub async fn watch_health<E: Display, F: Display>(
             sleep(if ready { CHECK_INTERVAL } else { FAILURE_CHECK_INTERVAL }).await;
         }
     };
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = passes => {}
-    }
+    stop.run_until_cancelled(passes).await;
     status.remove(Component::CalicoDatastore);
     status.remove(Component::KubeApiServer);
 }
 
 /// Runs a check within the time limit.
-async fn run_check<E: Display>(
-    limit: Duration,
-    check: impl Future<Output = Result<(), E>>,
-) -> Result<(), CheckError<E>> {
+async fn probe<E: Display>(limit: Duration, check: impl Future<Output = Result<(), E>>) -> Result<(), CheckError<E>> {
     timeout(limit, check).await.map_err(|_| CheckError::NoAnswer(limit))?.map_err(CheckError::Failed)
 }
 

@@ -160,10 +160,8 @@ impl Collector for ProcessMetrics {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let Ok((process, stat)) = Process::myself().and_then(|process| process.stat().map(|stat| (process, stat)))
-        else {
-            return Vec::new();
-        };
+        let read = Process::myself().and_then(|process| process.stat().map(|stat| (process, stat)));
+        let Ok((process, stat)) = read else { return Vec::new() };
         let used = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
         self.processor_time.inc_by((used - self.processor_time.get()).max(0.0));
         let mut families = self.processor_time.collect();

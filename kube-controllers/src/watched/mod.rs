@@ -39,8 +39,7 @@ pub trait Projection: Sized + Send + Sync + 'static {
     /// Returns the object's namespace and name.
     fn name(&self) -> &ObjectKey;
     /// Reads the projection from an object's JSON.
-    fn project(json: &str, strings: &mut StringInterner, options: ProjectionOptions)
-    -> Result<Self, serde_json::Error>;
+    fn project(json: &str, strings: &mut StringInterner, parts: ProjectionOptions) -> Result<Self, serde_json::Error>;
 }
 
 /// Optional parts of the projections, kept only if a controller needs them.

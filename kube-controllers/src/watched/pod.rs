@@ -119,13 +119,9 @@ impl Projection for Pod {
         &self.name
     }
 
-    fn project(
-        json: &str,
-        strings: &mut StringInterner,
-        options: ProjectionOptions,
-    ) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, strings: &mut StringInterner, parts: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored { metadata, spec, status } = serde_json::from_str(json)?;
-        let (labels, service_account) = if options.pod_labels {
+        let (labels, service_account) = if parts.pod_labels {
             (metadata.labels.unwrap_or_default(), strings.intern(&spec.service_account_name))
         } else {
             (Labels::default(), strings.intern(""))

@@ -14,8 +14,6 @@ use super::{Projection, ProjectionOptions, StringInterner};
 pub struct NetworkPolicy {
     /// Namespace and name.
     pub name: ObjectKey,
-    /// `metadata.uid`.
-    pub uid: String,
     /// `spec`.
     pub spec: NetworkPolicySpec,
 }
@@ -31,7 +29,6 @@ struct StoredPolicy {
 struct PolicyMetadata {
     name: String,
     namespace: String,
-    uid: String,
 }
 
 impl Projection for NetworkPolicy {
@@ -43,8 +40,8 @@ impl Projection for NetworkPolicy {
     }
 
     fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let StoredPolicy { metadata: PolicyMetadata { name, namespace, uid }, spec } = serde_json::from_str(json)?;
-        Ok(NetworkPolicy { name: ObjectKey::namespaced(namespace, name), uid, spec })
+        let StoredPolicy { metadata: PolicyMetadata { name, namespace }, spec } = serde_json::from_str(json)?;
+        Ok(NetworkPolicy { name: ObjectKey::namespaced(namespace, name), spec })
     }
 }
 
@@ -55,8 +52,6 @@ pub struct Service {
     pub name: ObjectKey,
     /// `metadata.uid`.
     pub uid: String,
-    /// `metadata.resourceVersion`, for the update of the status.
-    pub resource_version: String,
     /// The annotations whose domain is `projectcalico.org` or a subdomain.
     pub annotations: BTreeMap<String, String>,
     /// `spec`.
@@ -75,12 +70,10 @@ struct StoredService {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
 struct ServiceMetadata {
     name: String,
     namespace: String,
     uid: String,
-    resource_version: String,
     #[serde(default)]
     annotations: Option<BTreeMap<String, String>>,
 }
@@ -107,7 +100,6 @@ impl Projection for Service {
         Ok(Service {
             name: ObjectKey::namespaced(metadata.namespace, metadata.name),
             uid: metadata.uid,
-            resource_version: metadata.resource_version,
             annotations,
             spec,
             load_balancer: status.load_balancer,

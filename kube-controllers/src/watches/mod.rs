@@ -61,11 +61,8 @@ impl<T: Watched> Subscribers<T> {
         for handler in &mut self.handlers {
             // Safe: the handler's own state may be incomplete after a panic, and the next full list repairs it.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler(event))) {
-                tracing::error!(
-                    kind = T::KIND,
-                    reason = panic_message(&*panic).unwrap_or("of unknown kind"),
-                    "an event handler panicked and missed an event"
-                );
+                let reason = panic_message(&*panic).unwrap_or("of unknown kind");
+                tracing::error!(kind = T::KIND, reason, "an event handler panicked and missed an event");
             }
         }
     }

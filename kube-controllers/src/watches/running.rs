@@ -89,15 +89,12 @@ async fn run_watch<T: Watched>(
     // The futures run concurrently, so that an update of the metrics never cancels a request of the watch.
     tokio::select! {
         () = stop.cancelled() => {}
-        () = dispatch_events(events, subscribers) => {}
+        () = dispatch(events, subscribers) => {}
         () = updater.run() => {}
     }
 }
 
-async fn dispatch_events<T: Watched>(
-    events: impl Stream<Item = WatchEvent<T, T::Key>>,
-    mut subscribers: Subscribers<T>,
-) {
+async fn dispatch<T: Watched>(events: impl Stream<Item = WatchEvent<T, T::Key>>, mut subscribers: Subscribers<T>) {
     let mut events = pin!(events);
     while let Some(event) = events.next().await {
         subscribers.dispatch(&match &event {

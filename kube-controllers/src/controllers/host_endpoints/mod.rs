@@ -136,13 +136,11 @@ impl HostEndpointReconciler {
                 }
             }
             DueWrite::Update(stored, wanted) => self.update(*stored, &wanted).await,
-            DueWrite::Delete(stored) => {
-                match self.store.delete::<HostEndpoint>(&stored.key, Some(&stored.revision)).await {
-                    // Another writer deleted the endpoint first, which is success.
-                    Err(StoreError::NotFound { .. }) => Ok(()),
-                    outcome => Ok(outcome?),
-                }
-            }
+            DueWrite::Delete(old) => match self.store.delete::<HostEndpoint>(&old.key, Some(&old.revision)).await {
+                // Another writer deleted the endpoint first, which is success.
+                Err(StoreError::NotFound { .. }) => Ok(()),
+                outcome => Ok(outcome?),
+            },
         }
     }
 
@@ -171,8 +169,7 @@ impl HostEndpointReconciler {
         endpoint.spec.expected_ips = wanted.spec.expected_ips.clone();
         endpoint.spec.profiles = wanted.spec.profiles.clone();
         validate(&endpoint)?;
-        self.store.update(&stored.key, &endpoint, &stored.revision).await?;
-        Ok(())
+        Ok(self.store.update(&stored.key, &endpoint, &stored.revision).await.map(drop)?)
     }
 }
 
@@ -186,14 +183,10 @@ fn due_writes(wanted: Vec<HostEndpoint>, mut stored: Vec<Entry<HostEndpoint>>, k
     let mut due = Vec::new();
     for wanted in wanted {
         let key: ObjectKey = wanted.key();
-        match stored.iter().position(|entry| entry.key == key) {
+        match stored.iter().position(|entry| entry.key == key).map(|at| stored.swap_remove(at)) {
             None => due.push(DueWrite::Create(wanted)),
-            Some(at) => {
-                let entry = stored.swap_remove(at);
-                if differs(&entry.value, &wanted) {
-                    due.push(DueWrite::Update(Box::new(entry), wanted));
-                }
-            }
+            Some(entry) if differs(&entry.value, &wanted) => due.push(DueWrite::Update(Box::new(entry), wanted)),
+            Some(_) => {}
         }
     }
     if !keep {
@@ -219,8 +212,7 @@ impl PatternCache {
         if !compiled.contains_key(pattern) && compiled.len() >= MAX_PATTERNS {
             compiled.clear();
         }
-        let regex =
-            compiled.entry(pattern.to_owned()).or_insert_with(|| RegexBuilder::new(pattern).unicode(false).build());
+        let regex = compiled.entry(pattern.into()).or_insert_with(|| RegexBuilder::new(pattern).unicode(false).build());
         regex.as_ref().map(|regex| regex.is_match(interface.as_bytes())).map_err(Clone::clone)
     }
 }

@@ -10,8 +10,7 @@ use std::time::Duration;
 use datastore::Datastore;
 use ipam_plugin::affinity::{release_empty_affinities, release_pool_affinities};
 use libcalico::api::{IpPool, IpPoolSpec, ObjectKey};
-use libcalico::ipam::LOAD_BALANCER_HOST;
-use libcalico::ipam::{AffinityOwner, Block};
+use libcalico::ipam::{AffinityOwner, Block, LOAD_BALANCER_HOST};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
 use os::clock::SystemClock;
@@ -82,9 +81,7 @@ fn apply_pool(pools: &mut PoolCache, event: &Event<'_, Entry<IpPool>>) -> Vec<&'
 fn may_be_empty(pools: &PoolCache, event: &Event<'_, Entry<Block>>) -> bool {
     let mut deleting = pools.iter().map(|(_, pool)| &pool.value).filter(|pool| is_deleting(pool));
     match event {
-        Event::Delete(block) => {
-            deleting.any(|pool| pool.spec.range().is_ok_and(|range| range.contains(block.network())))
-        }
+        Event::Delete(block) => deleting.any(|pool| pool.spec.range().is_ok_and(|cidr| cidr.contains(block.network()))),
         // Blocks that are missing from a new list have no event of their own.
         Event::ListEnd => deleting.next().is_some(),
         Event::ListStart | Event::Upsert(_) => false,
@@ -138,23 +135,19 @@ impl IpPoolReconciler {
         if let Some(conditions) = conditions {
             version = self.objects.write_conditions(name, &version, &conditions).await?;
         }
-        match finalizer_change(&pool.value, verdict) {
-            FinalizerChange::Keep => Ok(NextReconcile::AwaitChange),
-            FinalizerChange::Write(finalizers) => {
-                self.objects.write_finalizers(name, &version, &finalizers).await?;
-                Ok(NextReconcile::AwaitChange)
-            }
+        let finalizers = match finalizer_change(&pool.value, verdict) {
+            FinalizerChange::Keep => return Ok(NextReconcile::AwaitChange),
+            FinalizerChange::Write(finalizers) => finalizers,
             FinalizerChange::ReleaseBlocks => {
                 let Ok(range) = pool.value.spec.range() else { return Ok(NextReconcile::AwaitChange) };
                 if !self.release_blocks(name, &range).await? {
                     return Ok(NextReconcile::After(RECHECK_INTERVAL));
                 }
-                self.objects
-                    .write_finalizers(name, &version, &without_finalizer(&pool.value, FINALIZER).unwrap_or_default())
-                    .await?;
-                Ok(NextReconcile::AwaitChange)
+                without_finalizer(&pool.value, FINALIZER).unwrap_or_default()
             }
-        }
+        };
+        self.objects.write_finalizers(name, &version, &finalizers).await?;
+        Ok(NextReconcile::AwaitChange)
     }
 
     /// Releases the blocks in the range that can be released. Returns true if none is left.

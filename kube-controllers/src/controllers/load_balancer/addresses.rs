@@ -10,11 +10,9 @@ use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::one_address::assign_address;
 use ipam_plugin::alloc::request::{AssignRequest, Namespace, go_time};
 use ipam_plugin::error::IpamError;
-use ipam_plugin::release::release_addresses;
-use ipam_plugin::release::{ReleaseInputs, release};
+use ipam_plugin::release::{ReleaseInputs, release, release_addresses};
 use libcalico::api::{AllowedUse, ObjectKey};
-use libcalico::ipam::LOAD_BALANCER_HOST;
-use libcalico::ipam::{Block, Handle, HandleId, Labels};
+use libcalico::ipam::{Block, Handle, HandleId, LOAD_BALANCER_HOST, Labels};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{ReadBatch, Store, StoreError};
 use os::clock::SystemClock;
@@ -53,8 +51,7 @@ impl ServiceAddresses {
     pub(super) async fn release_all(&self, handle: &HandleId) -> Result<(), ReconcileError> {
         let inputs = ReleaseInputs::read(&*self.store, std::slice::from_ref(handle)).await?;
         tracing::info!(%handle, reason = "the Service needs none", "releasing the addresses of a Service");
-        let released = release(&*self.store, &SystemClock::start(), inputs).await;
-        let released = released.map_err(|error| ipam_failure(&error))?;
+        let released = release(&*self.store, &SystemClock::start(), inputs).await.map_err(ipam_failure)?;
         tracing::info!(%handle, addresses = released.addresses, "released the addresses of a Service");
         Ok(())
     }
@@ -62,16 +59,12 @@ impl ServiceAddresses {
     /// Releases single addresses.
     pub(super) async fn release(&self, held: &[HeldAddress]) -> Result<(), ReconcileError> {
         for HeldAddress { ip, handle, .. } in held {
-            tracing::info!(
-                address = %ip,
-                %handle,
-                reason = "the Service has another",
-                "releasing an address of a Service"
-            );
+            tracing::info!(address = %ip, %handle, reason = "the Service has another",
+                "releasing an address of a Service");
         }
         let requests: Vec<_> = held.iter().map(HeldAddress::release).collect();
         let released = release_addresses(&*self.store, &SystemClock::start(), &requests).await;
-        released.map(drop).map_err(|error| ipam_failure(&error))
+        released.map(drop).map_err(ipam_failure)
     }
 
     /// Assigns the missing addresses as far as possible. The error describes those that could not be assigned.
@@ -114,7 +107,7 @@ impl ServiceAddresses {
     async fn assign_any(&self, request: &AssignRequest) -> Result<(), ReconcileError> {
         let inputs = AllocationInputs::read(&*self.store, &request.inputs_query()).await?;
         let assigned = assign(&*self.store, &SystemClock::start(), request, inputs).await;
-        match assigned.map_err(|error| ipam_failure(&error))?.shortfalls.into_iter().next() {
+        match assigned.map_err(ipam_failure)?.shortfalls.into_iter().next() {
             Some(shortfall) => Err(ReconcileError::Permanent(shortfall.to_string())),
             None => Ok(()),
         }
@@ -123,11 +116,11 @@ impl ServiceAddresses {
     async fn assign_one(&self, request: &AssignRequest, ip: IpAddr) -> Result<(), ReconcileError> {
         let inputs = AllocationInputs::read(&*self.store, &request.inputs_query()).await?;
         let assigned = assign_address(&*self.store, &SystemClock::start(), request, ip, inputs).await;
-        assigned.map(drop).map_err(|error| match &error {
+        assigned.map(drop).map_err(|error| match error {
             IpamError::AlreadyAssigned { holder, .. } => {
                 ReconcileError::Permanent(format!("{ip} is assigned already: {holder}"))
             }
-            _ => ipam_failure(&error),
+            error => ipam_failure(error),
         })
     }
 }
@@ -145,7 +138,7 @@ fn attributes(service: &ObjectKey) -> BTreeMap<String, String> {
 
 /// Converts an error. Errors of the datastore may go away by themselves. Refusals because of pools or blocks last until
 /// these change, which causes an event.
-fn ipam_failure(error: &IpamError) -> ReconcileError {
+fn ipam_failure(error: IpamError) -> ReconcileError {
     match error {
         IpamError::Store(_) | IpamError::Contention => ReconcileError::Retry(error.to_string()),
         _ => ReconcileError::Permanent(error.to_string().trim_end().to_owned()),

@@ -67,13 +67,8 @@ pub(super) struct Plan {
 pub(super) enum MissingAddress {
     /// This address.
     Address(IpAddr),
-    /// Any address of a family.
-    Any {
-        /// The family.
-        version: IpVersion,
-        /// Ranges of the pools to assign from; empty for any pool.
-        pools: Vec<Cidr>,
-    },
+    /// Any address of the family `version`, from the pools with these ranges, or from any pool if there are none.
+    Any { version: IpVersion, pools: Vec<Cidr> },
 }
 
 /// Decides about a Service with the addresses `held`. `service` is `None` if the Service is missing or has another
@@ -90,7 +85,7 @@ pub(super) fn decide(
     if pools.is_empty() {
         return Ok(if held.is_empty() { Decision::NoPool } else { Decision::Withdraw });
     }
-    let request = AddressRequest::from_service(service, pools)?;
+    let request = AddressRequest::parse(service, pools)?;
     let mut plan = Plan::default();
     // Each family is decided separately. Upstream assigns no IPv6 address to a Service that has an IPv4 address
     // (KC-509).
@@ -129,14 +124,11 @@ impl Family<'_> {
         };
         fitting.sort_by_key(rank);
         others.sort_by_key(rank);
-        let substitute =
-            others.first().filter(|held| fitting.is_empty() && self.can_use_family() && is_published(held));
-        if substitute.is_some() {
+        if fitting.is_empty() && self.can_use_family() && others.first().is_some_and(is_published) {
             fitting.push(others.remove(0));
         }
         plan.keep.extend(fitting.drain(..fitting.len().min(1)));
-        plan.release.extend(fitting);
-        plan.release.extend(others);
+        plan.release.extend(fitting.into_iter().chain(others));
     }
 
     /// Returns true if the address may stay: it is requested, or the Service may have it without a request. Without a

@@ -18,8 +18,7 @@ mod tests;
 use std::time::Duration;
 
 use ipam_plugin::affinity::add_labels;
-use libcalico::ipam::AffinityOwner;
-use libcalico::ipam::LOAD_BALANCER_HOST;
+use libcalico::ipam::{AffinityOwner, LOAD_BALANCER_HOST};
 use libcalico::store::StoreError;
 
 use self::reconcile::ServiceReconciler;
@@ -40,11 +39,9 @@ impl Controller for LoadBalancer {
     }
 
     async fn run(self, context: Context) {
-        tokio::select! {
-            () = context.stop.cancelled() => return,
-            () = label_affinities(&context) => {}
+        if context.stop.run_until_cancelled(label_affinities(&context)).await.is_some() {
+            self.0.run(context).await;
         }
-        self.0.run(context).await;
     }
 }
 
@@ -56,20 +53,16 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// blocks are not found.
 async fn label_affinities(context: &Context) {
     let owner = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
-    retry_until_complete(context.leadership.clone(), || add_labels(&*context.calico, &owner, &context.leadership))
-        .await;
+    retry_until_done(context.leadership.clone(), || add_labels(&*context.calico, &owner, &context.leadership)).await;
 }
 
 /// Retries `work` until it is complete. Runs only while this replica is the leader, and starts over after a loss of
 /// leadership.
-async fn retry_until_complete<F: Future<Output = Result<bool, StoreError>>>(
-    mut leadership: Leadership,
-    work: impl Fn() -> F,
-) {
+async fn retry_until_done<F: Future<Output = Result<bool, StoreError>>>(mut right: Leadership, work: impl Fn() -> F) {
     let mut pause = FIRST_PAUSE;
     loop {
-        leadership.gained().await;
-        match leadership.while_held(work()).await {
+        right.gained().await;
+        match right.while_held(work()).await {
             Some(Ok(true)) => return,
             Some(Ok(false)) | None => continue,
             Some(Err(error)) => tracing::warn!(%error, "cannot label block affinities of Services; trying again"),

@@ -1,11 +1,12 @@
 //! [`ServiceReconciler`]: assigns, publishes and releases the addresses of a Service.
 
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::Datastore;
-use k8s_openapi::api::core::v1::{Namespace, Service as KubernetesService};
+use k8s_openapi::api::core::v1::{Namespace, Service as ApiService};
 use kube::Api;
 use kube::api::PostParams;
 use libcalico::api::ObjectKey;
@@ -39,6 +40,9 @@ enum StatusWrite {
     /// The Service was deleted meanwhile.
     Deleted,
 }
+
+/// A Service in the API server, and its parts on which its addresses depend.
+type LiveService = (ApiService, LoadBalancerService);
 
 /// The reconciler of one Service.
 pub(super) struct ServiceReconciler {
@@ -89,7 +93,7 @@ impl Reconcile for ServiceReconciler {
         let Some(service) = service else { return Ok(NextReconcile::AwaitChange) };
         // An unknown `assignIPs` neither assigns nor releases an address.
         let Some(assign) = self.settings.borrow().assign_ips else { return Ok(NextReconcile::AwaitChange) };
-        match self.decide(key, &service, &own, &pools, assign)? {
+        match decide(Some(&service), &own, &pools, assign).map_err(|error| permanent(key, error))? {
             Decision::Nothing => Ok(NextReconcile::AwaitChange),
             // A new pool queues all Services again. In a cluster that never had a pool, another implementation may
             // serve Services without a request, so this is no failure.
@@ -110,18 +114,6 @@ impl Reconcile for ServiceReconciler {
 }
 
 impl ServiceReconciler {
-    fn decide(
-        &self,
-        key: &ObjectKey,
-        service: &LoadBalancerService,
-        held: &[HeldAddress],
-        pools: &[LoadBalancerPool],
-        assign: AssignIps,
-    ) -> Result<Decision, ReconcileError> {
-        decide(Some(service), held, pools, assign)
-            .map_err(|error| ReconcileError::Permanent(format!("Service {key}: {error}")))
-    }
-
     /// Releases the addresses of a Service that was deleted, has another type now, or was replaced by a new Service of
     /// the same name. Returns false, without releasing, if the live Service still has the handle.
     async fn release_handles(&self, key: &ObjectKey, held: &[HeldAddress]) -> Result<bool, ReconcileError> {
@@ -177,7 +169,7 @@ impl ServiceReconciler {
         };
         let plan = async || {
             let held = self.addresses.held(handle).await?;
-            match self.decide(key, &service, &held, pools, assign)? {
+            match decide(Some(&service), &held, pools, assign).map_err(|error| permanent(key, error))? {
                 Decision::Serve(plan) => Ok(Some(plan)),
                 _ => Ok::<_, ReconcileError>(None),
             }
@@ -207,7 +199,7 @@ impl ServiceReconciler {
         match assigned {
             Ok(()) => Ok(NextReconcile::AwaitChange),
             Err(ReconcileError::Retry(text)) => Err(ReconcileError::Retry(format!("Service {key}: {text}"))),
-            Err(ReconcileError::Permanent(text)) => Err(ReconcileError::Permanent(format!("Service {key}: {text}"))),
+            Err(ReconcileError::Permanent(text)) => Err(permanent(key, text)),
         }
     }
 
@@ -219,16 +211,12 @@ impl ServiceReconciler {
         Ok(namespace.metadata.labels.unwrap_or_default())
     }
 
-    async fn live(&self, key: &ObjectKey) -> Result<Option<KubernetesService>, ReconcileError> {
+    async fn live(&self, key: &ObjectKey) -> Result<Option<ApiService>, ReconcileError> {
         api_reads::read_object(&self.kubernetes, SERVICES, key).await
     }
 
     /// Returns the live Service, if it has the type and is the Service to which `handle` belongs.
-    async fn live_owner(
-        &self,
-        key: &ObjectKey,
-        handle: &HandleId,
-    ) -> Result<Option<(KubernetesService, LoadBalancerService)>, ReconcileError> {
+    async fn live_owner(&self, key: &ObjectKey, handle: &HandleId) -> Result<Option<LiveService>, ReconcileError> {
         let Some(live) = self.live(key).await? else { return Ok(None) };
         let service = LoadBalancerService::live(&live).filter(|live| live.handle == *handle);
         Ok(service.map(|service| (live, service)))
@@ -239,14 +227,13 @@ impl ServiceReconciler {
     async fn write_status(
         &self,
         key: &ObjectKey,
-        live: &mut KubernetesService,
-        change: impl FnOnce(&mut KubernetesService),
+        live: &mut ApiService,
+        change: impl FnOnce(&mut ApiService),
     ) -> Result<StatusWrite, ReconcileError> {
-        let before = live.status.clone();
+        let shown = |service: &ApiService| service.status.clone().and_then(|status| status.load_balancer);
+        let before = shown(live);
         change(live);
-        if live.status.as_ref().and_then(|status| status.load_balancer.as_ref())
-            == before.as_ref().and_then(|status| status.load_balancer.as_ref())
-        {
+        if shown(live) == before {
             return Ok(StatusWrite::Unchanged);
         }
         let services = Api::namespaced(self.kubernetes.clone(), key.namespace.as_deref().unwrap_or_default());
@@ -262,19 +249,19 @@ impl ServiceReconciler {
 
     /// Returns true if the Service is unchanged since its addresses were decided. If the status needed no write, the
     /// API server has not confirmed that: another writer may have given the Service an address that it now requests.
-    async fn is_current(
-        &self,
-        key: &ObjectKey,
-        decided: &KubernetesService,
-        written: StatusWrite,
-    ) -> Result<bool, ReconcileError> {
-        match written {
+    async fn is_current(&self, key: &ObjectKey, used: &ApiService, write: StatusWrite) -> Result<bool, ReconcileError> {
+        match write {
             StatusWrite::Sent => Ok(true),
             StatusWrite::Deleted => Ok(false),
             StatusWrite::Unchanged => {
-                let version = |service: &KubernetesService| service.metadata.resource_version.clone();
-                Ok(self.live(key).await?.is_some_and(|live| version(&live) == version(decided)))
+                let version = |service: &ApiService| service.metadata.resource_version.clone();
+                Ok(self.live(key).await?.is_some_and(|live| version(&live) == version(used)))
             }
         }
     }
+}
+
+/// Returns a failure that lasts until the Service or another object changes.
+fn permanent(service: &ObjectKey, reason: impl Display) -> ReconcileError {
+    ReconcileError::Permanent(format!("Service {service}: {reason}"))
 }

@@ -51,10 +51,7 @@ impl AddressRequest {
     }
 
     /// Parses the annotations of a Service.
-    pub(super) fn from_service(
-        service: &LoadBalancerService,
-        pools: &[LoadBalancerPool],
-    ) -> Result<Self, RequestError> {
+    pub(super) fn parse(service: &LoadBalancerService, pools: &[LoadBalancerPool]) -> Result<Self, RequestError> {
         let mut request = AddressRequest {
             addresses: addresses(service.addresses.as_deref())?,
             is_mandatory: false,
@@ -70,9 +67,8 @@ impl AddressRequest {
 }
 
 fn addresses(text: Option<&str>) -> Result<Vec<IpAddr>, RequestError> {
-    let addresses: Result<Vec<IpAddr>, _> =
-        list(ADDRESSES, text)?.iter().map(|text| address(ADDRESSES, text)).collect();
-    let addresses = addresses?;
+    let addresses = list(ADDRESSES, text)?.into_iter().map(|text| address(ADDRESSES, &text));
+    let addresses = addresses.collect::<Result<Vec<IpAddr>, _>>()?;
     let of_family = |version| addresses.iter().filter(|ip| IpVersion::of(**ip) == version).count();
     if of_family(IpVersion::V4) > 1 || of_family(IpVersion::V6) > 1 {
         return Err(RequestError::TooMany { field: ADDRESSES, text: text.unwrap_or_default().into() });
@@ -99,9 +95,8 @@ fn ranges(
 
 fn list(field: &'static str, text: Option<&str>) -> Result<Vec<String>, RequestError> {
     let Some(text) = text else { return Ok(Vec::new()) };
-    let no_list =
-        |error: serde_json::Error| RequestError::NoList { field, text: text.into(), reason: error.to_string() };
-    serde_json::from_str(text).map_err(no_list)
+    let read = serde_json::from_str(text);
+    read.map_err(|error| RequestError::NoList { field, text: text.into(), reason: error.to_string() })
 }
 
 fn address(field: &'static str, text: &str) -> Result<IpAddr, RequestError> {

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, ObjectKey};
-use libcalico::ipam::LOAD_BALANCER_HOST;
-use libcalico::ipam::{AffinityOwner, Block};
+use libcalico::ipam::{AffinityOwner, Block, LOAD_BALANCER_HOST};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
@@ -46,10 +45,8 @@ impl ServiceCache {
     /// Applies an event. Returns the Services to reconcile.
     pub(super) fn apply_service(&mut self, event: &Event<'_, Service>) -> Vec<ObjectKey> {
         let changed = self.services.apply(event, LoadBalancerService::watched);
-        for key in &changed {
-            if self.services.get(key).is_none() {
-                self.unserved.remove(key);
-            }
+        for key in changed.iter().filter(|key| self.services.get(key).is_none()) {
+            self.unserved.remove(key);
         }
         self.keys_if_ready(changed)
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::Datastore;
-use ipam_plugin::node_cleanup::{NodeCleanupError, delete_node, endpoint_keys, read_endpoints};
+use ipam_plugin::node_cleanup::{delete_node, endpoint_keys, read_endpoints};
 use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::NODES;
 use libcalico::store::{Entry, Store, StoreError};
@@ -90,16 +90,9 @@ impl Reconcile for DeletedNodeReconciler {
             return Ok(NextReconcile::After(POD_CHECK_INTERVAL));
         }
         let cleanup = delete_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;
-        let cleanup =
-            cleanup.map_err(|error: NodeCleanupError| ReconcileError::Retry(format!("node {key}: {error}")))?;
-        tracing::info!(
-            node = %key,
-            addresses = cleanup.addresses,
-            endpoints = cleanup.endpoints,
-            blocks = cleanup.blocks,
-            attached = cleanup.owned_objects,
-            "deleted a node that was deleted in Kubernetes"
-        );
+        let cleanup = cleanup.map_err(|error| ReconcileError::Retry(format!("node {key}: {error}")))?;
+        tracing::info!(node = %key, addresses = cleanup.addresses, endpoints = cleanup.endpoints,
+            blocks = cleanup.blocks, attached = cleanup.owned_objects, "deleted a node that was deleted in Kubernetes");
         Ok(NextReconcile::AwaitChange)
     }
 }
@@ -166,10 +159,8 @@ impl EndpointKeyCache {
         orphaned_nodes: impl FnOnce() -> Vec<ObjectKey>,
     ) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
         let mut list = self.list.lock().await;
-        let is_fresh = list
-            .as_ref()
-            .is_some_and(|list| list.listed_at.elapsed() < MAX_LIST_AGE && list.nodes.contains(&node.name));
-        if !is_fresh {
+        let is_fresh = |list: &KeyList| list.listed_at.elapsed() < MAX_LIST_AGE && list.nodes.contains(&node.name);
+        if !list.as_ref().is_some_and(is_fresh) {
             let mut nodes: BTreeSet<String> = orphaned_nodes().into_iter().map(|key| key.name).collect();
             nodes.insert(node.name.clone());
             let listed_at = Instant::now();

@@ -70,11 +70,8 @@ impl Reconcile for NodeLabelReconciler {
         if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
             return Ok(NextReconcile::AwaitChange);
         }
-        let Some(RecordedLabels { labels, record }) =
-            merge(&RecordedLabels::new(&node.value), &labels).map_err(invalid)?
-        else {
-            return Ok(NextReconcile::AwaitChange);
-        };
+        let merged = merge(&RecordedLabels::new(&node.value), &labels).map_err(invalid)?;
+        let Some(RecordedLabels { labels, record }) = merged else { return Ok(NextReconcile::AwaitChange) };
         node.value.metadata.labels = labels;
         node.value.metadata.annotations.extend(record.map(|record| (RECORD.to_owned(), record)));
         self.store.update(key, &node.value, &node.revision).await?;
@@ -112,17 +109,11 @@ struct InvalidRecord(serde_json::Error);
 /// Returns the desired labels of a Calico node if its Kubernetes node has the labels `kubernetes`, or `None` if they
 /// are as desired. Labels that never came from Kubernetes stay, unless a label of the Kubernetes node has the same key.
 fn merge(stored: &RecordedLabels, kubernetes: &Labels) -> Result<Option<RecordedLabels>, InvalidRecord> {
-    let recorded: Option<Labels> = stored
-        .record
-        .as_deref()
-        .map(serde_json::from_str::<Option<Labels>>)
-        .transpose()
-        .map_err(InvalidRecord)?
-        .flatten();
+    let recorded = stored.record.as_deref().map(serde_json::from_str::<Option<Labels>>).transpose();
+    let recorded = recorded.map_err(InvalidRecord)?.flatten();
     let mut labels = stored.labels.clone();
-    labels.retain(|key, _| {
-        kubernetes.contains_key(key) || recorded.as_ref().is_none_or(|recorded| !recorded.contains_key(key))
-    });
+    let is_recorded = |key: &String| recorded.as_ref().is_some_and(|recorded| recorded.contains_key(key));
+    labels.retain(|key, _| kubernetes.contains_key(key) || !is_recorded(key));
     labels.extend(kubernetes.clone());
     if labels == stored.labels {
         return Ok(None);

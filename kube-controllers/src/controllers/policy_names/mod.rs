@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use libcalico::api::{Object, ObjectKey, PolicyKind, PolicySpec};
+use libcalico::api::{Object, PolicyKind, PolicySpec};
 use libcalico::backoff::{Backoff, Jitter};
 use libcalico::store::{Store, StoreError};
 
@@ -45,12 +45,9 @@ impl Controller for PolicyNames {
     }
 
     async fn run(self, context: Context) {
-        let reconciler = PolicyNameReconciler {
-            context: context.clone(),
-            rollout: self.rollout,
-            has_misnamed: AtomicBool::default(),
-            incomplete_checks: AtomicU32::default(),
-        };
+        let PolicyNames { rollout } = self;
+        let (has_misnamed, incomplete_checks) = (AtomicBool::default(), AtomicU32::default());
+        let reconciler = PolicyNameReconciler { context: context.clone(), rollout, has_misnamed, incomplete_checks };
         let queue = Queue::default();
         queue.add(ResyncKey::All);
         runtime::run(Arc::new(reconciler), queue, 1, context).await;
@@ -91,10 +88,7 @@ impl Reconcile for PolicyNameReconciler {
             self.rename_all(misnamed.staged).await,
             self.rename_all(misnamed.staged_global).await,
         ];
-        match failures.into_iter().flatten().next() {
-            Some(failure) => Err(failure),
-            None => Ok(NextReconcile::After(PERIOD)),
-        }
+        failures.into_iter().flatten().next().map_or(Ok(NextReconcile::After(PERIOD)), Err)
     }
 }
 
@@ -124,9 +118,7 @@ impl PolicyNameReconciler {
     async fn rename_all<K: PolicyKind>(&self, policies: Vec<StoredPolicy<K>>) -> Option<ReconcileError> {
         let mut failure = None;
         for policy in policies {
-            if let Err(error) = self.rename(&policy).await {
-                failure = Some(error);
-            }
+            failure = self.rename(&policy).await.err().or(failure);
         }
         failure
     }
@@ -144,7 +136,7 @@ impl PolicyNameReconciler {
         self.context.leadership.may_write()?;
         match self.context.calico.create(&new, &old.value).await {
             Ok(_) => {}
-            Err(StoreError::AlreadyExists { .. }) => self.resolve_duplicate(&old, &new).await?,
+            Err(StoreError::AlreadyExists { .. }) => self.resolve_duplicate(&old).await?,
             Err(error) => return Err(error.into()),
         }
         self.context.leadership.may_write()?;
@@ -159,11 +151,8 @@ impl PolicyNameReconciler {
     }
 
     /// Handles a policy that already exists under its own name.
-    async fn resolve_duplicate<K: PolicyKind>(
-        &self,
-        old: &StoredPolicy<K>,
-        key: &ObjectKey,
-    ) -> Result<(), ReconcileError> {
+    async fn resolve_duplicate<K: PolicyKind>(&self, old: &StoredPolicy<K>) -> Result<(), ReconcileError> {
+        let key = &old.value.key();
         let new = self.context.calico.get::<Object<PolicySpec<K>>>(key).await?;
         match DuplicatePolicy::compare(old, &new) {
             DuplicatePolicy::Current => Ok(()),

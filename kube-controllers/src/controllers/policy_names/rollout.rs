@@ -26,24 +26,13 @@ pub(super) struct Rollout {
 pub(super) enum RolloutBlocker {
     /// The DaemonSet is missing: Canal uses another name, or the DaemonSet is yet to be installed.
     #[error("the DaemonSet {namespace}/{NAME} is missing")]
-    Missing {
-        /// Namespace of the DaemonSet.
-        namespace: String,
-    },
+    Missing { namespace: String },
     /// The DaemonSet cannot be read.
     #[error("cannot read the DaemonSet {namespace}/{NAME}; no policy is renamed: {cause}")]
-    Unreadable {
-        /// Namespace of the DaemonSet.
-        namespace: String,
-        /// The cause.
-        cause: kube::Error,
-    },
+    Unreadable { namespace: String, cause: kube::Error },
     /// The roll-out is in progress.
     #[error("the roll-out of the DaemonSet {namespace}/{NAME} is not complete")]
-    InProgress {
-        /// Namespace of the DaemonSet.
-        namespace: String,
-    },
+    InProgress { namespace: String },
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -82,21 +71,19 @@ impl Rollout {
         if self.skip {
             return Ok(());
         }
-        let namespace = &self.namespace;
-        let read_error = |cause| {
-            let namespace = namespace.clone();
-            if is_not_found(&cause) {
-                RolloutBlocker::Missing { namespace }
-            } else {
-                RolloutBlocker::Unreadable { namespace, cause }
-            }
-        };
-        let path = Location::namespaced(DAEMON_SETS, namespace, NAME).url_path();
-        let request =
-            hyper::Request::get(path).body(Vec::new()).map_err(|error| read_error(kube::Error::HttpError(error)))?;
-        let daemon_set = self.kubernetes.request::<DaemonSet>(request).await.map_err(read_error)?;
-        let complete = daemon_set.is_rolled_out();
-        complete.then_some(()).ok_or_else(|| RolloutBlocker::InProgress { namespace: namespace.clone() })
+        let namespace = self.namespace.clone();
+        match self.read().await {
+            Ok(daemon_set) if daemon_set.is_rolled_out() => Ok(()),
+            Ok(_) => Err(RolloutBlocker::InProgress { namespace }),
+            Err(cause) if is_not_found(&cause) => Err(RolloutBlocker::Missing { namespace }),
+            Err(cause) => Err(RolloutBlocker::Unreadable { namespace, cause }),
+        }
+    }
+
+    async fn read(&self) -> kube::Result<DaemonSet> {
+        let path = Location::namespaced(DAEMON_SETS, &self.namespace, NAME).url_path();
+        let request = hyper::Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+        self.kubernetes.request(request).await
     }
 }
 

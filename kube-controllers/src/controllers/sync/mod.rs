@@ -75,10 +75,7 @@ impl<K: SyncedKind> SourceCache<K> {
     /// is empty.
     fn apply(&mut self, event: &Event<'_, K::Source>) -> Vec<ResyncKey> {
         let was_synced = self.sources.is_synced();
-        let before = match event {
-            Event::Upsert(source) => self.sources.get(&source.key()).cloned(),
-            _ => None,
-        };
+        let before = if let Event::Upsert(source) = event { self.sources.get(&source.key()).cloned() } else { None };
         let changed = self.sources.apply(event, |source| Some(K::cache(source, before.as_ref())));
         let targets: Vec<ObjectKey> = changed.iter().map(K::target_of).collect();
         for target in &targets {
@@ -91,16 +88,6 @@ impl<K: SyncedKind> SourceCache<K> {
         }
     }
 
-    /// Returns true if the cache contains all sources, so that any other source is known not to exist.
-    fn is_complete(&self) -> bool {
-        self.sources.is_synced()
-    }
-
-    /// Returns the cached part of a source.
-    fn get(&self, source: &ObjectKey) -> Option<K::Cached> {
-        self.sources.get(source).cloned()
-    }
-
     /// Returns the keys of all desired targets, except those that failed the validation.
     fn targets(&self) -> Vec<ObjectKey> {
         let all = self.sources.iter().map(|(source, _)| K::target_of(source));
@@ -110,10 +97,5 @@ impl<K: SyncedKind> SourceCache<K> {
     /// Records that a target failed the validation. Returns true if the reason is new.
     fn reject(&mut self, key: &ObjectKey, reason: &str) -> bool {
         self.rejected.insert(key.clone(), reason.to_owned()).is_none_or(|before| before != reason)
-    }
-
-    /// Returns the number of targets that failed the validation.
-    fn rejected_count(&self) -> usize {
-        self.rejected.len()
     }
 }

@@ -45,11 +45,6 @@ impl<K: SyncedKind> CachedReconcile for SyncReconciler<K> {
         let invalid = invalid_targets(K::NAME).filter(|gauge| context.metrics.register(gauge.clone()).is_ok());
         SyncReconciler { cache, queue, context: context.clone(), invalid }
     }
-
-    /// All objects are compared at an interval of its own.
-    fn all_keys(_: &SourceCache<K>) -> Vec<ResyncKey> {
-        Vec::new()
-    }
 }
 
 impl<K: SyncedKind> Reconcile for SyncReconciler<K> {
@@ -58,7 +53,7 @@ impl<K: SyncedKind> Reconcile for SyncReconciler<K> {
 
     async fn reconcile(&self, key: &ResyncKey) -> Result<NextReconcile, ReconcileError> {
         // Before the first list is complete, sources that have not been delivered would look deleted.
-        if !self.cache.lock().is_complete() {
+        if !self.cache.lock().sources.is_synced() {
             return Ok(NextReconcile::AwaitChange);
         }
         match key {
@@ -76,9 +71,8 @@ impl<K: SyncedKind> SyncReconciler<K> {
         let mut pages = self.context.calico.pages::<Object<K::Target>>(ObjectSelect { namespace: None, name_prefix });
         let mut missing: HashSet<ObjectKey> = self.cache.lock().targets().into_iter().collect();
         while let Some(page) = pages.next().await? {
-            for (key, spec) in
-                page.into_iter().filter_map(key_and_spec).filter(|(key, _)| key.name.starts_with(K::PREFIX))
-            {
+            let listed = page.into_iter().filter_map(key_and_spec);
+            for (key, spec) in listed.filter(|(key, _)| key.name.starts_with(K::PREFIX)) {
                 missing.remove(&key);
                 let desired = self.desired(&key);
                 if !desired.is_some_and(|(wanted, _)| spec.is_some_and(|spec| spec == wanted)) {
@@ -111,7 +105,7 @@ impl<K: SyncedKind> SyncReconciler<K> {
     /// Returns the desired `spec` of the target under `key`, and the parts of its source that were left out.
     fn desired(&self, key: &ObjectKey) -> Option<(K::Target, Vec<String>)> {
         let source = K::source_of(key)?;
-        let cached = self.cache.lock().get(&source)?;
+        let cached = self.cache.lock().sources.get(&source)?.clone();
         Some(K::convert(&source, &cached))
     }
 
@@ -137,11 +131,8 @@ impl<K: SyncedKind> SyncReconciler<K> {
         (spec, problems): (K::Target, Vec<String>),
         stored: Option<StoredTarget<K::Target>>,
     ) -> Result<(), ReconcileError> {
-        let (revision, object) = match stored {
-            Some(StoredTarget { revision, object }) => (Some(revision), object),
-            None => (None, None),
-        };
-        let mut object = object.unwrap_or_else(|| new_target(key));
+        let (revision, object) = stored.map(|stored| (stored.revision, stored.object)).unzip();
+        let mut object = object.flatten().unwrap_or_else(|| new_target(key));
         object.spec = spec;
         object.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
         let object = match K::admit(object) {
@@ -164,10 +155,8 @@ impl<K: SyncedKind> SyncReconciler<K> {
         if let Some(source) = K::source_of(key)
             && api_reads::exists(&self.context.kubernetes, K::RESOURCE, &source).await?
         {
-            return Err(ReconcileError::Retry(format!(
-                "{} {source} exists, although the watch does not show it yet",
-                K::RESOURCE.kind
-            )));
+            let text = format!("{} {source} exists, although the watch does not show it yet", K::RESOURCE.kind);
+            return Err(ReconcileError::Retry(text));
         }
         self.context.leadership.may_write()?;
         match self.context.calico.delete::<Object<K::Target>>(key, Some(revision)).await {
@@ -183,16 +172,15 @@ impl<K: SyncedKind> SyncReconciler<K> {
     fn reject(&self, key: &ObjectKey, reason: String) -> Result<(), ReconcileError> {
         let is_new = self.cache.lock().reject(key, &reason);
         self.publish_invalid();
-        if is_new {
-            Err(ReconcileError::Permanent(format!("Calico's validation rejects the converted object: {reason}")))
-        } else {
-            Ok(())
+        if !is_new {
+            return Ok(());
         }
+        Err(ReconcileError::Permanent(format!("Calico's validation rejects the converted object: {reason}")))
     }
 
     fn publish_invalid(&self) {
         if let Some(gauge) = &self.invalid {
-            gauge.set(self.cache.lock().rejected_count().try_into().unwrap_or(i64::MAX));
+            gauge.set(self.cache.lock().rejected.len().try_into().unwrap_or(i64::MAX));
         }
     }
 }

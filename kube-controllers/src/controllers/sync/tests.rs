@@ -35,11 +35,7 @@ struct Host {
 
 fn source(name: &str, port: u16) -> watched::NetworkPolicy {
     let spec = json!({"podSelector": {}, "ingress": [{"ports": [{"port": port}]}]});
-    watched::NetworkPolicy {
-        name: ObjectKey::namespaced("ns", name),
-        uid: "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7".into(),
-        spec: serde_json::from_value(spec).unwrap(),
-    }
+    watched::NetworkPolicy { name: ObjectKey::namespaced("ns", name), spec: serde_json::from_value(spec).unwrap() }
 }
 
 fn key(name: &str) -> ObjectKey {
@@ -226,11 +222,11 @@ async fn unwritable_object_is_reported_once_per_change() {
     assert!(failures[0].starts_with("never ns/knp.default.nnn") && failures[0].contains("too long by 1 bytes"));
     assert_eq!(host.names().await, ["knp.default.a"]);
     assert_eq!(host.compare_all().await, [""; 0], "no news");
-    assert_eq!(host.controller.cache.lock().rejected_count(), 1);
+    assert_eq!(host.controller.cache.lock().rejected.len(), 1);
     host.on_event(&Event::Upsert(&source(&long, 81)));
     assert_eq!(host.work().await.len(), 1, "told again when it changed");
     host.on_event(&Event::Delete(&ObjectKey::namespaced("ns", long)));
-    assert_eq!((host.work().await.len(), host.controller.cache.lock().rejected_count()), (0, 0));
+    assert_eq!((host.work().await.len(), host.controller.cache.lock().rejected.len()), (0, 0));
 }
 
 #[tokio::test]
@@ -276,7 +272,6 @@ fn labels_of_a_terminating_namespace_are_not_applied() {
     use crate::controllers::namespace::Namespaces;
     let namespace = |phase: &str, team: &str| watched::Namespace {
         name: ObjectKey::global("ns"),
-        uid: String::new(),
         labels: [("team".to_owned(), team.to_owned())].into(),
         phase: phase.into(),
     };

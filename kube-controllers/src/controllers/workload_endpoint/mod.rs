@@ -69,11 +69,6 @@ impl CachedReconcile for PodEndpointReconciler {
         let orphans = orphan_counter().filter(|counter| context.metrics.register(counter.clone()).is_ok());
         PodEndpointReconciler { workloads, queue, context: context.clone(), orphans, candidates: Mutex::default() }
     }
-
-    /// All endpoints are compared at an interval of their own.
-    fn all_keys(_: &Workloads) -> Vec<ResyncKey> {
-        Vec::new()
-    }
 }
 
 impl Reconcile for PodEndpointReconciler {
@@ -108,15 +103,12 @@ impl PodEndpointReconciler {
     async fn reconcile_pod(&self, pod: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let (mut next, mut failure) = (None::<Duration>, None);
         for (endpoint, need) in self.endpoint_needs(pod) {
+            if !matches!(need, EndpointNeed::CheckOrphan) {
+                self.candidates().clear(&endpoint);
+            }
             let outcome = match need {
-                EndpointNeed::UpToDate => {
-                    self.candidates().clear(&endpoint);
-                    Ok(None)
-                }
-                EndpointNeed::CopyLabels => {
-                    self.candidates().clear(&endpoint);
-                    self.copy_labels(pod, &endpoint).await.map(|()| None)
-                }
+                EndpointNeed::UpToDate => Ok(None),
+                EndpointNeed::CopyLabels => self.copy_labels(pod, &endpoint).await.map(|()| None),
                 EndpointNeed::CheckOrphan => self.check_orphan(pod, &endpoint).await,
             };
             match outcome {
@@ -124,10 +116,8 @@ impl PodEndpointReconciler {
                 Err(error) => failure = Some(error),
             }
         }
-        match failure {
-            Some(failure) => Err(failure),
-            None => Ok(next.map_or(NextReconcile::AwaitChange, NextReconcile::After)),
-        }
+        let next = next.map_or(NextReconcile::AwaitChange, NextReconcile::After);
+        failure.map_or(Ok(next), Err)
     }
 
     fn endpoint_needs(&self, pod: &ObjectKey) -> Vec<(ObjectKey, EndpointNeed)> {
@@ -145,9 +135,8 @@ impl PodEndpointReconciler {
     /// Copies the pod's present fields to an endpoint. Both objects are read again, so earlier changes by the CNI
     /// plugin stay. A concurrent change makes the compare-and-swap fail.
     async fn copy_labels(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<(), ReconcileError> {
-        let Some(live) = api_reads::read_object::<Pod>(&self.context.kubernetes, PODS, pod).await? else {
-            return Ok(());
-        };
+        let live = api_reads::read_object::<Pod>(&self.context.kubernetes, PODS, pod).await?;
+        let Some(live) = live else { return Ok(()) };
         let namespace = pod.namespace.as_deref().unwrap_or_default();
         let desired = EndpointLabels::for_pod(namespace, &live.metadata.labels, &live.spec.service_account_name);
         let mut entry = match self.context.calico.get::<WorkloadEndpoint>(endpoint).await {

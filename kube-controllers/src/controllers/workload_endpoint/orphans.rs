@@ -34,10 +34,8 @@ impl PodEndpointReconciler {
         pod: &ObjectKey,
         endpoint: &ObjectKey,
     ) -> Result<Option<Duration>, ReconcileError> {
-        let (grace, mode) = {
-            let settings = self.context.settings.borrow();
-            (settings.orphan_endpoint_grace_period, settings.gc_mode)
-        };
+        let settings = self.context.settings.borrow().clone();
+        let (grace, mode) = (settings.orphan_endpoint_grace_period, settings.gc_mode);
         if grace.is_zero() {
             return Ok(None);
         }
@@ -49,7 +47,7 @@ impl PodEndpointReconciler {
         if age < grace {
             return Ok(Some(grace - age));
         }
-        let Some(reason) = self.orphan_reason(pod, &stored).await? else {
+        let Some(reason) = self.reason(pod, &stored).await? else {
             self.candidates().clear(endpoint);
             return Ok(None);
         };
@@ -73,17 +71,12 @@ impl PodEndpointReconciler {
             Err(error) => return Err(ReconcileError::Permanent(error.to_string())),
         };
         let calico_node = answers.get(&calico_node)?;
-        let in_kubernetes =
-            calico_node.as_ref().and_then(|entry| entry.value.spec.kubernetes_name()).map(ObjectKey::global);
-        Ok(Some(StoredEndpoint { endpoint, node: in_kubernetes.unwrap_or(node) }))
+        let kubernetes = calico_node.as_ref().and_then(|entry| entry.value.spec.kubernetes_name());
+        Ok(Some(StoredEndpoint { endpoint, node: kubernetes.map_or(node, ObjectKey::global) }))
     }
 
     /// Returns the reason why the endpoint is orphaned, by the present state in Kubernetes.
-    async fn orphan_reason(
-        &self,
-        pod: &ObjectKey,
-        stored: &StoredEndpoint,
-    ) -> Result<Option<OrphanReason>, ReconcileError> {
+    async fn reason(&self, pod: &ObjectKey, stored: &StoredEndpoint) -> Result<Option<OrphanReason>, ReconcileError> {
         let kubernetes = &self.context.kubernetes;
         let pod = api_reads::read_object::<Pod>(kubernetes, PODS, pod).await?;
         let pod_addresses: Vec<IpAddr> = pod.iter().flat_map(addresses).collect();

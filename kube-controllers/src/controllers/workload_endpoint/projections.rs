@@ -41,11 +41,6 @@ impl EndpointLabels {
         endpoint.metadata.labels = self.labels;
         endpoint.spec.service_account_name = self.service_account;
     }
-
-    /// Returns a hash of the fields, which is comparable only within this process.
-    pub(super) fn fingerprint(&self) -> u64 {
-        fingerprint(self)
-    }
 }
 
 /// A pod, and the first of its addresses.
@@ -110,7 +105,8 @@ impl Sandbox {
     }
 }
 
-fn fingerprint(value: &(impl Hash + ?Sized)) -> u64 {
+/// Returns a hash of the value, which is comparable only within this process.
+pub(super) fn fingerprint(value: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()

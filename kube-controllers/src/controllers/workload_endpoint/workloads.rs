@@ -1,7 +1,6 @@
 //! [`Workloads`]: the cached pods with their endpoints.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
 use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
@@ -10,7 +9,7 @@ use libcalico::store::Entry;
 use libcalico::workload::KUBERNETES;
 use uuid::Uuid;
 
-use super::projections::{EndpointLabels, PodUidAndAddress, Sandbox};
+use super::projections::{EndpointLabels, PodUidAndAddress, Sandbox, fingerprint};
 use crate::controllers::cached::ResyncKey;
 use crate::controllers::node_names::NodeNames;
 use crate::watched::{Node, Pod, StringInterner};
@@ -77,12 +76,16 @@ impl Workloads {
             Event::ListStart => self.pods.number += 1,
             Event::ListEnd => {
                 self.pods.is_complete = true;
-                self.drop_unlisted_pods();
+                let last = self.pods.number;
+                self.workloads.retain(|_, workload| {
+                    workload.pod.take_if(|_| workload.pod_list != last);
+                    !workload.is_empty()
+                });
                 return vec![ResyncKey::All];
             }
             Event::Upsert(pod) => {
-                let labels_hash =
-                    EndpointLabels::for_pod(namespace(&pod.name), &pod.labels, &pod.service_account).fingerprint();
+                let namespace = pod.name.namespace.as_deref().unwrap_or_default();
+                let labels_hash = fingerprint(&EndpointLabels::for_pod(namespace, &pod.labels, &pod.service_account));
                 let has_address = pod.pod_ip.is_some() || !pod.pod_ips.is_empty();
                 let is_networked = !pod.host_network && has_address && !pod.node.is_empty();
                 let node = pod.node.clone();
@@ -122,7 +125,7 @@ impl Workloads {
                 let mut cached = CachedEndpoint {
                     name: entry.key.name.as_str().into(),
                     node: self.strings.intern(&node),
-                    labels_hash: EndpointLabels::from_endpoint(&entry.value).fingerprint(),
+                    labels_hash: fingerprint(&EndpointLabels::from_endpoint(&entry.value)),
                     sandbox: Sandbox::new(&entry.value.spec),
                     list: self.endpoints.number,
                 };
@@ -185,10 +188,8 @@ impl Workloads {
     /// Returns the pods with an endpoint that is out of date or may be orphaned.
     pub(super) fn pods_to_check(&self) -> Vec<ObjectKey> {
         let pods_to_check = self.workloads.iter().filter(|(_, workload)| {
-            workload
-                .endpoints
-                .iter()
-                .any(|endpoint| workload.has_outdated_labels(endpoint) || self.may_be_orphaned(workload, endpoint))
+            let mut endpoints = workload.endpoints.iter();
+            endpoints.any(|cached| workload.has_outdated_labels(cached) || self.may_be_orphaned(workload, cached))
         });
         pods_to_check.map(|(pod, _)| pod.clone()).collect()
     }
@@ -215,20 +216,9 @@ impl Workloads {
         if is_new && has_endpoints { vec![ResyncKey::One(pod.clone())] } else { Vec::new() }
     }
 
-    fn drop_unlisted_pods(&mut self) {
-        let last = self.pods.number;
-        for workload in self.workloads.values_mut() {
-            let Workload { pod, pod_list, .. } = workload;
-            pod.take_if(|_| *pod_list != last);
-        }
-        self.workloads.retain(|_, workload| !workload.is_empty());
-    }
-
     fn remove_if_empty(&mut self, pod: &ObjectKey) {
-        if let Slot::Occupied(slot) = self.workloads.entry(pod.clone())
-            && slot.get().is_empty()
-        {
-            slot.remove();
+        if self.workloads.get(pod).is_some_and(Workload::is_empty) {
+            self.workloads.remove(pod);
         }
     }
 }
@@ -249,8 +239,4 @@ pub(super) fn pod_and_node(endpoint: &ObjectKey) -> Option<(ObjectKey, String)> 
     let ids = EndpointIdentifiers::parse(&endpoint.name).ok()?;
     let is_pods = ids.orchestrator == KUBERNETES && !ids.pod.is_empty() && !ids.endpoint.is_empty();
     is_pods.then(|| (ObjectKey { namespace: endpoint.namespace.clone(), name: ids.pod }, ids.node))
-}
-
-fn namespace(pod: &ObjectKey) -> &str {
-    pod.namespace.as_deref().unwrap_or_default()
 }

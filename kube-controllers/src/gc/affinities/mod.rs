@@ -81,9 +81,7 @@ impl AffinityAudit {
                 continue;
             }
             match finish_affinity(calico, gate, &key, &revision).await {
-                Ok(FinishedAffinity::Confirmed) => {
-                    tracing::info!(%block, %owner, "confirmed an unfinished affinity")
-                }
+                Ok(FinishedAffinity::Confirmed) => tracing::info!(%block, %owner, "confirmed an unfinished affinity"),
                 Ok(FinishedAffinity::Released) => {
                     tracing::info!(%block, %owner, "released an empty block whose release was interrupted")
                 }

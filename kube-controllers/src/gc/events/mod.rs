@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use futures::StreamExt;
-use futures::stream;
+use futures::{StreamExt, stream};
 use libcalico::ipam::gc::{Conflict, ConflictKind, Suspect};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -33,29 +32,15 @@ impl EventPublisher {
     /// Posts an Event per node about `suspects`, which were released, or would be in the mode `report`. Failures are
     /// only logged, because nothing depends on Events.
     pub(super) async fn publish(&self, client: &kube::Client, gate: &LeaderGate, mode: GcMode, suspects: &[&Suspect]) {
-        let events = group_by_node(suspects)
-            .into_iter()
-            .map(|(node, suspects)| build_event(node, mode, &suspects, SystemTime::now()));
+        let by_node = group_by_node(suspects).into_iter();
+        let events = by_node.map(|(node, suspects)| build_event(node, mode, &suspects, SystemTime::now()));
         let written: Vec<_> = events.map(|event| self.write(client, gate, event)).collect();
         stream::iter(written).buffer_unordered(MAX_CONCURRENT).collect::<Vec<bool>>().await;
     }
 
-    /// Posts an Event about a conflict of the pod with this uid. Returns true if the Event exists, or if the role
-    /// forbids it. There is one Event per pod and address, regardless of changes of the leader.
-    pub(super) async fn report_conflict(
-        &self,
-        client: &kube::Client,
-        gate: &LeaderGate,
-        conflict: &Conflict,
-        uid: &str,
-        conflict_kind: &ConflictKind,
-    ) -> bool {
-        let event = build_conflict_event(conflict, uid, conflict_kind, SystemTime::now());
-        self.write(client, gate, event).await
-    }
-
-    /// Posts an Event. Returns false if the Event has to be posted later.
-    async fn write(&self, client: &kube::Client, gate: &LeaderGate, event: Value) -> bool {
+    /// Posts an Event. Returns true if the Event exists, or if the role forbids it, and false if the Event has to be
+    /// posted later.
+    pub(super) async fn write(&self, client: &kube::Client, gate: &LeaderGate, event: Value) -> bool {
         // A 403 in another namespace may come from a quota or from the namespace's deletion, and does not apply
         // elsewhere.
         let is_cluster_scope = event["metadata"]["namespace"] == NAMESPACE;
@@ -71,10 +56,8 @@ impl EventPublisher {
             Err(kube::Error::Api(status)) if status.code == 409 => true,
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 if is_cluster_scope && !self.forbidden.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(
-                        reason = %status.message,
-                        "the role does not allow creating Events; posting no more Events"
-                    );
+                    tracing::warn!(reason = %status.message,
+                        "the role does not allow creating Events; posting no more Events");
                 }
                 true
             }
@@ -120,9 +103,9 @@ fn build_event(node: &str, mode: GcMode, suspects: &[&Suspect], now: SystemTime)
 /// Length of the part of a pod's name that an Event's name begins with, in bytes.
 const MAX_NAME_PREFIX: usize = 200;
 
-/// Returns the Event about a conflict. Its name is derived from the pod and the address. So another replica, or this
-/// one after a restart, does not create the Event again.
-fn build_conflict_event(conflict: &Conflict, uid: &str, conflict_kind: &ConflictKind, now: SystemTime) -> Value {
+/// Returns the Event about a conflict of the pod with this uid. Its name is derived from the pod and the address. So
+/// another replica, or this one after a restart, does not create the Event again.
+pub(super) fn conflict_event(conflict: &Conflict, uid: &str, conflict_kind: &ConflictKind, now: SystemTime) -> Value {
     let Conflict { namespace, name, address, .. } = conflict;
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid });
     let message = format!(

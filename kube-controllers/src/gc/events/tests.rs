@@ -84,7 +84,8 @@ async fn event_forbidden_in_a_tenant_namespace_does_not_block_other_events() {
     let (events, suspect) = (EventPublisher::default(), suspect(1, Some("a")));
     let conflict =
         Conflict { namespace: "tenant".into(), name: "p".into(), address: suspect.address, block: suspect.block };
-    assert!(events.report_conflict(&client, &gate, &conflict, "u", &ConflictKind::Free).await, "it is not tried again");
+    let event = conflict_event(&conflict, "u", &ConflictKind::Free, UNIX_EPOCH);
+    assert!(events.write(&client, &gate, event).await, "it is not tried again");
     events.publish(&client, &gate, GcMode::Reclaim, &[&suspect]).await;
     assert_eq!(*asked.lock().unwrap(), ["/api/v1/namespaces/tenant/events", "/api/v1/namespaces/default/events"]);
 }

@@ -18,7 +18,7 @@ const NO_AFFINITY: &str = "no_affinity";
 
 const POOL: [&str; 1] = ["ippool"];
 const NODE: [&str; 1] = ["node"];
-const POOL_AND_NODE: [&str; 2] = ["ippool", "node"];
+const POOL_NODE: [&str; 2] = ["ippool", "node"];
 
 /// The collector that reads the index at each scrape.
 pub(super) struct IpamMetrics {
@@ -86,16 +86,14 @@ impl CounterSnapshot {
         let mut names = HashMap::<&str, Arc<str>>::new();
         let mut name = |name| names.entry(name).or_insert_with(|| Arc::from(name)).clone();
         let pools = index.pools().into_iter();
-        let pools = pools
-            .map(|pool| PoolCounters { name: name(pool.name), size: pool.size, reserved: pool.reserved })
-            .collect();
+        let pools = pools.map(|pool| PoolCounters { name: name(pool.name), size: pool.size, reserved: pool.reserved });
+        let pools = pools.collect();
         let nodes = index.calico_nodes().map(&mut name).collect();
         let owned = |sample: Sample<'_>, pool, node| {
             let Sample { in_use, borrowed, candidates, unknown_owner, blocks, .. } = sample;
             OwnedSample { pool, node, in_use, borrowed, candidates, unknown_owner, blocks }
         };
-        let samples =
-            index.samples().map(|sample| owned(sample, sample.pool.map(&mut name), sample.node.map(&mut name)));
+        let samples = index.samples().map(|entry| owned(entry, entry.pool.map(&mut name), entry.node.map(&mut name)));
         let samples = samples.collect();
         let reclaimed = index.reclaimed();
         let reclaimed = reclaimed.map(|count| (count.pool.map(&mut name), count.node.map(&mut name), count.addresses));
@@ -143,25 +141,20 @@ fn families(snapshot: &CounterSnapshot) -> Vec<MetricFamily> {
     let sizes = pools.iter().map(|pool| ([&*pool.name], pool.size as f64));
     let reserved = pools.iter().map(|pool| ([&*pool.name], saturated(pool.reserved)));
     vec![
-        gauge("ipam_allocations_in_use", "Addresses in use.", POOL_AND_NODE, in_use),
+        gauge("ipam_allocations_in_use", "Addresses in use.", POOL_NODE, in_use),
         gauge(
             "ipam_allocations_borrowed",
             "Addresses in use from a block of another node, or of no node.",
-            POOL_AND_NODE,
+            POOL_NODE,
             borrowed,
         ),
-        gauge("ipam_blocks", "Blocks.", POOL_AND_NODE, blocks),
-        gauge(
-            "ipam_allocations_gc_candidates",
-            "Addresses that look leaked, confirmed or not.",
-            POOL_AND_NODE,
-            candidates,
-        ),
+        gauge("ipam_blocks", "Blocks.", POOL_NODE, blocks),
+        gauge("ipam_allocations_gc_candidates", "Addresses that look leaked, confirmed or not.", POOL_NODE, candidates),
         family(
             MetricType::COUNTER,
             "ipam_allocations_gc_reclamations",
             "Leaked addresses that were released.",
-            POOL_AND_NODE,
+            POOL_NODE,
             reclamations,
         ),
         gauge("ipam_ippool_size", "Addresses of the pool.", POOL, sizes),

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use futures::StreamExt;
-use futures::stream;
+use futures::{StreamExt, stream};
 use ipam_plugin::affinity::{release_empty_block, release_host_affinities};
 use ipam_plugin::error::IpamError;
 use ipam_plugin::release::release_batch;
@@ -33,8 +32,7 @@ impl GcPass {
         }
         let clock = SystemClock::start();
         let none = |_: &Block| Vec::new();
-        let outcome = release_batch(&*self.context.calico, &clock, &self.gate, &blocks, none, self.parallel()).await;
-        match outcome {
+        match release_batch(&*self.context.calico, &clock, &self.gate, &blocks, none, self.parallel()).await {
             Ok(outcome) => {
                 for (block, error) in outcome.failed {
                     self.metrics.count_failure("rested");
@@ -115,36 +113,34 @@ impl GcPass {
     }
 
     async fn release_node(&self, node: &DeletedNode) -> bool {
+        let name = &node.calico;
         let (calico, kubernetes) = self.reader().node(node).await;
         if !node.is_gone(calico, kubernetes) {
-            tracing::info!(node = node.calico, "keeping the blocks of a node: the node exists, or cannot be looked up");
+            tracing::info!(node = name, "keeping the blocks of a node: the node exists, or cannot be looked up");
             return false;
         }
         if !self.gate.is_open() {
             return false;
         }
-        let owner = AffinityOwner::Host(node.calico.clone());
-        tracing::info!(node = node.calico, reason = "the node is deleted", "releasing the blocks of a node");
+        let owner = AffinityOwner::Host(name.clone());
+        tracing::info!(node = name, reason = "the node is deleted", "releasing the blocks of a node");
         match release_host_affinities(&*self.context.calico, &SystemClock::start(), &self.gate, &owner, true).await {
             Ok(outcome) => {
                 for block in &outcome.released {
-                    tracing::info!(%block, node = node.calico, "released a block of a deleted node");
+                    tracing::info!(%block, node = name, "released a block of a deleted node");
                 }
                 for (block, reason) in &outcome.kept {
-                    tracing::debug!(%block, %reason, node = node.calico, "kept a block of a deleted node");
+                    tracing::debug!(%block, %reason, node = name, "kept a block of a deleted node");
                 }
                 outcome.kept.is_empty()
             }
             Err(IpamError::Stopped) => {
-                tracing::info!(
-                    node = node.calico,
-                    "kept the blocks of a deleted node: this replica may no longer write"
-                );
+                tracing::info!(node = name, "kept the blocks of a deleted node: this replica may no longer write");
                 false
             }
             Err(error) => {
                 self.metrics.count_failure("nodes");
-                tracing::warn!(node = node.calico, %error, "cannot release the blocks of a deleted node");
+                tracing::warn!(node = name, %error, "cannot release the blocks of a deleted node");
                 false
             }
         }

@@ -1,8 +1,9 @@
 //! Addresses that running pods report, and that IPAM has free or allocated to another owner. They are reported, and
 //! never changed.
 
-use futures::StreamExt;
-use futures::stream;
+use std::time::SystemTime;
+
+use futures::{StreamExt, stream};
 use libcalico::api::ObjectKey;
 use libcalico::ipam::gc::{Conflict, ConflictKind, conflict_kind};
 use libcalico::ipam::{Block, Lookup};
@@ -10,6 +11,7 @@ use libcalico::store::{Store, StoreError};
 
 use super::GcPass;
 use crate::gc::cache::pod_state;
+use crate::gc::events::conflict_event;
 
 impl GcPass {
     /// Counts the conflicts, on each replica.
@@ -28,8 +30,9 @@ impl GcPass {
     async fn report_conflict(&self, conflict: Conflict) {
         let lookup = self.recheck_conflict(&conflict).await;
         let is_reported = match &lookup {
-            Lookup::Present((uid, conflict_kind)) => {
-                self.events.report_conflict(&self.context.kubernetes, &self.gate, &conflict, uid, conflict_kind).await
+            Lookup::Present((uid, kind)) => {
+                let event = conflict_event(&conflict, uid, kind, SystemTime::now());
+                self.events.write(&self.context.kubernetes, &self.gate, event).await
             }
             Lookup::Absent | Lookup::Unknown => false,
         };
@@ -37,12 +40,10 @@ impl GcPass {
         let mut index = self.cache.index();
         match lookup {
             Lookup::Absent => index.end_conflict(&conflict),
-            Lookup::Present((_, conflict_kind)) if is_reported => {
+            Lookup::Present((_, kind)) if is_reported => {
                 let Conflict { namespace, name, address, block } = &conflict;
-                tracing::warn!(
-                    %address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = %conflict_kind,
-                    "a running pod uses an address that is not allocated to it; two owners may use the address"
-                );
+                tracing::warn!(%address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = %kind,
+                    "a running pod uses an address that is not allocated to it; two owners may use the address");
                 index.mark_conflict_reported(&conflict);
             }
             Lookup::Present(_) | Lookup::Unknown => index.postpone_conflict(&conflict, now),
@@ -65,7 +66,7 @@ impl GcPass {
         self.gate.pace(1).await;
         match self.context.calico.get::<Block>(block).await {
             Ok(entry) => match conflict_kind(&entry.value, *address, namespace, name) {
-                Some(conflict_kind) => Lookup::Present((pod.uid, conflict_kind)),
+                Some(kind) => Lookup::Present((pod.uid, kind)),
                 None => Lookup::Absent,
             },
             Err(StoreError::NotFound { .. }) => Lookup::Absent,

@@ -63,8 +63,7 @@ impl GcPass {
 
     async fn report(&mut self, plan: &Plan) {
         let leaks: Vec<&Suspect> = plan.blocks.values().flatten().collect();
-        let new: Vec<&Suspect> =
-            leaks.iter().copied().filter(|suspect| self.reported.insert(leak_id(suspect))).collect();
+        let new: Vec<&Suspect> = leaks.iter().copied().filter(|leak| self.reported.insert(leak_id(leak))).collect();
         for suspect in &new {
             log_suspect(suspect, &suspect.reason, "would release a leaked address");
         }
@@ -86,9 +85,8 @@ impl GcPass {
             }
             requests
         };
-        let clock = SystemClock::start();
-        let outcome =
-            release_batch(&*self.context.calico, &clock, &self.gate, &blocks, requests_for, self.parallel()).await;
+        let (calico, clock) = (&*self.context.calico, SystemClock::start());
+        let outcome = release_batch(calico, &clock, &self.gate, &blocks, requests_for, self.parallel()).await;
         let released_addresses: HashSet<IpAddr> = match outcome {
             Ok(outcome) => {
                 for (block, error) in &outcome.failed {
@@ -127,9 +125,8 @@ impl GcPass {
         if self.reported.is_empty() {
             return;
         }
-        let confirmed: HashSet<_> =
-            self.cache.index().suspects(Duration::MAX, usize::MAX).iter().map(leak_id).collect();
-        self.reported.retain(|reported| confirmed.contains(reported));
+        let leaks: HashSet<_> = self.cache.index().suspects(Duration::MAX, usize::MAX).iter().map(leak_id).collect();
+        self.reported.retain(|reported| leaks.contains(reported));
     }
 }
 

@@ -83,12 +83,8 @@ impl GcPass {
     }
 
     fn reader(&self) -> ApiReader<'_> {
-        ApiReader {
-            kubernetes: &self.context.kubernetes,
-            calico: &self.context.calico,
-            gate: &self.gate,
-            parallel: self.parallel(),
-        }
+        let Context { kubernetes, calico, .. } = &self.context;
+        ApiReader { kubernetes, calico, gate: &self.gate, parallel: self.parallel() }
     }
 
     /// Assesses the entries, and acts on the result while this replica may write.
@@ -115,8 +111,7 @@ impl GcPass {
         if !self.kubevirt.is_due(now) && self.gate.is_open() {
             return;
         }
-        let is_needed = self.gate.is_open() && self.cache.index().has_vmis();
-        if is_needed {
+        if self.gate.is_open() && self.cache.index().has_vmis() {
             self.kubevirt.record(self.reader().look_up_kubevirt().await, now);
         } else {
             self.kubevirt = KubeVirtDiscovery::default();
@@ -156,14 +151,13 @@ impl GcPass {
         let cold = index.next_cooldown_end(OffsetDateTime::now_utc()).map(|wait| now + wait.max(MIN_COOLDOWN_INTERVAL));
         let may_write = self.gate.is_open();
         // On a replica that does not act, entries stay due, so their deadlines do not count before the next turn.
-        let index_deadline =
-            index.next_deadline(now).map(|due| if may_write { due } else { due.max(now + STANDBY_INTERVAL) });
+        let indexed = index.next_deadline(now).map(|due| if may_write { due } else { due.max(now + STANDBY_INTERVAL) });
         let grace = settings.leak_grace_period.filter(|grace| !grace.is_zero());
         let handles = grace.filter(|_| may_write).map(|grace| self.handles.next_deadline(now, grace));
         let affinities = grace.filter(|_| may_write).and_then(|grace| self.affinities.next_deadline(now, grace));
         let cold = cold.filter(|_| may_write && settings.gc_mode == GcMode::Reclaim);
         let kubevirt = self.kubevirt.next_deadline().filter(|_| may_write);
-        let next = index_deadline.into_iter().chain(cold).chain(handles).chain(affinities).chain(kubevirt).min();
+        let next = indexed.into_iter().chain(cold).chain(handles).chain(affinities).chain(kubevirt).min();
         next.unwrap_or(Duration::MAX)
     }
 
@@ -171,12 +165,10 @@ impl GcPass {
         let mut index = self.cache.index();
         let in_force = libcalico::ipam::gc::GcSettings {
             leak_grace: settings.leak_grace_period,
-            vmis: if self.kubevirt.is_missing() {
-                VmiAvailability::Undefined
-            } else if self.cache.has_listed_vms() {
-                VmiAvailability::Watched
-            } else {
-                VmiAvailability::Unwatched
+            vmis: match (self.kubevirt.is_missing, self.cache.has_listed_vms()) {
+                (true, _) => VmiAvailability::Undefined,
+                (false, true) => VmiAvailability::Watched,
+                (false, false) => VmiAvailability::Unwatched,
             },
             services: self.cache.has_listed_services(),
             ..*index.settings()

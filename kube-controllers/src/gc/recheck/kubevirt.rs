@@ -42,16 +42,12 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
 pub(in crate::gc) struct KubeVirtDiscovery {
     /// Time of the last discovery, by the clock of grace periods. `None` while no address belongs to a virtual machine.
     discovered_at: Option<Duration>,
-    is_missing: bool,
+    /// True if the API server served neither kind at the last discovery. The grace period of an address begins with the
+    /// first such result, and any other result ends it.
+    pub(in crate::gc) is_missing: bool,
 }
 
 impl KubeVirtDiscovery {
-    /// Returns true if the API server served neither kind at the last discovery. The grace period of an address begins
-    /// with the first such result, and any other result ends it.
-    pub(in crate::gc) fn is_missing(&self) -> bool {
-        self.is_missing
-    }
-
     /// Returns true if discovery is due.
     pub(in crate::gc) fn is_due(&self, now: Duration) -> bool {
         self.discovered_at.is_none_or(|discovered_at| now >= discovered_at + DISCOVERY_INTERVAL)
@@ -76,7 +72,7 @@ mod tests {
     fn kubevirt_is_absent_only_while_each_lookup_confirms_it() {
         let mut kubevirt = KubeVirtDiscovery::default();
         let at = |minutes: u64| Duration::from_secs(60) * minutes as u32;
-        assert!(kubevirt.is_due(at(0)) && !kubevirt.is_missing() && kubevirt.next_deadline().is_none());
+        assert!(kubevirt.is_due(at(0)) && !kubevirt.is_missing && kubevirt.next_deadline().is_none());
         for (minute, lookup, is_missing) in [
             (0, VmiLookup::Undefined, true),
             (1, VmiLookup::Unknown, false),
@@ -85,7 +81,7 @@ mod tests {
         ] {
             assert!(kubevirt.is_due(at(minute)));
             kubevirt.record(lookup, at(minute));
-            assert_eq!(kubevirt.is_missing(), is_missing, "minute {minute}");
+            assert_eq!(kubevirt.is_missing, is_missing, "minute {minute}");
             assert!(!kubevirt.is_due(at(minute)));
             assert_eq!(kubevirt.next_deadline(), Some(at(minute + 1)));
         }

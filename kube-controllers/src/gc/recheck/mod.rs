@@ -11,8 +11,7 @@ pub(super) use self::kubevirt::KubeVirtDiscovery;
 use std::collections::{BTreeMap, BTreeSet};
 
 use datastore::Datastore;
-use futures::StreamExt;
-use futures::stream;
+use futures::{StreamExt, stream};
 use hyper::Request;
 use hyper::header::ACCEPT;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
@@ -75,10 +74,7 @@ impl ApiReader<'_> {
             let lookup = self.look_up_kubevirt().await;
             vms.extend(orphans.into_iter().map(|(_, key)| (key, lookup)));
         }
-        let lookups = named.into_iter().map(|(_, key)| async move {
-            let lookup = self.virtual_machine(&key).await;
-            (key, lookup)
-        });
+        let lookups = named.into_iter().map(|(_, key)| async move { (key.clone(), self.virtual_machine(&key).await) });
         let lookups: Vec<_> = stream::iter(lookups).buffer_unordered(self.parallel).collect().await;
         vms.extend(lookups);
         vms
@@ -157,19 +153,15 @@ impl CurrentState {
             let lookup = other.and_then(|other| self.others.get(&other));
             lookup.copied().unwrap_or(Lookup::Unknown)
         });
+        let vmi = queries.vmi.and_then(|names| self.vms.get(&key(names))).copied().unwrap_or(VmiLookup::Unknown);
         CurrentFacts {
             pod: self.pod(queries.pod),
-            vmi: self.vm_lookup(queries.vmi),
+            vmi,
             owners: queries.owners.iter().map(|(namespace, name)| self.pod(Some((namespace, name)))).collect(),
             service,
             kubernetes_node,
             calico_node,
         }
-    }
-
-    fn vm_lookup(&self, names: Option<(&str, &str)>) -> VmiLookup {
-        let lookup = names.and_then(|names| self.vms.get(&key(names)));
-        lookup.copied().unwrap_or(VmiLookup::Unknown)
     }
 
     fn pod(&self, names: Option<(&str, &str)>) -> Lookup<PodState<'_>> {

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures::StreamExt;
-use futures::stream;
+use futures::{StreamExt, stream};
 use libcalico::api::ObjectKey;
 use libcalico::ipam::gc::Suspect;
 use libcalico::ipam::{LeakReason, Lookup};
@@ -27,32 +26,23 @@ impl ApiReader<'_> {
     pub(super) async fn read_pods(&self, suspects: &[Suspect], pods: usize) -> BTreeMap<ObjectKey, Lookup<Pod>> {
         let (lists, gets) = split_reads(suspects, MIN_LISTED_PODS.max(pods / PODS_FILTERED_PER_REQUEST));
         let mut lookups = BTreeMap::new();
-        let listed = lists.into_iter().map(|(node, keys)| async move {
-            let on_node = self.pods_of_node(&node).await;
-            (node, keys, on_node)
-        });
+        let listed = lists.into_iter().map(|(node, keys)| async move { (self.pods_of_node(&node).await, node, keys) });
         let mut listed = stream::iter(listed).buffer_unordered(self.parallel.min(MAX_CONCURRENT_LISTS));
         let mut gets: Vec<ObjectKey> = gets.into_iter().collect();
-        while let Some((node, keys, on_node)) = listed.next().await {
+        while let Some((on_node, node, keys)) = listed.next().await {
             match on_node {
                 Ok(mut on_node) => lookups.extend(keys.into_iter().map(|key| {
                     let lookup = on_node.remove(&key).map_or(Lookup::Absent, Lookup::Present);
                     (key, lookup)
                 })),
                 Err(error) => {
-                    tracing::warn!(
-                        node,
-                        error = error.to_string(),
-                        "cannot list the pods of a node; reading the pods one by one"
-                    );
+                    let error = error.to_string();
+                    tracing::warn!(node, error, "cannot list the pods of a node; reading the pods one by one");
                     gets.extend(keys);
                 }
             }
         }
-        let gets = gets.into_iter().map(|key| async move {
-            let lookup = self.pod(&key).await;
-            (key, lookup)
-        });
+        let gets = gets.into_iter().map(|key| async move { (key.clone(), self.pod(&key).await) });
         let got: Vec<_> = stream::iter(gets).buffer_unordered(self.parallel).collect().await;
         lookups.extend(got);
         lookups
@@ -118,13 +108,9 @@ fn split_reads(suspects: &[Suspect], many: usize) -> (PodsByNode, BTreeSet<Objec
             None => _ = gets.insert(key),
         }
     }
-    lists.retain(|_, keys| {
-        let is_worth_a_list = keys.len() >= many;
-        if !is_worth_a_list {
-            gets.append(keys);
-        }
-        is_worth_a_list
-    });
+    for (_, keys) in lists.extract_if(.., |_, keys| keys.len() < many) {
+        gets.extend(keys);
+    }
     (lists, gets)
 }
 

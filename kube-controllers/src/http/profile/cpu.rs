@@ -70,9 +70,8 @@ fn mapped_code() -> Result<Vec<MappedCode>, ProcError> {
         if let (MMapPath::Path(path), true) = (map.pathname, map.perms.contains(MMPermissions::EXECUTE)) {
             let own = path == program;
             let build_id = if own { build_id() } else { String::new() };
-            let mapping =
-                MappedCode { memory: map.address, offset: map.offset, file: path.display().to_string(), build_id };
-            code.insert(if own { 0 } else { code.len() }, mapping);
+            let (memory, offset, file) = (map.address, map.offset, path.display().to_string());
+            code.insert(if own { 0 } else { code.len() }, MappedCode { memory, offset, file, build_id });
         }
     }
     Ok(code)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::time::Instant;
 
@@ -14,8 +14,8 @@ pub(super) struct Election {
     identity: String,
     timing: Timing,
     observed: Option<ObservedLease>,
-    /// True if some replica has held the Lease since this process began.
-    was_held: bool,
+    /// True if some replica has held the Lease since this process began, also if the Lease has been deleted.
+    pub(super) was_held: bool,
     access: LeaseAccess,
     /// The end of this process's wait before its first write, if the process holds a Lease with which it has to wait.
     first_write_at: Option<Instant>,
@@ -53,14 +53,8 @@ pub(super) enum ElectionStep {
 
 impl Election {
     pub(super) fn new(identity: String, timing: Timing) -> Self {
-        Election {
-            identity,
-            timing,
-            observed: None,
-            was_held: false,
-            access: LeaseAccess::NeverRefused,
-            first_write_at: None,
-        }
+        let access = LeaseAccess::NeverRefused;
+        Election { identity, timing, observed: None, was_held: false, access, first_write_at: None }
     }
 
     /// Records that the role refuses the Lease. A wait in progress starts over, because another replica may be writing
@@ -102,11 +96,6 @@ impl Election {
     /// Returns the holder's identity; empty if there is no holder.
     pub(super) fn holder(&self) -> &str {
         self.observed.as_ref().map_or("", |observed| holder(&observed.lease))
-    }
-
-    /// Returns true if some replica has held the Lease since this process began, also if the Lease has been deleted.
-    pub(super) fn was_held(&self) -> bool {
-        self.was_held
     }
 
     /// Returns the next step. `wall` is the time that is written to the Lease. `leads` is true if this process has the
@@ -170,8 +159,8 @@ impl Election {
         if !renewed {
             spec.acquire_time = Some(wall.clone());
             // The field counts changes of the holder, so the first holder does not count.
-            spec.lease_transitions =
-                Some(if self.observed.is_none() { 0 } else { transitions(spec).saturating_add(1) });
+            let before = spec.lease_transitions.unwrap_or(0);
+            spec.lease_transitions = Some(if self.observed.is_none() { 0 } else { before.saturating_add(1) });
         }
         spec.holder_identity = Some(self.identity.clone());
         spec.lease_duration_seconds = Some(i32::try_from(duration.as_secs()).unwrap_or(i32::MAX));
@@ -192,10 +181,6 @@ fn holder(lease: &Lease) -> &str {
 
 fn version(lease: &Lease) -> Option<&str> {
     lease.metadata.resource_version.as_deref()
-}
-
-fn transitions(spec: &LeaseSpec) -> i32 {
-    spec.lease_transitions.unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -39,16 +39,8 @@ enum Outcome {
 
 impl<L: Leases> Elector<L> {
     pub(super) fn new(leases: L, config: LeaderElectionConfig, term: watch::Sender<LeadershipTerm>) -> Self {
-        let election = Election::new(config.identity.clone(), config.timing);
-        Elector {
-            leases,
-            config,
-            election,
-            term,
-            without_lease: false,
-            refusals: RefusalLog::default(),
-            last_warning: None,
-        }
+        let (election, refusals) = (Election::new(config.identity.clone(), config.timing), RefusalLog::default());
+        Elector { leases, config, election, term, without_lease: false, refusals, last_warning: None }
     }
 
     /// Takes part in the election until `stop`, then releases the Lease.
@@ -59,10 +51,7 @@ impl<L: Leases> Elector<L> {
                 sleep(pause).await;
             }
         };
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = attempts => {}
-        }
+        stop.run_until_cancelled(attempts).await;
         self.term.send_replace(LeadershipTerm::No);
         self.release_lease().await;
     }
@@ -74,11 +63,10 @@ impl<L: Leases> Elector<L> {
         let pause = retry.mul_f64(0.5 + fastrand::f64() / 2.0);
         let (begin, sent) = (Instant::now(), Deadline::now());
         let waited = self.election.waits_until(begin).is_some();
-        let attempted = timeout(check_interval, self.attempt()).await;
-        let outcome =
-            attempted.unwrap_or_else(|_| Err(LeaseError::Other(format!("no answer within {check_interval:?}"))));
+        let no_answer = |_| Err(LeaseError::Other(format!("no answer within {check_interval:?}")));
+        let outcome = timeout(check_interval, self.attempt()).await.unwrap_or_else(no_answer);
         if self.ends_refusals(&outcome) {
-            self.refusals.clear();
+            self.refusals.series = None;
         }
         if matches!(outcome, Err(LeaseError::Forbidden(_))) {
             self.election.refused();
@@ -93,9 +81,8 @@ impl<L: Leases> Elector<L> {
             Ok(Outcome::HeldWaiting(first_write_at)) => {
                 let wait = first_write_at.saturating_duration_since(now);
                 if !waited {
-                    let lease = &self.config.name;
                     tracing::info!(
-                        lease,
+                        lease = self.config.name,
                         ?wait,
                         "this replica holds the Lease, and waits until no other replica can write without it"
                     );
@@ -107,11 +94,8 @@ impl<L: Leases> Elector<L> {
             Ok(Outcome::HeldByOther(free)) => {
                 self.last_warning = None;
                 self.set_term(LeadershipTerm::No);
-                tracing::debug!(
-                    lease = self.config.name,
-                    holder = self.election.holder(),
-                    "another replica is the leader"
-                );
+                let holder = self.election.holder();
+                tracing::debug!(lease = self.config.name, holder, "another replica is the leader");
                 pause.min(free.saturating_duration_since(now))
             }
             Err(LeaseError::Forbidden(reason)) if self.may_write_without_lease() => {
@@ -166,7 +150,7 @@ impl<L: Leases> Elector<L> {
             self.term.send_replace(right);
             return;
         }
-        let first = self.refusals.is_empty();
+        let first = self.refusals.series.is_none();
         if self.refusals.record(&timing) {
             self.set_term(right);
             self.without_lease = true;
@@ -210,7 +194,7 @@ impl<L: Leases> Elector<L> {
     /// another replica may still hold the Lease, or may also act as the only replica after the Lease was deleted and
     /// the role does not allow creating it again.
     fn may_write_without_lease(&self) -> bool {
-        !self.config.required && !self.election.was_held()
+        !self.config.required && !self.election.was_held
     }
 
     /// Releases the Lease, so that the next replica starts at once.
@@ -252,6 +236,7 @@ impl<L: Leases> Elector<L> {
 /// before the role lost the permission also still writes. So only refusals that last longer than a Lease count.
 #[derive(Debug, Default)]
 struct RefusalLog {
+    /// `None` if no refusal is recorded. Any other response ends the series.
     series: Option<RefusalSeries>,
 }
 
@@ -271,16 +256,6 @@ impl RefusalLog {
         let first = series.map_or(now, |series| series.first);
         self.series = Some(RefusalSeries { first, last: now });
         first.plus(timing.first_write_delay()).has_passed()
-    }
-
-    /// Returns true if no refusal is recorded.
-    fn is_empty(&self) -> bool {
-        self.series.is_none()
-    }
-
-    /// Records any other response, which ends the series.
-    fn clear(&mut self) {
-        self.series = None;
     }
 }
 

@@ -115,15 +115,10 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
     pub(super) async fn take_next(&self) -> TakenKey<K> {
         loop {
             let changed = self.shared.changed.notified();
-            let due = match self.take() {
+            match self.take() {
                 Ok(taken) => return taken,
-                Err(due) => due,
-            };
-            match due {
-                Some(due) => {
-                    let _ = tokio::time::timeout_at(due, changed).await;
-                }
-                None => changed.await,
+                Err(Some(due)) => _ = tokio::time::timeout_at(due, changed).await,
+                Err(None) => changed.await,
             }
         }
     }
@@ -139,9 +134,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         let now = Instant::now();
         self.change(|state| {
             state.add_due(now);
-            let Some((key, since)) = state.waiting.pop_front() else {
-                return Err(state.timers.first_deadline());
-            };
+            let Some((key, since)) = state.waiting.pop_front() else { return Err(state.timers.first_deadline()) };
             state.in_progress.insert(key.clone(), false);
             Ok(TakenKey { key, waited: now.saturating_duration_since(since) })
         })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
-use libcalico::backoff;
+use libcalico::backoff::{Backoff, Jitter};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -31,8 +31,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(5);
 /// Longest delay. client-go waits up to 1000 s, which would delay keys long after an outage of some minutes has ended.
 /// An attempt every half a minute costs little.
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
-const RETRY_BACKOFF: backoff::Backoff =
-    backoff::Backoff { first: FIRST_DELAY, longest: LONGEST_DELAY, jitter: backoff::Jitter::Half };
+const RETRY_BACKOFF: Backoff = Backoff { first: FIRST_DELAY, longest: LONGEST_DELAY, jitter: Jitter::Half };
 
 /// Processes `queue` with `workers` tasks, at least one, while this replica is the leader, until `context.stop`.
 ///
@@ -95,11 +94,8 @@ impl<R: Reconcile> WorkerPool<R> {
             () = stop_deadline_passed(stop) => None,
         };
         let Some(outcome) = outcome else {
-            tracing::info!(
-                controller = R::NAME,
-                key = %in_progress.key,
-                "canceled the work on a key: this replica may no longer write"
-            );
+            tracing::info!(controller = R::NAME, key = %in_progress.key,
+                "canceled the work on a key: this replica may no longer write");
             return;
         };
         self.metrics.duration.observe(begin.elapsed().as_secs_f64());

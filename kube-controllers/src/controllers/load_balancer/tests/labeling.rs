@@ -27,7 +27,7 @@ async fn labeling_restarts_when_the_replica_leads_again() {
             assert_eq!((begun.get(), ended.get()), (expected, 0));
         }
     };
-    tokio::join!(retry_until_complete(Leadership::new(term), work), leading);
+    tokio::join!(retry_until_done(Leadership::new(term), work), leading);
     assert_eq!((begun.get(), ended.get()), (2, 1), "what was cut off did not go on");
 }
 
@@ -38,6 +38,6 @@ async fn failed_labeling_is_retried_with_growing_pauses() {
         times.set(times.get() + 1);
         if times.get() < 4 { Err(StoreError::Other("away".into())) } else { Ok(true) }
     };
-    retry_until_complete(Leadership::always(), work).await;
+    retry_until_done(Leadership::always(), work).await;
     assert_eq!((times.get(), begin.elapsed()), (4, FIRST_PAUSE * (1 + 2 + 4)));
 }

@@ -5,7 +5,7 @@ mod convergence;
 mod labeling;
 mod serving;
 
-use k8s_openapi::api::core::v1::Service as KubernetesService;
+use k8s_openapi::api::core::v1::Service as ApiService;
 use libcalico::api::{IpPoolSpec, ObjectKey};
 use libcalico::ipam::LOAD_BALANCER_HOST;
 use libcalico::ipam::{AffinityOwner, BlockRequest, Reservations};
@@ -122,7 +122,7 @@ fn unsuitable_load_balancer_addresses_are_released() {
 
 #[test]
 fn unmanaged_services_lose_all_their_addresses() {
-    let other: KubernetesService = serde_json::from_value(json!({
+    let other: ApiService = serde_json::from_value(json!({
         "metadata": {"name": "s", "namespace": "n", "uid": "u"},
         "spec": {"type": "LoadBalancer", "loadBalancerClass": "other"},
     }))
@@ -144,8 +144,7 @@ fn unmanaged_services_lose_all_their_addresses() {
 
 #[test]
 fn invalid_service_annotations_are_rejected() {
-    let error =
-        |annotations: Value| AddressRequest::from_service(&service(json!([]), annotations), &pools()).unwrap_err();
+    let error = |annotations: Value| AddressRequest::parse(&service(json!([]), annotations), &pools()).unwrap_err();
     assert!(matches!(error(json!({ADDRESSES: "10.0.0.1"})), RequestError::NoList { .. }));
     assert!(matches!(error(json!({ADDRESSES: r#"["x"]"#})), RequestError::NoAddress { .. }));
     assert!(matches!(error(json!({ADDRESSES: r#"["10.0.0.1","10.0.0.2"]"#})), RequestError::TooMany { .. }));
@@ -153,16 +152,16 @@ fn invalid_service_annotations_are_rejected() {
     assert!(matches!(error(json!({IPV4_POOLS: r#"["v6"]"#})), RequestError::Family { .. }));
     assert!(matches!(error(json!({IPV6_POOLS: r#"["10.0.0.0/24"]"#})), RequestError::Family { .. }));
     let both = json!({ADDRESSES: r#"["10.0.0.1","fd00::1"]"#, IPV4_POOLS: r#"["v4"]"#, IPV6_POOLS: r#"["v6"]"#});
-    let request = AddressRequest::from_service(&service(json!([]), both), &pools()).unwrap();
+    let request = AddressRequest::parse(&service(json!([]), both), &pools()).unwrap();
     assert_eq!((request.addresses.len(), request.pools4.len(), request.pools6.len()), (2, 1, 1));
 }
 
-fn with_status(ingress: Value) -> KubernetesService {
+fn with_status(ingress: Value) -> ApiService {
     serde_json::from_value(json!({"metadata": {"name": "s"}, "status": {"loadBalancer": {"ingress": ingress}}}))
         .unwrap()
 }
 
-fn ingress(service: &KubernetesService) -> Value {
+fn ingress(service: &ApiService) -> Value {
     serde_json::to_value(&service.status).unwrap()["loadBalancer"]["ingress"].clone()
 }
 
@@ -178,7 +177,7 @@ fn foreign_ingress_entries_in_the_status_are_preserved() {
     publish_addresses(&mut service, &[]);
     withdraw_addresses(&mut service, &[]);
     assert_eq!(ingress(&service), json!([{"hostname": "h"}]));
-    let mut bare = KubernetesService::default();
+    let mut bare = ApiService::default();
     publish_addresses(&mut bare, &ips(&["fd00::1"]));
     assert_eq!(ingress(&bare), json!([{"ip": "fd00::1"}]));
     assert!(!status_differs(&ips(&["10.0.0.2", "10.0.0.1"]), &held(&["10.0.0.1", "10.0.0.2"])));
@@ -191,7 +190,6 @@ fn watched(name: &str, uid: &str) -> Service {
     Service {
         name: ObjectKey::namespaced("n", name),
         uid: uid.into(),
-        resource_version: "1".into(),
         annotations: Default::default(),
         spec: serde_json::from_value(json!({"type": "LoadBalancer", "ipFamilies": ["IPv4"]})).unwrap(),
         load_balancer: None,

@@ -38,24 +38,23 @@ impl Binaries {
         let own = SourceProgram::current()?;
         let extra = plan::extra_plugins(layout, &settings.extra_plugins)?;
         let (mut plans, mut skipped) = (Vec::new(), Vec::new());
-        for (place, directory) in layout.bin_dirs() {
-            if !directory.is_dir() {
-                skipped.push((directory, "does not exist"));
+        for (place, dir) in layout.bin_dirs() {
+            if !dir.is_dir() {
+                skipped.push((dir, "does not exist"));
                 continue;
             }
-            atomic_file::sweep(&directory);
-            let examine =
-                |name: &str| Present::examine(&directory.join(name), |digest| state.is_ours(place, name, digest));
-            let mut plan = Plan::new(place, &directory, settings, &own, &extra, examine)?;
-            if is_writable(&directory) || !plan.writes() {
+            atomic_file::sweep(&dir);
+            let examine = |name: &str| Present::examine(&dir.join(name), |digest| state.is_ours(place, name, digest));
+            let mut plan = Plan::new(place, &dir, settings, &own, &extra, examine)?;
+            if is_writable(&dir) || !plan.writes() {
                 plans.push(plan);
             } else if settings.update == Update::Never && plan.has_both() {
-                tracing::info!("{} is not writeable; the programs in it are used", directory.display());
+                tracing::info!("{} is not writeable; the programs in it are used", dir.display());
                 plan.tasks.retain(|task| !task.writes());
                 plans.push(plan);
             } else {
-                tracing::info!("{} is not writeable, skipping", directory.display());
-                skipped.push((directory, "is not writeable"));
+                tracing::info!("{} is not writeable, skipping", dir.display());
+                skipped.push((dir, "is not writeable"));
             }
         }
         if plans.is_empty() {
@@ -72,15 +71,11 @@ impl Binaries {
     }
 
     /// Carries out the plans and records the installed files. If programs cannot be run from a directory but another
-    /// directory is usable, the former is skipped and its records are restored from `before`.
+    /// directory is usable, the former is skipped and its records are restored from `old`.
     ///
     /// # Errors
     /// Returns an error if a copy fails.
-    pub fn install(
-        mut self,
-        before: &State,
-        state: &mut State,
-    ) -> Result<Vec<(DirectoryRole, PathBuf)>, BinariesError> {
+    pub fn install(mut self, old: &State, state: &mut State) -> Result<Vec<(DirectoryRole, PathBuf)>, BinariesError> {
         let mut ready = Vec::new();
         for plan in &self.plans {
             match execute(plan) {
@@ -88,14 +83,12 @@ impl Binaries {
                 Err(BinariesError::Run(RunError::NoExec(path))) => {
                     tracing::error!("{} is on a file system that is mounted noexec, skipping", path.display());
                     self.skipped.push((plan.directory.clone(), "is mounted noexec"));
-                    state.restore(plan.place, before);
+                    state.restore(plan.place, old);
                 }
                 Err(error) => return Err(error),
             }
         }
-        for (place, task) in
-            self.owned_tasks().filter(|(place, _)| ready.iter().any(|(ready_place, _)| ready_place == place))
-        {
+        for (place, task) in self.owned_tasks().filter(|(place, _)| ready.iter().any(|(usable, _)| usable == place)) {
             state.record(place, &task.name, Some(task.source.digest.clone()), false);
         }
         if ready.is_empty() { Err(BinariesError::NoDirectory(self.skipped)) } else { Ok(ready) }
@@ -103,9 +96,7 @@ impl Binaries {
 
     /// Returns the tasks whose files are, or will be, installed by Calico.
     fn owned_tasks(&self) -> impl Iterator<Item = (DirectoryRole, &ProgramTask)> {
-        self.plans
-            .iter()
-            .flat_map(|plan| plan.tasks.iter().filter(|task| task.is_ours()).map(|task| (plan.place, task)))
+        self.plans.iter().flat_map(|plan| plan.tasks.iter().filter(|task| task.is_ours()).map(|own| (plan.place, own)))
     }
 }
 

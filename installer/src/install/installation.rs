@@ -10,7 +10,7 @@ use netconf::NetConf;
 use super::InstallError;
 use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
-use crate::config_trial::{self, ConfigTrial};
+use crate::config_trial::{self, Trial};
 use crate::conflist::{self, Conflist, FormerConfig, Target, Written};
 use crate::host_network::HostNetwork;
 use crate::kubeconfig;
@@ -135,7 +135,7 @@ impl Installation<'_> {
         let Installation { settings, account, .. } = *self;
         let begun = Instant::now();
         loop {
-            match cluster::ensure_objects(conflist.plugin_conf.as_ref(), account, settings) {
+            match cluster::ensure(conflist.plugin_conf.as_ref(), account, settings) {
                 Ok(()) => return Ok(()),
                 Err(error) if account.is_none() || !error.is_unreachable() => {
                     tracing::warn!("{error}");
@@ -171,9 +171,9 @@ impl Installation<'_> {
         let net_dir = Path::new(&settings.net_dir);
         let path_of = |path: &Path| self.layout.translate(path, net_dir);
         match config_trial::try_out(&conflist.conf, plugin, settings.trial_time, path_of) {
-            ConfigTrial::Passed => tracing::info!("the new configuration works: the datastore is ready"),
-            ConfigTrial::NotTried(reason) => tracing::info!("the new configuration is not tried: {reason}"),
-            ConfigTrial::Failed(failure) => tracing::warn!(
+            Trial::Passed => tracing::info!("the new configuration works: the datastore is ready"),
+            Trial::NotTried(reason) => tracing::info!("the new configuration is not tried: {reason}"),
+            Trial::Failed(failure) => tracing::warn!(
                 "the new configuration does not work yet and is installed anyway, as calico-node or kube-controllers \
                  may have to start first: {failure}"
             ),

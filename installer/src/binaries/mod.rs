@@ -75,7 +75,7 @@ impl Binaries {
     ///
     /// # Errors
     /// Returns an error if a copy fails.
-    pub fn install(mut self, old: &State, state: &mut State) -> Result<Vec<(DirectoryRole, PathBuf)>, BinariesError> {
+    pub fn install(mut self, old: &State, state: &mut State) -> Result<Vec<PathBuf>, BinariesError> {
         let mut ready = Vec::new();
         for plan in &self.plans {
             match execute(plan) {
@@ -91,7 +91,8 @@ impl Binaries {
         for (place, task) in self.owned_tasks().filter(|(place, _)| ready.iter().any(|(usable, _)| usable == place)) {
             state.record(place, &task.name, Some(task.source.digest.clone()), false);
         }
-        if ready.is_empty() { Err(BinariesError::NoDirectory(self.skipped)) } else { Ok(ready) }
+        let directories: Vec<PathBuf> = ready.into_iter().map(|(_, directory)| directory).collect();
+        if directories.is_empty() { Err(BinariesError::NoDirectory(self.skipped)) } else { Ok(directories) }
     }
 
     /// Returns the tasks whose files are, or will be, installed by Calico.

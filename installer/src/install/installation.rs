@@ -117,13 +117,8 @@ impl Installation<'_> {
     }
 
     /// Writes the MTU file (INST-59).
-    pub(super) fn write_mtu(
-        &self,
-        conflist: &Conflist,
-        deadline: Duration,
-        state: &mut State,
-    ) -> Result<(), MtuNotWritten> {
-        mtu::write(conflist.plugin_conf.as_ref(), self.layout, self.network, self.account.is_some(), deadline, state)
+    pub(super) fn write_mtu(&self, conf: &Conflist, limit: Duration, state: &mut State) -> Result<(), MtuNotWritten> {
+        mtu::write(conf.plugin_conf.as_ref(), self.layout, self.network, self.account.is_some(), limit, state)
     }
 
     /// Creates missing cluster objects.
@@ -149,19 +144,12 @@ impl Installation<'_> {
     }
 
     /// Logs problems of the configuration, and tries it out unless it is in place already.
-    fn check_configuration(
-        &self,
-        conflist: &Conflist,
-        target: &Target,
-        directories: &[(DirectoryRole, PathBuf)],
-        tries: bool,
-    ) {
-        let paths: Vec<PathBuf> = directories.iter().map(|(_, directory)| directory.clone()).collect();
-        for problem in template::find_problems(&conflist.text, &conflist.conf, &paths) {
+    fn check_configuration(&self, conflist: &Conflist, target: &Target, directories: &[PathBuf], tries: bool) {
+        for problem in template::find_problems(&conflist.text, &conflist.conf, directories) {
             tracing::warn!("{}: {problem}", target.name);
         }
         let tries = tries && !self.settings.trial_time.is_zero();
-        if let Some(directory) = paths.first().filter(|_| tries && !conflist.is_written(target)) {
+        if let Some(directory) = directories.first().filter(|_| tries && !conflist.is_written(target)) {
             self.try_out(conflist, &directory.join(CALICO));
         }
     }

@@ -58,9 +58,8 @@ impl TokenRequest {
     /// An empty list of audiences stands for the API server's own audience.
     fn body(&self) -> Vec<u8> {
         let spec = json!({ "audiences": [], "expirationSeconds": self.lifetime.as_secs() });
-        json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec })
-            .to_string()
-            .into_bytes()
+        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec });
+        request.to_string().into_bytes()
     }
 
     fn rejection(&self, pod: &ServiceAccount, code: u16, message: String) -> TokenError {

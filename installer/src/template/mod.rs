@@ -132,10 +132,8 @@ impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConfigProblem::Placeholder(name) => {
-                write!(
-                    f,
-                    "{name} is not a placeholder of the installer; see `calico install --help` for the placeholders"
-                )
+                write!(f, "{name} is not a placeholder of the installer; ")?;
+                f.write_str("see `calico install --help` for the placeholders")
             }
             ConfigProblem::NoPlugin => {
                 f.write_str("the configuration has neither `plugins` nor `type`; runtimes do not load it")

@@ -93,11 +93,8 @@ pub(crate) async fn replay_repeatedly(
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) {
     if !layout.has_persistent_state() {
-        let directory = layout.state_dir();
-        tracing::info!(
-            "{} is not mounted in this container; only the plugin replays deferred DELs",
-            directory.display()
-        );
+        let path = layout.state_dir();
+        tracing::info!("{} is not mounted in this container; only the plugin replays deferred DELs", path.display());
         return pending().await;
     }
     let (mut identity_read_at, mut pause, mut reported, mut remaining) = (None::<Instant>, PAUSE, None, 0);

@@ -168,20 +168,16 @@ fn execute(plan: &Plan) -> Result<(), BinariesError> {
                 tracing::info!("installed {}", target.display());
             }
             ProgramAction::Link => {
-                link_or_copy(source, &plan.directory.join(CALICO), &target)?;
+                // A file system may lack hard links.
+                atomic_file::link(&plan.directory.join(CALICO), &target).or_else(|error| {
+                    tracing::info!("{error}; copying");
+                    copy(source, &target)
+                })?;
                 tracing::info!("installed {}", target.display());
             }
         }
     }
     Ok(())
-}
-
-/// Links `target` to `calico`, or copies the program on a file system without hard links.
-fn link_or_copy(source: &SourceProgram, calico: &Path, target: &Path) -> Result<(), BinariesError> {
-    atomic_file::link(calico, target).or_else(|error| {
-        tracing::info!("{error}; copying");
-        copy(source, target)
-    })
 }
 
 /// Writes a temporary copy, compares its digest with the source and runs it once. Only then does it replace the old

@@ -128,9 +128,8 @@ async fn release_unused(
         DatastoreType::Etcdv3 | DatastoreType::Local => read_endpoints(&store, &node, &leaked).await?,
     };
     // The local datastore serves this machine only, and the interfaces of its kernel were checked above.
-    let covers_all_pods =
-        conf.datastore.kind() == DatastoreType::Local && conf.dataplane_options.grpc_socket().is_none();
-    if !covers_all_pods {
+    let sees_all_pods = conf.datastore.kind() == DatastoreType::Local && conf.dataplane_options.grpc_socket().is_none();
+    if !sees_all_pods {
         check_endpoints(&endpoints, DeletedInterfaces { node: &node, addresses: torn_down })?;
     }
     if !options.yes {

@@ -97,7 +97,7 @@ impl ClusterError {
 }
 
 /// Creates the missing objects in the datastore of `conf`, the configuration of Calico's plugin, and logs the pools
-/// that it cannot create. `pod` is `None` outside of a pod; etcd needs no account.
+/// that it cannot create. `pod` is the account of this pod, `None` outside of a pod; etcd needs no account.
 ///
 /// # Errors
 /// Returns an error if the datastore is unreachable or rejects a request.

@@ -97,26 +97,22 @@ impl ClusterError {
 }
 
 /// Creates the missing objects in the datastore of `conf`, the configuration of Calico's plugin, and logs the pools
-/// that it cannot create. `account` is `None` outside of a pod; etcd needs no account.
+/// that it cannot create. `pod` is the account of this pod, `None` outside of a pod; etcd needs no account.
 ///
 /// # Errors
 /// Returns an error if the datastore is unreachable or rejects a request.
-pub fn ensure_objects(
-    conf: Option<&NetConf>,
-    account: Option<&ServiceAccount>,
-    settings: &Settings,
-) -> Result<(), ClusterError> {
+pub fn ensure(conf: Option<&NetConf>, pod: Option<&ServiceAccount>, settings: &Settings) -> Result<(), ClusterError> {
     let Some(conf) = conf else {
         warn_skipped_pools(settings, "Calico's plugin is not in the configuration, so its datastore is unknown");
         return Ok(());
     };
     let (store, requester) = match conf.datastore.kind() {
         DatastoreType::Kubernetes => {
-            let Some(account) = account else {
+            let Some(pod) = pod else {
                 warn_skipped_pools(settings, "there is no service account outside of a pod; apply the IPPool");
                 return Ok(());
             };
-            let access = KubernetesConfig { group: configured_group(conf), ..account.access(DEADLINE)? };
+            let access = KubernetesConfig { group: configured_group(conf), ..pod.access(DEADLINE)? };
             (Datastore::Kubernetes(Arc::new(Kubernetes::long_running(&access))), "this pod's service account")
         }
         DatastoreType::Etcdv3 => {
@@ -145,10 +141,9 @@ async fn create_missing(
     }
     if let Some(node) = node(conf, settings) {
         let name = node.metadata.name.clone();
-        match ensure_node(store, node).await {
-            Ok(true) => tracing::info!("created Node {name}"),
-            Ok(false) => {}
-            Err(source) => return Err(ClusterError::Node { name, requester, source }),
+        let is_created = ensure_node(store, node).await;
+        if is_created.map_err(|source| ClusterError::Node { name: name.clone(), requester, source })? {
+            tracing::info!("created Node {name}");
         }
     }
     for request in &settings.pools {

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The result of a trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ConfigTrial {
+pub enum Trial {
     /// The datastore is reachable and ready.
     Passed,
     /// The configuration cannot be tried, for this reason.
@@ -44,25 +44,20 @@ enum ConfigTrialError {
 
 /// Runs the program `plugin` with `conf` until it succeeds, for at most `time`. `path_of` translates a path on the node
 /// to a path in this container.
-pub fn try_out(
-    conf: &Map<String, Value>,
-    plugin: &Path,
-    time: Duration,
-    path_of: impl Fn(&Path) -> PathBuf,
-) -> ConfigTrial {
+pub fn try_out(conf: &Map<String, Value>, plugin: &Path, time: Duration, path_of: impl Fn(&Path) -> PathBuf) -> Trial {
     let deadline = Instant::now() + time;
     let input = match input(conf, path_of) {
         Ok(input) => input,
-        Err(reason) => return ConfigTrial::NotTried(reason.to_string()),
+        Err(reason) => return Trial::NotTried(reason.to_string()),
     };
     loop {
         let failure = match run_plugin(plugin, &input, deadline) {
-            Ok(failure) if failure.is_empty() => return ConfigTrial::Passed,
+            Ok(failure) if failure.is_empty() => return Trial::Passed,
             Ok(failure) => failure,
             Err(error) => error.to_string(),
         };
         if Instant::now() + PAUSE >= deadline {
-            return ConfigTrial::Failed(failure);
+            return Trial::Failed(failure);
         }
         tracing::info!("the new configuration does not work yet, trying again: {failure}");
         thread::sleep(PAUSE);
@@ -166,8 +161,8 @@ mod tests {
         let mark = dir.path().join("mark");
         let plugin = script(&dir, &format!("[ -e {0} ] || {{ touch {0}; exit 1; }}", mark.display()));
         let try_out = |time| try_out(&conf(LIST), &plugin, time, |path| path.to_owned());
-        assert_eq!(try_out(LONG), ConfigTrial::Passed);
+        assert_eq!(try_out(LONG), Trial::Passed);
         fs::remove_file(&mark).unwrap();
-        assert!(matches!(try_out(PAUSE), ConfigTrial::Failed(_)));
+        assert!(matches!(try_out(PAUSE), Trial::Failed(_)));
     }
 }

@@ -11,8 +11,7 @@ use time::OffsetDateTime;
 
 use crate::service_account::ServiceAccount;
 use crate::token::{Claims, IssuedToken, TokenCheck, TokenError, TokenRequest, check_token};
-use os::atomic_file::regular_file;
-use os::atomic_file::{self, AtomicFileError, Change};
+use os::atomic_file::{self, AtomicFileError, Change, regular_file};
 
 /// The file name in the configuration directory. It has no extension of CNI, so runtimes ignore the file.
 pub const NAME: &str = "calico-kubeconfig";
@@ -76,30 +75,15 @@ impl Kubeconfig<'_> {
     /// Returns the content, byte for byte as upstream's installer writes it: without quotes and without a final line
     /// break (INST-23).
     pub fn render(&self) -> String {
-        let mut text = String::from(
-            "# Kubeconfig file for Calico CNI plugin.\n\
-             apiVersion: v1\n\
-             kind: Config\n\
-             clusters:\n\
-             - name: local\n  \
-               cluster:\n",
-        );
-        let _ = writeln!(text, "    server: {}", self.server);
+        let mut text = String::from("# Kubeconfig file for Calico CNI plugin.\napiVersion: v1\nkind: Config\n");
+        let _ = writeln!(text, "clusters:\n- name: local\n  cluster:\n    server: {}", self.server);
         let _ = match self.trust {
             Trust::Authorities(pem) => writeln!(text, "    certificate-authority-data: {}", BASE64.encode(pem)),
             Trust::AnyCertificate => writeln!(text, "    insecure-skip-tls-verify: true"),
         };
-        text.push_str("users:\n- name: calico\n  user:\n");
-        let _ = writeln!(text, "    token: {}", self.token);
-        text.push_str(
-            "contexts:\n\
-             - name: calico-context\n  \
-               context:\n    \
-                 cluster: local\n    \
-                 user: calico\n\
-             current-context: calico-context",
-        );
-        text
+        let _ = writeln!(text, "users:\n- name: calico\n  user:\n    token: {}", self.token);
+        text += "contexts:\n- name: calico-context\n  context:\n    cluster: local\n    user: calico\n";
+        text + "current-context: calico-context"
     }
 }
 

@@ -103,10 +103,8 @@ impl Layout {
     #[must_use]
     pub fn bin_dirs(&self) -> Vec<(DirectoryRole, PathBuf)> {
         if self.is_container {
-            vec![
-                (DirectoryRole::Bin, self.path("/host/opt/cni/bin")),
-                (DirectoryRole::SecondaryBin, self.path(SECONDARY_BIN_DIR)),
-            ]
+            let secondary = (DirectoryRole::SecondaryBin, self.path(SECONDARY_BIN_DIR));
+            vec![(DirectoryRole::Bin, self.path("/host/opt/cni/bin")), secondary]
         } else {
             let secondary = self.secondary_bin_dir.iter().map(|dir| (DirectoryRole::SecondaryBin, self.path(dir)));
             [(DirectoryRole::Bin, self.path(&self.bin_dir))].into_iter().chain(secondary).collect()
@@ -156,10 +154,7 @@ impl Layout {
         if !self.is_container || self.root != Path::new("/") {
             return true;
         }
-        match fs::read_to_string("/proc/self/mountinfo") {
-            Ok(mounts) => is_mounted(&mounts, &self.state_dir()),
-            Err(_) => true,
-        }
+        fs::read_to_string("/proc/self/mountinfo").ok().is_none_or(|mounts| is_mounted(&mounts, &self.state_dir()))
     }
 
     /// Returns the mount point of the pod's service account.

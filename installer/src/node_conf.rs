@@ -41,11 +41,9 @@ pub enum NodeConfError {
 const NODENAME_FILE: &str = "/var/lib/calico/nodename";
 
 /// The keys that hold paths, by the object that contains them.
-const PATHS: [(Option<&str>, &[&str]); 3] = [
-    (
-        None,
-        &["nodename_file", "ipam_lock_file", "datastore_path", "etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file"],
-    ),
+const PATHS: [(Option<&str>, &[&str]); 4] = [
+    (None, &["nodename_file", "ipam_lock_file", "datastore_path"]),
+    (None, &["etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file"]),
     (Some("kubernetes"), &["kubeconfig"]),
     (Some("policy"), &["k8s_client_certificate", "k8s_client_key", "k8s_certificate_authority"]),
 ];
@@ -149,9 +147,7 @@ pub fn datastore(conf: &NetConf, deadline: Duration) -> Result<(DatastoreConfig,
 /// Returns an error if the datastore is unreachable or rejects the request.
 pub fn pools(conf: &NetConf, deadline: Duration) -> Result<Vec<IpPoolSpec>, NodeConfError> {
     let (config, store) = datastore(conf, deadline)?;
-    if let DatastoreConfig::Local(local) = &config
-        && !local.path.exists()
-    {
+    if matches!(&config, DatastoreConfig::Local(local) if !local.path.exists()) {
         return Ok(Vec::new());
     }
     let pools = process::block_on(store.list::<IpPool>(&ObjectSelect::default()))?;

@@ -86,11 +86,8 @@ impl ServiceAccount {
     /// Returns an error if the token cannot be read.
     pub fn access(&self, deadline: Duration) -> Result<KubernetesConfig, ServiceAccountError> {
         if let Some(kubeconfig) = &self.kubeconfig {
-            return Ok(KubernetesConfig {
-                kubeconfig: vec![kubeconfig.clone()],
-                deadline,
-                ..KubernetesConfig::default()
-            });
+            let kubeconfig = vec![kubeconfig.clone()];
+            return Ok(KubernetesConfig { kubeconfig, deadline, ..KubernetesConfig::default() });
         }
         Ok(self.access_with(self.token()?, deadline))
     }

@@ -94,9 +94,7 @@ impl State {
         let path = path(layout);
         match fs::read(&path) {
             Ok(text) => serde_json::from_slice(&text).map_err(|source| StateError::Content { path, source }),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                Ok(State::default())
-            }
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Self::default()),
             Err(source) => Err(AtomicFileError { action: "read", path, source }.into()),
         }
     }
@@ -134,18 +132,12 @@ impl State {
         files.insert(name.to_owned(), InstalledFile { digest, replaced, ..InstalledFile::default() });
     }
 
-    /// Records a file that will replace the present one, whose digest is `present_digest`. If the present file is ours,
+    /// Records a file that will replace the present one, whose digest is `present`. If the present file is ours,
     /// both digests count as ours until [`record`](State::record) records that the new file is in place, because a
     /// killed run may leave either. Otherwise the record says that a file was replaced.
-    pub fn record_replacement(
-        &mut self,
-        place: DirectoryRole,
-        name: &str,
-        digest: String,
-        present_digest: Option<&str>,
-    ) {
-        let other = present_digest.filter(|present_digest| *present_digest != digest);
-        let former = other.filter(|present_digest| self.is_ours(place, name, present_digest)).map(str::to_owned);
+    pub fn record_replacement(&mut self, place: DirectoryRole, name: &str, digest: String, present: Option<&str>) {
+        let other = present.filter(|present| *present != digest);
+        let former = other.filter(|present| self.is_ours(place, name, present)).map(str::to_owned);
         self.record(place, name, Some(digest), other.is_some() && former.is_none());
         if let Some(recorded) = self.get_mut(place, name) {
             recorded.former = former;
@@ -159,10 +151,8 @@ impl State {
 
     /// Restores the records of a directory from another state, because the directory was not changed.
     pub fn restore(&mut self, place: DirectoryRole, before: &State) {
-        match before.files.get(&place) {
-            Some(files) => drop(self.files.insert(place, files.clone())),
-            None => drop(self.files.remove(&place)),
-        }
+        self.files.remove(&place);
+        self.files.extend(before.files.get(&place).map(|files| (place, files.clone())));
     }
 
     /// Removes the record of a file.

@@ -16,10 +16,8 @@ pub(crate) const BUSY: BusyRetry = BusyRetry { attempts: 20, pause: Duration::fr
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The file system is mounted with `noexec`.
-    #[error(
-        "{} is on a file system that is mounted noexec: no plugin can be run from there; remount it with exec, or have \
-         the runtime use another plugin directory", .0.display()
-    )]
+    #[error("{} is on a file system that is mounted noexec: no plugin can be run from there; remount it with exec, or \
+        have the runtime use another plugin directory", .0.display())]
     NoExec(PathBuf),
     /// The program was built for another processor.
     #[error("{} is built for {}, which this kernel cannot run; use the image for the architecture of this machine",

@@ -76,13 +76,8 @@ impl NodePlugins {
             // The name of the datastore must not depend on this container's environment: the runtime runs the plugin
             // with another.
             let on_node = node_conf::read(calico_plugin(value)?)?;
-            let config = datastore_settings::with_environment(&on_node, None, |_| None)?;
-            Ok(NodePlugins {
-                conf,
-                datastore: datastore_name(&config),
-                journal: layout.journal_dir(),
-                reads_identity: false,
-            })
+            let datastore = datastore_name(&datastore_settings::with_environment(&on_node, None, |_| None)?);
+            Ok(NodePlugins { conf, datastore, journal: layout.journal_dir(), reads_identity: false })
         };
         read().map_err(|error| ReplayError::Conf { file: file.to_owned(), reason: error.to_string() })
     }
@@ -98,14 +93,11 @@ pub(crate) async fn replay_repeatedly(
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) {
     if !layout.has_persistent_state() {
-        tracing::info!(
-            "{} is not mounted in this container; only the plugin replays deferred DELs",
-            layout.state_dir().display()
-        );
+        let path = layout.state_dir();
+        tracing::info!("{} is not mounted in this container; only the plugin replays deferred DELs", path.display());
         return pending().await;
     }
-    let (mut identity_read_at, mut pause, mut reported, mut remaining): (Option<Instant>, _, _, _) =
-        (None, PAUSE, None, 0);
+    let (mut identity_read_at, mut pause, mut reported, mut remaining) = (None::<Instant>, PAUSE, None, 0);
     loop {
         let reads_identity = identity_read_at.is_none_or(|at| at.elapsed() >= IDENTITY_INTERVAL);
         let outcome = match NodePlugins::load(file, layout, net_dir) {
@@ -162,12 +154,8 @@ pub(crate) async fn replay_once(
 /// Returns the next pause. An unreachable datastore costs one request per minute, so the pause stays short; entries
 /// that cannot be replayed cost several requests each time, so the pause doubles.
 fn pause_after(outcome: &Result<ReplayPass, ReplayError>, pause: Duration, remaining_before: usize) -> Duration {
-    match outcome {
-        Ok(ReplayPass { replayed: 0, remaining: remaining @ 1.., .. }) if *remaining <= remaining_before.max(1) => {
-            (pause * 2).min(MAX_PAUSE)
-        }
-        _ => PAUSE,
-    }
+    let is_stuck = |pass: &ReplayPass| pass.replayed == 0 && (1..=remaining_before.max(1)).contains(&pass.remaining);
+    if outcome.as_ref().is_ok_and(is_stuck) { (pause * 2).min(MAX_PAUSE) } else { PAUSE }
 }
 
 #[cfg(test)]

@@ -148,9 +148,7 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
         let FileCheck { restored, problem } = (self.reconcile)();
         let mut status = self.status.get();
         status.counts.restored += restored;
-        if problem != status.file_problem
-            && let Some(problem) = &problem
-        {
+        if let Some(problem) = problem.as_ref().filter(|_| problem != status.file_problem) {
             tracing::error!("{problem}");
         }
         status.file_problem = problem;

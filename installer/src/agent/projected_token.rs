@@ -21,7 +21,7 @@ const MAX_BURST: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(10);
 
 /// A watched directory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ProjectedToken {
     directory: PathBuf,
     watch: Option<AsyncFd<DirectoryWatch>>,
@@ -42,10 +42,7 @@ impl AsRawFd for DirectoryWatch {
 }
 
 impl DirectoryWatch {
-    #[expect(
-        deprecated,
-        reason = "its successor is `unsafe`, which is forbidden here; a Watch keeps its descriptor open"
-    )]
+    #[expect(deprecated, reason = "its successor is `unsafe`, which is forbidden; a Watch keeps its descriptor open")]
     fn open(directory: &Path) -> io::Result<AsyncFd<DirectoryWatch>> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let changes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE;
@@ -71,12 +68,7 @@ impl DirectoryWatch {
 impl ProjectedToken {
     /// Starts watching the directory, now or as soon as it exists.
     pub(super) fn new(directory: impl Into<PathBuf>) -> Self {
-        let mut projected = ProjectedToken {
-            directory: directory.into(),
-            watch: None,
-            has_unreported_change: false,
-            has_warned: false,
-        };
+        let mut projected = ProjectedToken { directory: directory.into(), ..ProjectedToken::default() };
         projected.open();
         projected
     }
@@ -115,21 +107,14 @@ impl ProjectedToken {
     }
 
     fn open(&mut self) -> bool {
-        match DirectoryWatch::open(&self.directory) {
-            Ok(watch) => {
-                self.watch = Some(watch);
-                self.has_warned = false;
-                true
-            }
-            Err(error) => {
-                if !self.has_warned {
-                    let directory = self.directory.display();
-                    tracing::warn!(%directory, %error, "cannot watch the token of this pod; renewing on schedule only");
-                }
-                self.has_warned = true;
-                false
-            }
+        let opened = DirectoryWatch::open(&self.directory);
+        if let Some(error) = opened.as_ref().err().filter(|_| !self.has_warned) {
+            let directory = self.directory.display();
+            tracing::warn!(%directory, %error, "cannot watch the token of this pod; renewing on schedule only");
         }
+        self.has_warned = opened.is_err();
+        self.watch = opened.ok();
+        self.watch.is_some()
     }
 }
 

@@ -83,20 +83,13 @@ impl RefreshSchedule {
 
     /// Returns the reason for requesting a token now, or `None` if no request is due.
     pub fn refresh_reason(&mut self, now: Moment) -> Option<RefreshReason> {
-        let elapsed = |to: Duration, from: Duration| to.saturating_sub(from);
-        let has_jumped = have_diverged(
-            elapsed(now.boot, self.last_reading.boot),
-            elapsed(now.calendar, self.last_reading.calendar),
-            TOLERANCE,
-        );
-        self.last_reading = now;
-        if !self.has_attempted {
-            return Some(RefreshReason::Start);
+        let last = std::mem::replace(&mut self.last_reading, now);
+        let (boot, calendar) = (now.boot.saturating_sub(last.boot), now.calendar.saturating_sub(last.calendar));
+        match (self.has_attempted, have_diverged(boot, calendar, TOLERANCE)) {
+            (false, _) => Some(RefreshReason::Start),
+            (true, true) => Some(RefreshReason::ClockJump),
+            (true, false) => (now.boot >= self.refresh_at).then_some(RefreshReason::Due),
         }
-        if has_jumped {
-            return Some(RefreshReason::ClockJump);
-        }
-        (now.boot >= self.refresh_at).then_some(RefreshReason::Due)
     }
 
     /// Records an attempt and returns the pause until the next one.
@@ -197,11 +190,8 @@ impl HeldToken {
 /// Unless the token is about to expire, the pause is at most half of the remaining lifetime, whatever the interval.
 pub fn pause_after(held: Option<HeldToken>, last: RefreshAttempt, interval: Option<Duration>, random: f64) -> Duration {
     let stretch = |base: Duration| base.mul_f64(1.0 + random.clamp(0.0, 1.0));
-    let Some(held) = held.filter(|_| last.succeeded) else { return stretch(RETRY_PAUSE) };
-    let remaining = held.remaining(last.at);
-    if remaining < NEAR_EXPIRY {
-        return stretch(RETRY_PAUSE);
-    }
+    let remaining = held.filter(|_| last.succeeded).map(|held| held.remaining(last.at));
+    let Some(remaining) = remaining.filter(|time| *time >= NEAR_EXPIRY) else { return stretch(RETRY_PAUSE) };
     stretch(interval.unwrap_or(remaining / 4)).min(remaining / 2)
 }
 

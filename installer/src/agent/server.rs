@@ -39,8 +39,7 @@ pub struct ListenError {
 /// Binds the port. Returns `None` without an address.
 pub(super) async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, ListenError> {
     let Some(address) = address else { return Ok(None) };
-    let listener = TcpListener::bind(address).await.map_err(|source| ListenError { address, source })?;
-    Ok(Some(listener))
+    TcpListener::bind(address).await.map(Some).map_err(|source| ListenError { address, source })
 }
 
 /// Answers requests until the future is dropped; without a listener it waits forever.

@@ -1,6 +1,5 @@
 //! The agent's status. The agent writes it, and the HTTP listener derives probes and metrics from it.
 
-use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ pub struct Status {
     pub expires: Option<i64>,
     /// The last attempt to renew the token.
     pub last_attempt: Option<RefreshAttempt>,
-    /// The planned pause after that attempt.
+    /// The planned pause after that attempt; zero before the first attempt.
     pub planned_pause: Duration,
     /// The reason for the last failure.
     pub last_failure: Option<String>,
@@ -124,14 +123,11 @@ impl Status {
         if self.token.is_some_and(|held| held.remaining(now).is_zero()) {
             return Err(ProbeFailure("the plugins' token has expired".into()));
         }
-        let (since, planned) =
-            self.last_attempt.map_or((self.started_at, Duration::ZERO), |last| (last.at, self.planned_pause));
-        let idle = now.saturating_sub(since);
-        if idle > 2 * planned + ATTEMPT_TOLERANCE {
-            let (seconds, planned) = (idle.as_secs(), planned.as_secs());
-            return Err(ProbeFailure(format!(
-                "no token was requested for {seconds} s; the planned interval is {planned} s"
-            )));
+        let idle = now.saturating_sub(self.last_attempt.map_or(self.started_at, |last| last.at));
+        if idle > 2 * self.planned_pause + ATTEMPT_TOLERANCE {
+            let (seconds, planned) = (idle.as_secs(), self.planned_pause.as_secs());
+            let reason = format!("no token was requested for {seconds} s; the planned interval is {planned} s");
+            return Err(ProbeFailure(reason));
         }
         Ok(())
     }
@@ -141,18 +137,11 @@ impl Status {
         let Counts { refreshes, failures, rejected, clock_jumps, restored } = self.counts;
         let mut text = String::new();
         let mut metric = |kind: &str, name: &str, help: &str, value: i128| {
-            let _ = write!(
-                text,
-                "# HELP calico_cni_{name} {help}\n# TYPE calico_cni_{name} {kind}\ncalico_cni_{name} {value}\n"
-            );
+            text += &format!("# HELP calico_cni_{name} {help}\n# TYPE calico_cni_{name} {kind}\n");
+            text += &format!("calico_cni_{name} {value}\n");
         };
-        let expires = self.expires.unwrap_or(0).into();
-        metric(
-            "gauge",
-            "token_expiry_timestamp_seconds",
-            "Expiry of the plugins' token in seconds since 1970; 0 without a token.",
-            expires,
-        );
+        let help = "Expiry of the plugins' token in seconds since 1970; 0 without a token.";
+        metric("gauge", "token_expiry_timestamp_seconds", help, self.expires.unwrap_or(0).into());
         for (name, help, count) in [
             ("token_refreshes_total", "Tokens that were requested and written to the kubeconfig.", refreshes),
             ("token_refresh_failures_total", "Failed attempts to renew the token.", failures),

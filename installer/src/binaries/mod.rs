@@ -38,24 +38,23 @@ impl Binaries {
         let own = SourceProgram::current()?;
         let extra = plan::extra_plugins(layout, &settings.extra_plugins)?;
         let (mut plans, mut skipped) = (Vec::new(), Vec::new());
-        for (place, directory) in layout.bin_dirs() {
-            if !directory.is_dir() {
-                skipped.push((directory, "does not exist"));
+        for (place, dir) in layout.bin_dirs() {
+            if !dir.is_dir() {
+                skipped.push((dir, "does not exist"));
                 continue;
             }
-            atomic_file::sweep(&directory);
-            let examine =
-                |name: &str| Present::examine(&directory.join(name), |digest| state.is_ours(place, name, digest));
-            let mut plan = Plan::new(place, &directory, settings, &own, &extra, examine)?;
-            if is_writable(&directory) || !plan.writes() {
+            atomic_file::sweep(&dir);
+            let examine = |name: &str| Present::examine(&dir.join(name), |digest| state.is_ours(place, name, digest));
+            let mut plan = Plan::new(place, &dir, settings, &own, &extra, examine)?;
+            if is_writable(&dir) || !plan.writes() {
                 plans.push(plan);
             } else if settings.update == Update::Never && plan.has_both() {
-                tracing::info!("{} is not writeable; the programs in it are used", directory.display());
+                tracing::info!("{} is not writeable; the programs in it are used", dir.display());
                 plan.tasks.retain(|task| !task.writes());
                 plans.push(plan);
             } else {
-                tracing::info!("{} is not writeable, skipping", directory.display());
-                skipped.push((directory, "is not writeable"));
+                tracing::info!("{} is not writeable, skipping", dir.display());
+                skipped.push((dir, "is not writeable"));
             }
         }
         if plans.is_empty() {
@@ -72,15 +71,11 @@ impl Binaries {
     }
 
     /// Carries out the plans and records the installed files. If programs cannot be run from a directory but another
-    /// directory is usable, the former is skipped and its records are restored from `before`.
+    /// directory is usable, the former is skipped and its records are restored from `old`.
     ///
     /// # Errors
     /// Returns an error if a copy fails.
-    pub fn install(
-        mut self,
-        before: &State,
-        state: &mut State,
-    ) -> Result<Vec<(DirectoryRole, PathBuf)>, BinariesError> {
+    pub fn install(mut self, old: &State, state: &mut State) -> Result<Vec<PathBuf>, BinariesError> {
         let mut ready = Vec::new();
         for plan in &self.plans {
             match execute(plan) {
@@ -88,24 +83,21 @@ impl Binaries {
                 Err(BinariesError::Run(RunError::NoExec(path))) => {
                     tracing::error!("{} is on a file system that is mounted noexec, skipping", path.display());
                     self.skipped.push((plan.directory.clone(), "is mounted noexec"));
-                    state.restore(plan.place, before);
+                    state.restore(plan.place, old);
                 }
                 Err(error) => return Err(error),
             }
         }
-        for (place, task) in
-            self.owned_tasks().filter(|(place, _)| ready.iter().any(|(ready_place, _)| ready_place == place))
-        {
+        for (place, task) in self.owned_tasks().filter(|(place, _)| ready.iter().any(|(usable, _)| usable == place)) {
             state.record(place, &task.name, Some(task.source.digest.clone()), false);
         }
-        if ready.is_empty() { Err(BinariesError::NoDirectory(self.skipped)) } else { Ok(ready) }
+        let directories: Vec<PathBuf> = ready.into_iter().map(|(_, directory)| directory).collect();
+        if directories.is_empty() { Err(BinariesError::NoDirectory(self.skipped)) } else { Ok(directories) }
     }
 
     /// Returns the tasks whose files are, or will be, installed by Calico.
     fn owned_tasks(&self) -> impl Iterator<Item = (DirectoryRole, &ProgramTask)> {
-        self.plans
-            .iter()
-            .flat_map(|plan| plan.tasks.iter().filter(|task| task.is_ours()).map(|task| (plan.place, task)))
+        self.plans.iter().flat_map(|plan| plan.tasks.iter().filter(|task| task.is_ours()).map(|own| (plan.place, own)))
     }
 }
 
@@ -176,20 +168,16 @@ fn execute(plan: &Plan) -> Result<(), BinariesError> {
                 tracing::info!("installed {}", target.display());
             }
             ProgramAction::Link => {
-                link_or_copy(source, &plan.directory.join(CALICO), &target)?;
+                // A file system may lack hard links.
+                atomic_file::link(&plan.directory.join(CALICO), &target).or_else(|error| {
+                    tracing::info!("{error}; copying");
+                    copy(source, &target)
+                })?;
                 tracing::info!("installed {}", target.display());
             }
         }
     }
     Ok(())
-}
-
-/// Links `target` to `calico`, or copies the program on a file system without hard links.
-fn link_or_copy(source: &SourceProgram, calico: &Path, target: &Path) -> Result<(), BinariesError> {
-    atomic_file::link(calico, target).or_else(|error| {
-        tracing::info!("{error}; copying");
-        copy(source, target)
-    })
 }
 
 /// Writes a temporary copy, compares its digest with the source and runs it once. Only then does it replace the old

@@ -1,9 +1,9 @@
 //! [`SourceProgram`]: the programs that this container can install, and [`Plan`]: the steps for one plugin directory.
 //! Planning is pure; the present files are an input.
 
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use super::BinariesError;
 use crate::digest;
@@ -143,8 +143,7 @@ impl ProgramTask {
             _ => ProgramAction::Copy,
         };
         // A distribution may have installed an identical file of another plugin before.
-        let is_owned =
-            is_calicos || action == ProgramAction::Copy || present.as_ref().is_some_and(|present| present.is_ours);
+        let is_owned = is_calicos || action == ProgramAction::Copy || present.as_ref().is_some_and(|file| file.is_ours);
         let present_digest = present.map(|present| present.digest);
         ProgramTask { name: name.to_owned(), source: source.clone(), action, present_digest, is_owned }
     }
@@ -185,11 +184,8 @@ impl SourceProgram {
     }
 
     fn read(path: PathBuf, name: String) -> Result<SourceProgram, AtomicFileError> {
-        let read = || -> io::Result<(String, u32)> {
-            Ok((digest::of_file(&path)?, fs::metadata(&path)?.permissions().mode() & 0o7777))
-        };
-        match read() {
-            Ok((digest, mode)) => Ok(SourceProgram { path, name, digest, mode }),
+        match digest::of_file(&path).and_then(|digest| Ok((digest, fs::metadata(&path)?.permissions().mode()))) {
+            Ok((digest, mode)) => Ok(SourceProgram { path, name, digest, mode: mode & 0o7777 }),
             Err(source) => Err(AtomicFileError { action: "read", path, source }),
         }
     }
@@ -202,9 +198,7 @@ pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Ve
 
 /// Returns paths and names of the other plugins. An installer that runs directly on a node brings none.
 pub(super) fn extra_paths(layout: &Layout, wanted: &ExtraPlugins) -> Vec<(PathBuf, String)> {
-    let (Some(directory), ExtraPlugins::AllBut(skipped)) = (layout.own_plugins(), wanted) else {
-        return Vec::new();
-    };
+    let (Some(directory), ExtraPlugins::AllBut(skipped)) = (layout.own_plugins(), wanted) else { return Vec::new() };
     let is_wanted = |path: &Path, name: &str| {
         let is_calicos = [INSTALLER, CALICO, CALICO_IPAM].contains(&name);
         !is_calicos && !skipped.iter().any(|skipped| skipped == name) && !atomic_file::is_draft(path) && path.is_file()

@@ -43,9 +43,7 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
         let format = match given.value("output").or_else(|| given.value("o")) {
             None | Some("text" | "table") => Format::Text,
             Some("json") => Format::Json,
-            Some(other) => {
-                return exit_with(2, &format!("calico doctor: invalid format `{other}`; use text or json"));
-            }
+            Some(other) => return exit_with(2, &format!("calico doctor: invalid format `{other}`; use text or json")),
         };
         let layout = given.layout();
         let (pod_net_dir, recorded_net_dir) =

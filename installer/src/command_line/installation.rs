@@ -9,15 +9,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use netconf::conf::DatastoreType;
-use netconf::conf::LogConf;
+use netconf::conf::{DatastoreType, LogConf};
 use node_process::logging::{self, Subject};
 use node_process::process::{self, variables_help};
 
 use super::arguments::{OptionSpec, run_with};
-use crate::agent::{
-    self, AgentSettings, ApiGroupWatch, NodePlugins, ReplayError, ReplayPass, VARIABLES, deferred_dels,
-};
+use crate::agent::{self, AgentSettings, ApiGroupWatch, NodePlugins, ReplayError, ReplayPass, deferred_dels};
 use crate::cluster::configured_group;
 use crate::host_network::HostNetwork;
 use crate::install::{InstallReconciler, Installation};
@@ -41,7 +38,7 @@ pub fn install(
     run_with("install", &install_help(), SPEC.parse(arguments), |given| {
         // Without `--root`, a directory that is not mounted below `/host` is never installed to.
         let layout = given.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
-        run(true, &layout, network, replay)
+        run("cni-installer", || run_command(true, &layout, network, replay))
     })
 }
 
@@ -52,20 +49,14 @@ pub fn refresh_token(
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) -> ExitCode {
     run_with("refresh-token", &refresh_token_help(), SPEC.parse(arguments), |given| {
-        run(false, &given.layout(), network, replay)
+        run("cni-agent", || run_command(false, &given.layout(), network, replay))
     })
 }
 
 /// Runs a command, with the installation if it `installs`. Logs an error.
-fn run(
-    installs: bool,
-    layout: &Layout,
-    network: &dyn HostNetwork,
-    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
-) -> ExitCode {
-    let program = if installs { "cni-installer" } else { "cni-agent" };
+fn run(program: &str, command: impl FnOnce() -> Result<(), Box<dyn Error>>) -> ExitCode {
     logging::init(&LogConf::default(), program, &Subject::default());
-    match run_command(installs, layout, network, replay) {
+    match command() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -114,19 +105,12 @@ fn run_agent(
     let net_dir = layout.net_dir(&settings.net_dir);
     let (kubeconfig, conf) = (net_dir.join(kubeconfig::NAME), net_dir.join(&settings.conf_name));
     let on_kubernetes = installation.plugin_conf().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
-    let group = on_kubernetes
-        .zip(account)
-        .map(|(conf, account)| ApiGroupWatch { account: account.clone(), configured: configured_group(&conf) });
+    let configured = on_kubernetes.map(|conf| configured_group(&conf));
+    let group = configured.zip(account.cloned()).map(|(configured, account)| ApiGroupWatch { account, configured });
     let mut reconciler = InstallReconciler::new(*installation, is_owner);
     let replaying = deferred_dels::replay_repeatedly(&conf, layout, &settings.net_dir, replay);
-    process::block_on(agent::run(
-        &agent_settings,
-        account.cloned(),
-        kubeconfig,
-        group,
-        || reconciler.reconcile(),
-        replaying,
-    ))?;
+    let reconcile = || reconciler.reconcile();
+    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, group, reconcile, replaying))?;
     Ok(())
 }
 
@@ -169,17 +153,12 @@ Usage: calico refresh-token [--root DIR]
 ";
 
 fn install_help() -> String {
-    let mut text = String::from(INSTALL_HELP);
-    for (title, variables) in GROUPS {
-        text.push('\n');
-        text.push_str(&variables_help(title, variables));
-    }
-    text.push_str(INSTALL_NOTES);
-    text
+    let groups = GROUPS.map(|(title, variables)| format!("\n{}", variables_help(title, variables)));
+    format!("{INSTALL_HELP}{}{INSTALL_NOTES}", groups.concat())
 }
 
 fn refresh_token_help() -> String {
-    let variables = variables_help("Environment, in addition to that of `calico install`", &VARIABLES);
+    let variables = variables_help("Environment, in addition to that of `calico install`", &agent::VARIABLES);
     format!("{REFRESH_TOKEN_HELP}{variables}")
 }
 

@@ -45,14 +45,10 @@ pub fn help() -> ExitCode {
 /// Prints the same three lines as upstream's `calico version`. The date and the commit are unknown unless the build
 /// sets them, so that builds are reproducible.
 pub fn version() -> ExitCode {
-    let (date, commit) = (option_env!("CALICO_BUILD_DATE"), option_env!("CALICO_GIT_COMMIT"));
-    let unknown = "unknown";
-    print(&format!(
-        "Version:            {}\nBuild date:         {}\nGit commit:         {}\n",
-        build_version(),
-        date.unwrap_or(unknown),
-        commit.unwrap_or(unknown)
-    ));
+    let version = build_version();
+    let date = option_env!("CALICO_BUILD_DATE").unwrap_or("unknown");
+    let commit = option_env!("CALICO_GIT_COMMIT").unwrap_or("unknown");
+    print(&format!("Version:            {version}\nBuild date:         {date}\nGit commit:         {commit}\n"));
     ExitCode::SUCCESS
 }
 

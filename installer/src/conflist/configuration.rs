@@ -10,13 +10,12 @@ use super::files::Target;
 use super::is_installed_in;
 use crate::digest;
 use crate::layout::{DirectoryRole, Layout};
-use crate::node_conf::{self, NodeConfError};
+use crate::node_conf;
 use crate::plugin_chain::{Chain, Rendered, Rendering, read_chain};
 use crate::settings::{Settings, Template};
 use crate::state::State;
 use crate::template::{self, TOKEN_PLACEHOLDER, TemplateError, Values};
-use os::atomic_file::AtomicFileError;
-use os::atomic_file::regular_file;
+use os::atomic_file::{AtomicFileError, regular_file};
 
 /// Reasons for a missing configuration.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +74,9 @@ impl Conflist {
         };
         let text = values.fill(&template);
         let conf = template::parse(&text)?;
-        let plugin_conf = parse_plugin_conf(&conf, layout, Path::new(&settings.net_dir));
+        let path_of = |path: &Path| layout.translate(path, Path::new(&settings.net_dir));
+        // A template may contain only plugins other than Calico's.
+        let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of).ok();
         let refused = |reason| ConflistError::Refused { name: settings.conf_name.clone(), reason };
         let without_token = values.clone().with_token(String::new()).fill(&template);
         let origin = (without_token != text).then(|| digest::of_bytes(without_token.as_bytes()));
@@ -83,13 +84,9 @@ impl Conflist {
         if chain.calico_count() > 1 {
             return Err(refused("the plugin calico occurs twice".to_owned()));
         }
-        let pattern = match origin {
-            Some(_) => {
-                Chain::new(&template::parse(&values.clone().with_token(TOKEN_PLACEHOLDER.to_owned()).fill(&template))?)
-            }
-            None => chain.clone(),
-        };
-        let plugin_conf = plugin_conf.map_err(|error| refused(error.to_string()))?;
+        let pattern = values.clone().with_token(TOKEN_PLACEHOLDER.to_owned()).fill(&template);
+        let pattern = if origin.is_some() { Chain::new(&template::parse(&pattern)?) } else { chain.clone() };
+        let plugin_conf = plugin.map(node_conf::read).transpose().map_err(|error| refused(error.to_string()))?;
         Ok(Conflist { text, conf, plugin_conf, origin, rendered: Rendered { chain, pattern } })
     }
 
@@ -103,44 +100,29 @@ impl Conflist {
     pub fn record(&self, target: &Target, state: &mut State) {
         let name = &target.name;
         let present = regular_file::contents(&target.path()).ok();
-        let new_rendering = self.merged(present.as_deref(), target, &[]).rendering;
+        let rendering = self.merged(present.as_deref(), target, &[]).rendering;
         let recorded = state.get(DirectoryRole::Net, name).cloned().unwrap_or_default();
         // Our own configuration with foreign entries does not count as replaced, because those entries stay.
-        let replaced = present
-            .as_ref()
-            .filter(|present| recorded.has_digest(&digest::of_bytes(present)) || !is_installed_in(present, &recorded));
-        let replaced = replaced.map(|present| digest::of_bytes(present));
+        let is_replaced =
+            |text: &&Vec<u8>| recorded.has_digest(&digest::of_bytes(text)) || !is_installed_in(text, &recorded);
+        let replaced = present.as_ref().filter(is_replaced).map(|present| digest::of_bytes(present));
         let present = present.and_then(|present| read_chain(&present)).unwrap_or_default();
-        let in_place = Rendering::in_place(&recorded.renderings, &present).cloned();
+        let in_place = Rendering::in_place(&recorded.renderings, &present).filter(|old| **old != rendering).cloned();
         state.record_replacement(DirectoryRole::Net, name, self.digest(), replaced.as_deref());
         if let Some(recorded) = state.get_mut(DirectoryRole::Net, name) {
             recorded.origin = self.origin.clone();
-            recorded.renderings =
-                in_place.filter(|in_place| *in_place != new_rendering).into_iter().chain([new_rendering]).collect();
+            recorded.renderings = in_place.into_iter().chain([rendering]).collect();
         }
     }
 
     /// Returns true if the state records this configuration, with whatever token.
     #[must_use]
     pub fn is_recorded(&self, target: &Target, state: &State) -> bool {
-        let recorded = state.get(DirectoryRole::Net, &target.name);
-        recorded.is_some_and(|recorded| {
-            recorded.has_digest(&self.digest()) || self.origin.is_some() && self.origin == recorded.origin
-        })
+        let Some(recorded) = state.get(DirectoryRole::Net, &target.name) else { return false };
+        recorded.has_digest(&self.digest()) || self.origin.is_some() && self.origin == recorded.origin
     }
 
     pub(super) fn digest(&self) -> String {
         digest::of_bytes(self.text.as_bytes())
     }
-}
-
-/// Returns the configuration of Calico's plugins in a file, or `None` if it contains none of them. A template may hold
-/// other plugins only.
-fn parse_plugin_conf(
-    conf: &Map<String, Value>,
-    layout: &Layout,
-    net_dir: &Path,
-) -> Result<Option<NetConf>, NodeConfError> {
-    let plugin = node_conf::plugin(Value::Object(conf.clone()), |path| layout.translate(path, net_dir)).ok();
-    plugin.map(node_conf::read).transpose()
 }

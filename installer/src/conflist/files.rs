@@ -43,10 +43,8 @@ impl Target {
         if list.recorded == InstalledFile::default() {
             list.recorded = named.recorded.clone();
         }
-        match regular_file::contents(&list.path()) {
-            Ok(text) if is_extended(&text, &list.recorded) => list,
-            _ => named,
-        }
+        let is_list = regular_file::contents(&list.path()).is_ok_and(|text| is_extended(&text, &list.recorded));
+        if is_list { list } else { named }
     }
 
     /// Returns the path of the file.
@@ -98,26 +96,21 @@ impl FormerConfig {
             tracing::warn!("keeping {old}, which CNI_OLD_CONF_NAME names: runtimes read no file of this name");
         } else if !old.is_empty() && *old != target.name {
             let former = former(old, state);
+            let path = former.path.display();
             match regular_file::contents(&former.path) {
                 Ok(text) if has_calico(&text) => all.push(former),
-                Ok(_) => {
-                    tracing::warn!(
-                        "keeping {}, which CNI_OLD_CONF_NAME names: the file is not Calico's",
-                        former.path.display()
-                    )
-                }
+                Ok(_) => tracing::warn!("keeping {path}, which CNI_OLD_CONF_NAME names: the file is not Calico's"),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => warn_unreadable(&former.path, &error),
             }
         }
         for name in other_recorded_names(state, &target.name) {
             let former = former(&name, state);
+            let path = former.path.display();
             match regular_file::contents(&former.path) {
                 _ if all.iter().any(|listed| listed.name == name) => {}
                 Ok(text) if is_installed_in(&text, &former.recorded) => all.push(former),
-                Ok(_) => {
-                    tracing::warn!("keeping {}: the file was changed after the installation", former.path.display())
-                }
+                Ok(_) => tracing::warn!("keeping {path}: the file was changed after the installation"),
                 Err(error) if error.kind() == ErrorKind::NotFound => state.remove_record(DirectoryRole::Net, &name),
                 Err(error) => warn_unreadable(&former.path, &error),
             }

@@ -44,8 +44,7 @@ pub fn is_installed_in(text: &[u8], recorded: &InstalledFile) -> bool {
 /// Returns true if the text is the installed one and contains no foreign entry. The digest alone does not show this:
 /// the text that the installer renders may contain the same entry as another program.
 fn has_only_our_entries(text: &[u8], recorded: &InstalledFile) -> bool {
-    recorded.has_digest(&digest::of_bytes(text))
-        && recorded.renderings.iter().all(|rendering| rendering.foreign.is_empty())
+    recorded.has_digest(&digest::of_bytes(text)) && recorded.renderings.iter().all(|known| known.foreign.is_empty())
 }
 
 /// Returns the entries that other programs added to the installed configuration.
@@ -62,9 +61,8 @@ pub fn foreign_entries(text: &[u8], recorded: &InstalledFile) -> Vec<Entry> {
 pub fn has_calico(text: impl AsRef<[u8]>) -> bool {
     let Some(chain) = read_chain(text.as_ref()) else { return false };
     let is_calico = |plugin: &Map<String, Value>| kind(plugin) == "calico";
-    plugins(&chain.to_list())
-        .into_iter()
-        .any(|plugin| is_calico(plugin) || plugin.get("delegate").and_then(Value::as_object).is_some_and(is_calico))
+    let calls_calico = |plugin: &Map<_, _>| plugin.get("delegate").and_then(Value::as_object).is_some_and(is_calico);
+    plugins(&chain.to_list()).into_iter().any(|plugin| is_calico(plugin) || calls_calico(plugin))
 }
 
 /// Returns the names of the files in `directory` that a runtime reads, in its order. The runtime uses the first one

@@ -11,8 +11,7 @@ use super::{has_only_our_entries, is_read_by_runtimes};
 use crate::layout::DirectoryRole;
 use crate::plugin_chain::{Chain, Merged, Rendering, read_chain};
 use crate::state::{InstalledFile, State};
-use os::atomic_file::regular_file;
-use os::atomic_file::{self, AtomicFileError, Change, draft_name};
+use os::atomic_file::{self, AtomicFileError, Change, draft_name, regular_file};
 
 /// The result of writing a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,28 +63,23 @@ impl Conflist {
             Some(text)
         };
         let change = atomic_file::amend(&path, original_target.mode, is_complete, change)?;
+        let file = path.display();
         if let Some((copy, reason)) = copied? {
+            let copy = copy.display();
             tracing::warn!(
-                "{}: {reason}; replaced the file without the plugins that other programs chained into it; its copy is \
-                 {}; add these plugins again, then remove the copy",
-                path.display(),
-                copy.display()
+                "{file}: {reason}; replaced the file without the plugins that other programs chained into it; its copy \
+                 is {copy}; add these plugins again, then remove the copy"
             );
         }
         if !merged_config.dropped.is_empty() {
+            let dropped = merged_config.dropped.join(", ");
             tracing::warn!(
-                "{}: removed the plugins {} as Calico's own, because templates contain them and the file is not \
-                 recorded; add them again if they were yours",
-                path.display(),
-                merged_config.dropped.join(", ")
+                "{file}: removed the plugins {dropped} as Calico's own, because templates contain them and the file is \
+                 not recorded; add them again if they were yours"
             );
         }
         if !merged_config.foreign.is_empty() {
-            tracing::info!(
-                "{}: keeping the plugins of other programs: {}",
-                path.display(),
-                merged_config.foreign.join(", ")
-            );
+            tracing::info!("{file}: keeping the plugins of other programs: {}", merged_config.foreign.join(", "));
         }
         Ok(Written { change, rendering: merged_config.rendering })
     }
@@ -107,12 +101,9 @@ impl Conflist {
             let dropped = FormerConfig { path: retired_path.clone(), ..former.clone() };
             let written = self.write(target, &[dropped]).map_err(|error| error.to_string());
             let removed = written.and_then(|written| {
-                fs::remove_file(&retired_path).map_err(|error| error.to_string())?;
-                Ok(written)
+                fs::remove_file(&retired_path).map(|()| written).map_err(|error| error.to_string())
             });
-            removed.inspect_err(|_| {
-                let _ = fs::rename(&retired_path, &former.path);
-            })
+            removed.inspect_err(|_| drop(fs::rename(&retired_path, &former.path)))
         });
         match removed {
             Ok(written) => {
@@ -132,25 +123,18 @@ impl Conflist {
     /// Returns the text of `merged` to write over `present`, or `None` if `present` is equivalent.
     fn text_to_write(&self, merged: &Merged, present: Option<&[u8]>) -> Option<Vec<u8>> {
         // The template may contain elements that are not plugins, so equal bytes are checked first.
-        if merged.is_only_ours() && present == Some(self.text.as_bytes()) {
+        let is_same_text = merged.is_only_ours() && present == Some(self.text.as_bytes());
+        if is_same_text || present.and_then(read_chain).is_some_and(|chain| merged.chain.is_equivalent_to(&chain)) {
             return None;
         }
-        if present.and_then(read_chain).is_some_and(|present| merged.chain.is_equivalent_to(&present)) {
-            return None;
-        }
-        if merged.is_only_ours() {
-            return Some(self.text.as_bytes().to_vec());
-        }
-        Some(merged.chain.to_text())
+        Some(if merged.is_only_ours() { self.text.as_bytes().to_vec() } else { merged.chain.to_text() })
     }
 
     pub(super) fn merged(&self, present: Option<&[u8]>, target: &Target, former: &[FormerConfig]) -> Merged {
         let Some(present) = present.and_then(|text| self.foreign_chain(text, &target.recorded)) else {
             // Without a usable file, the foreign entries keep their places in the first readable former configuration.
             let mut former = former.iter();
-            let first = former
-                .by_ref()
-                .find_map(|former| Some((self.foreign_chain(&former.text()?, &former.recorded)?, former)));
+            let first = former.by_ref().find_map(|old| Some((self.foreign_chain(&old.text()?, &old.recorded)?, old)));
             let merged = first.map_or_else(
                 || self.rendered.without_foreign(),
                 |(present, former)| self.rendered.merge_over(&present, &former.recorded.renderings),
@@ -195,15 +179,12 @@ fn back_up(path: &Path, text: &[u8]) -> Result<Option<PathBuf>, AtomicFileError>
 
 /// Returns the path of an existing copy with the same content, or the first free path.
 fn copy_path(path: &Path, text: &[u8]) -> PathBuf {
-    for copy in (1..MAX_COPIES).map(|number| numbered_copy(path, number)) {
-        match regular_file::contents(&copy) {
-            Ok(kept) if kept != text => {}
-            Ok(_) => return copy,
-            Err(error) if error.kind() == ErrorKind::NotFound => return copy,
-            Err(_) => {}
-        }
-    }
-    numbered_copy(path, MAX_COPIES)
+    let is_usable = |copy: &PathBuf| match regular_file::contents(copy) {
+        Ok(kept) => kept == text,
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    };
+    let mut copies = (1..MAX_COPIES).map(|number| numbered_copy(path, number));
+    copies.find(is_usable).unwrap_or_else(|| numbered_copy(path, MAX_COPIES))
 }
 
 /// Returns true if the file has the name of a copy.

@@ -132,14 +132,9 @@ impl DoctorReport {
             }
         }
         let count = |wanted| self.findings.iter().filter(|finding| finding.state == wanted).count();
-        text += &format!(
-            "{} ok, {} warnings, {} failures, {} skipped\n",
-            count(Severity::Ok),
-            count(Severity::Warn),
-            count(Severity::Fail),
-            count(Severity::Skipped)
-        );
-        text
+        let [ok, warnings, failures] = [Severity::Ok, Severity::Warn, Severity::Fail].map(count);
+        let skipped = count(Severity::Skipped);
+        text + &format!("{ok} ok, {warnings} warnings, {failures} failures, {skipped} skipped\n")
     }
 
     fn json(&self) -> String {

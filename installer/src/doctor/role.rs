@@ -68,10 +68,9 @@ impl Rule {
         let mut permissions = Vec::new();
         for group in &self.api_groups {
             for resource in &self.resources {
-                permissions.extend(self.verbs.iter().map(|verb| Permission {
-                    group: group.clone(),
-                    resource: resource.clone(),
-                    verb: verb.clone(),
+                permissions.extend(self.verbs.iter().map(|verb| {
+                    let (group, resource, verb) = (group.clone(), resource.clone(), verb.clone());
+                    Permission { group, resource, verb }
                 }));
             }
         }

@@ -10,7 +10,7 @@ use netconf::NetConf;
 use super::InstallError;
 use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
-use crate::config_trial::{self, ConfigTrial};
+use crate::config_trial::{self, Trial};
 use crate::conflist::{self, Conflist, FormerConfig, Target, Written};
 use crate::host_network::HostNetwork;
 use crate::kubeconfig;
@@ -117,13 +117,8 @@ impl Installation<'_> {
     }
 
     /// Writes the MTU file (INST-59).
-    pub(super) fn write_mtu(
-        &self,
-        conflist: &Conflist,
-        deadline: Duration,
-        state: &mut State,
-    ) -> Result<(), MtuNotWritten> {
-        mtu::write(conflist.plugin_conf.as_ref(), self.layout, self.network, self.account.is_some(), deadline, state)
+    pub(super) fn write_mtu(&self, conf: &Conflist, limit: Duration, state: &mut State) -> Result<(), MtuNotWritten> {
+        mtu::write(conf.plugin_conf.as_ref(), self.layout, self.network, self.account.is_some(), limit, state)
     }
 
     /// Creates missing cluster objects.
@@ -135,7 +130,7 @@ impl Installation<'_> {
         let Installation { settings, account, .. } = *self;
         let begun = Instant::now();
         loop {
-            match cluster::ensure_objects(conflist.plugin_conf.as_ref(), account, settings) {
+            match cluster::ensure(conflist.plugin_conf.as_ref(), account, settings) {
                 Ok(()) => return Ok(()),
                 Err(error) if account.is_none() || !error.is_unreachable() => {
                     tracing::warn!("{error}");
@@ -149,19 +144,12 @@ impl Installation<'_> {
     }
 
     /// Logs problems of the configuration, and tries it out unless it is in place already.
-    fn check_configuration(
-        &self,
-        conflist: &Conflist,
-        target: &Target,
-        directories: &[(DirectoryRole, PathBuf)],
-        tries: bool,
-    ) {
-        let paths: Vec<PathBuf> = directories.iter().map(|(_, directory)| directory.clone()).collect();
-        for problem in template::find_problems(&conflist.text, &conflist.conf, &paths) {
+    fn check_configuration(&self, conflist: &Conflist, target: &Target, directories: &[PathBuf], tries: bool) {
+        for problem in template::find_problems(&conflist.text, &conflist.conf, directories) {
             tracing::warn!("{}: {problem}", target.name);
         }
         let tries = tries && !self.settings.trial_time.is_zero();
-        if let Some(directory) = paths.first().filter(|_| tries && !conflist.is_written(target)) {
+        if let Some(directory) = directories.first().filter(|_| tries && !conflist.is_written(target)) {
             self.try_out(conflist, &directory.join(CALICO));
         }
     }
@@ -171,9 +159,9 @@ impl Installation<'_> {
         let net_dir = Path::new(&settings.net_dir);
         let path_of = |path: &Path| self.layout.translate(path, net_dir);
         match config_trial::try_out(&conflist.conf, plugin, settings.trial_time, path_of) {
-            ConfigTrial::Passed => tracing::info!("the new configuration works: the datastore is ready"),
-            ConfigTrial::NotTried(reason) => tracing::info!("the new configuration is not tried: {reason}"),
-            ConfigTrial::Failed(failure) => tracing::warn!(
+            Trial::Passed => tracing::info!("the new configuration works: the datastore is ready"),
+            Trial::NotTried(reason) => tracing::info!("the new configuration is not tried: {reason}"),
+            Trial::Failed(failure) => tracing::warn!(
                 "the new configuration does not work yet and is installed anyway, as calico-node or kube-controllers \
                  may have to start first: {failure}"
             ),

@@ -171,10 +171,8 @@ impl ConflictBackoff {
     /// Records a repair.
     fn record_repair(&mut self) {
         self.repairs += 1;
-        self.checks_to_skip = match self.repairs.checked_sub(IMMEDIATE_REPAIRS) {
-            Some(more) => (1 << more.min(8)).min(MAX_SKIPPED_CHECKS),
-            None => 0,
-        };
+        let more = self.repairs.checked_sub(IMMEDIATE_REPAIRS);
+        self.checks_to_skip = more.map_or(0, |more| (1 << more.min(8)).min(MAX_SKIPPED_CHECKS));
     }
 
     /// Returns the reason why the configuration is not repaired now.
@@ -185,12 +183,10 @@ impl ConflictBackoff {
         } else {
             "another program changes the file each time: find and stop this program".to_owned()
         };
+        let (path, repairs, minutes) = (path.display(), self.repairs, self.checks_to_skip + 1);
         format!(
-            "{} is missing or changed, and was restored {} times in a row; {program}; the next restoration is in {} \
-             minutes",
-            path.display(),
-            self.repairs,
-            self.checks_to_skip + 1,
+            "{path} is missing or changed, and was restored {repairs} times in a row; {program}; the next restoration \
+             is in {minutes} minutes"
         )
     }
 }

@@ -36,10 +36,7 @@ impl Chain {
             return Chain::single(conf);
         }
         let mut conf = conf.clone();
-        let entries = match conf.remove(PLUGINS) {
-            Some(Value::Array(plugins)) => plugins,
-            _ => Vec::new(),
-        };
+        let entries = if let Some(Value::Array(plugins)) = conf.remove(PLUGINS) { plugins } else { Vec::new() };
         let object = |value| if let Value::Object(entry) = value { Some(Verbatim::from(entry)) } else { None };
         let keys = conf.into_iter().map(|(key, value)| (key, value.into())).collect();
         Chain::list(keys, entries.into_iter().map(object).collect())
@@ -103,11 +100,8 @@ impl Chain {
     /// Returns true if two configurations are equivalent, whatever their formatting. A list with an element that is not
     /// a plugin equals no other: no runtime loads it.
     pub fn is_equivalent_to(&self, other: &Chain) -> bool {
-        let form = |chain: &Chain| canonical(&Value::Object(chain.to_list()));
-        !self.has_invalid_elements
-            && !other.has_invalid_elements
-            && self.is_list == other.is_list
-            && form(self) == form(other)
+        let form = |chain: &Chain| (chain.is_list, canonical(&Value::Object(chain.to_list())));
+        !self.has_invalid_elements && !other.has_invalid_elements && form(self) == form(other)
     }
 
     /// Returns the number of entries of Calico's plugin.
@@ -117,8 +111,7 @@ impl Chain {
 
     /// Adds the entries that the configuration has a place for.
     pub fn add_entries(&mut self, entries: Vec<Entry>) {
-        let added: Vec<Entry> =
-            entries.into_iter().filter(|entry| self.relation_of(entry) == EntryRelation::More).collect();
+        let added: Vec<_> = entries.into_iter().filter(|new| self.relation_of(new) == EntryRelation::More).collect();
         self.entries.extend(added);
     }
 

@@ -106,10 +106,8 @@ fn parsed<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
 /// Returns an error if the text is not a JSON object.
 pub(super) fn values(text: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, ChainError> {
     serde_json::from_str(&replace_unpaired_surrogates(&String::from_utf8_lossy(text))).map_err(|error| {
-        if error.is_data() {
-            return ChainError::NoObject;
-        }
-        ChainError::Syntax { line: error.line(), column: error.column() }
+        let (line, column) = (error.line(), error.column());
+        if error.is_data() { ChainError::NoObject } else { ChainError::Syntax { line, column } }
     })
 }
 
@@ -153,10 +151,8 @@ pub enum EntryRelation {
 
 /// Returns the type of a plugin. Runtimes match the key without regard to case.
 pub fn kind(entry: &Entry) -> &str {
-    let found = entry
-        .get("type")
-        .or_else(|| entry.iter().find(|(key, _)| key.eq_ignore_ascii_case("type")).map(|(_, kind)| kind));
-    found.and_then(Value::as_str).unwrap_or_default()
+    let other_spelling = || entry.iter().find(|(key, _)| key.eq_ignore_ascii_case("type")).map(|(_, kind)| kind);
+    entry.get("type").or_else(other_spelling).and_then(Value::as_str).unwrap_or_default()
 }
 
 pub(super) fn is_calico(entry: &Entry) -> bool {
@@ -209,8 +205,7 @@ pub(super) fn value_matches(pattern: &Value, found: &Value) -> bool {
     match (pattern, found) {
         (Value::String(pattern), Value::String(found)) => text_matches(pattern, found),
         (Value::Array(pattern), Value::Array(found)) => {
-            pattern.len() == found.len()
-                && pattern.iter().zip(found).all(|(pattern, found)| value_matches(pattern, found))
+            pattern.len() == found.len() && pattern.iter().zip(found).all(|(one, other)| value_matches(one, other))
         }
         (Value::Object(pattern), Value::Object(found)) => entry_matches(pattern, found),
         (pattern, found) => canonical(pattern) == canonical(found),

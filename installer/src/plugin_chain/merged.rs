@@ -63,13 +63,8 @@ impl Rendered {
         let mut rendering = Rendering::new(&own);
         foreign.iter().for_each(|entry| rendering.record_foreign(entry));
         let foreign = foreign.into_iter().map(|entry| kind(entry).to_owned()).collect();
-        Merged {
-            chain: Chain { keys, entries, is_list: true, has_invalid_elements: false },
-            foreign,
-            dropped,
-            rendering,
-            foreign_keys,
-        }
+        let chain = Chain { keys, entries, is_list: true, has_invalid_elements: false };
+        Merged { chain, foreign, dropped, rendering, foreign_keys }
     }
 
     /// Returns the types of entries that were identified as ours only because known templates generate them, and that

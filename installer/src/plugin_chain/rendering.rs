@@ -38,11 +38,8 @@ impl Rendering {
     /// Returns the record of a configuration in which all entries are ours.
     pub fn new(chain: &Chain) -> Rendering {
         let plugin = |entry: &Entry| RecordedPlugin { kind: kind(entry).to_owned(), digest: entry_digest(entry) };
-        Rendering {
-            keys: chain.keys.keys().cloned().collect(),
-            plugins: chain.entries.iter().map(plugin).collect(),
-            foreign: BTreeSet::new(),
-        }
+        let plugins = chain.entries.iter().map(plugin).collect();
+        Rendering { keys: chain.keys.keys().cloned().collect(), plugins, foreign: BTreeSet::new() }
     }
 
     /// Returns the recorded rendering that is in place: the one with the most entries in `present`, and the first of
@@ -92,9 +89,8 @@ impl Rendering {
     /// Returns true if the configuration contains all our entries unchanged, and no other entry of Calico's plugin.
     pub fn is_complete_in(&self, present: &Chain) -> bool {
         let digests: BTreeSet<String> = present.entries.iter().map(entry_digest).collect();
-        !self.plugins.is_empty()
-            && self.plugins.iter().all(|plugin| digests.contains(&plugin.digest))
-            && self.describes(present)
+        let is_there = |plugin: &RecordedPlugin| digests.contains(&plugin.digest);
+        !self.plugins.is_empty() && self.plugins.iter().all(is_there) && self.describes(present)
     }
 }
 
@@ -142,10 +138,8 @@ impl Chain {
         for (counted, count) in recorded.plugin_counts() {
             let of_kind: Vec<usize> = (0..ours.len()).filter(|index| kind(&self.entries[*index]) == counted).collect();
             let found = of_kind.iter().filter(|index| ours[**index]).count();
-            let edited = of_kind
-                .into_iter()
-                .filter(|index| recorded.ownership(&self.entries[*index]).is_none() && !ours[*index]);
-            let edited: Vec<usize> = edited.take(count.saturating_sub(found)).collect();
+            let is_edited = |index: &usize| recorded.ownership(&self.entries[*index]).is_none() && !ours[*index];
+            let edited: Vec<usize> = of_kind.into_iter().filter(is_edited).take(count.saturating_sub(found)).collect();
             edited.into_iter().for_each(|index| ours[index] = true);
         }
     }

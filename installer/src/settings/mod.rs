@@ -86,17 +86,14 @@ pub enum Update {
 }
 
 impl Settings {
-    /// Reads the settings. `hostname` is the name of this machine.
+    /// Reads the settings. `host` is the name of this machine.
     ///
     /// # Errors
     /// Returns an error if a variable has an invalid value.
-    pub fn from_environment(
-        lookup: &dyn Fn(&str) -> Option<String>,
-        hostname: &str,
-    ) -> Result<Settings, SettingsError> {
+    pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>, host: &str) -> Result<Settings, SettingsError> {
         let environment = Environment { lookup };
         let net_dir = environment.text("CNI_NET_DIR", crate::layout::NET_DIR);
-        let host_name = hostname.to_lowercase();
+        let host_name = host.to_lowercase();
         let conf_name = file_name("CNI_CONF_NAME", environment.text("CNI_CONF_NAME", DEFAULT_CONF_NAME))?;
         Ok(Settings {
             template: template(&environment),
@@ -146,11 +143,8 @@ fn old_conf_name(environment: &Environment<'_>) -> Result<String, SettingsError>
 /// Checks that a name from a variable cannot lead outside of its directory.
 fn file_name(name: &str, found: String) -> Result<String, SettingsError> {
     if found.is_empty() || found == "." || found == ".." || found.contains('/') {
-        return Err(SettingsError::Value {
-            name: name.to_owned(),
-            found,
-            wanted: "the name of a file, like 10-calico.conflist",
-        });
+        let wanted = "the name of a file, like 10-calico.conflist";
+        return Err(SettingsError::Value { name: name.to_owned(), found, wanted });
     }
     Ok(found)
 }
@@ -161,11 +155,10 @@ fn extra_plugins(environment: &Environment<'_>) -> Result<ExtraPlugins, Settings
     match environment.text("CNI_INSTALL_PLUGINS", "all").to_ascii_lowercase().as_str() {
         "all" | "" => Ok(ExtraPlugins::AllBut(skipped.collect())),
         "calico-only" | "calicoonly" => Ok(ExtraPlugins::None),
-        found => Err(SettingsError::Value {
-            name: "CNI_INSTALL_PLUGINS".to_owned(),
-            found: found.to_owned(),
-            wanted: "`all` or `calico-only`",
-        }),
+        found => {
+            let (name, found) = ("CNI_INSTALL_PLUGINS".to_owned(), found.to_owned());
+            Err(SettingsError::Value { name, found, wanted: "`all` or `calico-only`" })
+        }
     }
 }
 

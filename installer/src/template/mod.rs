@@ -113,8 +113,7 @@ fn placeholders(text: &str) -> Vec<String> {
     while let Some(start) = rest.find("__") {
         let inside = &rest[start + 2..];
         let length = inside.find(|c: char| !matches!(c, 'A'..='Z' | '0'..='9' | '_')).unwrap_or(inside.len());
-        let word =
-            inside[..length].strip_suffix("__").filter(|word| word.starts_with(|c: char| c.is_ascii_uppercase()));
+        let word = inside[..length].strip_suffix("__").filter(|word| word.starts_with(char::is_uppercase));
         if let Some(word) = word.map(|word| format!("__{word}__")).filter(|word| !problems.contains(word)) {
             problems.push(word);
         }
@@ -133,22 +132,17 @@ impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConfigProblem::Placeholder(name) => {
-                write!(
-                    f,
-                    "{name} is not a placeholder of the installer; see `calico install --help` for the placeholders"
-                )
+                write!(f, "{name} is not a placeholder of the installer; ")?;
+                f.write_str("see `calico install --help` for the placeholders")
             }
             ConfigProblem::NoPlugin => {
                 f.write_str("the configuration has neither `plugins` nor `type`; runtimes do not load it")
             }
             ConfigProblem::MissingProgram { name, directories } => {
                 let places: Vec<_> = directories.iter().map(|directory| directory.display().to_string()).collect();
-                write!(
-                    f,
-                    "the plugin {name} is missing in {}, so no pod starts; install the plugin, or remove it from the \
-                     configuration",
-                    places.join(" or ")
-                )
+                let places = places.join(" or ");
+                write!(f, "the plugin {name} is missing in {places}, so no pod starts; ")?;
+                f.write_str("install the plugin, or remove it from the configuration")
             }
             ConfigProblem::TooNew { version } => {
                 write!(f, "cniVersion {version} is newer than the plugin supports; use 1.1.0 or older")

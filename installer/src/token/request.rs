@@ -58,9 +58,8 @@ impl TokenRequest {
     /// An empty list of audiences stands for the API server's own audience.
     fn body(&self) -> Vec<u8> {
         let spec = json!({ "audiences": [], "expirationSeconds": self.lifetime.as_secs() });
-        json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec })
-            .to_string()
-            .into_bytes()
+        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec });
+        request.to_string().into_bytes()
     }
 
     fn rejection(&self, pod: &ServiceAccount, code: u16, message: String) -> TokenError {
@@ -105,10 +104,8 @@ fn read(answer: &Value) -> Result<IssuedToken, InvalidResponse> {
     let expires = expires.map_err(|source| InvalidResponse::Expiry { text: end.to_owned(), source })?.unix_timestamp();
     let granted = answer["spec"]["expirationSeconds"].as_i64();
     // Both the time of issue and the expiry are from the API server's clock.
-    let lifetime = match Claims::decode(token) {
-        Ok(claims) if claims.iat > 0 => Some(expires - claims.iat),
-        _ => granted,
-    };
+    let issued = Claims::decode(token).ok().filter(|claims| claims.iat > 0);
+    let lifetime = issued.map_or(granted, |claims| Some(expires - claims.iat));
     let lifetime = lifetime.and_then(|seconds| u64::try_from(seconds).ok()).ok_or(InvalidResponse::NoLifetime)?;
     Ok(IssuedToken { token: Secret::new(token.into()), expires, lifetime: Duration::from_secs(lifetime) })
 }

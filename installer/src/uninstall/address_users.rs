@@ -74,8 +74,7 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
 /// queried.
 pub(super) fn addresses_behind_pods(network: &dyn HostNetwork) -> BTreeSet<IpAddr> {
     let (Ok(routes), Ok(interfaces)) = (network.routes(), network.interfaces()) else { return BTreeSet::new() };
-    let pods =
-        interfaces.into_iter().filter(|interface| interface.is_pod_interface && has_calico_prefix(&interface.name));
+    let pods = interfaces.into_iter().filter(|found| found.is_pod_interface && has_calico_prefix(&found.name));
     pods.flat_map(|interface| addresses_behind(&interface.name, &routes)).collect()
 }
 

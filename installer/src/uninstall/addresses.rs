@@ -6,8 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipam_plugin::affinity::remove_host;
-use ipam_plugin::cni;
-use ipam_plugin::cni::LeakedAddresses;
+use ipam_plugin::cni::{self, LeakedAddresses};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use ipam_plugin::lock::HostLock;
 use ipam_plugin::release::NoListings;
@@ -62,17 +61,13 @@ pub(super) async fn release(
 ) -> bool {
     if conf.as_ref().is_ok_and(|conf| conf.datastore.kind() == DatastoreType::Etcdv3) {
         let target = if options.release_addresses { "other endpoints of this node" } else { "endpoints of this node" };
-        report.add_remaining(
-            target,
-            "they remain in the datastore; kube-controllers removes them when the Node is deleted",
-        );
+        let reason = "they remain in the datastore; kube-controllers removes them when the Node is deleted";
+        report.add_remaining(target, reason);
     }
     if !options.release_addresses {
-        report.add_remaining(
-            TARGET,
-            "they remain in the datastore; --release-addresses releases them, and kube-controllers releases those of \
-             pods when the Node is deleted",
-        );
+        let reason = "they remain in the datastore; --release-addresses releases them, and kube-controllers releases \
+            those of pods when the Node is deleted";
+        report.add_remaining(TARGET, reason);
         return true;
     }
     let outcome = match conf {
@@ -133,9 +128,8 @@ async fn release_unused(
         DatastoreType::Etcdv3 | DatastoreType::Local => read_endpoints(&store, &node, &leaked).await?,
     };
     // The local datastore serves this machine only, and the interfaces of its kernel were checked above.
-    let covers_all_pods =
-        conf.datastore.kind() == DatastoreType::Local && conf.dataplane_options.grpc_socket().is_none();
-    if !covers_all_pods {
+    let sees_all_pods = conf.datastore.kind() == DatastoreType::Local && conf.dataplane_options.grpc_socket().is_none();
+    if !sees_all_pods {
         check_endpoints(&endpoints, DeletedInterfaces { node: &node, addresses: torn_down })?;
     }
     if !options.yes {
@@ -165,9 +159,7 @@ fn other_allocations(blocks: &[Entry<Block>], node: &str, leaked: &LeakedAddress
     for block in blocks {
         for held in block.value.allocated().filter(|held| !held.is_cooling()) {
             let is_here = held.attributes().and_then(|attributes| attributes.get("node")).is_some_and(|on| on == node);
-            let Some(handle) = held.handle().filter(|handle| is_here && !leaked.contains_handle(handle)) else {
-                continue;
-            };
+            let Some(handle) = held.handle().filter(|id| is_here && !leaked.contains_handle(id)) else { continue };
             let addresses = others.entry(handle).or_default();
             if !addresses.is_empty() {
                 addresses.push_str(", ");

@@ -9,8 +9,7 @@ use super::report::UninstallReport;
 use crate::conflist;
 use crate::plugin_chain::{self, Entry, EntryRelation, read_chain};
 use crate::state::{InstalledFile, State};
-use os::atomic_file;
-use os::atomic_file::regular_file;
+use os::atomic_file::{self, regular_file};
 
 /// The configurations to remove, and their successor.
 #[derive(Debug)]
@@ -38,15 +37,13 @@ impl<'a> ChainedPlugins<'a> {
         for (task, recorded) in &self.removed {
             let path = if task.file.path.exists() { task.file.path.clone() } else { files::retired(&task.file.path) };
             let mut foreign = conflist::foreign_entries(&regular_file::contents(&path).unwrap_or_default(), recorded);
-            if let Some(present) =
-                self.successor.as_ref().and_then(|path| read_chain(&regular_file::contents(path).ok()?))
-            {
+            let file = task.file.path.display();
+            let present = self.successor.as_ref().and_then(|path| read_chain(&regular_file::contents(path).ok()?));
+            if let Some(present) = present {
                 for other in foreign.iter().filter(|entry| present.relation_of(entry) == EntryRelation::Other) {
                     let kind = plugin_chain::kind(other);
-                    report.add_remaining(
-                        format!("the plugin {kind} that another program chained into {}", task.file.path.display()),
-                        "it is not moved: the next configuration has a plugin of this type already",
-                    );
+                    let reason = "it is not moved: the next configuration has a plugin of this type already";
+                    report.add_remaining(format!("the plugin {kind} that another program chained into {file}"), reason);
                 }
                 foreign.retain(|entry| present.relation_of(entry) == EntryRelation::More);
             }
@@ -54,16 +51,10 @@ impl<'a> ChainedPlugins<'a> {
             if kinds.is_empty() {
                 continue;
             }
-            let target = format!(
-                "the plugins {} that other programs chained into {}",
-                kinds.join(", "),
-                task.file.path.display()
-            );
+            let target = format!("the plugins {} that other programs chained into {file}", kinds.join(", "));
             let Some(successor) = &self.successor else {
-                report.add_success(
-                    "remove",
-                    format!("{target}: there is no other configuration of Calico's to chain them into"),
-                );
+                let target = format!("{target}: there is no other configuration of Calico's to chain them into");
+                report.add_success("remove", target);
                 continue;
             };
             let target = format!("{target} to {}", successor.display());

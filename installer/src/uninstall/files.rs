@@ -65,10 +65,8 @@ fn find_tls_files(found: &[FoundFile], net_dir: &Path) -> Vec<FoundFile> {
 /// Compares a file with its record. A network configuration counts as unchanged if it contains all our plugins, because
 /// other programs add theirs.
 fn inspect_file(path: &Path, installed: &InstalledFile) -> FoundState {
-    let is_extended = || {
-        !installed.renderings.is_empty()
-            && regular_file::contents(path).is_ok_and(|text| conflist::is_installed_in(&text, installed))
-    };
+    let is_installed = |text: Vec<u8>| conflist::is_installed_in(&text, installed);
+    let is_extended = || !installed.renderings.is_empty() && regular_file::contents(path).is_ok_and(is_installed);
     let present = match digest::of_file(path) {
         Ok(digest) => digest,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -189,10 +187,7 @@ pub(super) fn remove(task: &RemovalTask, acts: bool, report: &mut UninstallRepor
 
 /// Returns the name of a configuration during its removal.
 pub(super) fn retired(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".");
-    name.push(RETIRED);
-    path.with_file_name(name)
+    path.with_added_extension(RETIRED)
 }
 
 /// Returns true if the file was renamed by a run that has started.

@@ -77,27 +77,20 @@ enum ReleaseError {
     #[error(transparent)]
     Ipam(#[from] IpamError),
     /// Interfaces of pods remain.
-    #[error(
-        "pods are still connected with these addresses: {}; delete their interfaces first, which needs CAP_NET_ADMIN \
-         (ip link delete)", .0.join(", ")
-    )]
+    #[error("pods are still connected with these addresses: {}; delete their interfaces first, which needs \
+        CAP_NET_ADMIN (ip link delete)", .0.join(", "))]
     Connected(Vec<String>),
     /// Pods report addresses that were not behind a deleted interface.
-    #[error(
-        "pods in the API server use these addresses: {}; delete these pods first, or, if their interfaces are on this \
-         node, add --tear-down-pods", .0.join(", ")
-    )]
+    #[error("pods in the API server use these addresses: {}; delete these pods first, or, if their interfaces are on \
+        this node, add --tear-down-pods", .0.join(", "))]
     UsedByPods(Vec<String>),
     /// The pods cannot be read.
     #[error("cannot read from the API server whether pods use these addresses: {0}")]
     UnreadablePods(StoreError),
     /// Endpoints list addresses that were not behind a deleted interface.
-    #[error(
-        "endpoints list these addresses: {}; delete their pods or containers first, or, if their interfaces are on \
-         this node, add --tear-down-pods; delete an endpoint without a pod or container with calicoctl delete \
-         workloadendpoint",
-        .0.join(", ")
-    )]
+    #[error("endpoints list these addresses: {}; delete their pods or containers first, or, if their interfaces are on \
+        this node, add --tear-down-pods; delete an endpoint without a pod or container with calicoctl delete \
+        workloadendpoint", .0.join(", "))]
     UsedByEndpoints(Vec<String>),
     /// The endpoints cannot be read.
     #[error("cannot read the endpoints in the datastore: {0}")]

@@ -26,8 +26,7 @@ pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts
     if !is_plugin_removed(tasks, state, acts) {
         return;
     }
-    let group = Path::new(API_GROUP_FILE).file_name().unwrap_or_default();
-    let group = layout.state_dir().join(group);
+    let group = layout.state_dir().join(Path::new(API_GROUP_FILE).file_name().unwrap_or_default());
     if group.exists() {
         match if acts { ignore_missing(fs::remove_file(&group)) } else { Ok(()) } {
             Ok(()) => report.add_success("remove", group.display()),
@@ -80,10 +79,8 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
         Ok(_) => match if acts { remove_empty(&journal, &directory, &lock) } else { Ok(()) } {
             Ok(()) => report.add_success("remove", directory.display()),
             Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
-                report.add_remaining(
-                    directory.display(),
-                    "it contains other files, or a DEL was deferred at this moment",
-                );
+                let reason = "it contains other files, or a DEL was deferred at this moment";
+                report.add_remaining(directory.display(), reason);
             }
             Err(error) => report.add_failure("remove", directory.display(), error),
         },
@@ -125,12 +122,10 @@ pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut Un
 
 /// Reports the installer's copies of unreadable configurations.
 pub(super) fn report_backups(directory: &Path, report: &mut UninstallReport) {
+    let reason = "the copy of a configuration that was not a JSON object and was replaced; it may contain a token: \
+        remove it when its plugins are added again";
     for path in entries(directory).into_iter().filter(|path| is_backup(path)) {
-        report.add_remaining(
-            path.display(),
-            "the copy of a configuration that was not a JSON object and was replaced; it may contain a token: remove \
-             it when its plugins are added again",
-        );
+        report.add_remaining(path.display(), reason);
     }
 }
 

@@ -52,27 +52,20 @@ pub(super) fn find_blockers(
 /// by upstream's installation over this one.
 fn remaining_configuration(net_dir: &Path, named: &BTreeMap<String, String>) -> Option<Blocker> {
     let name = ["calico", "calico-ipam"].into_iter().find_map(|program| named.get(program))?;
-    Some(Blocker {
-        action: "uninstall",
-        target: format!("beside {}", net_dir.join(name).display()),
-        reason:
-            "this configuration runs Calico's plugins, and is not as the installer wrote it; remove the file, or run \
-             without --tear-down-pods and --release-addresses"
-                .to_owned(),
-    })
+    let target = format!("beside {}", net_dir.join(name).display());
+    let reason = "this configuration runs Calico's plugins, and is not as the installer wrote it; remove the file, or \
+        run without --tear-down-pods and --release-addresses";
+    Some(Blocker { action: "uninstall", target, reason: reason.to_owned() })
 }
 
 /// Returns a blocker if the files are those of another machine. Its interfaces do not exist in this kernel, and the
 /// interfaces here are not its own.
 fn foreign_root(layout: &Layout) -> Option<Blocker> {
     let is_here = layout.is_container() || layout.is_this_machine();
-    (!is_here).then(|| Blocker {
-        action: "uninstall",
-        target: "from another machine".to_owned(),
-        reason: "--root contains the files of another machine, whose interfaces are not in this kernel; run calico \
-            uninstall on that machine, or without --tear-down-pods and --release-addresses"
-            .to_owned(),
-    })
+    let target = "from another machine";
+    let reason = "--root contains the files of another machine, whose interfaces are not in this kernel; run calico \
+        uninstall on that machine, or without --tear-down-pods and --release-addresses";
+    (!is_here).then(|| Blocker { action: "uninstall", target: target.to_owned(), reason: reason.to_owned() })
 }
 
 /// Returns the configurations that cannot be read. Neither their origin nor their programs are known.
@@ -109,13 +102,10 @@ fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> 
             (false, DirectoryRole::SecondaryBin) => "name their directory with --secondary-bin-dir",
             (false, _) => "find them",
         };
-        blockers.push(Blocker {
-            action: "find",
-            target: format!("{} in {}", names.join(", "), layout.dir(place, net_dir).display()),
-            reason: format!(
-                "all installed files are missing there; {remedy}, or add --forget-gone if the files were removed"
-            ),
-        });
+        let target = format!("{} in {}", names.join(", "), layout.dir(place, net_dir).display());
+        let remedy = format!("{remedy}, or add --forget-gone if the files were removed");
+        let reason = format!("all installed files are missing there; {remedy}");
+        blockers.push(Blocker { action: "find", target, reason });
     }
     blockers
 }

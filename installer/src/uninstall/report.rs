@@ -52,11 +52,8 @@ impl UninstallReport {
 
     /// Adds a step for an object that was missing already.
     pub(super) fn add_missing(&mut self, target: impl Display) {
-        self.steps.push(ReportedStep {
-            action: "remove",
-            target: target.to_string(),
-            outcome: Outcome::AlreadyMissing,
-        });
+        let (target, outcome) = (target.to_string(), Outcome::AlreadyMissing);
+        self.steps.push(ReportedStep { action: "remove", target, outcome });
     }
 
     /// Adds a failed step, and its object to the remaining items.
@@ -73,11 +70,8 @@ impl UninstallReport {
 
     /// Returns true if the report names the object.
     pub(super) fn mentions(&self, target: &str) -> bool {
-        self.steps
-            .iter()
-            .map(|step| &step.target)
-            .chain(self.remaining.iter().map(|item| &item.target))
-            .any(|name| name == target)
+        let mut steps = self.steps.iter().map(|step| &step.target);
+        steps.any(|name| name == target) || self.remaining.iter().any(|item| item.target == target)
     }
 
     /// Adds a remaining item.

@@ -51,10 +51,8 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
         // repeated.
         state.torn_down.extend(address_users::addresses_behind_pods(network));
         if options.yes && !save_records(&state, layout, &mut report) {
-            report.add_remaining(
-                "everything",
-                "nothing is changed: the deleted interfaces could not be recorded for a later run",
-            );
+            let reason = "nothing is changed: the deleted interfaces could not be recorded for a later run";
+            report.add_remaining("everything", reason);
             return Ok(report);
         }
     }

@@ -18,17 +18,16 @@ pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(check_tls(&cluster.tls).map(|checked| Finding::new("TLS files", checked)));
     findings.push(Finding::new("datastore", check_datastore(cluster)));
-    let separate_api_finding = cluster.api.as_ref().filter(|_| cluster.kind != DatastoreType::Kubernetes);
-    let separate_api_finding =
-        separate_api_finding.map(|api| Finding::new("API server", check_separate_api_server(api)));
+    let separate_api = cluster.api.as_ref().filter(|_| cluster.kind != DatastoreType::Kubernetes);
+    let separate_api = separate_api.map(|api| Finding::new("API server", check_separate_api_server(api)));
     let Some(answers) = cluster.answers() else {
-        findings.extend(separate_api_finding);
+        findings.extend(separate_api);
         let skipped = ["permissions", "cluster information", "pools", "blocks"];
         findings.extend(skipped.map(|name| Finding::new(name, Err("the datastore does not answer".into()))));
         return findings;
     };
     findings.extend(check_permissions("etcd permissions", &answers.etcd_permissions, GRANT_ETCD));
-    findings.extend(separate_api_finding);
+    findings.extend(separate_api);
     let permission_checks = cluster.api.as_ref().map(|api| &api.permissions[..]).unwrap_or_default();
     findings.extend(check_permissions("permissions", permission_checks, &format!("kubectl apply -f {MANIFEST_PATH}")));
     findings.extend(check_node(cluster, answers, snapshot).map(|checked| Finding::new("node object", checked)));
@@ -51,11 +50,10 @@ fn check_datastore(cluster: &Cluster) -> Checked {
     if silent_members.is_empty() {
         return pass(observation);
     }
-    let silent_members: Vec<String> =
-        silent_members.iter().map(|(endpoint, reason)| format!("{endpoint} does not: {reason}")).collect();
+    let silent = silent_members.iter().map(|(endpoint, reason)| format!("{endpoint} does not: {reason}"));
     let remedy =
         "find the cause with `etcdctl endpoint health`; remove deleted members from etcd_endpoints (ETCD_ENDPOINTS)";
-    warn(format!("{observation}, but {}", silent_members.join("; ")), remedy)
+    warn(format!("{observation}, but {}", silent.collect::<Vec<_>>().join("; ")), remedy)
 }
 
 /// Returns the remedy for an unreachable datastore.
@@ -80,15 +78,12 @@ fn check_tls(files: &[TlsFile]) -> Option<Checked> {
         return None;
     }
     let place = |file: &TlsFile| format!("{} {}", file.setting, file.path.display());
-    for file in files {
-        if let Err(reason) = &file.mode {
-            let remedy =
-                "add etcd-ca, etcd-cert and etcd-key to the Secret calico-etcd-secrets, and run the installer again";
-            return Some(fail(format!("{}: {reason}", place(file)), remedy));
-        }
+    if let Some((file, reason)) = files.iter().find_map(|file| Some((file, file.mode.as_ref().err()?))) {
+        let remedy =
+            "add etcd-ca, etcd-cert and etcd-key to the Secret calico-etcd-secrets, and run the installer again";
+        return Some(fail(format!("{}: {reason}", place(file)), remedy));
     }
-    let is_open =
-        |file: &&TlsFile| file.setting == "etcd_key_file" && file.mode.as_ref().is_ok_and(|mode| mode & 0o077 != 0);
+    let is_open = |key: &&TlsFile| key.setting == "etcd_key_file" && matches!(key.mode, Ok(mode) if mode & 0o077 != 0);
     Some(match files.iter().find(is_open) {
         Some(key) => warn(
             format!("{} is readable by other users than root", place(key)),

@@ -13,10 +13,8 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     let names = match &snapshot.candidates {
         Ok(names) => names,
         Err(reason) => {
-            return fail(
-                format!("{directory}: {reason}"),
-                "create the directory, or restart containerd, which creates it",
-            );
+            let remedy = "create the directory, or restart containerd, which creates it";
+            return fail(format!("{directory}: {reason}"), remedy);
         }
     };
     let Some(SelectedConfig { name, content }) = &snapshot.selected else {
@@ -39,12 +37,11 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
         return check_delegate(name, content, delegate);
     }
     let observation = format!("{name} sorts first and is not Calico's: it runs {}", content.plugins.join(", "));
-    match names.iter().find(|other| other.contains("calico")) {
-        Some(ours) => {
-            fail(observation, format!("remove {directory}/{name}, or give {ours} a name that sorts before it"))
-        }
-        None => fail(observation, REINSTALL),
-    }
+    let remedy = match names.iter().find(|other| other.contains("calico")) {
+        Some(ours) => format!("remove {directory}/{name}, or give {ours} a name that sorts before it"),
+        None => REINSTALL.to_owned(),
+    };
+    fail(observation, remedy)
 }
 
 /// Checks that Calico's plugin accepts the configuration.
@@ -90,9 +87,7 @@ pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Checked> {
         return None;
     }
     let observation = format!("{} after {first}, never loaded", rest.join(", "));
-    let Some(ours) = rest.iter().find(|name| name.contains("calico")) else {
-        return Some(pass(observation));
-    };
+    let Some(ours) = rest.iter().find(|name| name.contains("calico")) else { return Some(pass(observation)) };
     let is_calicos = snapshot.contents().any(|(_, content)| content.is_calicos());
     let directory = snapshot.net_dir.display();
     let remedy = if is_calicos {
@@ -115,26 +110,21 @@ pub(super) fn check_problems(snapshot: &NodeSnapshot) -> Vec<Finding> {
 }
 
 fn check_problem(file: &str, problem: &ConfigProblem) -> Option<Finding> {
-    let (name, checked) = match problem {
+    let (name, observation, remedy) = match problem {
         ConfigProblem::MissingProgram { .. } => return None,
         ConfigProblem::Placeholder(placeholder) => (
             "placeholders",
-            fail(
-                format!("{file} still has {placeholder}"),
-                "remove the placeholder, which the installer does not replace, from the template (ConfigMap \
-                 calico-config)",
-            ),
+            format!("{file} still has {placeholder}"),
+            "remove the placeholder, which the installer does not replace, from the template (ConfigMap calico-config)",
         ),
-        ConfigProblem::NoPlugin => ("plugins", fail(format!("{file} names no plugin"), REINSTALL)),
+        ConfigProblem::NoPlugin => ("plugins", format!("{file} names no plugin"), REINSTALL),
         ConfigProblem::TooNew { version } => (
             "cniVersion",
-            fail(
-                format!("{file} has the unsupported cniVersion {version}"),
-                "write 1.1.0 or older into the template, or install a newer Calico",
-            ),
+            format!("{file} has the unsupported cniVersion {version}"),
+            "write 1.1.0 or older into the template, or install a newer Calico",
         ),
     };
-    Some(Finding::new(name, checked))
+    Some(Finding::new(name, fail(observation, remedy)))
 }
 
 fn check_appended(snapshot: &NodeSnapshot, content: &Content) -> Option<Checked> {

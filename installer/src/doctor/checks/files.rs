@@ -19,11 +19,9 @@ const REFUSED: &str = "the signing keys or the account were replaced: run the in
 
 /// Returns one finding for each program, and one if the records cannot be read.
 pub(super) fn check_programs(snapshot: &NodeSnapshot) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = snapshot
-        .programs
-        .iter()
-        .map(|program| Finding::new(format!("program {}", program.name), check_program(program, &snapshot.version)))
-        .collect();
+    let checked = snapshot.programs.iter().map(|program| (&program.name, check_program(program, &snapshot.version)));
+    let findings = checked.map(|(name, checked)| Finding::new(format!("program {name}"), checked));
+    let mut findings: Vec<Finding> = findings.collect();
     if let Err(reason) = &snapshot.records {
         let remedy = "remove the file and run the installer again; until then `calico uninstall` removes nothing";
         findings.push(Finding::new("installer's notes", warn(reason.clone(), remedy)));
@@ -103,13 +101,11 @@ pub(super) fn check_token(snapshot: &NodeSnapshot) -> Vec<Finding> {
             return vec![Finding::new("kubeconfig", fail(observation, "run the installer again"))];
         }
     };
-    let mut token = Finding::new(
-        "token",
-        match &file.claims {
-            Some(claims) => check_lifetime(claims, snapshot.now),
-            None => Err(Unobserved::new(format!("{place} contains no token with an expiry"))),
-        },
-    );
+    let lifetime = match &file.claims {
+        Some(claims) => check_lifetime(claims, snapshot.now),
+        None => Err(Unobserved::new(format!("{place} contains no token with an expiry"))),
+    };
+    let mut token = Finding::new("token", lifetime);
     if let Some(refusal) = refused.filter(|_| token.state != Severity::Fail) {
         let observation = format!("{}, but the API server rejects it: {refusal}", token.observation);
         token = Finding::new("token", fail(observation, REFUSED));

@@ -12,8 +12,8 @@ const MAX_LISTED_ITEMS: usize = 5;
 /// Runs the checks. Those that need the datastore are left out without it; another finding reports that.
 pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let answers = snapshot.cluster.as_ref().and_then(Cluster::answers);
-    let mut findings: Vec<Finding> =
-        snapshot.locks.iter().map(|lock| Finding::new(lock.name, check_lock(lock))).collect();
+    let locks = snapshot.locks.iter();
+    let mut findings: Vec<Finding> = locks.map(|lock| Finding::new(lock.name, check_lock(lock))).collect();
     let cache = snapshot.cache.clone().transpose();
     findings.extend(cache.map(|cache| Finding::new("libcni cache", cache.and_then(check_cache))));
     if let Some(answers) = answers {
@@ -37,29 +37,21 @@ fn check_lock(Lock { path, holder, .. }: &Lock) -> Checked {
         let observation = format!("{place} stays locked by a process that is not visible in this container");
         return warn(observation, "run `calico doctor` on the node itself, or read its /proc/locks");
     };
-    warn(
-        format!("{place} stays locked by process {process} ({command})"),
-        format!(
-            "plugins wait for the lock for up to 30 s, then continue without it; if the process is stuck: kill \
-            {process}"
-        ),
-    )
+    let observation = format!("{place} stays locked by process {process} ({command})");
+    let effect = "plugins wait for the lock for up to 30 s, then continue without it";
+    warn(observation, format!("{effect}; if the process is stuck: kill {process}"))
 }
 
 fn check_cache(Cache { directory, results, stale }: Cache) -> Checked {
     if stale.is_empty() {
         return pass(format!("{results} results, each with an interface"));
     }
+    let (count, listed, directory) = (stale.len(), join_first(&stale), directory.display());
     warn(
-        format!(
-            "{} of {results} results belong to containers whose interface is missing: {}",
-            stale.len(),
-            join_first(&stale)
-        ),
+        format!("{count} of {results} results belong to containers whose interface is missing: {listed}"),
         format!(
             "wait for the runtime's DEL, after a reboot some minutes; then remove the results of containers that do \
-             not exist (`crictl pods`) from {}",
-            directory.display()
+             not exist (`crictl pods`) from {directory}"
         ),
     )
 }
@@ -67,16 +59,13 @@ fn check_cache(Cache { directory, results, stale }: Cache) -> Checked {
 fn check_interfaces(found: &Observed<Vec<PodInterface>>) -> Checked {
     let found = found.as_ref().map_err(Clone::clone)?;
     let without: Vec<&PodInterface> = found.iter().filter(|interface| interface.endpoint.is_none()).collect();
-    let Some(first) = without.first() else {
-        return pass(format!("{} interfaces, each with an endpoint", found.len()));
-    };
+    let all = found.len();
+    let Some(first) = without.first() else { return pass(format!("{all} interfaces, each with an endpoint")) };
     let described: Vec<String> = without.iter().map(|interface| describe(interface)).collect();
+    let name = &first.name;
     warn(
-        format!("{} of {} interfaces have no endpoint: {}", without.len(), found.len(), join_first(&described)),
-        format!(
-            "if their pods do not exist any more (`crictl pods`), delete the interfaces: ip link delete {}",
-            first.name
-        ),
+        format!("{} of {all} interfaces have no endpoint: {}", without.len(), join_first(&described)),
+        format!("if their pods do not exist any more (`crictl pods`), delete the interfaces: ip link delete {name}"),
     )
 }
 
@@ -87,16 +76,10 @@ fn check_routes(found: &[PodInterface]) -> Option<Checked> {
         .collect();
     let (address, interface) = routes.first()?;
     let described: Vec<String> = routes.iter().map(|(address, name)| format!("{address} through {name}")).collect();
+    let (count, listed, route) = (routes.len(), join_first(&described), format!("{address} dev {interface}"));
     Some(warn(
-        format!(
-            "{} routes lead to an address that the pod's endpoint does not have: {}",
-            routes.len(),
-            join_first(&described)
-        ),
-        format!(
-            "if `crictl inspectp` shows the address for no pod, delete the route: ip route delete {address} dev \
-             {interface}"
-        ),
+        format!("{count} routes lead to an address that the pod's endpoint does not have: {listed}"),
+        format!("if `crictl inspectp` shows the address for no pod, delete the route: ip route delete {route}"),
     ))
 }
 
@@ -113,18 +96,12 @@ fn check_busy(routed: Option<&Observed<BusyAddresses>>, recent: &BusyAddresses) 
     // detail.
     busy.extend(recent.clone());
     let Some(first) = busy.keys().next() else {
-        return Some(match reason {
-            Some(reason) => Err(reason),
-            None => pass("no host route leads to an address that is free in IPAM"),
-        });
+        return Some(reason.map_or_else(|| pass("no host route leads to an address that is free in IPAM"), Err));
     };
     let described: Vec<String> = busy.iter().map(|(address, route)| format!("{address} (route {route})")).collect();
+    let (count, listed) = (busy.len(), join_first(&described));
     Some(warn(
-        format!(
-            "{} addresses that are free in IPAM have a host route, so ADDs skip them: {}",
-            busy.len(),
-            join_first(&described)
-        ),
+        format!("{count} addresses that are free in IPAM have a host route, so ADDs skip them: {listed}"),
         format!(
             "delete the route if it is unused: ip route delete {first}; else reserve the address with an \
              IPReservation; after a restore of the datastore run `calico-ipam check`"
@@ -134,10 +111,8 @@ fn check_busy(routed: Option<&Observed<BusyAddresses>>, recent: &BusyAddresses) 
 
 fn describe(interface: &PodInterface) -> String {
     let addresses: Vec<String> = interface.addresses.iter().map(ToString::to_string).collect();
-    if addresses.is_empty() {
-        return interface.name.clone();
-    }
-    format!("{} ({})", interface.name, addresses.join(", "))
+    let name = &interface.name;
+    if addresses.is_empty() { name.clone() } else { format!("{name} ({})", addresses.join(", ")) }
 }
 
 fn join_first(names: &[String]) -> String {

@@ -38,31 +38,23 @@ pub(super) fn check_name(snapshot: &NodeSnapshot) -> Checked {
 pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Checked {
     let Some(configured) = snapshot.configured_mtu else { return Err(NO_CONFIGURATION.into()) };
     if snapshot.mtu_file_required && snapshot.mtu_file == Ok(None) {
-        return fail(
-            "/var/lib/calico/mtu does not exist and require_mtu_file is true: every ADD fails",
-            "run the installer again or start calico-node, which write the file",
-        );
+        let remedy = "run the installer again or start calico-node, which write the file";
+        return fail("/var/lib/calico/mtu does not exist and require_mtu_file is true: every ADD fails", remedy);
     }
     // A configured MTU overrides the file.
     let written = match &snapshot.mtu_file {
         Err(reason) if configured == 0 => {
-            return warn(
-                format!(
-                    "/var/lib/calico/mtu cannot be read: {reason}; no pod starts if the plugins cannot read the \
-                    file either"
-                ),
-                "run `calico doctor` as root; if the file is damaged, remove it and run the installer again or start \
-                 calico-node",
-            );
+            let effect = "no pod starts if the plugins cannot read the file either";
+            let remedy = "run `calico doctor` as root; if the file is damaged, remove it and run the installer again \
+                or start calico-node";
+            return warn(format!("/var/lib/calico/mtu cannot be read: {reason}; {effect}"), remedy);
         }
         file => file.as_ref().ok().and_then(|text| text.as_deref()),
     };
     let written = match written.map(|text| text.trim().parse::<u32>()) {
         Some(Err(_)) if configured == 0 => {
-            return fail(
-                "/var/lib/calico/mtu does not contain a number: no pod starts",
-                "remove the file and run the installer again or start calico-node, which write it",
-            );
+            let remedy = "remove the file and run the installer again or start calico-node, which write it";
+            return fail("/var/lib/calico/mtu does not contain a number: no pod starts", remedy);
         }
         Some(Ok(mtu)) => mtu,
         _ => 0,
@@ -106,9 +98,8 @@ pub(super) fn check_settings(snapshot: &NodeSnapshot) -> Checked {
         let observation = format!("{REVERSE_PATH} is 2: a pod can send packets with the address of another pod");
         return warn(observation, format!("sysctl -w {REVERSE_PATH}=1, which Felix requires as well"));
     }
-    let listed_settings =
-        snapshot.settings.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
-    pass(listed_settings.collect::<Vec<_>>().join(" "))
+    let listed = snapshot.settings.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
+    pass(listed.collect::<Vec<_>>().join(" "))
 }
 
 /// Reports deferred DELs, whose cleanup did not reach the datastore or was rejected.
@@ -118,10 +109,8 @@ pub(super) fn check_journal(snapshot: &NodeSnapshot) -> Checked {
         return pass("empty");
     }
     let listed = &deferred_dels[..deferred_dels.len().min(MAX_LISTED_DELS)];
-    let more = match deferred_dels.len() - listed.len() {
-        0 => String::new(),
-        more => format!("; and {more} more"),
-    };
+    let more = deferred_dels.len() - listed.len();
+    let more = if more == 0 { String::new() } else { format!("; and {more} more") };
     warn(
         format!("{} deferred DELs have not released their addresses: {}{more}", deferred_dels.len(), listed.join("; ")),
         "remove the cause that each entry names; the next call of the plugin, or the agent, then replays the DELs. For \

@@ -100,9 +100,7 @@ fn describe(config: &DatastoreConfig) -> (DatastoreType, String) {
     match config {
         DatastoreConfig::Etcd(etcd) => (DatastoreType::Etcdv3, etcd.endpoints.join(",")),
         DatastoreConfig::Local(local) => (DatastoreType::Local, local.path.display().to_string()),
-        DatastoreConfig::Kubernetes(kubernetes) => {
-            (DatastoreType::Kubernetes, format!("the API server of {kubernetes}"))
-        }
+        DatastoreConfig::Kubernetes(access) => (DatastoreType::Kubernetes, format!("the API server of {access}")),
     }
 }
 

@@ -40,18 +40,14 @@ struct Read {
 
 /// Reads the configurations. `names` are the files that a runtime reads, in its order.
 pub(super) fn read(names: &Observed<Vec<String>>, layout: &Layout, net_dir: &str) -> Configurations {
-    let mut names = names.iter().flatten().map(String::as_str);
-    let Some(first) = names.next().map(|name| read_one(name, layout, net_dir)) else {
-        return Configurations::default();
-    };
+    let mut files = names.iter().flatten().map(|name| read_one(name, layout, net_dir));
+    let Some(first) = files.next() else { return Configurations::default() };
     let delegates = first.selected.content.as_ref().is_ok_and(Content::delegates);
-    let behind = if delegates { delegate(names.map(|name| read_one(name, layout, net_dir)).collect()) } else { None };
-    match behind {
-        Some(Read { selected, conf }) => {
-            Configurations { selected: Some(first.selected), delegate: Some(selected), conf: conf.ok() }
-        }
-        None => Configurations { selected: Some(first.selected), delegate: None, conf: first.conf.ok() },
-    }
+    let (delegate, conf) = match if delegates { delegate(files.collect()) } else { None } {
+        Some(Read { selected, conf }) => (Some(selected), conf),
+        None => (None, first.conf),
+    };
+    Configurations { selected: Some(first.selected), delegate, conf: conf.ok() }
 }
 
 /// Returns the first file with Calico's plugin in it, or else the first unreadable one whose name contains "calico".
@@ -197,8 +193,7 @@ impl VersionProbe<'_> {
 
     /// Compares the digest of a file with the record. An unreadable file has an unknown origin.
     fn origin(&self, place: DirectoryRole, name: &str, path: &Path) -> ProgramOrigin {
-        let recorded =
-            self.recorded.and_then(|state| state.get(place, name)).filter(|recorded| recorded.digest.is_some());
+        let recorded = self.recorded.and_then(|state| state.get(place, name)).filter(|known| known.digest.is_some());
         let Some((recorded, digest)) = recorded.zip(digest::of_file(path).ok()) else { return ProgramOrigin::Unknown };
         let is = |known: &Option<String>| known.as_ref() == Some(&digest);
         match (is(&recorded.digest), is(&recorded.former)) {
@@ -212,9 +207,8 @@ impl VersionProbe<'_> {
         let input = format!("{{\"cniVersion\":\"{cni_version}\"}}");
         let Output { status, stdout, .. } = self.run(Command::new(path).env("CNI_COMMAND", "VERSION"), &input)?;
         let answer: Result<Versions, _> = serde_json::from_slice(&stdout);
-        answer
-            .map(|versions| versions.supported_versions)
-            .map_err(|_| Unobserved::new(format!("does not answer VERSION ({status})")))
+        let versions = answer.map_err(|_| Unobserved::new(format!("does not answer VERSION ({status})")))?;
+        Ok(versions.supported_versions)
     }
 
     /// Returns the output of `-v` if it is a single word.

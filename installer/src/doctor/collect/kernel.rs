@@ -5,8 +5,7 @@
 //! pod, and the plugins' account may not list pods. There the addresses of host routes are looked up in the blocks,
 //! which name the pod, and the pod is read.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map;
+use std::collections::{BTreeMap, btree_map};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -44,10 +43,8 @@ pub(super) async fn read_pod_interfaces(
         return Err(UNKNOWN_NODE.into());
     }
     if matches!(store, Datastore::Kubernetes(_)) && conf.ipam.ipam_type != CALICO_IPAM {
-        return Err(Unobserved::new(format!(
-            "addresses are assigned by {}, which does not record their pods",
-            conf.ipam.ipam_type
-        )));
+        let plugin = &conf.ipam.ipam_type;
+        return Err(Unobserved::new(format!("addresses are assigned by {plugin}, which does not record their pods")));
     }
     let found = compare(store, node, network).await?;
     if found.iter().all(|found| found.endpoint.is_some() && found.stray_addresses().next().is_none()) {
@@ -60,7 +57,7 @@ pub(super) async fn read_pod_interfaces(
 async fn compare(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Observed<Vec<PodInterface>> {
     let mut interfaces = read_kernel_interfaces(network)?;
     let endpoints = match store {
-        Datastore::Kubernetes(_) => read_endpoints_of_pods(store, node, &interfaces).await.map_err(Unobserved::new)?,
+        Datastore::Kubernetes(_) => read_pod_endpoints(store, node, &interfaces).await.map_err(Unobserved::new)?,
         Datastore::Etcd(_) | Datastore::Local(_) => read_endpoints(store, node).await.map_err(Unobserved::new)?,
     };
     for interface in &mut interfaces {
@@ -103,15 +100,11 @@ async fn read_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, Stor
 }
 
 /// Returns the endpoints of the pods to which IPAM assigned the addresses of `interfaces`.
-async fn read_endpoints_of_pods(
-    store: &Datastore,
-    node: &str,
-    interfaces: &[PodInterface],
-) -> Result<Endpoints, StoreError> {
+async fn read_pod_endpoints(store: &Datastore, node: &str, found: &[PodInterface]) -> Result<Endpoints, StoreError> {
     let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
     let mut blocks: BTreeMap<Cidr, Option<Block>> = BTreeMap::new();
     let mut endpoints = Endpoints::new();
-    for interface in interfaces {
+    for interface in found {
         for address in &interface.addresses {
             let Some(cidr) = block_of(*address, pools.iter().map(|pool| &pool.value)) else { continue };
             let block = match blocks.entry(cidr) {
@@ -121,9 +114,7 @@ async fn read_endpoints_of_pods(
                 }
             };
             let allocation = block.as_ref().and_then(|block| block.allocation(*address));
-            let Some((namespace, pod)) = allocation.and_then(|allocation| pod_of(allocation.attribute?)) else {
-                continue;
-            };
+            let Some((namespace, pod)) = allocation.and_then(|held| pod_of(held.attribute?)) else { continue };
             if pod_interface(&pod_interface_prefix(), namespace, pod) != interface.name {
                 continue;
             }
@@ -197,13 +188,11 @@ fn or_missing<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError
 /// Returns the routes to single addresses that belong to a pool and are free in IPAM. Routes through interfaces of pods
 /// are left out: another check reports such interfaces without an endpoint.
 pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) -> Observed<BusyAddresses> {
-    let mut interfaces = network.interfaces()?;
-    interfaces.retain(|interface| interface.is_pod_interface);
-    let leads_to_pod =
-        |route: &Route| route.interfaces.iter().any(|name| interfaces.iter().any(|pods| pods.name == *name));
-    let routes = network.routes()?;
-    let routes: Vec<&Route> =
-        routes.iter().filter(|route| route.destination.size() == 1 && !leads_to_pod(route)).collect();
+    let mut pods = network.interfaces()?;
+    pods.retain(|interface| interface.is_pod_interface);
+    let leads_to_pod = |route: &Route| route.interfaces.iter().any(|name| pods.iter().any(|pod| pod.name == *name));
+    let mut routes = network.routes()?;
+    routes.retain(|route| route.destination.size() == 1 && !leads_to_pod(route));
     if routes.is_empty() {
         return Ok(BusyAddresses::new());
     }

@@ -51,24 +51,19 @@ pub(super) fn read_journal(layout: &Layout) -> Observed<Vec<String>> {
     let refused = |error| Unobserved::new(format!("{}: {error}", layout.journal_dir().display()));
     let mut pending_dels = Vec::new();
     for entry in Journal::new(layout.journal_dir()).entries().map_err(refused)? {
-        match entry.pending_del {
-            Ok(pending_del) => {
-                pending_dels.push((pending_del.age(entry.modified), describe(&pending_del, entry.modified)))
-            }
-            Err(error) => {
-                pending_dels.push((Duration::MAX, format!("{} cannot be read: {error}", entry.path.display())))
-            }
-        }
+        pending_dels.push(match entry.pending_del {
+            Ok(pending_del) => (pending_del.age(entry.modified), describe(&pending_del, entry.modified)),
+            Err(error) => (Duration::MAX, format!("{} cannot be read: {error}", entry.path.display())),
+        });
     }
     pending_dels.sort_by_key(|(age, _)| Reverse(*age));
     Ok(pending_dels.into_iter().map(|(_, words)| words).collect())
 }
 
-fn describe(pending_del: &PendingDel, modified: SystemTime) -> String {
-    let age = short_age(pending_del.age(modified));
-    let reason =
-        if pending_del.reason.is_empty() { String::new() } else { format!(" because of: {}", pending_del.reason) };
-    format!("{} in {} for {age}{reason}", pending_del.workload(), pending_del.datastore)
+fn describe(del: &PendingDel, modified: SystemTime) -> String {
+    let age = short_age(del.age(modified));
+    let reason = if del.reason.is_empty() { String::new() } else { format!(" because of: {}", del.reason) };
+    format!("{} in {} for {age}{reason}", del.workload(), del.datastore)
 }
 
 /// Reads libcni's cache and compares it with the kernel's interfaces.

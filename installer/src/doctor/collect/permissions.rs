@@ -47,11 +47,7 @@ pub(super) async fn test_api_server(config: &KubernetesConfig, scope: Scope<'_>,
 }
 
 /// Returns true if the account of `client` has a permission in all namespaces.
-async fn has_permission(
-    client: &kube::Client,
-    permission: &Permission,
-    deadline: Duration,
-) -> Result<bool, kube::Error> {
+async fn has_permission(client: &kube::Client, permission: &Permission, limit: Duration) -> Result<bool, kube::Error> {
     let (resource, subresource) = permission.resource.split_once('/').unwrap_or((&permission.resource, ""));
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
@@ -61,9 +57,9 @@ async fn has_permission(
     });
     let post = Request::post(REVIEWS).header(CONTENT_TYPE, "application/json");
     let request = post.body(review.to_string().into_bytes()).map_err(kube::Error::HttpError)?;
-    let answer = timeout(deadline, client.request::<Value>(request))
+    let answer = timeout(limit, client.request::<Value>(request))
         .await
-        .unwrap_or_else(|_| Err(kube::Error::Service(format!("no answer within {deadline:?}").into())))?;
+        .unwrap_or_else(|_| Err(kube::Error::Service(format!("no answer within {limit:?}").into())))?;
     Ok(answer["status"]["allowed"] == true)
 }
 

@@ -54,7 +54,7 @@ pub fn refresh_token(
 }
 
 /// Runs a command, with the installation if it `installs`. Logs an error.
-fn run(program: &str, command: impl FnOnce() -> Result<(), Box<dyn Error>>) -> ExitCode {
+fn run(program: &'static str, command: impl FnOnce() -> Result<(), Box<dyn Error>>) -> ExitCode {
     logging::init(&LogConf::default(), program, &Subject::default());
     match command() {
         Ok(()) => ExitCode::SUCCESS,
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn help_of_refresh_token_lists_every_variable() {
         let help = refresh_token_help();
-        for Variable { name, .. } in VARIABLES {
+        for Variable { name, .. } in agent::VARIABLES {
             assert!(help.contains(&format!("\n  {name}\n")), "{name}");
         }
     }

@@ -199,12 +199,22 @@ pub enum LeakReason {
 impl LeakReason {
     /// Returns true if the address may belong to a second interface of the pod, which only the index can determine.
     pub fn may_be_second_interface(self) -> bool {
-        self == LeakReason::OtherAddresses
+        match self {
+            LeakReason::OtherAddresses => true,
+            LeakReason::PodGone | LeakReason::PodElsewhere | LeakReason::PodFinished | LeakReason::PodEvicted => false,
+            LeakReason::VmiGone | LeakReason::NoKubeVirt | LeakReason::ServiceGone => false,
+            LeakReason::NodeGone | LeakReason::NoEndpoint => false,
+        }
     }
 
     /// Returns true if the reason must be unchanged for the whole grace period, even on a deleted node.
     pub fn needs_full_grace(self) -> bool {
-        self == LeakReason::NoKubeVirt
+        match self {
+            LeakReason::NoKubeVirt => true,
+            LeakReason::PodGone | LeakReason::PodElsewhere | LeakReason::PodFinished | LeakReason::PodEvicted => false,
+            LeakReason::OtherAddresses | LeakReason::VmiGone | LeakReason::ServiceGone => false,
+            LeakReason::NodeGone | LeakReason::NoEndpoint => false,
+        }
     }
 }
 

@@ -28,11 +28,16 @@ impl Options {
         let program = words.next().unwrap_or_else(|| "kube-controllers".into());
         let is_name = |word: &OsString| Path::new(word).file_name().is_some_and(|name| name == "kube-controllers");
         let rest = words.skip_while(|word| word == "component" || is_name(word));
-        let datastore = variables_help("Datastore and API server", &DATASTORE);
-        let help = format!("{}\n{datastore}", variables_help("Environment", &CONTROLLERS));
-        let command = Self::command().after_help(help);
-        Self::from_arg_matches(&command.try_get_matches_from(std::iter::once(program).chain(rest))?)
+        let matches =
+            Self::command().after_help(environment()).try_get_matches_from(std::iter::once(program).chain(rest))?;
+        Self::from_arg_matches(&matches)
     }
+}
+
+/// Returns the list of environment variables for `--help`.
+fn environment() -> String {
+    let datastore = variables_help("Datastore and API server", &DATASTORE);
+    format!("{}\n{datastore}", variables_help("Environment", &CONTROLLERS))
 }
 
 #[cfg(test)]

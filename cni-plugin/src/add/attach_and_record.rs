@@ -153,11 +153,11 @@ pub(super) fn with_removal_outcome(error: CniError, removed: &Result<(), CniErro
 impl Attachment<'_> {
     /// Deletes the endpoint, if it was written, then releases the addresses, and returns the error of the ADD.
     pub(super) async fn roll_back(&self, assigned: &AssignedAddresses, step: &str, error: CniError) -> CniError {
-        let outcome = match assigned.unassign(&self.cx.store, &self.cx.call, &self.request.workload).await {
-            Ok(()) => "the addresses were released".to_owned(),
-            Err(error) => format!("the addresses could not be released ({error}); DEL will release them"),
+        let detail = match assigned.unassign(&self.cx.store, &self.cx.call, &self.request.workload).await {
+            Ok(()) => format!("failed while {step}; the addresses were released"),
+            Err(e) => format!("failed while {step}; the addresses could not be released ({e}); DEL will release them"),
         };
-        with_detail(error, &format!("failed while {step}; {outcome}"))
+        with_detail(error, &detail)
     }
 }
 

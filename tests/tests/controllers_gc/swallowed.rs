@@ -47,7 +47,7 @@ fn release_without_answer_to(
 fn gc_with_an_unanswered_pod_lookup_releases_the_address_in_a_later_pass() {
     lab::on(Some(ApiGroup::CrdV1), |lab| {
         let look = ("GET", "/pods?fieldSelector=metadata.name%3Dpod&");
-        release_without_answer_to(lab, look, ("its addresses and blocks stay allocated: ", 1));
+        release_without_answer_to(lab, look, ("no address or block that depends on it is released: ", 1));
     });
 }
 

@@ -30,3 +30,16 @@ pub mod seeds;
 mod server_process;
 pub mod skip;
 pub mod store;
+
+/// The crates of the programs, each a folder of the workspace.
+pub const PROGRAM_CRATES: [&str; 9] = [
+    "netconf",
+    "libcalico",
+    "os",
+    "node-process",
+    "datastore",
+    "ipam-plugin",
+    "installer",
+    "cni-plugin",
+    "kube-controllers",
+];

@@ -6,21 +6,10 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
 
-/// The crates of the programs, and the files at the root of the workspace that decide how the crates are built.
-const SOURCES: [&str; 12] = [
-    "netconf",
-    "libcalico",
-    "os",
-    "node-process",
-    "datastore",
-    "ipam-plugin",
-    "installer",
-    "cni-plugin",
-    "kube-controllers",
-    "Cargo.toml",
-    "Cargo.lock",
-    ".cargo/config.toml",
-];
+use crate::PROGRAM_CRATES;
+
+/// The files at the root of the workspace that decide how the crates are built.
+const BUILD_FILES: [&str; 3] = ["Cargo.toml", "Cargo.lock", ".cargo/config.toml"];
 
 /// Checks that each of `programs` was built after the last change of the sources in `workspace`.
 ///
@@ -28,7 +17,7 @@ const SOURCES: [&str; 12] = [
 /// Fails with the older program and the changed file, or if one of them cannot be read.
 pub(super) fn require_fresh(workspace: &Path, programs: &[PathBuf]) -> Result<()> {
     let mut newest = (SystemTime::UNIX_EPOCH, PathBuf::new());
-    for source in SOURCES {
+    for source in PROGRAM_CRATES.iter().chain(&BUILD_FILES) {
         visit(&workspace.join(source), &mut newest)?;
     }
     let (changed, source) = newest;
@@ -89,10 +78,8 @@ mod tests {
     fn program_older_than_a_source_is_refused_with_both_names() {
         let workspace = tempfile::tempdir().unwrap();
         let (root, program) = (workspace.path(), workspace.path().join("target/plugin/calico"));
-        for source in SOURCES {
-            let file = if source.contains('.') { root.join(source) } else { root.join(source).join("src/lib.rs") };
-            write(&file, 100);
-        }
+        PROGRAM_CRATES.iter().for_each(|name| write(&root.join(name).join("src/lib.rs"), 100));
+        BUILD_FILES.iter().for_each(|file| write(&root.join(file), 100));
         write(&program, 200);
         require_fresh(root, std::slice::from_ref(&program)).unwrap();
         write(&root.join("README.md"), 300);

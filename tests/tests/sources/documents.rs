@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail, ensure};
+use integration_tests::PROGRAM_CRATES;
 use regex::Regex;
 
 use crate::{all_files, workspace};
@@ -121,9 +122,7 @@ fn architecture_page_names_functions_of_the_files_beside_them() -> Result<()> {
 
 #[test]
 fn pages_name_files_and_folders_that_exist() -> Result<()> {
-    let path = Regex::new(
-        r"`((?:netconf|libcalico|os|node-process|datastore|ipam-plugin|installer|cni-plugin|kube-controllers|tests)/[\w./-]+)`",
-    )?;
+    let path = Regex::new(&format!(r"`((?:{}|tests)/[\w./-]+)`", PROGRAM_CRATES.join("|")))?;
     let pages = fs::read_dir(workspace()?.join("docs"))?.map(|entry| entry.map(|entry| entry.path()));
     let pages = pages.collect::<Result<Vec<_>, _>>()?;
     let pages = pages.into_iter().filter(|page| page.extension().is_some_and(|extension| extension == "md"));

@@ -10,19 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-
-const CRATES: [&str; 10] = [
-    "netconf",
-    "libcalico",
-    "os",
-    "node-process",
-    "datastore",
-    "ipam-plugin",
-    "installer",
-    "cni-plugin",
-    "kube-controllers",
-    "tests",
-];
+use integration_tests::PROGRAM_CRATES;
 
 /// Returns true for files that cargo finds by itself: `src/lib.rs`, `src/bin/*.rs`, `tests/*.rs`, …
 fn is_root(file: &Path) -> bool {
@@ -85,7 +73,7 @@ pub(crate) fn workspace() -> Result<&'static Path> {
 
 pub(crate) fn all_files() -> Result<Vec<PathBuf>> {
     let workspace = workspace()?;
-    Ok(CRATES.iter().flat_map(|name| rust_files(&workspace.join(name))).collect())
+    Ok(PROGRAM_CRATES.iter().chain(&["tests"]).flat_map(|name| rust_files(&workspace.join(name))).collect())
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub mod etcd;
 pub mod golden;
 pub mod images;
 pub mod installation;
+pub mod journal;
 pub mod kernel;
 pub mod kubernetes;
 pub mod machine;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use integration_tests::cluster::{Cluster, Pod, on_local};
 use integration_tests::command::present;
 use integration_tests::content::Content;
+use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
 use integration_tests::plugin::CniError;
 use integration_tests::skip::skipped;
@@ -193,11 +194,6 @@ fn del_on_a_full_disk_succeeds_or_names_the_cause() {
 }
 
 /// Returns the number of deferred DELs in the journal, which is on another disk.
-fn deferred_dels() -> usize {
-    let files = fs::read_dir("/var/lib/calico/cni-journal").into_iter().flatten().flatten();
-    files.filter(|file| file.path().extension().is_some_and(|extension| extension == "json")).count()
-}
-
 #[test]
 fn add_on_a_read_only_disk_names_the_file() {
     on_a_small_disk(|cluster, disk| {
@@ -212,11 +208,11 @@ fn add_on_a_read_only_disk_names_the_file() {
         assert!(said.contains("read-only") && said.contains(&disk.display().to_string()), "{error:?}");
         // The disk becomes writable again: the next DEL completes the work of the deferred one.
         cluster.verb("DEL", &there, &conf(cluster)).run().unwrap().success();
-        assert_eq!((&kernel::host().unwrap()["links"], deferred_dels()), (&json!({}), 1));
+        assert_eq!((&kernel::host().unwrap()["links"], journal_entries().len()), (&json!({}), 1));
         remount(MsFlags::empty());
         let mut pods = 2;
         recover(cluster, &mut pods, &there);
-        assert_eq!(deferred_dels(), 0);
+        assert_eq!(journal_entries().len(), 0);
     });
 }
 

@@ -2,7 +2,6 @@
 //! names, so such a handle may be equal to the handle of another owner.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -10,6 +9,7 @@ use integration_tests::accounts::Accounts;
 use integration_tests::cluster::{Cluster, handle};
 use integration_tests::content::{Content, NETWORK, container_id};
 use integration_tests::etcd::{self, Etcd};
+use integration_tests::journal::journal_entries;
 use integration_tests::namespaces::isolated;
 use integration_tests::plugin::Plugins;
 use integration_tests::skip::skipped;
@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 
 const HANDLES: &str = "/calico/ipam/v2/handle/";
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/";
-const JOURNAL: &str = "/var/lib/calico/cni-journal";
 
 /// A container whose old handle is equal to another owner's handle.
 struct Namesake {
@@ -131,18 +130,14 @@ fn replay_keeps_an_address_whose_foreign_handle_has_the_same_name() {
         let (before, conf) = (addresses(cluster), conf(cluster));
         server(cluster).stop();
         namesakes.iter().for_each(|namesake| namesake.delete(cluster, &conf));
-        let entries = || {
-            let files = fs::read_dir(JOURNAL).unwrap().flatten().map(|file| file.path());
-            files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).count()
-        };
-        assert_eq!(entries(), namesakes.len());
+        assert_eq!(journal_entries().len(), namesakes.len());
         server(cluster).restart().unwrap();
         let mut gc = conf;
         let kept: Vec<Value> =
             [container_id(1)].iter().map(|id| json!({ "containerID": id, "ifname": "eth0" })).collect();
         gc["cni.dev/valid-attachments"] = json!(kept);
         cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(gc.to_string()).run().unwrap().success();
-        assert_eq!((entries(), addresses(cluster)), (0, before));
+        assert_eq!((journal_entries().len(), addresses(cluster)), (0, before));
     });
 }
 

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use integration_tests::cluster::{Faulty, Pod};
+use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
 use integration_tests::kubernetes::ApiServer;
 use integration_tests::manifests::deploy;
@@ -22,7 +23,6 @@ const BUSY: Fault = Fault::Refuse(Refusal { code: 429, retry_after: Some(1) });
 /// The retrying process has a lock on this file.
 const TURNS: &str = "/var/run/calico/api-server-busy.lock";
 const IPAM_LOCK: &str = "/var/run/calico/ipam.lock";
-const JOURNAL: &str = "/var/lib/calico/cni-journal";
 /// Timeout of an expected effect.
 const SOON: Duration = Duration::from_secs(30);
 
@@ -51,11 +51,6 @@ fn waiting(faulty: &Faulty<'_>, verb: &str, pod: &Pod) -> (Child, Instant) {
     (child, begun)
 }
 
-fn journal_entries() -> usize {
-    let files = fs::read_dir(JOURNAL).into_iter().flatten().flatten();
-    files.filter(|file| file.path().extension().is_some_and(|extension| extension == "json")).count()
-}
-
 #[test]
 fn only_one_call_of_a_node_retries_on_a_busy_api_server() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
@@ -71,7 +66,7 @@ fn only_one_call_of_a_node_retries_on_a_busy_api_server() {
         calls.extend(others.iter().map(|pod| waiting(faulty, "ADD", pod)));
         calls.push(waiting(faulty, "DEL", &leaving));
         // The process opens the file also to leave a message there, before it waits.
-        await_that("the DEL writes its journal entry", || journal_entries() == 1);
+        await_that("the DEL writes its journal entry", || journal_entries().len() == 1);
         assert_eq!(kernel::host().unwrap()["links"], json!({}), "the DEL has sent nothing");
         // A node is ready even while its calls wait.
         faulty.call("STATUS", &first).run().unwrap().success();
@@ -88,7 +83,7 @@ fn only_one_call_of_a_node_retries_on_a_busy_api_server() {
         }
         let [second, third] = &others;
         faulty.cluster.assert_only(&[&first, second, third]);
-        assert_eq!(journal_entries(), 0);
+        assert_eq!(journal_entries().len(), 0);
         for pod in [&first, second, third] {
             faulty.run("DEL", pod);
         }
@@ -105,12 +100,12 @@ fn del_killed_on_a_busy_server_has_removed_the_interface_and_is_replayed() {
             faulty.run("ADD", &pod);
             faulty.proxy.arm(Some((point, BUSY)));
             let (mut child, _) = waiting(faulty, "DEL", &pod);
-            await_that("the DEL writes its journal entry", || journal_entries() == 1);
+            await_that("the DEL writes its journal entry", || journal_entries().len() == 1);
             assert_eq!(kernel::host().unwrap()["links"], json!({}), "{point:?}");
             child.kill().unwrap();
             child.wait().unwrap();
             faulty.run("STATUS", &pod);
-            assert_eq!(journal_entries(), 0, "{point:?}");
+            assert_eq!(journal_entries().len(), 0, "{point:?}");
             faulty.cluster.assert_nothing_left();
         }
     });

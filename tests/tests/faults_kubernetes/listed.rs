@@ -1,10 +1,10 @@
 //! No address is released while its endpoint, which is the pod's annotations, lists it.
 
-use std::fs;
 use std::path::PathBuf;
 
 use integration_tests::cluster::{Faulty, NAMESPACE, Pod, handle, pod_path};
 use integration_tests::command::ip;
+use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
 use integration_tests::kubernetes::Client;
 use integration_tests::proxy::{Fault, Point, Refusal};
@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use super::on_faulty_api;
 
-const JOURNAL: &str = "/var/lib/calico/cni-journal";
 const WRITES_ENDPOINT: Point = Point::First("PATCH", "/pods/");
 
 /// More attempts than a plugin makes.
@@ -24,11 +23,6 @@ const REFUSALS: [Fault; 5] = [refused(401), refused(403), refused(409), refused(
 
 const fn refused(code: u16) -> Fault {
     Fault::Refuse(Refusal { code, retry_after: None })
-}
-
-fn entries() -> Vec<PathBuf> {
-    let files = fs::read_dir(JOURNAL).into_iter().flatten().flatten().map(|entry| entry.path());
-    files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect()
 }
 
 fn object(client: &Client, pod: &Pod) -> Value {
@@ -92,15 +86,15 @@ fn del_with_a_refused_patch_keeps_the_address_for_a_later_replay() {
             assert_eq!(kernel::host().unwrap()["links"], json!({}), "{fault:?}");
             assert_eq!(annotations(admin, &pod), [json!(pod.container_id), json!(address), json!(address)]);
             assert!(is_held(faulty, &pod), "{fault:?}: {address} is free, and the pod's annotations list it");
-            assert_eq!(entries().len(), 1, "{fault:?}");
+            assert_eq!(journal_entries().len(), 1, "{fault:?}");
             // A later replay fails too.
             faulty.proxy.arm_all(&[(WRITES_ENDPOINT, fault); OFTEN]);
             _ = faulty.call("STATUS", &next).run().unwrap();
             assert!(faulty.proxy.fired(), "{fault:?}: {:?}", faulty.proxy.requests());
-            assert!(is_held(faulty, &pod) && entries().len() == 1, "{fault:?}");
+            assert!(is_held(faulty, &pod) && journal_entries().len() == 1, "{fault:?}");
 
             faulty.run("STATUS", &next);
-            assert_eq!(entries(), Vec::<PathBuf>::new(), "{fault:?}");
+            assert_eq!(journal_entries(), Vec::<PathBuf>::new(), "{fault:?}");
             assert_eq!(annotations(admin, &pod), [json!(pod.container_id), json!(""), json!("")]);
             faulty.cluster.assert_nothing_left();
         }
@@ -118,7 +112,7 @@ fn del_of_an_ended_pod_with_a_refused_patch_releases_the_address() {
             faulty.proxy.arm_all(&[(WRITES_ENDPOINT, fault); OFTEN]);
             faulty.call("DEL", &pod).run().unwrap().success();
             assert!(faulty.proxy.fired() && !is_held(faulty, &pod), "{fault:?}");
-            assert_eq!(entries(), Vec::<PathBuf>::new(), "{fault:?}");
+            assert_eq!(journal_entries(), Vec::<PathBuf>::new(), "{fault:?}");
             faulty.cluster.remove_pod(&pod);
         }
         let pod = faulty.pod();
@@ -171,13 +165,13 @@ fn del_removes_only_its_address_from_annotations_of_another_sandbox() {
             let call = faulty.call("DEL", &pod).env("CNI_ARGS", args);
             faulty.proxy.arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
             call.run().unwrap().success();
-            assert!(is_held(faulty, &pod) && entries().len() == 1, "{address} is free and listed");
+            assert!(is_held(faulty, &pod) && journal_entries().len() == 1, "{address} is free and listed");
             assert_eq!(annotations(admin, &pod), [json!("f00d"), json!(address), json!(both)]);
 
             faulty.proxy.arm(None);
             call.run().unwrap().success();
             assert_eq!(annotations(admin, &pod), [json!("f00d"), json!("192.0.2.9/32"), json!("192.0.2.9/32")]);
-            assert!(!is_held(faulty, &pod) && entries().is_empty());
+            assert!(!is_held(faulty, &pod) && journal_entries().is_empty());
             faulty.cluster.remove_pod(&pod);
         }
     });

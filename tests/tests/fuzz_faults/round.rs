@@ -1,11 +1,11 @@
 //! A round: concurrent calls with faults, then the calls of a runtime after the failed ones.
 
-use std::fs;
 use std::net::IpAddr;
 use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use integration_tests::journal::journal_entries;
 use integration_tests::node::Sandbox;
 use integration_tests::plugin::{Outcome, RUNTIMES_LIMIT, wait};
 use integration_tests::proxy::Fault;
@@ -16,8 +16,6 @@ use serde_json::{Value, json};
 use super::plan::{self, Job, LATEST, Task};
 use super::world::{Live, World};
 use super::{audit, halfway};
-
-const JOURNAL: &str = "/var/lib/calico/cni-journal";
 
 /// Maximum number of calls that replay a node's deferred DELs. Each call replays some of them.
 const SETTLING: usize = 20;
@@ -168,14 +166,7 @@ impl World<'_> {
         let nobody = Sandbox { container_id: "nobody".into(), netns: "nobody".into(), pod: None };
         for node in &self.nodes {
             for _ in 0..SETTLING {
-                let entries = node.on(|_| {
-                    Ok(fs::read_dir(JOURNAL).map_or(0, |files| {
-                        files
-                            .flatten()
-                            .filter(|file| file.path().extension().is_some_and(|ending| ending == "json"))
-                            .count()
-                    }))
-                })?;
+                let entries = node.on(|_| Ok(journal_entries().len()))?;
                 if entries == 0 {
                     break;
                 }

@@ -9,7 +9,9 @@ use integration_tests::content::Content;
 use integration_tests::etcd::ENDPOINT;
 use serde_json::{Value, json};
 
-use super::{JOURNAL, conf, entries, etcd, later_call, pod_with_deferred_del, with_etcd};
+use integration_tests::journal::{JOURNAL, journal_entries};
+
+use super::{conf, etcd, later_call, pod_with_deferred_del, with_etcd};
 
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 
@@ -52,7 +54,7 @@ fn deferred_del_is_replayed_with_a_different_spelling_of_the_datastore() {
         let pod = pod_with_deferred_del(cluster, 1);
         let conf = spelled_anew(&conf(cluster));
         cluster.verb("STATUS", &pod, &conf).run().unwrap().success();
-        assert!(entries().is_empty());
+        assert!(journal_entries().is_empty());
         assert!(!is_held(cluster, &pod));
         assert_eq!(calico_ipam(cluster, &["check"]).lines().last(), Some("nothing is wrong"));
     });
@@ -68,7 +70,7 @@ fn deferred_del_of_another_datastore_stays_listed_until_adopted() {
         set_guid(cluster, "fedcba9876543210");
         later_call(cluster, "STATUS", &pod);
         later_call(cluster, "DEL", &pod);
-        assert_eq!(entries().len(), 1);
+        assert_eq!(journal_entries().len(), 1);
         let listed: Value = serde_json::from_str(&calico_ipam(cluster, &["journal", "-o", "json"])).unwrap();
         let [pending_del] = &listed.as_array().unwrap()[..] else { panic!("{listed}") };
         assert_eq!(pending_del["identity"], json!("etcd 0123456789abcdef"));
@@ -80,7 +82,7 @@ fn deferred_del_of_another_datastore_stays_listed_until_adopted() {
         );
         calico_ipam(cluster, &["journal", "adopt", &pod.container_id]);
         later_call(cluster, "STATUS", &pod);
-        assert!(entries().is_empty());
+        assert!(journal_entries().is_empty());
     });
 }
 
@@ -90,16 +92,16 @@ fn deferred_del_without_identity_is_replayed_by_its_spelling() {
     with_etcd(|cluster| {
         set_guid(cluster, "0123456789abcdef");
         let pod = pod_with_deferred_del(cluster, 1);
-        let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
+        let [entry] = &journal_entries()[..] else { panic!("{:?}", journal_entries()) };
         let mut pending_del: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
         for key in ["identity", "noted", "reason", "addresses"] {
             pending_del.as_object_mut().unwrap().remove(key);
         }
         fs::write(entry, pending_del.to_string()).unwrap();
         cluster.verb("STATUS", &pod, &spelled_anew(&conf(cluster))).run().unwrap().success();
-        assert_eq!(entries().len(), 1, "another spelling");
+        assert_eq!(journal_entries().len(), 1, "another spelling");
         later_call(cluster, "STATUS", &pod);
-        assert!(entries().is_empty() && !is_held(cluster, &pod));
+        assert!(journal_entries().is_empty() && !is_held(cluster, &pod));
     });
 }
 
@@ -116,7 +118,7 @@ fn pods_with_deferred_dels(cluster: &mut Cluster<'_>, numbers: std::ops::Range<u
         cluster.delete(pod, &conf);
     }
     etcd(cluster).restart().unwrap();
-    assert_eq!(entries().len(), pods.len());
+    assert_eq!(journal_entries().len(), pods.len());
     pods
 }
 
@@ -127,7 +129,7 @@ fn add_replays_two_deferred_dels_and_those_of_a_requested_address() {
         let pods = pods_with_deferred_dels(cluster, 1..6);
         let newcomer = cluster.pod(20);
         cluster.add(&newcomer, &conf);
-        assert_eq!(entries().len(), 3);
+        assert_eq!(journal_entries().len(), 3);
         let held = cluster.accounts().held;
         let address_of =
             |pod: &Pod| held.iter().find(|(_, holder)| **holder == handle(pod)).map(|(address, _)| address.to_string());
@@ -150,13 +152,13 @@ fn failing_deferred_del_fails_only_the_add_of_its_container() {
         cluster.store.put(&path, &json!({ "block": "damaged" })).unwrap();
         let other = cluster.pod(2);
         cluster.add(&other, &conf);
-        assert_eq!(entries().len(), 1);
+        assert_eq!(journal_entries().len(), 1);
         let before = cluster.state();
         cluster.verb("ADD", pod, &conf).run().unwrap().error();
         cluster.assert_unchanged(&before);
         cluster.store.put(&path, &sound).unwrap();
         cluster.add(pod, &conf);
-        assert!(entries().is_empty());
+        assert!(journal_entries().is_empty());
         [pod, &other].into_iter().for_each(|pod| cluster.delete(pod, &conf));
         cluster.assert_nothing_left();
     });
@@ -184,11 +186,11 @@ fn deferred_del_in_a_damaged_block_fails_only_adds_of_its_owner_or_address() {
         cluster.verb("ADD", pod, &conf).run().unwrap().error();
         cluster.verb("ADD", &asking, &conf).env("CNI_ARGS", format!("IP={address}")).run().unwrap().error();
         cluster.assert_unchanged(&before);
-        assert_eq!(entries().len(), 1);
+        assert_eq!(journal_entries().len(), 1);
         cluster.store.put(block, sound).unwrap();
         let asked = cluster.verb("ADD", &asking, &conf).env("CNI_ARGS", format!("IP={address}")).run().unwrap();
         assert!(asked.success().to_string().contains(&address));
-        assert!(entries().is_empty());
+        assert!(journal_entries().is_empty());
         [&other, &asking].into_iter().for_each(|pod| cluster.delete(pod, &conf));
         cluster.assert_nothing_left();
     });
@@ -219,7 +221,7 @@ fn deferred_del_of_a_moved_embedded_datastore_is_replayed() {
         fs::remove_dir(path).unwrap();
         outcome.success();
         assert_eq!(
-            entries().len(),
+            journal_entries().len(),
             1,
             "{}",
             Command::new("ls")
@@ -231,7 +233,7 @@ fn deferred_del_of_a_moved_embedded_datastore_is_replayed() {
         let mut elsewhere = conf.clone();
         elsewhere["datastore_path"] = json!(aside);
         cluster.verb("STATUS", &pod, &elsewhere).run().unwrap().success();
-        assert!(entries().is_empty());
+        assert!(journal_entries().is_empty());
         assert!(Path::new(JOURNAL).exists());
         moved(&aside, path);
         cluster.assert_nothing_left();
@@ -249,10 +251,10 @@ fn deferred_del_without_cluster_information_is_replayed_after_init() {
         cluster.add(&pod, &conf);
         cluster.store.delete(CLUSTER).unwrap();
         cluster.delete(&pod, &conf);
-        assert_eq!(entries().len(), 1);
+        assert_eq!(journal_entries().len(), 1);
         calico_ipam(cluster, &["init"]);
         later_call(cluster, "STATUS", &pod);
-        assert!(entries().is_empty());
+        assert!(journal_entries().is_empty());
         cluster.assert_nothing_left();
     });
 }
@@ -274,7 +276,7 @@ fn add_with_its_own_deferred_del_of_an_unknown_datastore_names_the_remedy() {
         cluster.add(&other, &conf);
         set_guid(cluster, "0123456789abcdef");
         cluster.add(&pod, &conf);
-        assert!(entries().is_empty());
+        assert!(journal_entries().is_empty());
         [&pod, &other].into_iter().for_each(|pod| cluster.delete(pod, &conf));
         cluster.assert_nothing_left();
     });

@@ -10,14 +10,13 @@ use std::thread;
 
 use integration_tests::cluster::{Faulty, Pod, handle, on_api_server};
 use integration_tests::content::{Content, NETWORK};
+use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
 use integration_tests::kubernetes::Identity;
 use integration_tests::proxy::{Fault, Point, Refusal};
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
-
-use super::entries;
 
 /// A pod whose DEL did not reach the API server: its interface is gone, but its address and endpoint remain.
 struct DeferredDel {
@@ -49,7 +48,7 @@ fn outage(faulty: &mut Faulty<'_>, pods: usize) -> Vec<DeferredDel> {
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
     faulty.proxy.arm(None);
     let recorded: Vec<(PathBuf, Vec<u8>)> =
-        entries().into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+        journal_entries().into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect();
     assert_eq!(recorded.len(), pods.len());
     let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert!(recorded.iter().all(|(path, _)| mode(path) == 0o600));
@@ -105,7 +104,7 @@ fn replayed_by_each_verb(faulty: &mut Faulty<'_>, deferred: [DeferredDel; 4]) {
             faulty.conf["cni.dev/valid-attachments"] = json!(others);
         }
         faulty.run(verb, &newcomer);
-        assert_eq!(entries(), Vec::<PathBuf>::new(), "after {verb}");
+        assert_eq!(journal_entries(), Vec::<PathBuf>::new(), "after {verb}");
         assert!(!is_held(faulty, pod), "after {verb}");
         faulty.run("DEL", &newcomer);
         faulty.cluster.assert_in_order();
@@ -116,7 +115,7 @@ fn replayed_by_each_verb(faulty: &mut Faulty<'_>, deferred: [DeferredDel; 4]) {
 fn replayed_by_an_add_of_the_same_container(faulty: &mut Faulty<'_>, deferred: &DeferredDel) {
     let pod = deferred.restore();
     let result = faulty.run("ADD", pod);
-    assert_eq!(entries(), Vec::<PathBuf>::new());
+    assert_eq!(journal_entries(), Vec::<PathBuf>::new());
     faulty.run("STATUS", pod);
     let mut checked = faulty.conf.clone();
     checked["prevResult"] = result;
@@ -138,7 +137,7 @@ fn replayed_by_many_at_once(faulty: &mut Faulty<'_>, deferred: &[DeferredDel]) {
         started.into_iter().for_each(|thread| drop(thread.join().unwrap().success()));
     });
     faulty.run("STATUS", &other);
-    assert_eq!(entries(), Vec::<PathBuf>::new());
+    assert_eq!(journal_entries(), Vec::<PathBuf>::new());
     assert!(pods.iter().all(|pod| !is_held(faulty, pod)) && is_held(faulty, &other));
     faulty.cluster.assert_in_order();
     faulty.run("DEL", &other);
@@ -157,14 +156,14 @@ fn not_replayed_while_not_ready(faulty: &mut Faulty<'_>, deferred: &DeferredDel)
     let before = store.dump().unwrap();
     let error = faulty.call("ADD", pod).run().unwrap().error();
     assert!(error.msg.contains("not ready"), "{error:?}");
-    assert_eq!((store.dump().unwrap(), entries().len()), (before, 1));
+    assert_eq!((store.dump().unwrap(), journal_entries().len()), (before, 1));
     // A busy server also defers the replay.
     let busy = Fault::Refuse(Refusal { code: 429, retry_after: Some(0) });
     let error = faulty.faulted("STATUS", pod, Point::First("GET", CLUSTER), busy).error();
     assert!(error.code == 50 && error.msg.contains("not ready"), "{error:?}");
     set_ready(true);
     faulty.run("STATUS", pod);
-    assert_eq!(entries(), Vec::<PathBuf>::new());
+    assert_eq!(journal_entries(), Vec::<PathBuf>::new());
 }
 
 /// A replay removes the address from the endpoint before it releases it, as DEL does.
@@ -181,7 +180,7 @@ fn replay_killed_at_each_request_leaves_no_free_address_in_annotations() {
             faulty.faulted("STATUS", &bystander, point, Fault::Kill);
             assert!(faulty.proxy.fired(), "{point:?}");
             faulty.run("STATUS", &bystander);
-            assert!(entries().is_empty() && !is_held(faulty, &deferred.pod), "{point:?}");
+            assert!(journal_entries().is_empty() && !is_held(faulty, &deferred.pod), "{point:?}");
         }
     });
 }
@@ -202,7 +201,7 @@ fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token() {
         checked["prevResult"] = faulty.run("ADD", &new);
         deferred.restore();
         faulty.run("STATUS", &new);
-        assert_eq!(entries(), Vec::<PathBuf>::new());
+        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
         faulty.cluster.assert_only(&[&new]);
         faulty.cluster.verb("CHECK", &new, &checked).run().unwrap().success();
 
@@ -210,7 +209,7 @@ fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token() {
         deferred.restore();
         faulty.faulted("STATUS", &new, Point::First("GET", "/ipamhandles/"), Fault::Cut).success();
         faulty.run("STATUS", &new);
-        assert_eq!(entries(), Vec::<PathBuf>::new());
+        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
         faulty.cluster.assert_only(&[&new]);
         faulty.run("DEL", &new);
         faulty.cluster.assert_nothing_left();
@@ -247,7 +246,7 @@ fn deferred_del_of_another_cluster_stays_listed_until_its_cluster_is_used() {
 
         deferred.restore();
         faulty.run("STATUS", &collector);
-        assert_eq!(entries(), Vec::<PathBuf>::new());
+        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
         faulty.cluster.assert_nothing_left();
     });
 }

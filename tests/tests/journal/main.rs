@@ -12,14 +12,13 @@ use std::thread;
 use integration_tests::cluster::{Cluster, Pod, handle};
 use integration_tests::content::{self, Content, NETWORK};
 use integration_tests::etcd::{self, Etcd};
+use integration_tests::journal::{JOURNAL, journal_entries};
 use integration_tests::kernel;
 use integration_tests::namespaces::isolated;
 use integration_tests::plugin::{DEADLINE, Plugins, wait};
 use integration_tests::skip::skipped;
 use integration_tests::store::Store;
 use serde_json::{Value, json};
-
-const JOURNAL: &str = "/var/lib/calico/cni-journal";
 
 /// Runs a test with an etcd that it may stop.
 fn with_etcd(test: impl FnOnce(&mut Cluster<'_>) + Send) {
@@ -47,12 +46,6 @@ fn conf(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({ "cniVersion": "1.1.0" }))
 }
 
-/// Returns the entries of the journal.
-fn entries() -> Vec<PathBuf> {
-    let files = fs::read_dir(JOURNAL).into_iter().flatten().flatten().map(|entry| entry.path());
-    files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect()
-}
-
 /// The unreadable endpoint may list the address, until it is repaired or deleted.
 #[test]
 fn del_with_an_unreadable_endpoint_keeps_the_address() {
@@ -67,13 +60,13 @@ fn del_with_an_unreadable_endpoint_keeps_the_address() {
         let before = cluster.state();
         cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", "net1").run().unwrap().success();
         cluster.assert_unchanged(&before);
-        assert!(entries().is_empty());
+        assert!(journal_entries().is_empty());
         cluster.delete(&pod, &conf);
-        assert_eq!((entries().len(), cluster.accounts().held.len()), (1, 1));
+        assert_eq!((journal_entries().len(), cluster.accounts().held.len()), (1, 1));
         assert_eq!(kernel::host().unwrap()["links"], json!({}));
         cluster.store.delete(key).unwrap();
         cluster.delete(&pod, &conf);
-        assert!(entries().is_empty());
+        assert!(journal_entries().is_empty());
         cluster.assert_nothing_left();
     });
 }
@@ -116,19 +109,19 @@ fn del_without_etcd_removes_the_interface_and_is_deferred_without_secrets() {
         assert_eq!((&host["links"], &host["routes"]), (&json!({}), &json!([])));
         assert_eq!(kernel::pod(cluster.host, &pod.name).unwrap()["links"], json!({}));
 
-        let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
+        let [entry] = &journal_entries()[..] else { panic!("{:?}", journal_entries()) };
         let recorded = fs::read_to_string(entry).unwrap();
         assert!(recorded.contains(&handle(&pod)) && recorded.contains(NETWORK), "{recorded}");
         assert!(!recorded.contains("correct-horse"), "{recorded}");
 
         // A repeated DEL succeeds too, and there is still a single entry.
         cluster.delete(&pod, &conf);
-        assert_eq!(entries().len(), 1);
+        assert_eq!(journal_entries().len(), 1);
 
         // Once etcd is reachable, DEL removes its own entry.
         etcd(cluster).restart().unwrap();
         cluster.delete(&pod, &conf);
-        assert_eq!(entries(), Vec::<PathBuf>::new());
+        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
         cluster.assert_nothing_left();
     });
 }
@@ -166,7 +159,7 @@ fn del_with_a_silent_etcd_removes_the_interface_and_is_deferred() {
         etcd(cluster).thaw().unwrap();
         outcome.success();
         assert_eq!(kernel::host().unwrap()["links"], json!({}));
-        assert_eq!(entries().len(), 1);
+        assert_eq!(journal_entries().len(), 1);
         later_call(cluster, "STATUS", &pod);
         cluster.assert_nothing_left();
     });
@@ -179,7 +172,7 @@ fn next_call_of_each_command_replays_the_deferred_del_of_another_pod() {
             let pod = pod_with_deferred_del(cluster, number);
             let newcomer = cluster.pod(10 + number);
             later_call(cluster, verb, &newcomer);
-            assert_eq!(entries(), Vec::<PathBuf>::new(), "after {verb}");
+            assert_eq!(journal_entries(), Vec::<PathBuf>::new(), "after {verb}");
             let holders = cluster.accounts().held;
             assert!(!holders.values().any(|holder| *holder == handle(&pod)), "after {verb}: {holders:?}");
             assert!(!cluster.endpoints().keys().any(|name| name.contains(&pod.container_id)), "after {verb}");
@@ -195,7 +188,7 @@ fn add_of_the_same_container_replays_first_and_keeps_its_new_address() {
         let pod = pod_with_deferred_del(cluster, 1);
         let mut conf = conf(cluster);
         let result = cluster.add(&pod, &conf);
-        assert_eq!(entries(), Vec::<PathBuf>::new());
+        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
         let accounts = cluster.accounts();
         assert_eq!(accounts.held.len(), 1);
         assert_eq!(accounts.held.values().next(), Some(&handle(&pod)));
@@ -221,7 +214,7 @@ fn no_deferred_del_is_replayed_while_the_datastore_is_not_ready() {
             let error = cluster.verb("ADD", &pod, &conf(cluster)).run().unwrap().error();
             assert!(error.msg.contains("not ready"), "{error:?}");
             assert_eq!(cluster.store.dump().unwrap(), before);
-            assert_eq!(entries().len(), 1);
+            assert_eq!(journal_entries().len(), 1);
         }
     });
 }
@@ -239,11 +232,11 @@ fn failing_deferred_del_does_not_block_other_replays() {
             cluster.delete(pod, &conf);
         }
         etcd(cluster).restart().unwrap();
-        assert_eq!(entries().len(), 2);
+        assert_eq!(journal_entries().len(), 2);
         let damaged = format!("/calico/ipam/v2/handle/{}", handle(&first));
         cluster.store.put(&damaged, &json!({ "block": "damaged" })).unwrap();
         later_call(cluster, "STATUS", &cluster.pod(3));
-        assert_eq!(entries().len(), 1);
+        assert_eq!(journal_entries().len(), 1);
         assert!(!cluster.accounts().held.values().any(|holder| *holder == handle(&second)));
     });
 }
@@ -288,7 +281,7 @@ fn concurrent_replays_release_an_address_once() {
             });
             outcomes.iter().for_each(|outcome| drop(outcome.success()));
             later_call(cluster, "STATUS", &pod);
-            assert_eq!(entries(), Vec::<PathBuf>::new());
+            assert_eq!(journal_entries(), Vec::<PathBuf>::new());
             assert_eq!(cluster.accounts().held.values().collect::<Vec<_>>(), [&handle(&other)]);
             cluster.assert_in_order();
             cluster.delete(&other, &conf);
@@ -310,7 +303,7 @@ fn replay_keeps_the_endpoint_of_the_pods_next_sandbox() {
         call(cluster, "ADD", &old);
         etcd(cluster).stop();
         call(cluster, "DEL", &old);
-        let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
+        let [entry] = &journal_entries()[..] else { panic!("{:?}", journal_entries()) };
         let pending_del = fs::read(entry).unwrap();
         fs::remove_file(entry).unwrap();
         etcd(cluster).restart().unwrap();
@@ -318,7 +311,7 @@ fn replay_keeps_the_endpoint_of_the_pods_next_sandbox() {
         call(cluster, "ADD", &new);
         fs::write(entry, pending_del).unwrap();
         later_call(cluster, "STATUS", &old);
-        assert_eq!(entries(), Vec::<PathBuf>::new());
+        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
         assert_eq!(cluster.accounts().held.values().collect::<Vec<_>>(), [&handle(&new)]);
         let endpoints = cluster.endpoints();
         assert_eq!(endpoints.len(), 1);
@@ -341,9 +334,9 @@ fn replay_for_a_different_interface_keeps_the_containers_interface() {
         etcd(cluster).stop();
         cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", "eth1").run().unwrap().success();
         etcd(cluster).restart().unwrap();
-        assert_eq!(entries().len(), 1);
+        assert_eq!(journal_entries().len(), 1);
         later_call(cluster, "STATUS", &pod);
-        assert_eq!(entries(), Vec::<PathBuf>::new());
+        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
         cluster.assert_unchanged(&before);
 
         // Both DELs are deferred, that of the other interface first.
@@ -353,7 +346,7 @@ fn replay_for_a_different_interface_keeps_the_containers_interface() {
         }
         etcd(cluster).restart().unwrap();
         later_call(cluster, "STATUS", &pod);
-        assert_eq!(entries(), Vec::<PathBuf>::new());
+        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
         cluster.assert_nothing_left();
     });
 }
@@ -367,7 +360,7 @@ fn deferred_del_is_replayed_on_its_own_datastore_only() {
         other.load(Content::dual_stack().pairs()).unwrap();
         let conf = content::conf(&other, "node1", json!({ "cniVersion": "1.1.0" }));
         cluster.verb("STATUS", &pod, &conf).run().unwrap().success();
-        assert_eq!(entries().len(), 1);
+        assert_eq!(journal_entries().len(), 1);
         later_call(cluster, "STATUS", &pod);
         cluster.assert_nothing_left();
     });
@@ -382,7 +375,7 @@ fn damaged_journal_entry_does_not_block_other_replays() {
         fs::write(&damaged, "{ \"network\": ").unwrap();
         let newcomer = cluster.pod(2);
         later_call(cluster, "ADD", &newcomer);
-        assert_eq!(entries(), [damaged]);
+        assert_eq!(journal_entries(), [damaged]);
         assert!(!cluster.accounts().held.values().any(|holder| *holder == handle(&pod)));
     });
 }

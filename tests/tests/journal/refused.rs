@@ -3,6 +3,7 @@
 use std::fs;
 
 use integration_tests::cluster::{Cluster, Pod};
+use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
 use integration_tests::plugin::Outcome;
 use integration_tests::proxy::{Fault, Point, Refusal};
@@ -11,7 +12,7 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 use super::kubernetes::on_group;
-use super::{conf, entries, later_call, with_etcd};
+use super::{conf, later_call, with_etcd};
 
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 const NODENAME: &str = "/var/lib/calico/nodename";
@@ -22,7 +23,7 @@ fn recorded_entry(outcome: &Outcome) -> Value {
     assert_eq!(outcome.success(), "");
     let host = kernel::host().unwrap();
     assert_eq!((&host["links"], &host["routes"]), (&json!({}), &json!([])));
-    let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
+    let [entry] = &journal_entries()[..] else { panic!("{:?}", journal_entries()) };
     serde_json::from_slice(&fs::read(entry).unwrap()).unwrap()
 }
 
@@ -70,7 +71,7 @@ fn del_without_a_node_name_is_deferred_and_replayed_by_the_next_node() {
         assert!(outcome.stderr.contains(NODENAME), "{}", outcome.stderr);
         fs::write(NODENAME, "node1").unwrap();
         cluster.verb("STATUS", &pod, &conf).run().unwrap().success();
-        assert!(entries().is_empty());
+        assert!(journal_entries().is_empty());
         cluster.assert_nothing_left();
     });
 }
@@ -82,7 +83,7 @@ fn del_with_a_configured_node_name_needs_no_nodename_file() {
         let mut without_file = conf(cluster);
         without_file["nodename_file_optional"] = json!(false);
         cluster.delete(&pod, &without_file);
-        assert!(entries().is_empty());
+        assert!(journal_entries().is_empty());
         cluster.assert_nothing_left();
     });
 }
@@ -102,7 +103,7 @@ fn del_refused_by_the_api_server_removes_the_interface_and_is_deferred() {
             assert!(pending_del["reason"].as_str().unwrap().contains("connection is unauthorized"), "{pending_del}");
             assert!(outcome.stderr.contains("connection is unauthorized"), "{}", outcome.stderr);
             faulty.run("STATUS", &pod);
-            assert!(entries().is_empty(), "{code} at {point:?}");
+            assert!(journal_entries().is_empty(), "{code} at {point:?}");
             faulty.cluster.assert_nothing_left();
         }
 
@@ -134,7 +135,7 @@ fn del_with_an_invalid_kubeconfig_removes_the_interface_and_is_deferred() {
         recorded_entry(&faulty.call("DEL", &pod).run().unwrap());
         fs::write(&file, text).unwrap();
         faulty.run("STATUS", &pod);
-        assert!(entries().is_empty());
+        assert!(journal_entries().is_empty());
         faulty.cluster.assert_nothing_left();
     });
 }

@@ -89,8 +89,10 @@ impl Datastore {
     /// Returns true if upstream's migration has moved Calico's objects to `projectcalico.org/v3`. Call this after
     /// finding the ClusterInformation of `crd.projectcalico.org/v1` missing or not ready.
     pub async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
-        let Datastore::Kubernetes(kubernetes) = self else { return Ok(false) };
-        kubernetes.has_migrated_to_v3().await
+        match self {
+            Datastore::Kubernetes(kubernetes) => kubernetes.has_migrated_to_v3().await,
+            Datastore::Etcd(_) | Datastore::Local(_) => Ok(false),
+        }
     }
 
     /// Returns true if the settings name the API group of Calico's objects.
@@ -101,8 +103,10 @@ impl Datastore {
     /// Reads and writes in `projectcalico.org/v3` from now on, and lets later processes on this node do so. Results of
     /// earlier reads and writes belong to the other group.
     pub async fn switch_to_v3(&self) -> Result<(), StoreError> {
-        let Datastore::Kubernetes(kubernetes) = self else { return Ok(()) };
-        kubernetes.switch_to_v3().await
+        match self {
+            Datastore::Kubernetes(kubernetes) => kubernetes.switch_to_v3().await,
+            Datastore::Etcd(_) | Datastore::Local(_) => Ok(()),
+        }
     }
 
     /// Makes requests wait in turn with other processes while the API server is busy (429), beyond the time limit of a

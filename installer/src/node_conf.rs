@@ -41,9 +41,11 @@ pub enum NodeConfError {
 const NODENAME_FILE: &str = "/var/lib/calico/nodename";
 
 /// The keys that hold paths, by the object that contains them.
-const PATHS: [(Option<&str>, &[&str]); 4] = [
-    (None, &["nodename_file", "ipam_lock_file", "datastore_path"]),
-    (None, &["etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file"]),
+const PATHS: [(Option<&str>, &[&str]); 3] = [
+    (
+        None,
+        &["nodename_file", "ipam_lock_file", "datastore_path", "etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file"],
+    ),
     (Some("kubernetes"), &["kubeconfig"]),
     (Some("policy"), &["k8s_client_certificate", "k8s_client_key", "k8s_certificate_authority"]),
 ];

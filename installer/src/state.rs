@@ -151,8 +151,10 @@ impl State {
 
     /// Restores the records of a directory from another state, because the directory was not changed.
     pub fn restore(&mut self, place: DirectoryRole, before: &State) {
-        self.files.remove(&place);
-        self.files.extend(before.files.get(&place).map(|files| (place, files.clone())));
+        match before.files.get(&place) {
+            Some(files) => drop(self.files.insert(place, files.clone())),
+            None => drop(self.files.remove(&place)),
+        }
     }
 
     /// Removes the record of a file.

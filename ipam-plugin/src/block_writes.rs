@@ -58,10 +58,20 @@ pub(crate) fn empty_block_writes(
     Ok(pending.into_iter().chain([Write::create::<Block>(&empty.cidr, &empty)?]).collect())
 }
 
-/// Returns the write that stores a block after a release: an update, or a deletion if the block is empty and has no
-/// owner.
+/// Returns true if the parts of two revisions that a write compares are equal. On Kubernetes, a revision has other
+/// parts, which may depend on the request that read the object.
+pub(crate) fn has_same_version(one: Option<&Revision>, other: Option<&Revision>) -> bool {
+    one.map(Revision::resource_version) == other.map(Revision::resource_version)
+}
+
+/// Returns true if a release deletes the block, because it is empty and has no owner.
+pub(crate) fn is_deleted_by_release(block: &Block) -> bool {
+    block.is_empty() && block.owner().is_none()
+}
+
+/// Returns the write that stores a block after a release: an update or a deletion.
 pub(crate) fn write_released(block: &Entry<Block>) -> Result<Write, StoreError> {
-    if block.value.is_empty() && block.value.owner().is_none() {
+    if is_deleted_by_release(&block.value) {
         return Ok(Write::delete::<Block>(&block.key, Some(&block.revision)));
     }
     let mut counted = block.value.clone();

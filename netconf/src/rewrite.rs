@@ -76,9 +76,9 @@ impl Call {
     }
 }
 
-fn rewrite(raw: &[u8], change: impl FnOnce(&mut RawObject) -> serde_json::Result<()>) -> serde_json::Result<Vec<u8>> {
+fn rewrite(raw: &[u8], edit: impl FnOnce(&mut RawObject) -> serde_json::Result<()>) -> serde_json::Result<Vec<u8>> {
     let mut object = serde_json::from_slice::<Option<RawObject>>(raw)?.unwrap_or_default();
-    change(&mut object)?;
+    edit(&mut object)?;
     serde_json::to_vec(&object)
 }
 

@@ -81,17 +81,18 @@ async fn replace(
         busy::record(file, route.address, &route.route, SystemClock::start().now());
     }
     assigned.busy.push(route.clone());
-    let mut cause = None;
-    if tried < MAX_ADDRESSES {
+    let cause = if tried < MAX_ADDRESSES {
         tracing::warn!(
             address = %route.address, route = route.route,
             "the host has a route to the address that IPAM chose; assigning another address"
         );
-        cause = assign_replacement(&attachment.cx.store, assigned, route.address).await.err();
-        if cause.is_none() {
-            return Ok(());
+        match assign_replacement(&attachment.cx.store, assigned, route.address).await {
+            Ok(()) => return Ok(()),
+            Err(error) => Some(error),
         }
-    }
+    } else {
+        None
+    };
     let error = no_address_error(&assigned.busy, cause);
     Err(attachment.roll_back(assigned, ATTACH_STEP, error).await)
 }

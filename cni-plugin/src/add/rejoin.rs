@@ -2,7 +2,6 @@
 
 use ipam_plugin::cni;
 use libcalico::api::{Profile, WorkloadEndpoint};
-use libcalico::store::Entry;
 use netconf::{CniError, CniResult, Code};
 
 use super::attach_and_record::{with_interface, with_removal_outcome};
@@ -11,7 +10,7 @@ use super::{result, validate};
 use crate::cni_error::store_error;
 use crate::context::Context;
 use crate::dataplane::NetnsFd;
-use crate::endpoint::EndpointWrite;
+use crate::endpoint::{EndpointWrite, ExistingEndpoint};
 use crate::interface::CreatedInterface;
 use crate::ipam;
 use crate::timings::Timings;
@@ -22,7 +21,7 @@ use crate::timings::Timings;
 pub(super) async fn rejoin(
     attachment: &Attachment<'_>,
     timings: &mut Timings,
-    existing: Entry<WorkloadEndpoint>,
+    existing: ExistingEndpoint,
     profile: Option<Profile>,
 ) -> Result<CniResult, CniError> {
     let Attachment { cx, request, .. } = attachment;

@@ -106,9 +106,10 @@ impl Annotations {
         let nat = |external: &String| {
             let version = if external.contains(':') { IpVersion::V6 } else { IpVersion::V4 };
             let Some(internal) = addresses.iter().find(|address| IpVersion::of(**address) == version) else {
-                let advice = "remove the floating IP, or assign the pod an address of its family";
                 let msg = format!("floating IP {external} needs an IPv{version} address of the pod, which has none");
-                return Err(invalid(msg).with_details(format!("annotation {FLOATING_IPS}: {advice}")));
+                return Err(invalid(msg).with_details(format!(
+                    "annotation {FLOATING_IPS}: remove the floating IP, or assign the pod an address of its family"
+                )));
             };
             Ok(IpNat { internal_ip: internal.to_string(), external_ip: external.clone() })
         };

@@ -42,8 +42,9 @@ impl<'a> AddTarget<'a> {
     /// Returns the urgency of a deferred DEL for the ADD.
     pub(super) fn urgency(&self, pending_del: &PendingDel) -> Urgency {
         let Call { conf, container_id, ifname, args, .. } = self.call;
-        let pod = args.pod().map(|pod| (pod.namespace, pod.name.to_owned()));
-        let is_of_pod = pod.is_some() && pod == pending_del.pod();
+        let is_of_pod = args.pod().is_some_and(|own| {
+            pending_del.pod().is_some_and(|(namespace, name)| own.namespace == namespace && own.name == name)
+        });
         let has_requested_address = pending_del.addresses.iter().any(|ip| self.addresses.contains(ip));
         if is_of_pod || has_requested_address || pending_del.is_of_attachment(&conf.name, container_id, ifname) {
             return Urgency::Required;

@@ -96,7 +96,7 @@ async fn remove(cx: &Context, timings: &mut Timings, deadline: Instant, busy_unt
     let name = cx.workload.key().map_err(|error| naming_error(&error))?.name;
     let (named, others): (Vec<_>, Vec<_>) = endpoints.into_iter().partition(|entry| entry.key.name == name);
     let is_named = !named.is_empty();
-    let is_shared = is_shared(cx, is_named, &others, listings.is_none())?;
+    let is_shared = has_other_interface(cx, is_named, &others, listings.is_none())?;
     if is_shared {
         // The endpoint that cannot be read belongs to the other interface.
         listings.get_or_insert_default();
@@ -150,7 +150,12 @@ fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
 /// addresses of that endpoint.
 ///
 /// `is_named`: the interface to delete has an endpoint. `is_unread`: an endpoint of the container cannot be read.
-fn is_shared(cx: &Context, is_named: bool, others: &[ExistingEndpoint], is_unread: bool) -> Result<bool, CniError> {
+fn has_other_interface(
+    cx: &Context,
+    is_named: bool,
+    others: &[ExistingEndpoint],
+    is_unread: bool,
+) -> Result<bool, CniError> {
     let is_own = |entry: &ExistingEndpoint| endpoint::is_of_container(&entry.value, &cx.call.container_id, None);
     let is_shared = match cx.workload.orchestrator {
         Orchestrator::Cni(_) if !others.is_empty() => true,

@@ -140,9 +140,13 @@ impl AssignedAddresses {
         // Other endpoints keep the addresses of a VMI, which another pod may use. They also keep addresses of another
         // plugin, which may have assigned the same address to a later sandbox of the pod.
         let may_be_listed_elsewhere = |request: &&IpamRequest| self.is_recorded && request.vmi.is_none();
-        let handle = request.filter(may_be_listed_elsewhere).map(IpamRequest::handle);
-        let leaving = |ip| AddressToRelease { ip, pod: None, handle: handle.clone(), block: None };
-        let leaving: Vec<_> = self.allocated().filter(|_| handle.is_some()).map(leaving).collect();
+        let leaving: Vec<_> = match request.filter(may_be_listed_elsewhere).map(IpamRequest::handle) {
+            Some(handle) => {
+                let leaving = |ip| AddressToRelease { ip, pod: None, handle: Some(handle.clone()), block: None };
+                self.allocated().map(leaving).collect()
+            }
+            None => Vec::new(),
+        };
         endpoints.unlist(&leaving).await.map_err(|error| cni_error(&error))?;
         if !self.is_recorded {
             return Ok(());

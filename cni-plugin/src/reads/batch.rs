@@ -16,7 +16,7 @@ use os::clock::SystemClock;
 
 use crate::cni_error::first_read_error;
 use crate::context::Context;
-use crate::endpoint::Listing;
+use crate::endpoint::{ExistingEndpoint, Listing};
 use crate::ipam;
 use crate::pod_lookup::{PendingPodLookup, PodLookup, PodLookupError};
 
@@ -49,7 +49,7 @@ pub(super) enum Query<'a> {
 pub struct ReadObjects {
     cluster: Option<Entry<ClusterInformation>>,
     /// Endpoints of this container or pod on this node, of any interface.
-    pub endpoints: Vec<Entry<WorkloadEndpoint>>,
+    pub endpoints: Vec<ExistingEndpoint>,
     /// The same endpoints with the addresses that they list; `None` if an endpoint could not be decoded.
     pub listings: Option<Vec<Listing>>,
     pub(super) profile: Option<Entry<Profile>>,
@@ -123,8 +123,10 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
         }
         _ => None,
     };
-    let needs_profile = matches!(query, Query::Endpoint | Query::Assign(..));
-    let profile = needs_profile.then(|| batch.get::<Profile>(&ObjectKey::global(&cx.call.conf.name)));
+    let profile = match query {
+        Query::Endpoint | Query::Assign(..) => Some(batch.get::<Profile>(&ObjectKey::global(&cx.call.conf.name))),
+        Query::Cluster | Query::Allocator(_) | Query::Release(_) => None,
+    };
     let first_read = |request: &IpamRequest| request.inputs_query().for_first_read(&cx.store);
     let inputs = match query {
         Query::Assign(request, Some(prefetch)) => Some(prefetch.extend(first_read(request))),
@@ -154,7 +156,7 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
     };
     let ((answers, early), beside) = join(answer, cx.api.read_separate(&beside)).await;
     let pending_lookup = pending_lookup.unwrap_or_default();
-    let mut objects = answers.and_then(|answers| {
+    let objects = answers.and_then(|answers| {
         let own = endpoints.iter().flat_map(|ticket| answers.each(ticket));
         let own = own.filter(|(key, _)| cx.workload.is_endpoint_name(&key.name)).map(|(_, endpoint)| endpoint);
         let (endpoints, unreadable): (Vec<_>, Vec<_>) = own.partition(Result::is_ok);
@@ -183,12 +185,18 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
         stop_prefetch(cx, query);
     }
     let Some((early, request)) = early else { return objects };
-    match objects.as_mut().map(|objects| objects.inputs.as_mut()) {
-        Ok(Some(inputs)) => early.merge_into(inputs),
-        Ok(None) => {}
-        Err(_) => Box::pin(early.discard(&cx.store, &SystemClock::start(), &request.container_handle())).await,
+    match objects {
+        Ok(mut objects) => {
+            if let Some(inputs) = &mut objects.inputs {
+                early.merge_into(inputs);
+            }
+            Ok(objects)
+        }
+        Err(error) => {
+            Box::pin(early.discard(&cx.store, &SystemClock::start(), &request.container_handle())).await;
+            Err(error)
+        }
     }
-    objects
 }
 
 /// Records on the node that the datastore is not ready, so that later ADDs do not prefetch.

@@ -13,16 +13,16 @@ use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::error::VmiError;
 use ipam_plugin::own_node;
 use ipam_plugin::vmi::{self, DetectedVmi};
-use libcalico::api::WorkloadEndpoint;
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{Pod, VmiPod};
-use libcalico::store::{Entry, StoreError};
+use libcalico::store::StoreError;
 use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::CniError;
 
 use crate::annotations::{AddressSource, Annotations};
 use crate::cni_error::store_error;
 use crate::context::Context;
+use crate::endpoint::ExistingEndpoint;
 use crate::ipam::pod_cidr::PodCidrSubnets;
 use crate::ipam::{AddressRequest, CalicoRequest};
 use crate::pod::PodWithNamespace;
@@ -36,7 +36,7 @@ pub use self::batch::{NotReady, ReadObjects};
 #[derive(Debug)]
 pub struct AddReads {
     /// The existing endpoint of the container or pod.
-    pub existing: Option<Entry<WorkloadEndpoint>>,
+    pub existing: Option<ExistingEndpoint>,
     /// True if the network's profile exists.
     pub has_profile: bool,
     /// The pod or container.
@@ -62,7 +62,7 @@ pub struct WorkloadRequest {
 #[derive(Debug)]
 pub struct CheckReads {
     /// Endpoints of this container or pod on this node, of any interface.
-    pub endpoints: Vec<Entry<WorkloadEndpoint>>,
+    pub endpoints: Vec<ExistingEndpoint>,
     /// The pod and its namespace, if the pod may have addresses that IPAM does not record.
     pub pod: Option<PodWithNamespace>,
     /// The VMI in the pod, if it keeps its addresses.

@@ -48,13 +48,16 @@ pub enum Pem {
 }
 
 impl EtcdConfig {
-    pub(super) fn new(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Result<Self, ConfigError> {
+    pub(super) fn new(
+        settings: &DatastoreSettings,
+        lookup: &SettingLookup<'_>,
+        endpoints: &str,
+    ) -> Result<Self, ConfigError> {
         let domain = lookup.get(&settings.etcd_discovery_srv, "ETCD_DISCOVERY_SRV");
         if !domain.is_empty() {
             return Err(ConfigError::SrvDiscovery { domain });
         }
-        let endpoints = lookup.get(&settings.etcd_endpoints, "ETCD_ENDPOINTS");
-        let (endpoints, is_encrypted) = parse_endpoints(&endpoints)?;
+        let (endpoints, is_encrypted) = parse_endpoints(endpoints)?;
         // The TLS settings are validated even if they are not used: an `http://` endpoint is served in plain text
         // regardless of them.
         let material = tls_config(settings, lookup)?;

@@ -133,7 +133,7 @@ impl DatastoreConfig {
             other => other,
         };
         match selected {
-            ETCD => EtcdConfig::new(settings, &lookup).map(Self::Etcd),
+            ETCD => EtcdConfig::new(settings, &lookup, &endpoints).map(Self::Etcd),
             LOCAL => {
                 let path = if path.is_empty() { DEFAULT_PATH.into() } else { path };
                 Ok(Self::Local(LocalConfig { path: path.into(), deadline: settings.deadline() }))

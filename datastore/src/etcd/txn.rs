@@ -161,7 +161,9 @@ fn failed_condition(write: &Write, stored: Option<i64>) -> Option<StoreError> {
     match (&write.op, stored) {
         (WriteOp::Create(_), Some(_)) => Some(StoreError::AlreadyExists { key }),
         (WriteOp::Create(_), None) | (WriteOp::Delete(None), Some(_)) => None,
-        (_, None) => Some(StoreError::NotFound { key }),
+        (WriteOp::Update(..) | WriteOp::UpdateStatus(..) | WriteOp::Delete(_), None) => {
+            Some(StoreError::NotFound { key })
+        }
         (
             WriteOp::Update(_, expected) | WriteOp::UpdateStatus(_, expected) | WriteOp::Delete(Some(expected)),
             Some(stored),

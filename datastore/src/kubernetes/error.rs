@@ -123,8 +123,11 @@ impl RequestError {
     /// Converts the failure of a request about the object `key`. `is_write` is true if executing the request would have
     /// changed the object.
     pub(super) fn into_store_error(self, key: &str, server: &str, is_write: bool) -> StoreError {
-        let datastore = format!("kubernetes {server}");
-        let unavailable = |reason, outcome_unknown| StoreError::Unavailable { datastore, reason, outcome_unknown };
+        let unavailable = |reason, outcome_unknown| StoreError::Unavailable {
+            datastore: format!("kubernetes {server}"),
+            reason,
+            outcome_unknown,
+        };
         match self {
             RequestError::NoAccess(reason) | RequestError::NotSent(reason) => unavailable(reason, false),
             RequestError::NoResponse(reason) => unavailable(reason, is_write),

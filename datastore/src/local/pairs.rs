@@ -1,9 +1,7 @@
 //! The SQL statements that read and write pairs.
 
-use std::iter;
-
 use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use crate::pairs::end_of_prefix;
 
@@ -51,9 +49,17 @@ pub(super) fn for_each_pair(
     prefix: &str,
     mut on_pair: impl FnMut(&str, &[u8]),
 ) -> rusqlite::Result<()> {
-    let end = end_of_prefix(prefix);
-    let mut statement = connection.prepare_cached(if end.is_some() { SELECT_BETWEEN } else { SELECT_FROM })?;
-    let mut rows = statement.query(params_from_iter(iter::once(prefix).chain(end.as_deref())))?;
+    let mut statement;
+    let mut rows = match end_of_prefix(prefix) {
+        Some(end) => {
+            statement = connection.prepare_cached(SELECT_BETWEEN)?;
+            statement.query([prefix, &end])?
+        }
+        None => {
+            statement = connection.prepare_cached(SELECT_FROM)?;
+            statement.query([prefix])?
+        }
+    };
     while let Some(row) = rows.next()? {
         // A path that is not UTF-8 is not Calico's.
         if let Ok(path) = row.get_ref(0)?.as_str() {

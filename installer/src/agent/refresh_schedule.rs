@@ -85,11 +85,14 @@ impl RefreshSchedule {
     pub fn refresh_reason(&mut self, now: Moment) -> Option<RefreshReason> {
         let last = std::mem::replace(&mut self.last_reading, now);
         let (boot, calendar) = (now.boot.saturating_sub(last.boot), now.calendar.saturating_sub(last.calendar));
-        match (self.has_attempted, have_diverged(boot, calendar, TOLERANCE)) {
-            (false, _) => Some(RefreshReason::Start),
-            (true, true) => Some(RefreshReason::ClockJump),
-            (true, false) => (now.boot >= self.refresh_at).then_some(RefreshReason::Due),
+        let has_jumped = have_diverged(boot, calendar, TOLERANCE);
+        if !self.has_attempted {
+            return Some(RefreshReason::Start);
         }
+        if has_jumped {
+            return Some(RefreshReason::ClockJump);
+        }
+        (now.boot >= self.refresh_at).then_some(RefreshReason::Due)
     }
 
     /// Records an attempt and returns the pause until the next one.

@@ -84,8 +84,12 @@ impl Conflist {
         if chain.calico_count() > 1 {
             return Err(refused("the plugin calico occurs twice".to_owned()));
         }
-        let pattern = values.clone().with_token(TOKEN_PLACEHOLDER.to_owned()).fill(&template);
-        let pattern = if origin.is_some() { Chain::new(&template::parse(&pattern)?) } else { chain.clone() };
+        let pattern = if origin.is_some() {
+            let text = values.clone().with_token(TOKEN_PLACEHOLDER.to_owned()).fill(&template);
+            Chain::new(&template::parse(&text)?)
+        } else {
+            chain.clone()
+        };
         let plugin_conf = plugin.map(node_conf::read).transpose().map_err(|error| refused(error.to_string()))?;
         Ok(Conflist { text, conf, plugin_conf, origin, rendered: Rendered { chain, pattern } })
     }

@@ -100,8 +100,11 @@ impl Chain {
     /// Returns true if two configurations are equivalent, whatever their formatting. A list with an element that is not
     /// a plugin equals no other: no runtime loads it.
     pub fn is_equivalent_to(&self, other: &Chain) -> bool {
-        let form = |chain: &Chain| (chain.is_list, canonical(&Value::Object(chain.to_list())));
-        !self.has_invalid_elements && !other.has_invalid_elements && form(self) == form(other)
+        let form = |chain: &Chain| canonical(&Value::Object(chain.to_list()));
+        !self.has_invalid_elements
+            && !other.has_invalid_elements
+            && self.is_list == other.is_list
+            && form(self) == form(other)
     }
 
     /// Returns the number of entries of Calico's plugin.

@@ -132,8 +132,10 @@ impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConfigProblem::Placeholder(name) => {
-                write!(f, "{name} is not a placeholder of the installer; ")?;
-                f.write_str("see `calico install --help` for the placeholders")
+                write!(
+                    f,
+                    "{name} is not a placeholder of the installer; see `calico install --help` for the placeholders"
+                )
             }
             ConfigProblem::NoPlugin => {
                 f.write_str("the configuration has neither `plugins` nor `type`; runtimes do not load it")
@@ -141,8 +143,11 @@ impl fmt::Display for ConfigProblem {
             ConfigProblem::MissingProgram { name, directories } => {
                 let places: Vec<_> = directories.iter().map(|directory| directory.display().to_string()).collect();
                 let places = places.join(" or ");
-                write!(f, "the plugin {name} is missing in {places}, so no pod starts; ")?;
-                f.write_str("install the plugin, or remove it from the configuration")
+                write!(
+                    f,
+                    "the plugin {name} is missing in {places}, so no pod starts; install the plugin, or remove it from \
+                     the configuration"
+                )
             }
             ConfigProblem::TooNew { version } => {
                 write!(f, "cniVersion {version} is newer than the plugin supports; use 1.1.0 or older")

@@ -103,8 +103,8 @@ fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> 
             (false, _) => "find them",
         };
         let target = format!("{} in {}", names.join(", "), layout.dir(place, net_dir).display());
-        let remedy = format!("{remedy}, or add --forget-gone if the files were removed");
-        let reason = format!("all installed files are missing there; {remedy}");
+        let reason =
+            format!("all installed files are missing there; {remedy}, or add --forget-gone if the files were removed");
         blockers.push(Blocker { action: "find", target, reason });
     }
     blockers

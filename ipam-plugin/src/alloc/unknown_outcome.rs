@@ -6,11 +6,11 @@
 
 use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write, WriteModel};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write, WriteModel};
 
 use crate::alloc::assignment::{BlockAssignment, consume_reserved};
 use crate::alloc::commit::{Commit, UnknownWrite};
-use crate::block_writes::empty_block_writes;
+use crate::block_writes::{empty_block_writes, has_same_version};
 use crate::handle_refs::decrement;
 use crate::retry::{Retry, UNDO_TIME};
 use os::clock::Clock;
@@ -31,7 +31,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
     pub(super) async fn resolve_unknown_outcome(&mut self, unknown: &UnknownWrite<'_>) -> Vec<BlockAssignment> {
         let mut retry = Retry::new(self.clock, UNDO_TIME);
         loop {
-            let error = match self.observe(unknown).await {
+            let error = match self.observe_and_invalidate(unknown).await {
                 Ok(observed) => {
                     self.correct_handle(unknown, &observed).await;
                     return observed.committed;
@@ -56,7 +56,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 
     /// Reads the outcome, and ensures that no assignment in progress can take effect any more. After an error, the
     /// caller reads again.
-    async fn observe(&self, unknown: &UnknownWrite<'_>) -> Result<ObservedWrite, StoreError> {
+    async fn observe_and_invalidate(&self, unknown: &UnknownWrite<'_>) -> Result<ObservedWrite, StoreError> {
         let mut batch = ReadBatch::new();
         let handle = batch.get::<Handle>(&self.request.handle);
         let blocks: Vec<_> =
@@ -86,20 +86,25 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             }
             let held = stored.as_ref().map_or(0, |stored| stored.value.addresses_of(&self.request.handle).len());
             observed.undone.push((assignment.cidr(), assignment.addresses.len(), held));
-            let is_unchanged = is_same(stored.as_ref().map(|stored| &stored.revision), assignment.revision.as_ref());
+            let is_unchanged =
+                has_same_version(stored.as_ref().map(|stored| &stored.revision), assignment.revision.as_ref());
             if may_be_in_progress && is_unchanged {
                 pending.push((assignment, stored));
             }
         }
         for (assignment, stored) in pending {
-            let writes = self.overwrite(assignment, stored.as_ref())?;
+            let writes = self.overwriting_writes(assignment, stored.as_ref())?;
             self.store.write(&writes).await.map_err(|error| error.cause)?;
         }
         Ok(observed)
     }
 
     /// Returns the writes that leave the block without the assignment.
-    fn overwrite(&self, assignment: &BlockAssignment, stored: Option<&Entry<Block>>) -> Result<Vec<Write>, StoreError> {
+    fn overwriting_writes(
+        &self,
+        assignment: &BlockAssignment,
+        stored: Option<&Entry<Block>>,
+    ) -> Result<Vec<Write>, StoreError> {
         let Some(stored) = stored else {
             let owner = self.request.owner();
             let empty = Block::new(assignment.cidr(), &owner, self.snapshot.now)
@@ -122,7 +127,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
     async fn correct_handle(&mut self, unknown: &UnknownWrite<'_>, observed: &ObservedWrite) {
         let Some(sent) = &unknown.list.handle else { return consume_reserved(self.snapshot, &observed.committed) };
         let (read, now) = (self.snapshot.handle(), observed.handle.as_ref());
-        let is_unchanged = is_same(now.map(|now| &now.revision), read.map(|read| &read.revision));
+        let is_unchanged = has_same_version(now.map(|now| &now.revision), read.map(|read| &read.revision));
         let reserved = self.snapshot.take_reserved();
         let surplus: Vec<(Cidr, usize)> = match now {
             // The handle's write is the first of the list, so it took effect if a later write was lost.
@@ -140,12 +145,6 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             decrement(self.store, self.clock, &self.request.handle, &surplus).await;
         }
     }
-}
-
-/// Returns true if the parts of two revisions that a write compares are equal. On Kubernetes, a revision has other
-/// parts, which may depend on the request that read the object.
-fn is_same(one: Option<&Revision>, other: Option<&Revision>) -> bool {
-    one.map(Revision::resource_version) == other.map(Revision::resource_version)
 }
 
 /// Returns the surplus count for an undone assignment in a handle that equals the one sent. The handle may have had

@@ -135,7 +135,10 @@ pub fn main(links: &dyn HostLinks) -> ExitCode {
     };
     let mut out = Terminal::new(BufWriter::new(io::stdout().lock()));
     let outcome = run(arguments, links, &mut out);
-    let outcome = outcome.and_then(|outcome| out.flush().map_err(CliError::Output).map(|()| outcome));
+    let outcome = outcome.and_then(|outcome| {
+        out.flush().map_err(CliError::Output)?;
+        Ok(outcome)
+    });
     match outcome {
         Ok(CommandOutcome::Success) => ExitCode::SUCCESS,
         Ok(CommandOutcome::Findings) => ExitCode::FAILURE,

@@ -4,6 +4,7 @@ use libcalico::ipam::{Handle, HandleId};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError, Write};
 
+use crate::block_writes::has_same_version;
 use crate::reads::find;
 use crate::retry::{Retry, UNDO_TIME};
 use os::clock::Clock;
@@ -47,7 +48,7 @@ async fn try_decrement<S: Store>(
     let Some(mut entry) = find::<Handle>(store, id).await? else { return Ok(()) };
     // At another revision, the attempt may have taken effect, so no other may follow. Another process's write looks the
     // same.
-    let is_same = |sent: &&Entry<Handle>| sent.revision.resource_version() == entry.revision.resource_version();
+    let is_same = |sent: &&Entry<Handle>| has_same_version(Some(&sent.revision), Some(&entry.revision));
     if let Some(lost_write) = lost_write.as_ref().filter(|sent| !is_same(sent)) {
         if entry.value != lost_write.value {
             tracing::warn!(handle = %id, "another process changed the handle; the handle may count too many addresses");

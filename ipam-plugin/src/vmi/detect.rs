@@ -71,6 +71,8 @@ pub async fn detect<A: Store, S: Store>(
 /// Returns true if VMIs keep their addresses. As in upstream, an unreadable setting counts as enabled, so that no
 /// address is lost (IPAM-51).
 async fn is_persistent<S: Store>(store: &S) -> bool {
-    let configuration = store.get::<IpamConfiguration>(&ObjectKey::global("default")).await.map(|entry| entry.value);
-    configuration.map_or(true, |value| value.spec.kube_virt_vm_address_persistence.as_deref() != Some("Disabled"))
+    match store.get::<IpamConfiguration>(&ObjectKey::global("default")).await {
+        Ok(configuration) => configuration.value.spec.kube_virt_vm_address_persistence.as_deref() != Some("Disabled"),
+        Err(_) => true,
+    }
 }

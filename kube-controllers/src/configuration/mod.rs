@@ -109,8 +109,8 @@ impl Configuration {
                     settings.send_replace(Arc::new(merged.settings.clone()));
                 }
                 // The messages of the first merge were reported when the object was read.
-                let messages = (merged.notes.clone(), merged.problems.clone());
-                if reported.replace(messages.clone()).is_some_and(|before| before != messages) {
+                let before = reported.replace((merged.notes.clone(), merged.problems.clone()));
+                if before.is_some_and(|(notes, problems)| notes != merged.notes || problems != merged.problems) {
                     self.report(merged).await;
                 }
             }
@@ -224,7 +224,8 @@ impl ProblemReporter {
     /// Logs the problem and creates an Event. A replica that is not the leader does so too: the Event is about this
     /// process.
     async fn report(&self, reason: &str) {
-        if mem::replace(&mut *self.reported.lock().unwrap_or_else(PoisonError::into_inner), reason.into()) == reason {
+        let before = mem::replace(&mut *self.reported.lock().unwrap_or_else(PoisonError::into_inner), reason.into());
+        if before == reason {
             return;
         }
         tracing::error!("KubeControllersConfiguration({NAME}): {reason}");

@@ -83,8 +83,8 @@ impl<R: CachedReconcile> CachedController<R> {
         });
     }
 
-    /// Adds all keys to the queue every [`RESYNC_PERIOD`] and after each change of the settings, until `context.stop`.
-    /// Never returns.
+    /// Adds all keys to the queue every [`RESYNC_PERIOD`] and after each change of the settings, until `context.stop`;
+    /// then waits forever, because the controller ends with its workers.
     async fn resync(&self, context: &Context) {
         let mut settings = context.settings.clone();
         settings.mark_unchanged();

@@ -58,26 +58,30 @@ impl ClusterCache {
         watches.vmis.subscribe(cache.handler(WatchedKind::Vmis, put_vmi, by_names(Index::remove_vmi)));
         let remove_pool = |index: &mut Index, key: &ObjectKey| index.remove_pool(&key.name);
         watches.ip_pools.subscribe(cache.handler(WatchedKind::Pools, put_pool, remove_pool));
-        let put = |index: &mut Index, reservation: &Entry<IpReservation>| index.put_reservation(&reservation.value);
-        let remove = |index: &mut Index, key: &ObjectKey| index.remove_reservation(&key.name);
-        watches.ip_reservations.subscribe(cache.handler(WatchedKind::Reservations, put, remove));
+        let put_reservation =
+            |index: &mut Index, reservation: &Entry<IpReservation>| index.put_reservation(&reservation.value);
+        let remove_reservation = |index: &mut Index, key: &ObjectKey| index.remove_reservation(&key.name);
+        let reservations = cache.handler(WatchedKind::Reservations, put_reservation, remove_reservation);
+        watches.ip_reservations.subscribe(reservations);
         cache.subscribe_to_nodes(mode, watches);
         cache
     }
 
     /// On a Kubernetes datastore, a Calico node is a Kubernetes node, and one watch delivers both.
     fn subscribe_to_nodes(&self, mode: Mode, watches: &mut Watches) {
-        let put = |index: &mut Index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node));
-        let remove = |index: &mut Index, key: &ObjectKey| index.remove_kubernetes_node(&key.name);
-        watches.nodes.subscribe(self.handler(WatchedKind::KubernetesNodes, put, remove));
+        let put_kubernetes =
+            |index: &mut Index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node));
+        let remove_kubernetes = |index: &mut Index, key: &ObjectKey| index.remove_kubernetes_node(&key.name);
+        watches.nodes.subscribe(self.handler(WatchedKind::KubernetesNodes, put_kubernetes, remove_kubernetes));
         let put_entry = |index: &mut Index, node: &Entry<CalicoNode>| {
             index.put_calico_node(&node.key.name, node.value.spec.kubernetes_name());
         };
         let put_node = |index: &mut Index, node: &Node| index.put_calico_node(&node.name.name, Some(&node.name.name));
-        let remove = |index: &mut Index, key: &ObjectKey| index.remove_calico_node(&key.name);
+        let remove_calico = |index: &mut Index, key: &ObjectKey| index.remove_calico_node(&key.name);
+        let kind = WatchedKind::CalicoNodes;
         match mode {
-            Mode::Etcd => watches.calico_nodes.subscribe(self.handler(WatchedKind::CalicoNodes, put_entry, remove)),
-            Mode::Kubernetes(_) => watches.nodes.subscribe(self.handler(WatchedKind::CalicoNodes, put_node, remove)),
+            Mode::Etcd => watches.calico_nodes.subscribe(self.handler(kind, put_entry, remove_calico)),
+            Mode::Kubernetes(_) => watches.nodes.subscribe(self.handler(kind, put_node, remove_calico)),
         }
     }
 

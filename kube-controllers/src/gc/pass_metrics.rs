@@ -104,8 +104,11 @@ impl PassMetrics {
 }
 
 /// Registers a metric.
-fn registered<C: Collector + Clone + 'static>(metrics: &Metrics, new: prometheus::Result<C>) -> prometheus::Result<C> {
-    let collector = new?;
+fn registered<C: Collector + Clone + 'static>(
+    metrics: &Metrics,
+    collector: prometheus::Result<C>,
+) -> prometheus::Result<C> {
+    let collector = collector?;
     metrics.register(collector.clone())?;
     Ok(collector)
 }

@@ -116,7 +116,9 @@ fn build(context: &Context, settings: &Settings, watches: &mut Watches) -> Vec<N
             registry.add::<IpPools>();
             registry.add::<Tiers>();
         }
-        _ if settings.policy_name_migrator => registry.add::<PolicyNames>(),
+        Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) if settings.policy_name_migrator => {
+            registry.add::<PolicyNames>()
+        }
         Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) => {}
     }
     registry.controllers

@@ -87,7 +87,7 @@ impl Environment {
         let switch = parse::keyword("enabled or disabled", [("enabled", true), ("disabled", false)]);
         Ok(Environment {
             log_severity: reader.override_of(LOG_LEVEL, |variable, text| {
-                parse::value(variable, text, "one of panic, fatal, error, warning, info, debug, trace")
+                parse::parsed(variable, text, "one of panic, fatal, error, warning, info, debug, trace")
             })?,
             enabled: reader.override_of(ENABLED_CONTROLLERS, |_, list| controllers::parse(list))?,
             reconcile_period: reader.override_of(RECONCILER_PERIOD, parse::duration)?,

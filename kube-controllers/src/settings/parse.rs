@@ -33,18 +33,18 @@ pub enum SettingsError {
 }
 
 pub(super) fn duration(variable: &'static str, text: &str) -> Result<GoDuration, SettingsError> {
-    value(variable, text, "a duration such as `90s`, `5m` or `1h30m`")
+    parsed(variable, text, "a duration such as `90s`, `5m` or `1h30m`")
 }
 
 /// Parses a number of at least 1.
 pub(super) fn count(variable: &'static str, text: &str) -> Result<usize, SettingsError> {
     let wanted = "a whole number from 1 on";
-    let number: usize = value(variable, text, wanted)?;
+    let number: usize = parsed(variable, text, wanted)?;
     if number == 0 { Err(invalid(variable, text, wanted)) } else { Ok(number) }
 }
 
 pub(super) fn rate(variable: &'static str, text: &str) -> Result<u32, SettingsError> {
-    value(variable, text, "a whole number of requests per second")
+    parsed(variable, text, "a whole number of requests per second")
 }
 
 /// Parses the Boolean values that Go's `strconv.ParseBool` accepts.
@@ -68,7 +68,7 @@ pub(super) fn keyword<T: Copy>(
     }
 }
 
-pub(super) fn value<T: FromStr>(variable: &'static str, text: &str, wanted: &'static str) -> Result<T, SettingsError> {
+pub(super) fn parsed<T: FromStr>(variable: &'static str, text: &str, wanted: &'static str) -> Result<T, SettingsError> {
     text.parse().map_err(|_| invalid(variable, text, wanted))
 }
 

@@ -83,6 +83,9 @@ struct GlobalMetadata {
 struct ServiceAccountMetadata {
     name: String,
     namespace: String,
+    // Required: an object without it is unreadable.
+    #[serde(rename = "uid")]
+    _uid: String,
     #[serde(default)]
     labels: Option<Labels>,
 }
@@ -132,7 +135,7 @@ impl Projection for ServiceAccount {
 
     fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored { metadata } = serde_json::from_str(json)?;
-        let ServiceAccountMetadata { name, namespace, labels } = metadata;
+        let ServiceAccountMetadata { name, namespace, labels, .. } = metadata;
         Ok(ServiceAccount { name: ObjectKey::namespaced(namespace, name), labels: labels.unwrap_or_default() })
     }
 }

@@ -29,6 +29,9 @@ struct StoredPolicy {
 struct PolicyMetadata {
     name: String,
     namespace: String,
+    // Required: an object without it is unreadable.
+    #[serde(rename = "uid")]
+    _uid: String,
 }
 
 impl Projection for NetworkPolicy {
@@ -40,7 +43,7 @@ impl Projection for NetworkPolicy {
     }
 
     fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let StoredPolicy { metadata: PolicyMetadata { name, namespace }, spec } = serde_json::from_str(json)?;
+        let StoredPolicy { metadata: PolicyMetadata { name, namespace, .. }, spec } = serde_json::from_str(json)?;
         Ok(NetworkPolicy { name: ObjectKey::namespaced(namespace, name), spec })
     }
 }
@@ -74,6 +77,9 @@ struct ServiceMetadata {
     name: String,
     namespace: String,
     uid: String,
+    // Required: an object without it is unreadable.
+    #[serde(rename = "resourceVersion")]
+    _resource_version: String,
     #[serde(default)]
     annotations: Option<BTreeMap<String, String>>,
 }

@@ -100,8 +100,10 @@ pub(super) fn note_policy_name(metadata: &mut ObjectMeta) {
 
 /// Sets the name from the stored annotation and removes the annotation.
 pub(super) fn restore_policy_name(metadata: &mut ObjectMeta, tier: &str) -> Result<(), serde_json::Error> {
-    let noted = metadata.annotations.remove(NAME_ANNOTATION).map(|text| serde_json::from_str::<Named>(&text));
-    let noted = noted.transpose()?.map(|noted| noted.name).unwrap_or_default();
+    let noted = match metadata.annotations.remove(NAME_ANNOTATION) {
+        Some(text) => serde_json::from_str::<Named>(&text)?.name,
+        None => String::new(),
+    };
     if !noted.is_empty() {
         metadata.name = noted;
     } else if tier == DEFAULT_TIER {

@@ -42,7 +42,10 @@ pub enum ProfileReach {
 /// Returns the profile named after `network`: it allows all egress, ingress from `reach`, and adds the label of the
 /// network's members.
 pub fn default_profile(network: &str, reach: ProfileReach) -> Profile {
-    let selector = if reach == ProfileReach::SameNetwork { format!("has({network})") } else { String::new() };
+    let selector = match reach {
+        ProfileReach::SameNetwork => format!("has({network})"),
+        ProfileReach::Anyone => String::new(),
+    };
     let source = RuleEntity { selector, ..RuleEntity::default() };
     let spec = ProfileSpec {
         ingress: vec![Rule { source, ..Rule::allow() }],

@@ -135,15 +135,18 @@ struct AttributeFields {
 
 impl From<Fields> for BlockSummary {
     fn from(fields: Fields) -> Self {
-        let read = fields.attributes.into_iter().map(|attribute| (attribute.handle_id, attribute.released_at));
-        let owners = read.map(|(handle_id, released_at)| Attribute { handle_id, released_at, ..Attribute::default() });
+        let attributes = fields.attributes.into_iter().map(|AttributeFields { handle_id, released_at }| Attribute {
+            handle_id,
+            released_at,
+            ..Attribute::default()
+        });
         BlockSummary(Block {
             cidr: fields.cidr,
             affinity: fields.affinity,
             affinity_claim_time: fields.affinity_claim_time,
             allocations: fields.allocations,
             unallocated: fields.unallocated,
-            attributes: owners.collect(),
+            attributes: attributes.collect(),
             sequence_number: 0,
             sequence_number_for_allocation: Default::default(),
             deleted: fields.deleted,

@@ -93,7 +93,10 @@ pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKe
 pub(super) fn to_spec(group: ApiGroup, key: &AffinityKey, mut stored: Fields) -> Fields {
     set_if_missing(&mut stored, "state", "");
     let deleted = stored.get("deleted") == Some(&Value::Bool(true));
-    let deleted: Value = if group == ApiGroup::CrdV1 { deleted.to_string().into() } else { deleted.into() };
+    let deleted: Value = match group {
+        ApiGroup::CrdV1 => deleted.to_string().into(),
+        ApiGroup::V3 => deleted.into(),
+    };
     stored.insert("deleted".into(), deleted);
     stored.insert("node".into(), key.owner.name().into());
     stored.insert("type".into(), key.owner.kind().into());

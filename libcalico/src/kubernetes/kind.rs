@@ -97,8 +97,10 @@ impl StoredKind {
             StoredKind::Block => custom("IPAMBlock", "ipamblocks"),
             StoredKind::Affinity => custom("BlockAffinity", "blockaffinities"),
             StoredKind::Handle => custom("IPAMHandle", "ipamhandles"),
-            StoredKind::Config if group == ApiGroup::CrdV1 => custom("IPAMConfig", "ipamconfigs"),
-            StoredKind::Config => custom("IPAMConfiguration", "ipamconfigurations"),
+            StoredKind::Config => match group {
+                ApiGroup::CrdV1 => custom("IPAMConfig", "ipamconfigs"),
+                ApiGroup::V3 => custom("IPAMConfiguration", "ipamconfigurations"),
+            },
             StoredKind::Object(object) => {
                 let (kind, plural) = if group == ApiGroup::CrdV1 { object.v1 } else { (object.kind, object.plural) };
                 Resource { namespaced: object.namespaced, ..custom(kind, plural) }

@@ -17,7 +17,10 @@ pub enum ApiGroup {
 impl ApiGroup {
     /// Returns the group and version, as objects and URLs contain it.
     pub fn api_version(self) -> &'static str {
-        if self == ApiGroup::V3 { "projectcalico.org/v3" } else { "crd.projectcalico.org/v1" }
+        match self {
+            ApiGroup::CrdV1 => "crd.projectcalico.org/v1",
+            ApiGroup::V3 => "projectcalico.org/v3",
+        }
     }
 
     /// Returns the group that `calico_api_group` configures; `None` for an empty value, which leaves the choice to

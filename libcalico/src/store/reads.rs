@@ -169,8 +169,11 @@ impl Answers {
     }
 
     /// Returns each object of a selection by its key, or the error for an object that cannot be decoded.
-    pub fn each<K: Kind>(&self, list: &ListTicket<K>) -> impl Iterator<Item = (K::Key, Result<Entry<K>, StoreError>)> {
-        self.0[list.0].iter().filter_map(|raw| Some((K::parse_path(&raw.path)?, decode_entry(raw))))
+    pub fn each<K: Kind>(
+        &self,
+        ticket: &ListTicket<K>,
+    ) -> impl Iterator<Item = (K::Key, Result<Entry<K>, StoreError>)> {
+        self.0[ticket.0].iter().filter_map(|raw| Some((K::parse_path(&raw.path)?, decode_entry(raw))))
     }
 
     /// Returns the objects of a selection. Entries that cannot be decoded are skipped, as upstream does (DS-42).

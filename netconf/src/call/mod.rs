@@ -112,9 +112,11 @@ impl Call {
             _ => None,
         };
         if command == Command::Gc && conf.valid_attachments.is_none() {
-            let object = root.object().map_err(|error| error.with_context(list::LOAD_CONTEXT))?;
-            let missing = object.missing("cni.dev/valid-attachments", "the existing attachments");
-            return Err(missing.with_context(list::LOAD_CONTEXT).with_details(
+            return Err(CniError::new(
+                Code::INVALID_CONFIG,
+                "failed to load netconf: $[\"cni.dev/valid-attachments\"]: missing, want the existing attachments",
+            )
+            .with_details(
                 "GC removes every attachment that this list does not contain; the runtime must pass the list, even if \
                  the list is empty",
             ));

@@ -169,6 +169,8 @@ fn prev_result_is_read_only_for_add_and_check() {
 fn gc_requires_the_list_of_valid_attachments() {
     let error = error(&[("CNI_COMMAND", "GC")], MINIMAL);
     assert_eq!(error.code, Code::INVALID_CONFIG);
+    let missing = "failed to load netconf: $[\"cni.dev/valid-attachments\"]: missing, want the existing attachments";
+    assert_eq!(error.msg, missing);
     let stdin = |list: &str| format!(r#"{{"name":"n","cniVersion":"1.1.0","cni.dev/valid-attachments":{list}}}"#);
     let gc = |list: &str| call_with(&[("CNI_COMMAND", "GC")], &stdin(list));
     assert_eq!(gc("[]").unwrap().conf.valid_attachments, Some(Vec::new()));

@@ -39,7 +39,7 @@ impl FromNode for IpAddr {
     }
 }
 
-/// An integer type of at most 64 bits.
+/// An integer type that converts to and from `i128`.
 pub(crate) trait Integer: Copy + Into<i128> + TryFrom<i128> {}
 
 impl<T: Copy + Into<i128> + TryFrom<i128>> Integer for T {}

@@ -82,18 +82,24 @@ pub(super) fn conflict_reason(
 
 impl fmt::Display for ConflictingInterface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "host interface {} ", self.ifname)?;
+        let ifname = &self.ifname;
         match &self.reason {
-            ConflictReason::OtherPod => f.write_str("belongs to another pod"),
-            ConflictReason::NotAPair => f.write_str("is not one end of an interface pair"),
+            ConflictReason::OtherPod => write!(f, "host interface {ifname} belongs to another pod"),
+            ConflictReason::NotAPair => write!(f, "host interface {ifname} is not one end of an interface pair"),
             ConflictReason::OtherInterface(name) => {
-                write!(f, "is the other end of {name} in CNI_NETNS: a pod has only one Calico interface")
+                write!(
+                    f,
+                    "host interface {ifname} is the other end of {name} in CNI_NETNS: a pod has only one Calico \
+                     interface"
+                )
             }
             ConflictReason::OtherAdd => {
                 let container = self.container.as_deref().unwrap_or("another");
-                write!(f, "was created by a later ADD of this pod, for container {container}")
+                write!(f, "host interface {ifname} was created by a later ADD of this pod, for container {container}")
             }
-            ConflictReason::Unproven => f.write_str("has carrier, and no proof shows that the interface is this pod's"),
+            ConflictReason::Unproven => {
+                write!(f, "host interface {ifname} has carrier, and no proof shows that the interface is this pod's")
+            }
         }
     }
 }

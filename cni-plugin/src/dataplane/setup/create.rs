@@ -43,7 +43,8 @@ pub(super) fn create(
             if plan.device == DeviceType::Netkit && error.errno() == Some(Errno::EOPNOTSUPP) =>
         {
             tracing::info!(%error, "the kernel does not support netkit; creating a veth pair");
-            create_as_planned(host, &EndpointPlan { device: DeviceType::Veth, ..plan.clone() }, netns, lock)
+            let veth = EndpointPlan { device: DeviceType::Veth, ..plan.clone() };
+            create_as_planned(host, &veth, netns, lock)
         }
         outcome => outcome,
     }

@@ -158,8 +158,10 @@ impl<D: Decode> WatchSource for ApiSource<D> {
     async fn open(&mut self, from: &String) -> Result<(), WatchFailure> {
         self.events = None;
         let collection = self.collection().await?;
-        let start = format!("timeoutSeconds={WATCH_SECONDS}&resourceVersion={}", escaped(from));
-        let target = format!("{collection}?watch=true&allowWatchBookmarks=true&{start}");
+        let target = format!(
+            "{collection}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
+            escaped(from)
+        );
         self.events = Some(Events::new(self.send(&target).await?));
         Ok(())
     }

@@ -37,9 +37,13 @@ fn check_lock(Lock { path, holder, .. }: &Lock) -> Checked {
         let observation = format!("{place} stays locked by a process that is not visible in this container");
         return warn(observation, "run `calico doctor` on the node itself, or read its /proc/locks");
     };
-    let observation = format!("{place} stays locked by process {process} ({command})");
-    let effect = "plugins wait for the lock for up to 30 s, then continue without it";
-    warn(observation, format!("{effect}; if the process is stuck: kill {process}"))
+    warn(
+        format!("{place} stays locked by process {process} ({command})"),
+        format!(
+            "plugins wait for the lock for up to 30 s, then continue without it; if the process is stuck: kill \
+             {process}"
+        ),
+    )
 }
 
 fn check_cache(Cache { directory, results, stale }: Cache) -> Checked {
@@ -76,10 +80,13 @@ fn check_routes(found: &[PodInterface]) -> Option<Checked> {
         .collect();
     let (address, interface) = routes.first()?;
     let described: Vec<String> = routes.iter().map(|(address, name)| format!("{address} through {name}")).collect();
-    let (count, listed, route) = (routes.len(), join_first(&described), format!("{address} dev {interface}"));
+    let (count, listed) = (routes.len(), join_first(&described));
     Some(warn(
         format!("{count} routes lead to an address that the pod's endpoint does not have: {listed}"),
-        format!("if `crictl inspectp` shows the address for no pod, delete the route: ip route delete {route}"),
+        format!(
+            "if `crictl inspectp` shows the address for no pod, delete the route: ip route delete {address} dev \
+             {interface}"
+        ),
     ))
 }
 

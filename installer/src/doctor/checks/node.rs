@@ -44,10 +44,12 @@ pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Checked {
     // A configured MTU overrides the file.
     let written = match &snapshot.mtu_file {
         Err(reason) if configured == 0 => {
-            let effect = "no pod starts if the plugins cannot read the file either";
+            let observation = format!(
+                "/var/lib/calico/mtu cannot be read: {reason}; no pod starts if the plugins cannot read the file either"
+            );
             let remedy = "run `calico doctor` as root; if the file is damaged, remove it and run the installer again \
                 or start calico-node";
-            return warn(format!("/var/lib/calico/mtu cannot be read: {reason}; {effect}"), remedy);
+            return warn(observation, remedy);
         }
         file => file.as_ref().ok().and_then(|text| text.as_deref()),
     };

@@ -43,7 +43,8 @@ pub(super) fn read(names: &Observed<Vec<String>>, layout: &Layout, net_dir: &str
     let mut files = names.iter().flatten().map(|name| read_one(name, layout, net_dir));
     let Some(first) = files.next() else { return Configurations::default() };
     let delegates = first.selected.content.as_ref().is_ok_and(Content::delegates);
-    let (delegate, conf) = match if delegates { delegate(files.collect()) } else { None } {
+    let behind = if delegates { delegate(files.collect()) } else { None };
+    let (delegate, conf) = match behind {
         Some(Read { selected, conf }) => (Some(selected), conf),
         None => (None, first.conf),
     };

@@ -5,7 +5,7 @@ use libcalico::ipam::{AffinityState, BlockAffinity, borrow_order};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
-use super::{FamilyPlanner, PlannerStep, read};
+use super::{FamilyPlanner, PlannerStep, read_step};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
@@ -31,10 +31,10 @@ impl FamilyPlanner<'_> {
     ) -> Result<Option<PlannerStep>> {
         let cidr = &affinity.key.cidr;
         let block = match snapshot.block(cidr) {
-            Some(BlockRead::Surveyed(room)) if room.has_free => return read(MissingReads::blocks([*cidr])),
+            Some(BlockRead::Surveyed(room)) if room.has_free => return read_step(MissingReads::blocks([*cidr])),
             None | Some(BlockRead::Corrupt | BlockRead::Surveyed(_)) => return Ok(None),
             Some(BlockRead::Absent) if snapshot.ranges(self.version).is_none() => {
-                return read(MissingReads::ranges(self.version));
+                return read_step(MissingReads::ranges(self.version));
             }
             Some(BlockRead::Absent) => {
                 let assignment =
@@ -45,7 +45,7 @@ impl FamilyPlanner<'_> {
         };
         if block.value.owner().as_ref() != Some(&self.owner) {
             if snapshot.may_predate_affinities(cidr) {
-                return read(MissingReads::blocks([*cidr]));
+                return read_step(MissingReads::blocks([*cidr]));
             }
             return Ok(Some(PlannerStep::Repair(AffinityRepair::Delete { affinity: affinity.clone() })));
         }

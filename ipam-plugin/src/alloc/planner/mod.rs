@@ -212,7 +212,7 @@ impl FamilyPlanner<'_> {
     fn already_held(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>> {
         let (limit, id) = (self.request.max_per_handle, &self.request.handle);
         if limit > 0 && snapshot.is_handle_unread() {
-            return read(MissingReads::handle());
+            return read_step(MissingReads::handle());
         }
         let handle = snapshot.handle().map(|entry| &entry.value).filter(|_| limit > 0);
         let Some(handle) = handle else { return Ok(None) };
@@ -221,7 +221,7 @@ impl FamilyPlanner<'_> {
         let is_unread = |cidr: &&Cidr| matches!(snapshot.block(cidr), None | Some(BlockRead::Surveyed(_)));
         let unread: Vec<Cidr> = blocks.iter().filter(is_unread).copied().collect();
         if !unread.is_empty() {
-            return read(MissingReads::blocks(unread));
+            return read_step(MissingReads::blocks(unread));
         }
         let readable = blocks.iter().filter_map(|cidr| snapshot.readable_block(cidr));
         let mut held: Vec<IpAddr> = readable.flat_map(|block| block.value.addresses_of(id)).collect();
@@ -237,7 +237,7 @@ impl FamilyPlanner<'_> {
 }
 
 /// Returns the step that reads these objects.
-fn read(missing: MissingReads) -> Result<Option<PlannerStep>> {
+fn read_step(missing: MissingReads) -> Result<Option<PlannerStep>> {
     Ok(Some(PlannerStep::Read(missing)))
 }
 

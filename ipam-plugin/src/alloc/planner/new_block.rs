@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use libcalico::ipam::{AffinityKey, BlockWalk, UsableBlock, usable_block};
 use libcalico::net::Cidr;
 
-use super::{FamilyPlanner, PlannerStep, read};
+use super::{FamilyPlanner, PlannerStep, read_step};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
@@ -24,8 +24,9 @@ impl FamilyPlanner<'_> {
     /// lack some of them, and no write would detect that the node exceeds its limit.
     pub(super) fn claim_and_assign(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>> {
         let step = self.claim(snapshot, remaining)?;
-        let possibly_owned = self.count_owned(snapshot) + AFFINITIES_BEYOND_CACHE;
-        if !snapshot.inputs.affinities_may_lag || possibly_owned < self.block_limit(snapshot) {
+        if !snapshot.inputs.affinities_may_lag
+            || self.count_owned(snapshot) + AFFINITIES_BEYOND_CACHE < self.block_limit(snapshot)
+        {
             return Ok(step);
         }
         Ok(step.map(|step| match step {
@@ -62,7 +63,9 @@ impl FamilyPlanner<'_> {
         let ranges = snapshot.ranges(self.version).unwrap_or(&none);
         match usable_block(self.pools(), &room_of, ranges, &snapshot.reservations, &self.owner, snapshot.now) {
             UsableBlock::Claim(cidr) | UsableBlock::Use(cidr) => self.assign_from_new_block(snapshot, cidr, remaining),
-            UsableBlock::Reclaim(_) if !snapshot.has_all_blocks(self.version) => read(MissingReads::list(self.version)),
+            UsableBlock::Reclaim(_) if !snapshot.has_all_blocks(self.version) => {
+                read_step(MissingReads::list(self.version))
+            }
             UsableBlock::Reclaim(candidates) => Ok(self.reclaim(snapshot, &candidates)),
         }
     }
@@ -72,9 +75,9 @@ impl FamilyPlanner<'_> {
     fn assign_from_new_block(&self, snapshot: &Snapshot, cidr: Cidr, remaining: usize) -> Result<Option<PlannerStep>> {
         let has_ranges = snapshot.ranges(self.version).is_some();
         match snapshot.block(&cidr) {
-            None => return read(self.reads_of_first_blocks(snapshot, cidr)),
-            Some(BlockRead::Surveyed(_)) => return read(MissingReads::blocks([cidr])),
-            Some(BlockRead::Absent) if !has_ranges => return read(MissingReads::ranges(self.version)),
+            None => return read_step(self.reads_of_first_blocks(snapshot, cidr)),
+            Some(BlockRead::Surveyed(_)) => return read_step(MissingReads::blocks([cidr])),
+            Some(BlockRead::Absent) if !has_ranges => return read_step(MissingReads::ranges(self.version)),
             _ => {}
         }
         let key = AffinityKey { owner: self.owner.clone(), cidr };
@@ -83,7 +86,7 @@ impl FamilyPlanner<'_> {
                 let assignment = self.assign(snapshot, &cidr, remaining, Some(PriorAffinity::Absent))?;
                 Ok(assignment.map(PlannerStep::Assign))
             }
-            (_, None) => read(MissingReads::affinity(key)),
+            (_, None) => read_step(MissingReads::affinity(key)),
             (_, Some(Some(affinity))) => self.assign_from_own_block(snapshot, affinity, remaining),
         }
     }

@@ -38,8 +38,8 @@ impl FamilyPlanner<'_> {
 
     /// Returns true if the owner's affinity to the block is confirmed.
     pub(super) fn is_confirmed(&self, snapshot: &Snapshot, cidr: &Cidr) -> bool {
-        let affinity = snapshot.own_affinities(self.version).find(|entry| entry.key.cidr == *cidr);
-        affinity.is_some_and(|entry| matches!(entry.value.state, AffinityState::Confirmed | AffinityState::Unset))
+        let mut affinities = snapshot.own_affinities(self.version).filter(|entry| entry.key.cidr == *cidr);
+        affinities.any(|entry| matches!(entry.value.state, AffinityState::Confirmed | AffinityState::Unset))
     }
 
     /// Returns the reason for a search without a free address.

@@ -66,12 +66,15 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// Creates the snapshot from `inputs`, the result of `query`.
-    pub(crate) fn new(inputs: AllocationInputs, query: InputsQuery, now: OffsetDateTime) -> Result<Self, StoreError> {
-        let (blocks, reserved) = (inputs.blocks, inputs.reserved);
-        let inputs = AllocationInputs { blocks: Vec::new(), reserved: BlockCounts::new(), ..inputs };
+    pub(crate) fn new(
+        mut inputs: AllocationInputs,
+        query: InputsQuery,
+        now: OffsetDateTime,
+    ) -> Result<Self, StoreError> {
+        let blocks = std::mem::take(&mut inputs.blocks);
         let mut snapshot = Snapshot {
             reservations: reservations(&inputs),
-            reserved,
+            reserved: std::mem::take(&mut inputs.reserved),
             inputs,
             now,
             query,
@@ -191,8 +194,10 @@ impl Snapshot {
     /// Returns one affinity, or `None` if it was not read yet. An affinity of this owner that the inputs lack may
     /// exist nevertheless, because another process may be claiming the block at the same time.
     pub(crate) fn affinity(&self, key: &AffinityKey) -> Option<Option<&Entry<BlockAffinity>>> {
-        let listed = self.inputs.affinities.iter().find(|entry| entry.key == *key);
-        listed.map(Some).or_else(|| self.affinities.get(key).map(Option::as_ref))
+        match self.inputs.affinities.iter().find(|entry| entry.key == *key) {
+            Some(entry) => Some(Some(entry)),
+            None => self.affinities.get(key).map(Option::as_ref),
+        }
     }
 
     /// Records that a block was just read or written.

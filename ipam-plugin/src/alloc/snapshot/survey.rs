@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use libcalico::ipam::{Block, ListedBlock, Room};
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{KeysTicket, ReadBatch, Store, StoreError, Survey, WriteModel};
+use libcalico::store::{Entry, KeysTicket, ReadBatch, Store, StoreError, Survey, WriteModel};
 
 use super::{BlockRead, Snapshot, reservations};
 use crate::exhausted::SearchedPool;
@@ -75,8 +75,9 @@ impl Snapshot {
     /// Records the room in a block. A block that was read in full and is full in both stays, since it has more detail.
     fn insert_room(&mut self, cidr: Cidr, room: Option<Room>) {
         let is_full = room.is_some_and(|room| !room.has_free);
-        let free_as_read = self.readable_block(&cidr).map(|block| block.value.free(&self.reservations));
-        if !is_full || free_as_read != Some(0) {
+        let is_full_as_read = |block: &Entry<Block>| block.value.free(&self.reservations) == 0;
+        let is_kept = is_full && self.readable_block(&cidr).is_some_and(is_full_as_read);
+        if !is_kept {
             self.blocks.insert(cidr, room.map_or(BlockRead::Corrupt, BlockRead::Surveyed));
         }
     }

@@ -29,7 +29,9 @@ pub(super) fn fix_steps(findings: &[&Finding], cluster: &ClusterRead, other: &Ot
         repairs.iter().flat_map(|repair| repair.handles()).map(|id| id.to_string()).collect();
     for finding in findings {
         match finding {
-            Finding::OrphanHandle { handle, .. } | Finding::HandleCount { handle, .. } => ids.extend([handle.clone()]),
+            Finding::OrphanHandle { handle, .. } | Finding::HandleCount { handle, .. } => {
+                ids.insert(handle.clone());
+            }
             Finding::MissingHandle(held) if !to_release.contains(&held.address) => ids.extend(held.handle.clone()),
             _ => {}
         }

@@ -143,8 +143,9 @@ pub(super) enum ChangeOutcome {
     Refused(String),
 }
 
-fn refused(reason: &str) -> ChangeOutcome {
-    ChangeOutcome::Refused(reason.to_owned())
+/// Returns the outcome of a refused change.
+fn refused(reason: impl Into<String>) -> ChangeOutcome {
+    ChangeOutcome::Refused(reason.into())
 }
 
 /// Makes the change.
@@ -164,8 +165,8 @@ async fn release_address(store: &Datastore, held: &AllocatedAddress) -> Result<C
     match release_addresses(store, &SystemClock::start(), &[request]).await {
         Ok(outcome) if outcome.released.is_empty() => Ok(refused("another process released the address")),
         Ok(_) => Ok(ChangeOutcome::Applied),
-        Err(IpamError::Release(changed)) => Ok(refused(&changed.to_string())),
-        Err(IpamError::Corrupt(corrupt)) => Ok(refused(&corrupt.to_string())),
+        Err(IpamError::Release(changed)) => Ok(refused(changed.to_string())),
+        Err(IpamError::Corrupt(corrupt)) => Ok(refused(corrupt.to_string())),
         Err(error) => Err(error.into()),
     }
 }

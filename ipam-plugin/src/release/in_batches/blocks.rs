@@ -8,7 +8,7 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, Revision, Store, StoreError};
 
 use super::{ReleasedBatch, Requests};
-use crate::block_writes::write_released;
+use crate::block_writes::{is_deleted_by_release, write_released};
 use crate::error::{IpamError, Result};
 use crate::reads::find_each;
 use crate::retry::{OPERATION_TIME, Retry};
@@ -62,7 +62,7 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
                 },
                 // A missing block has no addresses. If this batch's write deleted it, the handles still have to be
                 // decremented.
-                Ok(None) => match sent.filter(|sent| sent.updated.is_empty() && sent.updated.owner().is_none()) {
+                Ok(None) => match sent.filter(|sent| is_deleted_by_release(&sent.updated)) {
                     Some(sent) => record(sent, outcome),
                     None => outcome.missing.push(cidr),
                 },

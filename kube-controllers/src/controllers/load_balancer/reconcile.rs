@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::Datastore;
-use k8s_openapi::api::core::v1::{Namespace, Service as ApiService};
+use k8s_openapi::api::core::v1::{Namespace, Service as K8sService};
 use kube::Api;
 use kube::api::PostParams;
 use libcalico::api::ObjectKey;
@@ -42,7 +42,7 @@ enum StatusWrite {
 }
 
 /// A Service in the API server, and its parts on which its addresses depend.
-type LiveService = (ApiService, LoadBalancerService);
+type LiveService = (K8sService, LoadBalancerService);
 
 /// The reconciler of one Service.
 pub(super) struct ServiceReconciler {
@@ -97,9 +97,9 @@ impl Reconcile for ServiceReconciler {
             Decision::Nothing => Ok(NextReconcile::AwaitChange),
             // A new pool queues all Services again. In a cluster that never had a pool, another implementation may
             // serve Services without a request, so this is no failure.
-            Decision::NoPool if service.requests_address() => Err(ReconcileError::Permanent(format!(
-                "Service {key}: no IP pool allows LoadBalancer, so the Service gets no address"
-            ))),
+            Decision::NoPool if service.requests_address() => {
+                Err(permanent(key, "no IP pool allows LoadBalancer, so the Service gets no address"))
+            }
             Decision::NoPool => Ok(NextReconcile::AwaitChange),
             Decision::Withdraw => self.withdraw(key, &service.handle, &own, assign).await,
             Decision::Serve(Plan { assign, keep, release })
@@ -211,7 +211,7 @@ impl ServiceReconciler {
         Ok(namespace.metadata.labels.unwrap_or_default())
     }
 
-    async fn live(&self, key: &ObjectKey) -> Result<Option<ApiService>, ReconcileError> {
+    async fn live(&self, key: &ObjectKey) -> Result<Option<K8sService>, ReconcileError> {
         api_reads::read_object(&self.kubernetes, SERVICES, key).await
     }
 
@@ -227,10 +227,10 @@ impl ServiceReconciler {
     async fn write_status(
         &self,
         key: &ObjectKey,
-        live: &mut ApiService,
-        change: impl FnOnce(&mut ApiService),
+        live: &mut K8sService,
+        change: impl FnOnce(&mut K8sService),
     ) -> Result<StatusWrite, ReconcileError> {
-        let shown = |service: &ApiService| service.status.clone().and_then(|status| status.load_balancer);
+        let shown = |service: &K8sService| service.status.as_ref().and_then(|status| status.load_balancer.clone());
         let before = shown(live);
         change(live);
         if shown(live) == before {
@@ -249,13 +249,18 @@ impl ServiceReconciler {
 
     /// Returns true if the Service is unchanged since its addresses were decided. If the status needed no write, the
     /// API server has not confirmed that: another writer may have given the Service an address that it now requests.
-    async fn is_current(&self, key: &ObjectKey, used: &ApiService, write: StatusWrite) -> Result<bool, ReconcileError> {
-        match write {
+    async fn is_current(
+        &self,
+        key: &ObjectKey,
+        decided: &K8sService,
+        written: StatusWrite,
+    ) -> Result<bool, ReconcileError> {
+        match written {
             StatusWrite::Sent => Ok(true),
             StatusWrite::Deleted => Ok(false),
             StatusWrite::Unchanged => {
-                let version = |service: &ApiService| service.metadata.resource_version.clone();
-                Ok(self.live(key).await?.is_some_and(|live| version(&live) == version(used)))
+                let version = |service: &K8sService| service.metadata.resource_version.clone();
+                Ok(self.live(key).await?.is_some_and(|live| version(&live) == version(decided)))
             }
         }
     }

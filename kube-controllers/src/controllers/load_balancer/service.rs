@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Service as ApiService, ServiceSpec};
+use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Service as K8sService, ServiceSpec};
 use libcalico::api::ObjectKey;
 use libcalico::ipam::{HandleId, load_balancer_handle};
 
@@ -52,7 +52,7 @@ impl LoadBalancerService {
     }
 
     /// Reads a Service from the API server. Returns `None` for another type.
-    pub(super) fn live(service: &ApiService) -> Option<Self> {
+    pub(super) fn live(service: &K8sService) -> Option<Self> {
         let metadata = &service.metadata;
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let name = ObjectKey::namespaced(text(&metadata.namespace), text(&metadata.name));
@@ -106,7 +106,7 @@ impl LoadBalancerService {
 
 /// Publishes exactly these addresses. Other fields of an entry that stays, and entries with host names, are kept;
 /// upstream discards them (KC-512).
-pub(super) fn publish_addresses(service: &mut ApiService, addresses: &[IpAddr]) {
+pub(super) fn publish_addresses(service: &mut K8sService, addresses: &[IpAddr]) {
     let entries = take_entries(service);
     let (mut shown, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.ip.is_some());
     shown.retain(|entry| address(entry).is_some_and(|ip| addresses.contains(&ip)));
@@ -121,7 +121,7 @@ pub(super) fn publish_addresses(service: &mut ApiService, addresses: &[IpAddr]) 
 }
 
 /// Removes these addresses. All other entries stay as they are.
-pub(super) fn withdraw_addresses(service: &mut ApiService, addresses: &[IpAddr]) {
+pub(super) fn withdraw_addresses(service: &mut K8sService, addresses: &[IpAddr]) {
     let mut entries = take_entries(service);
     entries.retain(|entry| address(entry).is_none_or(|ip| !addresses.contains(&ip)));
     put_entries(service, entries);
@@ -131,12 +131,12 @@ fn address(entry: &LoadBalancerIngress) -> Option<IpAddr> {
     entry.ip.as_deref()?.parse().ok()
 }
 
-fn take_entries(service: &mut ApiService) -> Vec<LoadBalancerIngress> {
+fn take_entries(service: &mut K8sService) -> Vec<LoadBalancerIngress> {
     let status = service.status.as_mut().and_then(|status| status.load_balancer.as_mut());
     status.and_then(|status| status.ingress.take()).unwrap_or_default()
 }
 
-fn put_entries(service: &mut ApiService, entries: Vec<LoadBalancerIngress>) {
+fn put_entries(service: &mut K8sService, entries: Vec<LoadBalancerIngress>) {
     let status = service.status.get_or_insert_default();
     status.load_balancer.get_or_insert_default().ingress = (!entries.is_empty()).then_some(entries);
 }

@@ -131,8 +131,11 @@ impl<K: SyncedKind> SyncReconciler<K> {
         (spec, problems): (K::Target, Vec<String>),
         stored: Option<StoredTarget<K::Target>>,
     ) -> Result<(), ReconcileError> {
-        let (revision, object) = stored.map(|stored| (stored.revision, stored.object)).unzip();
-        let mut object = object.flatten().unwrap_or_else(|| new_target(key));
+        let (revision, object) = match stored {
+            Some(StoredTarget { revision, object }) => (Some(revision), object),
+            None => (None, None),
+        };
+        let mut object = object.unwrap_or_else(|| new_target(key));
         object.spec = spec;
         object.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
         let object = match K::admit(object) {

@@ -47,7 +47,7 @@ impl PodEndpointReconciler {
         if age < grace {
             return Ok(Some(grace - age));
         }
-        let Some(reason) = self.reason(pod, &stored).await? else {
+        let Some(reason) = self.orphan_reason(pod, &stored).await? else {
             self.candidates().clear(endpoint);
             return Ok(None);
         };
@@ -76,7 +76,11 @@ impl PodEndpointReconciler {
     }
 
     /// Returns the reason why the endpoint is orphaned, by the present state in Kubernetes.
-    async fn reason(&self, pod: &ObjectKey, stored: &StoredEndpoint) -> Result<Option<OrphanReason>, ReconcileError> {
+    async fn orphan_reason(
+        &self,
+        pod: &ObjectKey,
+        stored: &StoredEndpoint,
+    ) -> Result<Option<OrphanReason>, ReconcileError> {
         let kubernetes = &self.context.kubernetes;
         let pod = api_reads::read_object::<Pod>(kubernetes, PODS, pod).await?;
         let pod_addresses: Vec<IpAddr> = pod.iter().flat_map(addresses).collect();

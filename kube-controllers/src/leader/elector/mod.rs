@@ -66,7 +66,7 @@ impl<L: Leases> Elector<L> {
         let no_answer = |_| Err(LeaseError::Other(format!("no answer within {check_interval:?}")));
         let outcome = timeout(check_interval, self.attempt()).await.unwrap_or_else(no_answer);
         if self.ends_refusals(&outcome) {
-            self.refusals.series = None;
+            self.refusals.clear();
         }
         if matches!(outcome, Err(LeaseError::Forbidden(_))) {
             self.election.refused();
@@ -256,6 +256,11 @@ impl RefusalLog {
         let first = series.map_or(now, |series| series.first);
         self.series = Some(RefusalSeries { first, last: now });
         first.plus(timing.first_write_delay()).has_passed()
+    }
+
+    /// Records any other response, which ends the series.
+    fn clear(&mut self) {
+        self.series = None;
     }
 }
 

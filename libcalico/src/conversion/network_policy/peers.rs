@@ -32,7 +32,8 @@ fn peer(given: &PolicyPeer) -> Result<RuleEntity, CidrParseError> {
 fn network(text: &str) -> Result<String, CidrParseError> {
     let cidr = text.parse::<Cidr>().or_else(|error| parse_with_leading_zeros(text).ok_or(error))?;
     let address = cidr.network().to_canonical();
-    let prefix = cidr.prefix().checked_sub(IPV4_MAPPED_PREFIX).filter(|_| address != cidr.network());
+    let is_mapped = address != cidr.network();
+    let prefix = cidr.prefix().checked_sub(IPV4_MAPPED_PREFIX).filter(|_| is_mapped);
     let mapped = prefix.and_then(|prefix| Cidr::new(address, prefix));
     Ok(mapped.unwrap_or(cidr).to_string())
 }

@@ -68,8 +68,12 @@ fn blocks_without_affinity<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<
     });
     let mut sorted: Vec<(Cidr, AffinityOwner, Option<&str>)> = without_affinity.collect();
     sorted.sort();
-    let texts = sorted.into_iter().map(|(block, owner, state)| (block, owner.to_string(), state.map(str::to_owned)));
-    texts.map(|(block, owner, state)| Finding::BlockWithoutAffinity { block, owner, state }).collect()
+    let finding = |(block, owner, state): (Cidr, AffinityOwner, Option<&str>)| Finding::BlockWithoutAffinity {
+        block,
+        owner: owner.to_string(),
+        state: state.map(str::to_owned),
+    };
+    sorted.into_iter().map(finding).collect()
 }
 
 /// Returns the finding about an affinity, if there is one. `block` is the block in its range, if that exists.
@@ -78,12 +82,14 @@ fn affinity_finding(affinity: &Entry<BlockAffinity>, block: Option<&Block>) -> O
     let owner = block.and_then(Block::owner);
     let is_owner = owner.as_ref() == Some(claimant);
     let (claimant, revision) = (claimant.to_string(), affinity.revision.to_string());
-    let owner = owner.map(|owner| owner.to_string());
     match unfinished(affinity.value.state) {
         Some(_) if is_owner && block.is_some_and(|block| !block.is_empty()) => None,
         Some(state) => Some(Finding::UnfinishedClaim { block: *cidr, claimant, revision, state: state.to_owned() }),
         None if is_owner => None,
-        None => Some(Finding::AffinityWithoutBlock { block: *cidr, claimant, revision, owner }),
+        None => {
+            let owner = owner.map(|owner| owner.to_string());
+            Some(Finding::AffinityWithoutBlock { block: *cidr, claimant, revision, owner })
+        }
     }
 }
 

@@ -78,8 +78,10 @@ impl Block {
     }
 
     fn check_owner(&self, request: &BlockRequest<'_>) -> Result<(), AssignError> {
+        if !request.check_affinity {
+            return Ok(());
+        }
         match self.owner() {
-            _ if !request.check_affinity => Ok(()),
             None => Err(AssignError::NoAffinity(self.cidr.to_string())),
             Some(owner) if owner == *request.requester => Ok(()),
             Some(owner) => {

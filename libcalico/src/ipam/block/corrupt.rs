@@ -67,11 +67,15 @@ impl Block {
     /// Returns the block with every ordinal either allocated or in the free list once. Returns `None` if the block is
     /// consistent, or larger than any valid block.
     ///
-    /// Allocated ordinals stay allocated. `owner` returns the pod or tunnel that uses an address. An ordinal
+    /// Allocated ordinals stay allocated. `owner_of` returns the pod or tunnel that uses an address. An ordinal
     /// without allocation, or whose allocation has no attribute, is allocated to that owner, or freed if there is
     /// none. An ordinal whose release time is unreadable is allocated to that owner, too; if there is none, its
     /// cooldown starts at `now`.
-    pub fn repaired(&self, now: OffsetDateTime, owner: impl Fn(IpAddr) -> Option<RecordedOwner>) -> Option<Repaired> {
+    pub fn repaired(
+        &self,
+        now: OffsetDateTime,
+        owner_of: impl Fn(IpAddr) -> Option<RecordedOwner>,
+    ) -> Option<Repaired> {
         if self.capacity() > MAX_BLOCK_CAPACITY || self.is_consistent() {
             return None;
         }
@@ -84,7 +88,7 @@ impl Block {
             if attribute.is_some_and(|attribute| !attribute.has_invalid_release_time()) {
                 continue;
             }
-            if let Some(RecordedOwner { handle, attributes }) = owner(ip) {
+            if let Some(RecordedOwner { handle, attributes }) = owner_of(ip) {
                 block.allocations[ordinal] = Some(block.attribute_of(handle.as_ref(), attributes));
                 block.sequence_number_for_allocation.insert(ordinal.to_string(), block.sequence_number);
                 kept.push(ip);

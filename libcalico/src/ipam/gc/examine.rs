@@ -159,7 +159,7 @@ impl Index {
 
     fn record_leak(&mut self, row: RowId, now: Duration, reason: LeakReason, grace: GracePeriod) -> Option<Change> {
         let was_leak = self.leaks.get(row).is_some();
-        let transition = self.leaks.add(row, now, reason, grace);
+        let transition = self.leaks.set(row, now, reason, grace);
         if !was_leak {
             self.count_candidate(row, 1);
         }

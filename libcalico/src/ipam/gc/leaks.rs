@@ -76,7 +76,7 @@ impl Leaks {
     }
 
     /// Records that an address has no owner. The leak is confirmed when the address has had none for `grace`.
-    pub(super) fn add(&mut self, row: RowId, now: Duration, reason: LeakReason, grace: GracePeriod) -> LeakTransition {
+    pub(super) fn set(&mut self, row: RowId, now: Duration, reason: LeakReason, grace: GracePeriod) -> LeakTransition {
         let previous = self.by_row.get(&row).copied();
         let since = previous.map_or(now, |leak| leak.since);
         // If the node of a leak exists again, a confirmation that only the deleted node justified is withdrawn, and
@@ -187,38 +187,38 @@ mod tests {
     fn leak_candidate_is_confirmed_after_the_grace_period() {
         let mut leaks = Leaks::default();
         let grace = GracePeriod::After(AT(10));
-        assert_eq!(leaks.add(1, AT(5), GONE, grace), LeakTransition::Started);
+        assert_eq!(leaks.set(1, AT(5), GONE, grace), LeakTransition::Started);
         assert_eq!((leaks.next_deadline(AT(5)), leaks.due(AT(14))), (Some(AT(15)), vec![]));
-        assert_eq!(leaks.add(1, AT(14), GONE, grace), LeakTransition::Unchanged);
+        assert_eq!(leaks.set(1, AT(14), GONE, grace), LeakTransition::Unchanged);
         assert_eq!(leaks.due(AT(15)), [1]);
-        assert_eq!(leaks.add(1, AT(15), GONE, grace), LeakTransition::Confirmed);
+        assert_eq!(leaks.set(1, AT(15), GONE, grace), LeakTransition::Confirmed);
         assert_eq!((leaks.is_confirmed(1), leaks.next_deadline(AT(15))), (true, None));
-        assert_eq!(leaks.add(1, AT(16), GONE, grace), LeakTransition::Unchanged);
+        assert_eq!(leaks.set(1, AT(16), GONE, grace), LeakTransition::Unchanged);
         assert_eq!(leaks.clear(1), LeakTransition::Cleared);
         assert_eq!((leaks.is_confirmed(1), leaks.clear(1)), (false, LeakTransition::Unchanged));
-        assert_eq!(leaks.add(1, AT(20), GONE, grace), LeakTransition::Started, "the grace period starts again");
+        assert_eq!(leaks.set(1, AT(20), GONE, grace), LeakTransition::Started, "the grace period starts again");
     }
 
     #[test]
     fn zero_grace_confirms_a_leak_at_once_and_no_grace_never() {
         let mut leaks = Leaks::default();
-        assert_eq!(leaks.add(1, AT(0), GONE, GracePeriod::AtOnce), LeakTransition::Confirmed);
+        assert_eq!(leaks.set(1, AT(0), GONE, GracePeriod::AtOnce), LeakTransition::Confirmed);
         assert!(leaks.get(1).unwrap().by_node);
-        assert_eq!(leaks.add(2, AT(0), GONE, GracePeriod::Never), LeakTransition::Started);
-        assert_eq!(leaks.add(2, AT(1_000_000), GONE, GracePeriod::Never), LeakTransition::Unchanged);
+        assert_eq!(leaks.set(2, AT(0), GONE, GracePeriod::Never), LeakTransition::Started);
+        assert_eq!(leaks.set(2, AT(1_000_000), GONE, GracePeriod::Never), LeakTransition::Unchanged);
         assert_eq!(leaks.next_deadline(AT(0)), None);
-        assert_eq!(leaks.add(2, AT(1_000_001), GONE, GracePeriod::AtOnce), LeakTransition::Confirmed);
-        assert_eq!(leaks.add(3, AT(0), GONE, GracePeriod::After(Duration::ZERO)), LeakTransition::Confirmed);
+        assert_eq!(leaks.set(2, AT(1_000_001), GONE, GracePeriod::AtOnce), LeakTransition::Confirmed);
+        assert_eq!(leaks.set(3, AT(0), GONE, GracePeriod::After(Duration::ZERO)), LeakTransition::Confirmed);
     }
 
     #[test]
     fn leaks_of_a_returned_node_regain_their_grace_period() {
         let mut leaks = Leaks::default();
-        leaks.add(1, AT(0), GONE, GracePeriod::AtOnce);
-        assert_eq!(leaks.add(1, AT(5), GONE, GracePeriod::After(AT(10))), LeakTransition::Unchanged);
+        leaks.set(1, AT(0), GONE, GracePeriod::AtOnce);
+        assert_eq!(leaks.set(1, AT(5), GONE, GracePeriod::After(AT(10))), LeakTransition::Unchanged);
         assert_eq!((leaks.is_confirmed(1), leaks.due(AT(10))), (false, vec![1]));
-        assert_eq!(leaks.add(1, AT(10), GONE, GracePeriod::After(AT(10))), LeakTransition::Confirmed);
-        leaks.add(1, AT(11), GONE, GracePeriod::AtOnce);
+        assert_eq!(leaks.set(1, AT(10), GONE, GracePeriod::After(AT(10))), LeakTransition::Confirmed);
+        leaks.set(1, AT(11), GONE, GracePeriod::AtOnce);
         assert!(!leaks.get(1).unwrap().by_node, "the grace period has elapsed");
     }
 

@@ -211,9 +211,9 @@ impl CompactHandle {
     }
 
     pub(super) fn to_handle_id(&self, networks: &NameTable) -> HandleId {
-        HandleId::new(match self {
-            CompactHandle::Container { network, id } => format!("{}.{}", networks.text(*network), HEXLOWER.encode(id)),
-            CompactHandle::Other(text) => text.to_string(),
-        })
+        match self {
+            Self::Container { network, id } => HandleId::for_container(networks.text(*network), &HEXLOWER.encode(id)),
+            Self::Other(text) => HandleId::new(text),
+        }
     }
 }

@@ -71,10 +71,11 @@ impl<'a> AllocationOwner<'a> {
         if attribute.is_windows_reserved() {
             return (AllocationOwner::HostReserved, non_empty(&attribute.active_owner, "node"));
         }
-        let data = if attribute.active_owner.is_empty() { &attribute.alternate_owner } else { &attribute.active_owner };
+        let Attribute { active_owner, alternate_owner, .. } = attribute;
+        let owner = if active_owner.is_empty() { alternate_owner } else { active_owner };
         let handle = attribute.handle_id.as_deref().map(HandleId::cut).unwrap_or_default();
-        let found = Self::by_type(data).or_else(|| Self::by_owner(data)).or_else(|| Self::by_handle(handle, data));
-        (found.unwrap_or(AllocationOwner::Unnamed), non_empty(data, "node"))
+        let named = Self::by_type(owner).or_else(|| Self::by_owner(owner)).or_else(|| Self::by_handle(handle, owner));
+        (named.unwrap_or(AllocationOwner::Unnamed), non_empty(owner, "node"))
     }
 
     /// Returns namespace and name of the pods that an allocation names as owners, the active and the alternate one.

@@ -102,7 +102,13 @@ pub fn choose_pools(pools: &[IpPool], request: &PoolRequest<'_>) -> Result<PoolC
         }
     }
     choice.enabled = in_service.iter().map(|(_, pool)| pool.clone()).collect();
-    in_service.retain(|(object, pool)| pool.check_block_size().map_err(|reason| choice.refuse(object, reason)).is_ok());
+    in_service.retain(|(object, pool)| match pool.check_block_size() {
+        Ok(()) => true,
+        Err(refusal) => {
+            choice.refuse(object, refusal);
+            false
+        }
+    });
 
     match select(&mut choice, in_service, request) {
         Ok(()) => Ok(choice),

@@ -52,7 +52,10 @@ const ORDER: [&str; 11] = [
 pub(super) fn read(group: ApiGroup, mut metadata: Fields) -> Result<(Fields, PreservedMetadata), Malformed> {
     remove_keys(&mut metadata, &SERVER_MANAGED_FIELDS);
     metadata.remove("resourceVersion");
-    if group == ApiGroup::CrdV1 { read_v1(metadata) } else { Ok((metadata, PreservedMetadata::default())) }
+    match group {
+        ApiGroup::V3 => Ok((metadata, PreservedMetadata::default())),
+        ApiGroup::CrdV1 => read_v1(metadata),
+    }
 }
 
 fn read_v1(mut resource: Fields) -> Result<(Fields, PreservedMetadata), Malformed> {
@@ -111,7 +114,10 @@ pub(super) fn write(
     let uid = take_text(&mut metadata, "uid").filter(|uid| !uid.is_empty());
     remove_keys(&mut metadata, &["name", "namespace", "resourceVersion"]);
     let preserved = revision.map(|revision| &revision.preserved);
-    let mut resource = if group == ApiGroup::CrdV1 { write_v1(metadata, preserved)? } else { metadata };
+    let mut resource = match group {
+        ApiGroup::V3 => metadata,
+        ApiGroup::CrdV1 => write_v1(metadata, preserved)?,
+    };
     set_identity(&mut resource, location, revision);
     if let Some(uid) = uid {
         let uid = if group == ApiGroup::CrdV1 { reversed_uid(&uid)? } else { uid };
@@ -150,8 +156,10 @@ fn write_v1(mut inner: Fields, preserved: Option<&PreservedMetadata>) -> Result<
 pub(super) fn read_ipam(group: ApiGroup, mut metadata: Fields, keys: &[&str]) -> Result<PreservedMetadata, Malformed> {
     remove_keys(&mut metadata, &SERVER_MANAGED_FIELDS);
     remove_keys(&mut metadata, &IDENTITY_FIELDS);
-    let annotation = if group == ApiGroup::CrdV1 { take_annotation(&mut metadata)? } else { None };
-    let mut annotation = annotation.unwrap_or_default();
+    let mut annotation = match group {
+        ApiGroup::V3 => Fields::new(),
+        ApiGroup::CrdV1 => take_annotation(&mut metadata)?.unwrap_or_default(),
+    };
     annotation.retain(|_, value| !value.is_null());
     for fields in [&mut metadata, &mut annotation] {
         let mut others = take_object(fields, "labels");

@@ -113,7 +113,10 @@ fn source_prefixes(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<String> {
 }
 
 fn texts(pod: &Pod, key: &'static str, problems: &mut Vec<PodProblem>) -> Vec<String> {
-    parse_text_list(&pod.metadata.annotations, key).map_err(|problem| problems.push(problem)).unwrap_or_default()
+    parse_text_list(&pod.metadata.annotations, key).unwrap_or_else(|problem| {
+        problems.push(problem);
+        Vec::new()
+    })
 }
 
 /// Parses an annotation that is a JSON array of texts. A missing or empty annotation yields none.

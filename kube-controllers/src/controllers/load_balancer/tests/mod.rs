@@ -5,7 +5,7 @@ mod convergence;
 mod labeling;
 mod serving;
 
-use k8s_openapi::api::core::v1::Service as ApiService;
+use k8s_openapi::api::core::v1::Service as K8sService;
 use libcalico::api::{IpPoolSpec, ObjectKey};
 use libcalico::ipam::LOAD_BALANCER_HOST;
 use libcalico::ipam::{AffinityOwner, BlockRequest, Reservations};
@@ -122,7 +122,7 @@ fn unsuitable_load_balancer_addresses_are_released() {
 
 #[test]
 fn unmanaged_services_lose_all_their_addresses() {
-    let other: ApiService = serde_json::from_value(json!({
+    let other: K8sService = serde_json::from_value(json!({
         "metadata": {"name": "s", "namespace": "n", "uid": "u"},
         "spec": {"type": "LoadBalancer", "loadBalancerClass": "other"},
     }))
@@ -156,12 +156,12 @@ fn invalid_service_annotations_are_rejected() {
     assert_eq!((request.addresses.len(), request.pools4.len(), request.pools6.len()), (2, 1, 1));
 }
 
-fn with_status(ingress: Value) -> ApiService {
+fn with_status(ingress: Value) -> K8sService {
     serde_json::from_value(json!({"metadata": {"name": "s"}, "status": {"loadBalancer": {"ingress": ingress}}}))
         .unwrap()
 }
 
-fn ingress(service: &ApiService) -> Value {
+fn ingress(service: &K8sService) -> Value {
     serde_json::to_value(&service.status).unwrap()["loadBalancer"]["ingress"].clone()
 }
 
@@ -177,7 +177,7 @@ fn foreign_ingress_entries_in_the_status_are_preserved() {
     publish_addresses(&mut service, &[]);
     withdraw_addresses(&mut service, &[]);
     assert_eq!(ingress(&service), json!([{"hostname": "h"}]));
-    let mut bare = ApiService::default();
+    let mut bare = K8sService::default();
     publish_addresses(&mut bare, &ips(&["fd00::1"]));
     assert_eq!(ingress(&bare), json!([{"ip": "fd00::1"}]));
     assert!(!status_differs(&ips(&["10.0.0.2", "10.0.0.1"]), &held(&["10.0.0.1", "10.0.0.2"])));

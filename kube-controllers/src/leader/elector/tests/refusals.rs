@@ -21,7 +21,7 @@ async fn refusals_become_lasting_after_a_lease_and_a_write_timeout() {
         assert!(!after(&mut refusals, 2).await);
     }
     assert!(after(&mut refusals, 2).await);
-    refusals.series = None;
+    refusals.clear();
     assert!(refusals.series.is_none());
     assert!(!after(&mut refusals, 2).await, "anew");
 }

@@ -116,8 +116,10 @@ impl Index {
     pub fn conflicting(&self, now: Duration) -> (usize, usize) {
         let lasting = self.conflicts.suspected.unchanged_for(now, MIN_CONFLICT_DURATION);
         let contradictions = lasting.filter_map(|&(pod, address)| self.find_contradiction(pod, address));
-        let (free, another): (Vec<_>, Vec<_>) = contradictions.partition(|(_, is_free)| *is_free);
-        (free.len(), another.len())
+        contradictions.fold(
+            (0, 0),
+            |(free, another), (_, is_free)| if is_free { (free + 1, another) } else { (free, another + 1) },
+        )
     }
 
     /// Marks a conflict as reported to operators.

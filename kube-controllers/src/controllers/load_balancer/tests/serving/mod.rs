@@ -155,7 +155,7 @@ impl Scene {
     async fn tell(&self, reconciler: &ServiceReconciler) {
         let pools = self.calico.list::<IpPool>(&ObjectSelect::default()).await.unwrap();
         let blocks = self.calico.list::<Block>(&None).await.unwrap();
-        let live: ApiService = serde_json::from_value(self.server.lock().unwrap().service.clone()).unwrap();
+        let live: K8sService = serde_json::from_value(self.server.lock().unwrap().service.clone()).unwrap();
         let service = Service {
             annotations: live.metadata.annotations.unwrap_or_default(),
             spec: live.spec.unwrap(),

@@ -110,10 +110,10 @@ fn panic_error(info: &PanicHookInfo<'_>) -> CniError {
 /// Starts logging by the configuration of a call, and logs the settings that were skipped.
 pub fn start_call_log(call: &Call, component: &'static str) {
     logging::init(&call.conf.log, component, &Subject::of_call(call));
-    let (network, netns, ifname) = (&call.conf.name, &call.netns, &call.ifname);
-    tracing::debug!(network, netns, ifname, "{} begins", call.command.as_str());
+    let (command, network, netns, ifname) = (call.command.as_str(), &call.conf.name, &call.netns, &call.ifname);
+    tracing::debug!(command, network, netns, ifname, "the call begins");
     for error in &call.ignored_settings {
-        tracing::warn!(%error, "ignoring an invalid setting that {} does not need", call.command.as_str());
+        tracing::warn!(%error, command, "ignoring an invalid setting that the command does not need");
     }
 }
 

@@ -27,7 +27,8 @@ on_each_datastore!(
     mtu_comes_from_the_configuration_then_from_the_file,
     node_name_comes_from_the_first_source_with_a_value,
     mesos_labels_become_labels_of_the_endpoint,
-    add_waits_for_readiness_gates_and_del_does_not,
+    add_waits_for_readiness_gates,
+    del_does_not_check_readiness_gates,
     container_forwards_packets_only_if_allow_ip_forwarding_is_set,
     both_ends_have_the_configured_number_of_queues,
     netkit_device_type_creates_a_working_netkit_or_veth_pair,
@@ -285,7 +286,7 @@ fn gate(refusals: usize) -> (String, Arc<AtomicUsize>) {
 }
 
 /// The only sleep of the ADD is the pause of 5 s before it probes the second gate again.
-fn add_waits_for_readiness_gates_and_del_does_not(cluster: &Cluster<'_>) {
+fn add_waits_for_readiness_gates(cluster: &Cluster<'_>) {
     if !present("strace") {
         return skipped("strace is not installed (Debian: strace)");
     }
@@ -299,12 +300,15 @@ fn add_waits_for_readiness_gates_and_del_does_not(cluster: &Cluster<'_>) {
     assert_eq!((asked_open.load(Ordering::SeqCst), asked_late.load(Ordering::SeqCst)), (1, 2));
     let sleeps = fs::read_to_string(&trace).unwrap();
     assert_eq!(sleeps.matches("{tv_sec=5, tv_nsec=0}").count(), 1, "{sleeps}");
+}
 
-    // DEL does not check the gates: a pod must always be deletable.
+/// A pod must always be deletable.
+fn del_does_not_check_readiness_gates(cluster: &Cluster<'_>) {
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &prepared(cluster, json!({})));
     let (closed, asked) = gate(1000);
     let conf = prepared(cluster, json!({ "readiness_gates": [closed] }));
-    let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
-    outcome.success();
+    cluster.delete(&pod, &conf);
     assert_eq!(asked.load(Ordering::SeqCst), 0);
     cluster.assert_nothing_left();
 }

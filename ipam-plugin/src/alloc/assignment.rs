@@ -250,8 +250,8 @@ mod tests {
     use crate::testing::{Cluster, MemoryStore, cidr};
     use node_process::logging::line::{Fields, LineFormat};
 
-    /// Runs allocations and returns the field `source` of their log lines.
-    async fn logged_sources(allocations: impl Future<Output = ()>) -> Vec<String> {
+    /// Runs allocations and returns the fields of their log lines with this message.
+    async fn logged(message: &str, allocations: impl Future<Output = ()>) -> Vec<String> {
         let log = tempfile::NamedTempFile::new().unwrap();
         let writer = Arc::new(log.reopen().unwrap());
         let lines = tracing_subscriber::fmt::layer().fmt_fields(Fields).event_format(LineFormat::new("ipam"));
@@ -263,8 +263,7 @@ mod tests {
         allocations.await;
         drop(guard);
         let text = fs::read_to_string(log.path()).unwrap();
-        let lines = text.lines().filter(|line| line.contains(": assigned addresses "));
-        lines.map(|line| line.rsplit_once(" source=").unwrap().1.trim_matches('"').to_owned()).collect()
+        text.lines().filter_map(|line| Some(line.split_once(message)?.1.to_owned())).collect()
     }
 
     #[tokio::test]
@@ -273,7 +272,7 @@ mod tests {
             let cluster = Cluster::on(store);
             cluster.pool("pool4", "10.0.0.0/30", 31);
             let mut is_first_block_own = false;
-            let sources = logged_sources(async {
+            let lines = logged(": assigned addresses ", async {
                 let first = cluster.one("node1", "net.1").await.unwrap();
                 is_first_block_own = cidr("10.0.0.0/31").contains(first);
                 let second = cluster.one("node2", "net.2").await.unwrap();
@@ -293,9 +292,32 @@ mod tests {
                     cluster.release(handle).await.unwrap();
                 }
             });
-            let sources = sources.await;
+            let lines = lines.await;
+            let source = |line: &String| line.rsplit_once("source=").unwrap().1.trim_matches('"').to_owned();
+            let sources: Vec<String> = lines.iter().map(source).collect();
             let both = if is_first_block_own { "own,borrowed" } else { "borrowed,own" };
             assert_eq!(sources, ["claimed", "claimed", both, "own", "reclaimed", "borrowed", "own"]);
         }
+    }
+    #[tokio::test]
+    async fn log_line_names_the_reason_for_each_unused_block_of_the_node() {
+        let cluster = Cluster::new();
+        cluster.pool_with("gold", "10.1.0.0/31", 31, |spec| spec.node_selector = "tier == 'gold'".into());
+        cluster.node("node1", &[("tier", "gold")]);
+        cluster.one("node1", "net.1").await.unwrap();
+        cluster.node("node1", &[]);
+        cluster.pool("any", "10.2.0.0/30", 31);
+        let lines = logged(": taking no address from a block of the node ", async {
+            let request = AssignRequest { num4: 3, ..cluster.request("node1", "net.2") };
+            assert_eq!(cluster.assign(&request).await.unwrap().addresses.len(), 3);
+        });
+        let first = cidr("10.2.0.0/31");
+        let (not_chosen, full) = ("its pool is not chosen for this request", "it has no free address");
+        let lines = lines.await;
+        let fields = |block, reason: &str| format!("block={block} reason=\"{reason}\"");
+        let own = cidr("10.1.0.0/31");
+        assert_eq!(lines[..2], [fields(own, not_chosen), fields(own, not_chosen)], "{lines:?}");
+        let claimed = [first, cidr("10.2.0.2/31")].map(|block| fields(block, full));
+        assert!(lines.len() == 3 && claimed.contains(&lines[2]), "{lines:?}");
     }
 }

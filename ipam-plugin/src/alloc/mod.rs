@@ -26,7 +26,7 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Revision, Store, WriteModel};
 
 pub use crate::alloc::assignment::{Assigned, Assignment};
-use crate::alloc::assignment::{BlockAssignment, log_assigned};
+use crate::alloc::assignment::{BlockAssignment, BlockSource, log_assigned};
 use crate::alloc::block_hints::HintedBlocks;
 use crate::alloc::commit::{Commit, CommitError, undo};
 use crate::alloc::inputs::{AllocationInputs, BlockCounts};
@@ -206,6 +206,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     }
 
     async fn commit(&mut self, assignments: Vec<BlockAssignment>) -> Result<()> {
+        self.log_unused_own_blocks(&assignments);
         let blocks_to_read: Vec<Cidr> = assignments.iter().map(BlockAssignment::cidr).collect();
         let (store, clock, request, snapshot) = (self.store, self.clock, self.request, &mut self.snapshot);
         match (Commit { store, clock, request, snapshot }).write(assignments).await {
@@ -226,6 +227,19 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
                     return Err(cause.into());
                 }
                 self.read_again(blocks_to_read).await
+            }
+        }
+    }
+
+    /// Logs the reason for which each block of the node gives no address, if another block gives some.
+    fn log_unused_own_blocks(&self, assignments: &[BlockAssignment]) {
+        let owner = self.request.owner();
+        for assignment in assignments.iter().filter(|assignment| assignment.source(&owner, false) != BlockSource::Own) {
+            let cidr = assignment.cidr();
+            let families = self.families.iter().filter(|family| family.planner.version == cidr.version());
+            let unused = families.flat_map(|family| family.planner.unused_own_blocks(&self.snapshot));
+            for (block, reason) in unused.filter(|(block, _)| *block != cidr) {
+                tracing::debug!(%block, reason, "taking no address from a block of the node");
             }
         }
     }

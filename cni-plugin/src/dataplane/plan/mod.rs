@@ -198,7 +198,7 @@ impl EndpointPlan {
 
     /// Returns true if the endpoint has an address of this family.
     pub fn has_family(&self, family: IpVersion) -> bool {
-        self.host_cidrs().any(|host| host.version() == family)
+        self.full_length_cidrs().any(|host| host.version() == family)
     }
 
     /// Returns the names and the alias of the interfaces to create.
@@ -222,7 +222,7 @@ impl EndpointPlan {
 
     /// Returns the addresses to which the host gets routes.
     pub(super) fn host_destinations(&self) -> impl Iterator<Item = Cidr> + '_ {
-        distinct(self.host_cidrs()).filter(|_| self.host_routes)
+        distinct(self.full_length_cidrs()).filter(|_| self.host_routes)
     }
 
     /// Returns the end in the pod's namespace.
@@ -231,14 +231,14 @@ impl EndpointPlan {
             ifname: self.container_ifname.clone(),
             mac: self.container_mac,
             mtu: self.effective_mtu(),
-            addresses: distinct(self.host_cidrs()).collect(),
+            addresses: distinct(self.full_length_cidrs()).collect(),
             sysctls: self.container_sysctls(),
             routes: self.container_routes(),
         }
     }
 
     /// Returns the pod's addresses as /32 and /128.
-    pub(super) fn host_cidrs(&self) -> impl Iterator<Item = Cidr> + '_ {
+    pub(super) fn full_length_cidrs(&self) -> impl Iterator<Item = Cidr> + '_ {
         self.addresses.iter().map(|address| Cidr::host(address.to_canonical()))
     }
 

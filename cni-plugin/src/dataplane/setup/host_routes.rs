@@ -35,7 +35,7 @@ pub(super) fn bring_up_with_routes(
     let link = &pair.host;
     let mut routes = HostRoutes { host, link, may_replace_idle: plan.replaces_idle_routes };
     if plan.refuses_addresses_of_pods {
-        plan.host_cidrs().try_for_each(|address| routes.ensure_not_routed_to_pod(address))?;
+        plan.full_length_cidrs().try_for_each(|address| routes.ensure_not_routed_to_pod(address))?;
     }
     // The kernel rejects a second route only if the metric is the same. Felix adds routes to pods with another metric,
     // so the routes are looked up before the new ones are added.

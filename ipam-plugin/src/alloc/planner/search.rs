@@ -7,7 +7,7 @@ use libcalico::ipam::{AffinityState, PoolRejection, RejectedPool};
 use libcalico::net::Cidr;
 
 use super::FamilyPlanner;
-use crate::alloc::snapshot::{MissingReads, Snapshot};
+use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::error::{Exhaustion, Shortfall};
 use crate::exhausted::{FullBlock, Note, SearchOutcome, SearchedPool};
 
@@ -40,6 +40,25 @@ impl FamilyPlanner<'_> {
     pub(super) fn is_confirmed(&self, snapshot: &Snapshot, cidr: &Cidr) -> bool {
         let mut affinities = snapshot.own_affinities(self.version).filter(|entry| entry.key.cidr == *cidr);
         affinities.any(|entry| matches!(entry.value.state, AffinityState::Confirmed | AffinityState::Unset))
+    }
+
+    /// Returns the node's blocks of the family, each with the reason for which it gives no address, for the log.
+    pub(crate) fn unused_own_blocks<'k>(
+        &'k self,
+        snapshot: &'k Snapshot,
+    ) -> impl Iterator<Item = (Cidr, &'static str)> + 'k {
+        snapshot.own_affinities(self.version).map(|affinity| {
+            let cidr = affinity.key.cidr;
+            let reason = match snapshot.block(&cidr) {
+                _ if !self.is_allowed(&cidr) => "its pool is not chosen for this request",
+                _ if self.excluded.contains(&cidr) => "its affinity cannot be repaired",
+                _ if snapshot.reservations.covers(&cidr) => "an IPReservation covers it",
+                Some(BlockRead::Corrupt) => "it cannot be read",
+                Some(BlockRead::Absent) => "it overlaps with a block of another size",
+                Some(BlockRead::Present(_) | BlockRead::Surveyed(_)) | None => "it has no free address",
+            };
+            (cidr, reason)
+        })
     }
 
     /// Returns the reason for a search without a free address.

@@ -18,11 +18,8 @@ stop_busy() {
 }
 trap stop_busy EXIT
 
-# Each line: crate and name of a test program, its directory, its source, the program. Results are those of one build,
-# and another build starts again.
-cargo test --workspace --no-run --message-format=json 2>target/flaky/build.log |
-    sed -n 's~.*"manifest_path":"\([^"]*\)/\([^"/]*\)/Cargo.toml".*"name":"\([^"]*\)","src_path":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*~\2/\3 \1/\2 \4 \5~p' |
-    sort -u >target/flaky/programs
+# Results are those of one build, and another build starts again.
+tests/test-programs.sh --workspace 2>target/flaky/build.log >target/flaky/programs
 build=$(cut -d' ' -f4 target/flaky/programs | xargs sha256sum | sha256sum | cut -c1-16)
 if [ "$(cat target/flaky/build 2>/dev/null)" != "$build" ]; then
     # A suite that has ever failed is always run ten times.

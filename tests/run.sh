@@ -71,10 +71,44 @@ stage image image
 stage demo tests/demo/run.sh
 stage demo-kubernetes demo_on_api_server kubernetes
 stage demo-controllers demo_on_api_server controllers
-# Suites spend more time waiting for servers than computing, so twice as many tests run concurrently as there are
-# processors.
-stage suites env RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) * 2))}" \
-    cargo test "${locked[@]}" --no-fail-fast -p integration-tests
+# job NAME COMMAND...: runs the command, and prints its output when it ends
+job() {
+    local name=$1 begin=$SECONDS status=ok log=$logs/jobs/$1.log
+    shift
+    "$@" >"$log" 2>&1 || {
+        status=FAILED
+        echo "$name" >>"$logs/failed-jobs"
+    }
+    {
+        flock 9
+        echo "--- $name"
+        cat "$log"
+        echo "--- $name: $status, $((SECONDS - begin)) s"
+    } 9>"$logs/lock"
+    [ $status = ok ]
+}
+# in_crate DIRECTORY PROGRAM: runs a test program as cargo does
+in_crate() (cd "$1" && CARGO_MANIFEST_DIR=$1 exec "$2")
+export logs
+export -f job in_crate
+# Suites spend more time waiting for servers than computing, so two of them run at a time, each with one test more than
+# there are processors. While the last tests of one suite wait, the other one computes. Few of the suites whose names
+# come first take long, so they are the last.
+suites() {
+    local name directory program status=0
+    export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) + 1))}"
+    mkdir "$logs/jobs"
+    tests/test-programs.sh "${locked[@]}" -p integration-tests >"$logs/programs" || status=1
+    {
+        sort --reverse "$logs/programs" | while read -r name directory _ program; do
+            echo "${name#*/} in_crate $directory $program"
+        done
+        echo "doc cargo test ${locked[*]} --doc -p integration-tests"
+    } | xargs --max-procs=2 --max-lines=1 bash -c 'job "$@"' job || status=1
+    [ ! -e "$logs/failed-jobs" ] || echo "failed: $(paste -sd ' ' "$logs/failed-jobs")"
+    return "$status"
+}
+stage suites suites
 stage machine-as-it-was as_it_was
 
 # Sums the closing lines of libtest.

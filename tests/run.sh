@@ -68,9 +68,6 @@ stage unit env FUZZ_SECONDS="${FUZZ_SECONDS:-20}" cargo test "${locked[@]}" --no
 # together, because the last step of each build, the optimization of the whole program, uses a single processor.
 stage programs programs
 stage image image
-stage demo tests/demo/run.sh
-stage demo-kubernetes demo_on_api_server kubernetes
-stage demo-controllers demo_on_api_server controllers
 # job NAME COMMAND...: runs the command, and prints its output when it ends
 job() {
     local name=$1 begin=$SECONDS status=ok log=$logs/jobs/$1.log
@@ -90,16 +87,19 @@ job() {
 # in_crate DIRECTORY PROGRAM: runs a test program as cargo does
 in_crate() (cd "$1" && CARGO_MANIFEST_DIR=$1 exec "$2")
 export logs
-export -f job in_crate
+export -f job in_crate demo_on_api_server
 # Suites spend more time waiting for servers than computing, so two of them run at a time, each with one test more than
 # there are processors. While the last tests of one suite wait, the other one computes. Few of the suites whose names
-# come first take long, so they are the last.
+# come first take long, so they are the last. The demos, which wait most of all, run beside the first ones.
 suites() {
     local name directory program status=0
     export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) + 1))}"
     mkdir "$logs/jobs"
     tests/test-programs.sh "${locked[@]}" -p integration-tests >"$logs/programs" || status=1
     {
+        echo demo tests/demo/run.sh
+        echo demo-kubernetes demo_on_api_server kubernetes
+        echo demo-controllers demo_on_api_server controllers
         sort --reverse "$logs/programs" | while read -r name directory _ program; do
             echo "${name#*/} in_crate $directory $program"
         done

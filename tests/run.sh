@@ -6,8 +6,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export PATH="$PATH:/usr/sbin:/sbin:${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests/bin"
 export CARGO_TERM_PROGRESS_WHEN=never RUST_BACKTRACE=0
 locked=()
-# CI builds only once, so it needs no incremental build data, which is two thirds of the disk space.
-[ "${CI:-}" != true ] || { locked=(--locked) && export CARGO_INCREMENTAL=0; }
+# CI builds only once, so it needs no incremental build data, which is two thirds of the disk space. Without backtraces
+# it needs no line numbers either, which take time in the compiler and in the linker of each of 100 test programs.
+[ "${CI:-}" != true ] || { locked=(--locked) && export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0; }
 
 logs=target/test-logs
 rm -rf "$logs"

@@ -32,8 +32,8 @@ if [ ${#failed[@]} -gt 0 ]; then
     echo "cannot continue without these packages and programs" >&2
     exit 1
 fi
-# An API server of a test lives for seconds. Its start allocates so much that the collection of garbage takes a large part
-# of the processor time (kubernetes/kubernetes#66368). With this value each server needs more memory and collects less.
+# An API server of a test lives for seconds. Its start allocates so much that the collection of garbage takes a large
+# part of the processor time (kubernetes/kubernetes#66368). With this value a server needs more memory and collects less.
 export GOGC="${GOGC:-400}"
 stage format cargo fmt --all --check
 stage clippy cargo clippy "${locked[@]}" --workspace --all-targets -- -D warnings

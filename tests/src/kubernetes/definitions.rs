@@ -43,17 +43,16 @@ impl ApiServer {
     pub fn define(&self, api_version: &str) -> Result<()> {
         let version = api_version.rsplit('/').next().context("GROUP/VERSION")?;
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(version);
-        let mut count = 0;
+        let mut manifests = Vec::new();
         for file in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
             let path = file?.path();
             // The file `Kustomization`, which has no extension, is skipped, as `kubectl apply -f` skips it.
             if path.extension().is_some_and(|extension| extension == "yaml") {
-                self.admin().apply(&fs::read_to_string(path)?)?;
-                count += 1;
+                manifests.push(fs::read_to_string(path)?);
             }
         }
-        ensure!(count > 0, "{} is empty", folder.display());
-        Ok(())
+        ensure!(!manifests.is_empty(), "{} is empty", folder.display());
+        self.admin().apply_definitions(&manifests)
     }
 
     /// Defines KubeVirt's kinds of VMs, with the fields that Calico reads.

@@ -14,25 +14,37 @@ impl Client {
     /// Applies each object of a YAML manifest in turn. Waits for the resources of a CustomResourceDefinition, so that
     /// its objects may follow in the same manifest.
     pub fn apply(&self, manifest: &str) -> Result<()> {
-        for document in serde_norway::Deserializer::from_str(manifest) {
-            let object = Value::deserialize(document).context("a manifest is no YAML")?;
-            if !object.is_null() {
-                self.apply_object(&object)?;
+        objects(manifest)?.iter().try_for_each(|object| self.apply_object(object).map(drop))
+    }
+
+    /// Applies CustomResourceDefinitions, and then waits for the resources of all of them, which the server prepares at
+    /// the same time.
+    pub(super) fn apply_definitions(&self, manifests: &[String]) -> Result<()> {
+        let mut paths = Vec::new();
+        for manifest in manifests {
+            for definition in objects(manifest)? {
+                paths.push(self.send_apply(&definition)?.0);
             }
         }
-        Ok(())
+        paths.iter().try_for_each(|path| self.await_established(path))
     }
 
     /// Applies one object and returns the stored object.
     pub fn apply_object(&self, object: &Value) -> Result<Value> {
-        let path = self.path(object)?;
-        let query = format!("{path}?fieldManager=integration-tests&force=true");
-        let answer = self.request(Method::PATCH, &query, "application/apply-patch+yaml", &object.to_string())?;
-        let kept = answer.success().with_context(|| path.clone())?;
+        let (path, kept) = self.send_apply(object)?;
         if object["kind"] == "CustomResourceDefinition" {
             self.await_established(&path)?;
         }
         Ok(kept)
+    }
+
+    /// Sends the request that applies an object. Returns the object's URL path and the stored object.
+    fn send_apply(&self, object: &Value) -> Result<(String, Value)> {
+        let path = self.path(object)?;
+        let query = format!("{path}?fieldManager=integration-tests&force=true");
+        let answer = self.request(Method::PATCH, &query, "application/apply-patch+yaml", &object.to_string())?;
+        let kept = answer.success().with_context(|| path.clone())?;
+        Ok((path, kept))
     }
 
     /// Returns the URL path of an object, from the server's discovery of its kind.
@@ -83,4 +95,11 @@ impl Client {
         }
         Ok(true)
     }
+}
+
+/// Returns the objects of a YAML manifest.
+fn objects(manifest: &str) -> Result<Vec<Value>> {
+    let documents = serde_norway::Deserializer::from_str(manifest);
+    let objects: Result<Vec<Value>, _> = documents.map(Value::deserialize).collect();
+    Ok(objects.context("a manifest is no YAML")?.into_iter().filter(|object| !object.is_null()).collect())
 }

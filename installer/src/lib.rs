@@ -31,6 +31,7 @@ pub mod plugin_chain;
 pub mod service_account;
 pub mod settings;
 pub mod state;
+mod supported_versions;
 pub mod template;
 pub mod tls_assets;
 pub mod token;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use netconf::NetConf;
 
-use super::InstallError;
+use super::{InstallError, chain_versions};
 use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, Trial};
@@ -90,8 +90,10 @@ impl Installation<'_> {
         if account.is_none() {
             warn_missing_kubeconfig(&conflist);
         }
+        let former = FormerConfig::find(&target, settings, &mut state);
+        chain_versions::check(&conflist, &target, &former, layout)?;
         self.check_configuration(&conflist, &target, &directories, contacts_servers);
-        put_in_place(&conflist, &target, settings, &mut state, |former| conflist.write(&target, former))?;
+        put_in_place(&conflist, &target, &former, settings, &mut state, || conflist.write(&target, &former))?;
         tls_assets::remove_stale(&net_dir, &assets.on_node(&settings.net_dir));
         conflist::warn_if_not_selected(&net_dir, &target.name, conflist.network());
         self.save(&state);
@@ -207,17 +209,16 @@ fn log_change(change: Change, path: &Path) {
     }
 }
 
-/// Puts the configuration in place with `write`, and then removes the configurations that it replaces. `write` receives
-/// those.
+/// Puts the configuration in place with `write`, and then removes the `former` configurations, which it replaces.
 fn put_in_place(
     conflist: &Conflist,
     target: &Target,
+    former: &[FormerConfig],
     settings: &Settings,
     state: &mut State,
-    write: impl FnOnce(&[FormerConfig]) -> Result<Written, AtomicFileError>,
+    write: impl FnOnce() -> Result<Written, AtomicFileError>,
 ) -> Result<(), AtomicFileError> {
-    let former = FormerConfig::find(target, settings, state);
-    let written = write(&former)?;
+    let written = write()?;
     log_change(written.change, &target.path());
     conflist.record_written(target, &written, state);
     let target = Target::new(&target.directory, settings, state);
@@ -259,10 +260,10 @@ mod tests {
         let target = Target::new(dir.path(), &settings, &state);
         let conflist =
             Conflist::render(&settings, &settings.values, &Layout::below(Path::new("/no/such/root"))).unwrap();
-        let outcome = put_in_place(&conflist, &target, &settings, &mut state, |former| {
-            assert_eq!(former.len(), 1);
-            write(&conflist, &target, former)
-        });
+        let former = FormerConfig::find(&target, &settings, &mut state);
+        assert_eq!(former.len(), 1);
+        let write = || write(&conflist, &target, &former);
+        let outcome = put_in_place(&conflist, &target, &former, &settings, &mut state, write);
         assert_eq!(outcome.is_err(), old.exists());
         assert_eq!(state.get(DirectoryRole::Net, &target.name).is_some(), outcome.is_ok());
         old.exists()

@@ -5,6 +5,7 @@
 //!
 //! Read `installation`, then `reconcile`, which repeats it for the agent.
 
+mod chain_versions;
 mod installation;
 mod reconcile;
 
@@ -14,6 +15,7 @@ use crate::conflist::ConflistError;
 use crate::kubeconfig::KubeconfigError;
 use crate::service_account::ServiceAccountError;
 use crate::state::StateError;
+pub use chain_versions::UnsupportedVersion;
 pub use installation::Installation;
 use os::atomic_file::AtomicFileError;
 pub use reconcile::InstallReconciler;
@@ -27,6 +29,9 @@ pub enum InstallError {
     /// The configuration is invalid.
     #[error(transparent)]
     Conflist(#[from] ConflistError),
+    /// A plugin lacks the version of the configuration.
+    #[error(transparent)]
+    Version(#[from] UnsupportedVersion),
     /// The programs cannot be installed.
     #[error(transparent)]
     Binaries(#[from] BinariesError),

@@ -11,6 +11,7 @@ mod mtu;
 mod plugins;
 mod pod;
 mod readers;
+mod versions;
 
 use integration_tests::plugin::Outcome;
 

@@ -40,6 +40,10 @@ fn check_program(program: &RequiredProgram, own_version: &str) -> Checked {
         ProgramState::NotExecutable(path) => {
             fail(format!("{} is not executable", path.display()), format!("chmod 755 {}", path.display()))
         }
+        ProgramState::OnlyOnNode(path) => warn(
+            format!("{} is dynamically linked or a script, and cannot be run in this container", path.display()),
+            format!("run `calico doctor` on the node, to learn if the program supports cniVersion {wanted}"),
+        ),
         ProgramState::Broken(path, reason) => fail(format!("{}: {reason}", path.display()), REINSTALL),
         // Runtimes call loopback with a version of their own.
         ProgramState::Supports(path, versions)

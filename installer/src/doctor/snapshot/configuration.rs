@@ -86,6 +86,8 @@ pub enum ProgramState {
     NotExecutable(PathBuf),
     /// The program answers VERSION with these versions.
     Supports(PathBuf, Vec<String>),
+    /// This container lacks the program's interpreter, such as the dynamic linker, so only the node can run the program.
+    OnlyOnNode(PathBuf),
     /// The program's answer to VERSION is missing or invalid, for this reason.
     Broken(PathBuf, String),
 }

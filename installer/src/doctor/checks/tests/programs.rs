@@ -9,6 +9,10 @@ fn missing_or_broken_programs_are_reported() {
     only("FAIL program loopback: the program is missing: containerd", set(3, ProgramState::Missing));
     only("FAIL program calico: /x is not executable", set(0, ProgramState::NotExecutable("/x".into())));
     only("FAIL program calico: /x: why", set(0, ProgramState::Broken("/x".into(), "why".into())));
+    only(
+        "warn program portmap: /x is dynamically linked or a script, and cannot be run in this container",
+        set(1, ProgramState::OnlyOnNode("/x".into())),
+    );
     let old = ProgramState::Supports("/x".into(), vec!["0.3.1".into()]);
     only("FAIL program portmap: /x does not support cniVersion 1.0.0, but 0.3.1", set(1, old.clone()));
     assert!(wrong(set(3, old)).is_empty(), "containerd asks loopback for 0.3.1");

@@ -17,6 +17,7 @@ pub mod command_line;
 pub mod config_trial;
 pub mod conflist;
 pub mod digest;
+pub mod directory_access;
 pub mod dispatch;
 pub mod doctor;
 mod environment;

@@ -1,5 +1,5 @@
-//! Asks a plugin for the versions of the CNI specification that it supports, by `CNI_COMMAND=VERSION`. The plugin may be
-//! another program's, so it gets no capability and no variable of this process.
+//! Asks a plugin for the versions of the CNI specification that it supports, by `CNI_COMMAND=VERSION`. The plugin may
+//! be another program's, so it gets no capability and no variable of this process.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;

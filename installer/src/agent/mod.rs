@@ -30,7 +30,8 @@ use std::path::PathBuf;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
-use crate::kubeconfig;
+use crate::directory_access::UnwritableDirectory;
+use crate::kubeconfig::{self, KubeconfigError};
 use crate::service_account::ServiceAccount;
 use crate::token::{IssuedToken, TokenCheck, TokenRequest, check_token};
 use os::atomic_file::regular_file;
@@ -196,7 +197,11 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
                 status.counts.failures += 1;
                 // An API server that rejects the request is reachable.
                 status.unanswered = if failure.is_unreachable() { status.unanswered + 1 } else { 0 };
-                status.record_failure(failure.to_string());
+                let denied = token.file.parent().and_then(UnwritableDirectory::denied);
+                status.record_failure(match denied {
+                    Some(directory) if matches!(failure, KubeconfigError::File(_)) => format!("{failure}; {directory}"),
+                    _ => failure.to_string(),
+                });
             }
         }
         status.last_attempt = Some(attempt);

@@ -135,8 +135,8 @@ impl Conflist {
         recorded.has_digest(&self.digest()) || self.origin.is_some() && self.origin == recorded.origin
     }
 
-    /// Returns the programs of the configuration to write: those of our entries, and those of the foreign entries in the
-    /// present file and in the `former` ones.
+    /// Returns the programs of the configuration to write: those of our entries, and those of the foreign entries in
+    /// the present file and in the `former` ones.
     #[must_use]
     pub fn programs(&self, target: &Target, former: &[FormerConfig]) -> Vec<ChainProgram> {
         let present = regular_file::contents(&target.path()).ok();

@@ -1,6 +1,6 @@
 //! Asks the programs of a new configuration for the versions of the CNI specification that they support, before the
-//! configuration is written. A runtime reports the node's network as ready as soon as the file exists, and then each ADD
-//! fails at the plugin that lacks the configuration's version.
+//! configuration is written. A runtime reports the node's network as ready as soon as the file exists, and then each
+//! ADD fails at the plugin that lacks the configuration's version.
 
 use std::time::Duration;
 

@@ -12,6 +12,7 @@ use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, Trial};
 use crate::conflist::{self, Conflist, FormerConfig, Target, Written};
+use crate::directory_access::UnwritableDirectory;
 use crate::host_network::HostNetwork;
 use crate::kubeconfig;
 use crate::layout::{CALICO, DirectoryRole, Layout};
@@ -58,6 +59,11 @@ impl Installation<'_> {
     pub(super) fn install(&self, contacts_servers: bool) -> Result<(), InstallError> {
         let Installation { settings, layout, account, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
+        for directory in [&net_dir, &layout.state_dir()] {
+            if let Some(denied) = UnwritableDirectory::denied(directory) {
+                return Err(denied.into());
+            }
+        }
         atomic_file::sweep(&net_dir);
         atomic_file::sweep(&layout.state_dir());
         let before = self.load_state();

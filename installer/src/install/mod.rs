@@ -12,6 +12,7 @@ mod reconcile;
 use crate::binaries::BinariesError;
 use crate::cluster::ClusterError;
 use crate::conflist::ConflistError;
+use crate::directory_access::UnwritableDirectory;
 use crate::kubeconfig::KubeconfigError;
 use crate::service_account::ServiceAccountError;
 use crate::state::StateError;
@@ -26,6 +27,9 @@ pub enum InstallError {
     /// The pod's account is unusable.
     #[error(transparent)]
     Account(#[from] ServiceAccountError),
+    /// A directory of the node belongs to another user.
+    #[error(transparent)]
+    Directory(#[from] UnwritableDirectory),
     /// The configuration is invalid.
     #[error(transparent)]
     Conflist(#[from] ConflistError),

@@ -86,7 +86,7 @@ pub enum ProgramState {
     NotExecutable(PathBuf),
     /// The program answers VERSION with these versions.
     Supports(PathBuf, Vec<String>),
-    /// This container lacks the program's interpreter, such as the dynamic linker, so only the node can run the program.
+    /// Only the node can run the program: this container lacks its interpreter, such as the dynamic linker.
     OnlyOnNode(PathBuf),
     /// The program's answer to VERSION is missing or invalid, for this reason.
     Broken(PathBuf, String),

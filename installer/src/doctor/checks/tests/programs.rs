@@ -1,6 +1,7 @@
-//! Tests of the findings about the programs that a configuration names.
+//! Tests of the findings about the directories of an installation and about the programs that a configuration names.
 
 use super::*;
+use crate::directory_access::UnwritableDirectory;
 
 #[test]
 fn missing_or_broken_programs_are_reported() {
@@ -42,4 +43,18 @@ fn program_that_differs_from_the_installed_file_is_reported() {
         },
     );
     only("warn installer's notes: damaged", |snapshot| snapshot.records = Err("damaged".into()));
+}
+
+#[test]
+fn directory_of_another_user_is_a_failure_only_without_the_capability() {
+    let kubes = |is_denied| UnwritableDirectory {
+        path: "/etc/cni/net.d".into(),
+        owner: 997,
+        group: 0,
+        mode: 0o755,
+        is_denied,
+    };
+    let words = "directories: /etc/cni/net.d belongs to user 997 and group 0 with mode 0755, so root needs";
+    only(&format!("FAIL {words}"), |snapshot| snapshot.unwritable = vec![kubes(true)]);
+    only(&format!("warn {words}"), |snapshot| snapshot.unwritable = vec![kubes(false)]);
 }

@@ -14,7 +14,7 @@ use crate::config_trial::{self, Trial};
 use crate::conflist::{self, Conflist, FormerConfig, Target, Written};
 use crate::directory_access::UnwritableDirectory;
 use crate::host_network::HostNetwork;
-use crate::kubeconfig;
+use crate::kubeconfig::{self, KubeconfigError};
 use crate::layout::{CALICO, DirectoryRole, Layout};
 use crate::mtu::{self, MtuNotWritten};
 use crate::nodename;
@@ -28,7 +28,7 @@ use os::atomic_file::{self, AtomicFileError, Change};
 /// Time limit for reading the pools during an installation.
 const POOLS_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Pause between two attempts to reach etcd.
+/// Pause between two attempts to reach the API server or etcd.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The inputs of an installation.
@@ -85,7 +85,7 @@ impl Installation<'_> {
         binaries::remove_missing_records(layout, &mut state);
         nodename::find_source(settings, layout).ensure_or_warn(layout);
         if let Some(account) = account.filter(|_| contacts_servers) {
-            let change = kubeconfig::ensure(account, &settings.service_account, &net_dir)?;
+            let change = self.ensure_kubeconfig(account, &net_dir)?;
             log_change(change, &net_dir.join(kubeconfig::NAME));
         }
         if contacts_servers {
@@ -127,6 +127,22 @@ impl Installation<'_> {
     /// Writes the MTU file (INST-59).
     pub(super) fn write_mtu(&self, conf: &Conflist, limit: Duration, state: &mut State) -> Result<(), MtuNotWritten> {
         mtu::write(conf.plugin_conf.as_ref(), self.layout, self.network, self.account.is_some(), limit, state)
+    }
+
+    /// Ensures the plugins' token. An API server that gives no answer is asked again for a while: on a new node
+    /// kube-proxy, without which the Service's address is unreachable, may start after this container.
+    fn ensure_kubeconfig(&self, account: &ServiceAccount, net_dir: &Path) -> Result<Change, KubeconfigError> {
+        let Installation { settings, .. } = *self;
+        let begun = Instant::now();
+        loop {
+            match kubeconfig::ensure(account, &settings.service_account, net_dir) {
+                Err(error) if error.is_temporary() && begun.elapsed() + PAUSE < settings.trial_time => {
+                    tracing::info!("trying again: {error}");
+                }
+                ensured => return ensured,
+            }
+            thread::sleep(PAUSE);
+        }
     }
 
     /// Creates missing cluster objects.

@@ -17,6 +17,8 @@ const REMOVED: &str = "//deleted";
 /// Waits until one of the mounted directories is removed on the node, and returns its mount point.
 pub(super) async fn wait_for_removal(directories: &[PathBuf]) -> PathBuf {
     loop {
+        // The number of links of a directory does not serve: an overlay file system may say 1 after the removal. An
+        // unreadable list counts as one without removed directories.
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         if let Some(removed) = directories.iter().find(|directory| is_removed(&mounts, directory)) {
             return removed.clone();
@@ -25,8 +27,10 @@ pub(super) async fn wait_for_removal(directories: &[PathBuf]) -> PathBuf {
     }
 }
 
-/// Returns true if `/proc/self/mountinfo` lists a removed directory at a mount point. A line has the form `36 35 98:0
-/// /mnt1 /mnt2 rw,noatime …`, with the mounted directory before the mount point. A later line covers an earlier one.
+/// Returns true if `/proc/self/mountinfo` lists a removed directory at a mount point.
+///
+/// A line has the form `36 35 98:0 /mnt1 /mnt2 rw,noatime …`, with the mounted directory before the mount point. A later
+/// line covers an earlier one with the same mount point.
 fn is_removed(mounts: &str, point: &Path) -> bool {
     let is_removed = |line: &str| {
         let mut fields = line.split_ascii_whitespace().skip(3);

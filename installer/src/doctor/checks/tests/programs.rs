@@ -47,13 +47,8 @@ fn program_that_differs_from_the_installed_file_is_reported() {
 
 #[test]
 fn directory_of_another_user_is_a_failure_only_without_the_capability() {
-    let kubes = |is_denied| UnwritableDirectory {
-        path: "/etc/cni/net.d".into(),
-        owner: 997,
-        group: 0,
-        mode: 0o755,
-        is_denied,
-    };
+    let kubes =
+        |is_denied| UnwritableDirectory { path: "/etc/cni/net.d".into(), owner: 997, group: 0, mode: 0o755, is_denied };
     let words = "directories: /etc/cni/net.d belongs to user 997 and group 0 with mode 0755, so root needs";
     only(&format!("FAIL {words}"), |snapshot| snapshot.unwritable = vec![kubes(true)]);
     only(&format!("warn {words}"), |snapshot| snapshot.unwritable = vec![kubes(false)]);

@@ -29,8 +29,8 @@ pub(super) async fn wait_for_removal(directories: &[PathBuf]) -> PathBuf {
 
 /// Returns true if `/proc/self/mountinfo` lists a removed directory at a mount point.
 ///
-/// A line has the form `36 35 98:0 /mnt1 /mnt2 rw,noatime …`, with the mounted directory before the mount point. A later
-/// line covers an earlier one with the same mount point.
+/// A line has the form `36 35 98:0 /mnt1 /mnt2 rw,noatime …`, with the mounted directory before the mount point. A
+/// later line covers an earlier one with the same mount point.
 fn is_removed(mounts: &str, point: &Path) -> bool {
     let is_removed = |line: &str| {
         let mut fields = line.split_ascii_whitespace().skip(3);

@@ -284,7 +284,7 @@ mod tests {
             Conflist::render(&settings, &settings.values, &Layout::below(Path::new("/no/such/root"))).unwrap();
         let former = FormerConfig::find(&target, &settings, &mut state);
         assert_eq!(former.len(), 1);
-        let write = || write(&conflist, &target, &former);
+        let write = || write(&conflist, &target, former.as_slice());
         let outcome = put_in_place(&conflist, &target, &former, &settings, &mut state, write);
         assert_eq!(outcome.is_err(), old.exists());
         assert_eq!(state.get(DirectoryRole::Net, &target.name).is_some(), outcome.is_ok());

@@ -54,6 +54,26 @@ fn installation_is_repeated_after_an_error_of_the_api_server_and_not_after_a_ref
     });
 }
 
+#[test]
+fn token_due_during_an_outage_is_renewed_once_the_api_server_answers() {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
+        let proxy = api.proxy().unwrap();
+        let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
+        pod.set("CNI_TOKEN_REFRESH_INTERVAL", "1s");
+        api.service_account(NAMESPACE, PLUGINS).unwrap();
+        may_make_tokens(api, &pod, PLUGINS).unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        proxy.go_away();
+        agent.await_metric("token_refresh_failures_total", 2).unwrap();
+        let refreshes = agent.metric("token_refreshes_total").unwrap();
+        proxy.arm(None);
+        agent.await_metric("token_refreshes_total", refreshes + 1).unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+    });
+}
+
 /// The token is necessary for pods, the probes are not.
 #[test]
 fn agent_renews_the_token_while_another_program_uses_its_port() {

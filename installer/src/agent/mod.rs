@@ -141,10 +141,11 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
     async fn run_tasks(&mut self) {
         loop {
             let now = Moment::now();
+            self.refresh_if_due(now).await;
+            // After the kubeconfig: runtimes report the network as ready once the configuration exists (INST-7).
             if self.schedule.is_repair_due(now) {
                 self.check_files();
             }
-            self.refresh_if_due(now).await;
             let idle = self.schedule.time_to_next(Moment::now());
             let Some(token) = &mut self.token else {
                 sleep(idle).await;

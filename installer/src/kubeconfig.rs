@@ -51,6 +51,12 @@ pub enum KubeconfigError {
 }
 
 impl KubeconfigError {
+    /// Returns true if a repeated request may succeed without a change of settings: the API server sent no response, or
+    /// an error other than a refusal.
+    pub fn is_temporary(&self) -> bool {
+        self.is_unreachable() || matches!(self, KubeconfigError::Token(TokenError::Failed { .. }))
+    }
+
     /// Returns true if the API server sent no response.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, KubeconfigError::Token(TokenError::Unreachable { .. }))

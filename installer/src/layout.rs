@@ -123,6 +123,13 @@ impl Layout {
         self.path("/var/lib/calico")
     }
 
+    /// Returns `/var/run/calico`, which is mounted at the same path in the container. Its files, such as the locks that
+    /// the plugins, calico-node and the agent share, do not survive a reboot.
+    #[must_use]
+    pub fn run_dir(&self) -> PathBuf {
+        self.path("/var/run/calico")
+    }
+
     /// Returns the directory of the journal of deferred DELs.
     #[must_use]
     pub fn journal_dir(&self) -> PathBuf {

@@ -1,10 +1,12 @@
-//! Runs a program as a child process with input, output and a time limit.
+//! Runs a program as a child process with input, output and a time limit, and on request without capabilities.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
 /// Maximum interval between two checks whether a process that closed its streams has exited.
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
@@ -55,6 +57,33 @@ pub fn run(command: &mut Command, input: &[u8], limit: Duration, busy: BusyRetry
         let _ = thread::Builder::new().name("child-exit".into()).spawn(move || child.wait());
     }
     outcome
+}
+
+/// Runs `command` as [`run`] does, without any capability. The kernel gives a program of root all capabilities that its
+/// parent may have, unless the program may gain no privileges. Both are attributes of a thread, so a separate thread
+/// starts the program.
+///
+/// # Errors
+/// Returns an error if the capabilities cannot be dropped, and the errors of [`run`].
+pub fn run_without_capabilities(
+    command: &mut Command,
+    input: &[u8],
+    limit: Duration,
+    busy: BusyRetry,
+) -> io::Result<Option<Output>> {
+    thread::scope(|scope| {
+        let run_it = move || drop_capabilities().and_then(|()| run(command, input, limit, busy));
+        let running = thread::Builder::new().name("child-start".into()).spawn_scoped(scope, run_it)?;
+        running.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it ended")))
+    })
+}
+
+/// Drops the capabilities of this thread, and of the programs that it starts.
+fn drop_capabilities() -> io::Result<()> {
+    let none = CapabilitySet::empty();
+    set_no_new_privs(true)?;
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    Ok(())
 }
 
 /// Writes the input and collects the output and the exit status until the time limit. The threads continue after the
@@ -138,6 +167,20 @@ mod tests {
         let script = "yes | head -c 1000000 >&2; yes | head -c 1000000; cat >/dev/null";
         let output = shell(script, &vec![b' '; 1 << 20], LONG).unwrap();
         assert_eq!((output.stdout.len(), output.stderr.len()), (1_000_000, 1_000_000));
+    }
+
+    #[test]
+    fn program_run_without_capabilities_has_none_and_gains_none() {
+        let privileges = || fs::read_to_string("/proc/thread-self/status").unwrap();
+        let of = |status: &str| -> Vec<String> {
+            let names = ["CapPrm:", "CapEff:", "NoNewPrivs:"];
+            status.lines().filter(|line| names.iter().any(|name| line.starts_with(name))).map(str::to_owned).collect()
+        };
+        let before = of(&privileges());
+        let output = run_without_capabilities(Command::new("cat").arg("/proc/self/status"), b"", LONG, ONCE);
+        let status = String::from_utf8(output.unwrap().unwrap().stdout).unwrap();
+        assert_eq!(of(&status), ["CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "NoNewPrivs:\t1"]);
+        assert_eq!(of(&privileges()), before);
     }
 
     #[test]

@@ -220,6 +220,11 @@ impl Agent {
     /// Sends SIGTERM and waits for the exit.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
         self.process.terminate()?;
+        self.await_exit()
+    }
+
+    /// Waits for the exit.
+    pub fn await_exit(&mut self) -> Result<ExitStatus> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.process.ended() {

@@ -13,6 +13,7 @@
 
 mod api_group;
 pub(crate) mod deferred_dels;
+mod mounts;
 mod projected_token;
 pub mod refresh_schedule;
 mod server;
@@ -26,11 +27,13 @@ pub use settings::{AgentSettings, AgentSettingsError, DEFAULT_LISTEN, VARIABLES}
 
 use std::future::pending;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
-use crate::kubeconfig;
+use crate::directory_access::UnwritableDirectory;
+use crate::kubeconfig::{self, KubeconfigError};
 use crate::service_account::ServiceAccount;
 use crate::token::{IssuedToken, TokenCheck, TokenRequest, check_token};
 use os::atomic_file::regular_file;
@@ -56,6 +59,12 @@ pub enum AgentError {
         /// The group that contains the objects now.
         current: &'static str,
     },
+    /// A directory of the node was removed, and the mount in this container stays at the removed one.
+    #[error(
+        "the directory mounted at {} was removed on the node, so files written there do not reach the node; the agent \
+         ends, so that its container starts again with the present directory", .0.display()
+    )]
+    Removed(PathBuf),
     /// No handler for SIGTERM or SIGINT can be installed.
     #[error("cannot wait for SIGTERM: {0}")]
     Signal(#[from] std::io::Error),
@@ -76,6 +85,8 @@ struct Refresher {
     request: TokenRequest,
     file: PathBuf,
     projected: ProjectedToken,
+    /// A token that could not be written, and the time of its arrival on the boot clock.
+    unwritten: Option<(IssuedToken, Duration)>,
 }
 
 /// Runs until SIGTERM or SIGINT and then returns at once. Files on the node stay in place: removing them would break
@@ -84,11 +95,12 @@ struct Refresher {
 /// The token of the plugins is requested as the service account of `pod` and written to `kubeconfig`. Without a pod, or
 /// if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `reconcile` restores the installed
 /// files and runs at most once a minute. `replay` replays deferred DELs and never returns. When the objects of `group`
-/// move to another API group, the agent returns an error.
+/// move to another API group, or one of `directories` is removed on the node, the agent returns an error.
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,
     kubeconfig: PathBuf,
+    directories: &[PathBuf],
     group: Option<ApiGroupWatch>,
     reconcile: impl FnMut() -> FileCheck,
     replay: impl Future<Output = ()>,
@@ -102,7 +114,7 @@ pub async fn run(
     }
     *status.get() = Status { started_at: now.boot, manages_token: token.is_some(), ..Status::default() };
     let listener = server::listen(settings.listen).await?;
-    let serving = server::serve(listener, status.clone());
+    let serving = server::serve(settings.listen, listener, status.clone());
     let mut agent = Agent { token, schedule: RefreshSchedule::new(settings.pace, now), reconcile, status };
     let moved = async {
         match group {
@@ -117,6 +129,7 @@ pub async fn run(
         (previous, current) = moved => {
             return Err(AgentError::Moved { previous: previous.api_version(), current: current.api_version() });
         }
+        removed = mounts::wait_for_removal(directories) => return Err(AgentError::Removed(removed)),
         _ = terminate.recv() => tracing::info!("received SIGTERM; the agent ends"),
         _ = interrupt.recv() => tracing::info!("received SIGINT; the agent ends"),
     }
@@ -128,10 +141,11 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
     async fn run_tasks(&mut self) {
         loop {
             let now = Moment::now();
+            self.refresh_if_due(now).await;
+            // After the kubeconfig: runtimes report the network as ready once the configuration exists (INST-7).
             if self.schedule.is_repair_due(now) {
                 self.check_files();
             }
-            self.refresh_if_due(now).await;
             let idle = self.schedule.time_to_next(Moment::now());
             let Some(token) = &mut self.token else {
                 sleep(idle).await;
@@ -169,6 +183,7 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
                 self.renew(RefreshReason::Rejected).await;
             }
             TokenCheck::Unanswered(reason) => {
+                self.schedule.record_unanswered_check(now, fastrand::f64());
                 let mut status = self.status.get();
                 status.unanswered += 1;
                 status.record_failure(reason);
@@ -178,16 +193,17 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
 
     /// Requests a token and writes it to the kubeconfig.
     async fn renew(&mut self, reason: RefreshReason) {
-        let Some(token) = &self.token else { return };
-        let outcome = kubeconfig::renew(&token.file, &token.pod, &token.request).await;
-        let now = Moment::now().boot;
-        let attempt = RefreshAttempt { at: now, succeeded: outcome.is_ok() };
+        let Some(token) = &mut self.token else { return };
+        // The next attempt is counted from the beginning of this one, which may wait for an answer for a while.
+        let begun = Moment::now().boot;
+        let outcome = token.renew(reason).await;
+        let attempt = RefreshAttempt { at: begun, succeeded: outcome.is_ok() };
         let mut status = self.status.get();
         status.counts.clock_jumps += u64::from(reason == RefreshReason::ClockJump);
         match outcome {
-            Ok((IssuedToken { lifetime, expires, .. }, _)) => {
+            Ok((IssuedToken { lifetime, expires, .. }, received_at)) => {
                 tracing::info!("the plugins have a new token, valid for {} s: {reason}", lifetime.as_secs());
-                status.token = Some(HeldToken { received_at: now, lifetime });
+                status.token = Some(HeldToken { received_at, lifetime });
                 status.expires = Some(expires);
                 status.counts.refreshes += 1;
                 (status.last_failure, status.unanswered) = (None, 0);
@@ -196,7 +212,11 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
                 status.counts.failures += 1;
                 // An API server that rejects the request is reachable.
                 status.unanswered = if failure.is_unreachable() { status.unanswered + 1 } else { 0 };
-                status.record_failure(failure.to_string());
+                let denied = token.file.parent().and_then(UnwritableDirectory::denied);
+                status.record_failure(match denied {
+                    Some(directory) if matches!(failure, KubeconfigError::File(_)) => format!("{failure}; {directory}"),
+                    _ => failure.to_string(),
+                });
             }
         }
         status.last_attempt = Some(attempt);
@@ -208,7 +228,29 @@ impl Refresher {
     fn new(settings: &AgentSettings, pod: ServiceAccount, file: PathBuf) -> Self {
         let directory = pod.token_file.parent().map(PathBuf::from).unwrap_or_default();
         let request = TokenRequest { lifetime: settings.lifetime, ..TokenRequest::for_account(&settings.account) };
-        Refresher { projected: ProjectedToken::new(directory), pod, request, file }
+        Refresher { projected: ProjectedToken::new(directory), pod, request, file, unwritten: None }
+    }
+
+    /// Writes a new token to the kubeconfig. Returns the token and the time of its arrival on the boot clock. A token
+    /// that cannot be written, because the disk is full or read-only, is kept for the next call, which then requests
+    /// none.
+    async fn renew(&mut self, reason: RefreshReason) -> Result<(IssuedToken, Duration), KubeconfigError> {
+        let kept = self.unwritten.take().filter(|(token, received_at)| {
+            let held = HeldToken { received_at: *received_at, lifetime: token.lifetime };
+            // A rotation may come with a new signing key.
+            reason != RefreshReason::Rotation && held.is_fresh(Moment::now().boot)
+        });
+        let (token, received_at) = match kept {
+            Some(kept) => kept,
+            None => (self.request.send(&self.pod).await?, Moment::now().boot),
+        };
+        match kubeconfig::write(&self.file, &self.pod, token.token.reveal()) {
+            Ok(_) => Ok((token, received_at)),
+            Err(error) => {
+                self.unwritten = Some((token, received_at));
+                Err(error)
+            }
+        }
     }
 
     /// Tests the token in the plugins' kubeconfig. A missing token counts as rejected.

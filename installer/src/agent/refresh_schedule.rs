@@ -114,6 +114,11 @@ impl RefreshSchedule {
         due
     }
 
+    /// Schedules the next test after a test without a response, as soon as the next request after a failed one.
+    pub fn record_unanswered_check(&mut self, now: Moment, random: f64) {
+        self.check_at = now.boot + stretch(RETRY_PAUSE, random).min(self.pace.check_interval);
+    }
+
     /// Returns true if the installed files are to be checked now, and then schedules the next check.
     pub fn is_repair_due(&mut self, now: Moment) -> bool {
         let due = now.boot >= self.repair_at;
@@ -192,10 +197,14 @@ impl HeldToken {
 ///
 /// Unless the token is about to expire, the pause is at most half of the remaining lifetime, whatever the interval.
 pub fn pause_after(held: Option<HeldToken>, last: RefreshAttempt, interval: Option<Duration>, random: f64) -> Duration {
-    let stretch = |base: Duration| base.mul_f64(1.0 + random.clamp(0.0, 1.0));
     let remaining = held.filter(|_| last.succeeded).map(|held| held.remaining(last.at));
-    let Some(remaining) = remaining.filter(|time| *time >= NEAR_EXPIRY) else { return stretch(RETRY_PAUSE) };
-    stretch(interval.unwrap_or(remaining / 4)).min(remaining / 2)
+    let Some(remaining) = remaining.filter(|time| *time >= NEAR_EXPIRY) else { return stretch(RETRY_PAUSE, random) };
+    stretch(interval.unwrap_or(remaining / 4), random).min(remaining / 2)
+}
+
+/// Returns a pause between `base` and its double.
+fn stretch(base: Duration, random: f64) -> Duration {
+    base.mul_f64(1.0 + random.clamp(0.0, 1.0))
 }
 
 /// Returns true if the two clocks diverged by more than `tolerance` since the last reading: someone set the wall clock,
@@ -267,6 +276,16 @@ mod tests {
         assert!(schedule.is_check_due(at(160)));
         schedule.record_attempt(RefreshAttempt { at: at(170).boot, succeeded: true }, None, 0.0);
         assert!(!schedule.is_check_due(at(195)) && schedule.is_check_due(at(200)));
+    }
+
+    #[test]
+    fn unanswered_check_is_repeated_after_five_to_ten_seconds() {
+        let mut schedule = schedule_with_token();
+        assert!(schedule.is_check_due(at(130)));
+        schedule.record_unanswered_check(at(130), 1.0);
+        assert!(!schedule.is_check_due(at(139)) && schedule.is_check_due(at(140)));
+        schedule.record_unanswered_check(at(140), 0.0);
+        assert!(!schedule.is_check_due(at(144)) && schedule.is_check_due(at(145)));
     }
 
     #[test]

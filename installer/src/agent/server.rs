@@ -4,7 +4,7 @@
 //! starts for each pod.
 
 use std::future::pending;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -22,6 +22,9 @@ const CLIENT_TIME_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum length of a request's head. Only its first line is used.
 const MAX_HEAD_BYTES: usize = 8 * 1024;
 
+/// Pause between two attempts to bind a port that another program uses.
+const BIND_RETRY: Duration = Duration::from_secs(5);
+
 /// Maximum number of open connections. Further connections wait in the backlog.
 const MAX_CONNECTIONS: usize = 16;
 
@@ -36,15 +39,40 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Binds the port. Returns `None` without an address.
+/// Binds the port. Returns `None` without an address, and if another program uses the port: the plugins' token must be
+/// renewed nevertheless.
 pub(super) async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, ListenError> {
     let Some(address) = address else { return Ok(None) };
-    TcpListener::bind(address).await.map(Some).map_err(|source| ListenError { address, source })
+    match TcpListener::bind(address).await {
+        Ok(listener) => Ok(Some(listener)),
+        Err(source) if source.kind() == ErrorKind::AddrInUse => {
+            let error = ListenError { address, source };
+            tracing::error!("{error}; the token is renewed without probes and metrics until the port is free");
+            Ok(None)
+        }
+        Err(source) => Err(ListenError { address, source }),
+    }
 }
 
-/// Answers requests until the future is dropped; without a listener it waits forever.
-pub(super) async fn serve(listener: Option<TcpListener>, status: SharedStatus) {
-    let Some(listener) = listener else { return pending().await };
+/// Waits until the port is free, and binds it.
+async fn bind_when_free(address: SocketAddr) -> TcpListener {
+    loop {
+        sleep(BIND_RETRY).await;
+        if let Ok(listener) = TcpListener::bind(address).await {
+            tracing::info!("listening on {address}, which is free now");
+            return listener;
+        }
+    }
+}
+
+/// Answers requests until the future is dropped; without an address it waits forever. Without a `listener` it waits
+/// until the port is free.
+pub(super) async fn serve(address: Option<SocketAddr>, listener: Option<TcpListener>, status: SharedStatus) {
+    let Some(address) = address else { return pending().await };
+    let listener = match listener {
+        Some(listener) => listener,
+        None => bind_when_free(address).await,
+    };
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {

@@ -16,6 +16,7 @@ use nix::unistd::{AccessFlags, access};
 
 use self::plan::{Plan, Present, ProgramAction, ProgramTask, SourceProgram};
 use crate::digest;
+use crate::directory_access::UnwritableDirectory;
 use crate::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
 use crate::settings::{Settings, Update};
 use crate::state::State;
@@ -26,7 +27,7 @@ use os::atomic_file::{self, AtomicFileError, Draft};
 #[derive(Debug)]
 pub struct Binaries {
     plans: Vec<Plan>,
-    skipped: Vec<(PathBuf, &'static str)>,
+    skipped: Vec<(PathBuf, SkipReason)>,
 }
 
 impl Binaries {
@@ -40,7 +41,7 @@ impl Binaries {
         let (mut plans, mut skipped) = (Vec::new(), Vec::new());
         for (place, dir) in layout.bin_dirs() {
             if !dir.is_dir() {
-                skipped.push((dir, "does not exist"));
+                skipped.push((dir, SkipReason::Missing));
                 continue;
             }
             atomic_file::sweep(&dir);
@@ -53,8 +54,10 @@ impl Binaries {
                 plan.tasks.retain(|task| !task.writes());
                 plans.push(plan);
             } else {
-                tracing::info!("{} is not writeable, skipping", dir.display());
-                skipped.push((dir, "is not writeable"));
+                let denied = UnwritableDirectory::denied(&dir);
+                let reason = denied.map_or(SkipReason::NotWritable, SkipReason::OfAnotherUser);
+                tracing::info!("{} {reason}, skipping", dir.display());
+                skipped.push((dir, reason));
             }
         }
         if plans.is_empty() {
@@ -82,7 +85,7 @@ impl Binaries {
                 Ok(()) => ready.push((plan.place, plan.directory.clone())),
                 Err(BinariesError::Run(RunError::NoExec(path))) => {
                     tracing::error!("{} is on a file system that is mounted noexec, skipping", path.display());
-                    self.skipped.push((plan.directory.clone(), "is mounted noexec"));
+                    self.skipped.push((plan.directory.clone(), SkipReason::NoExec));
                     state.restore(plan.place, old);
                 }
                 Err(error) => return Err(error),
@@ -130,7 +133,7 @@ pub enum BinariesError {
     /// No directory is usable, for the reason beside each (INST-29).
     #[error("found no writeable directory, exiting: {}; mount the node's plugin directory there for \
         writing", describe_skipped(.0))]
-    NoDirectory(Vec<(PathBuf, &'static str)>),
+    NoDirectory(Vec<(PathBuf, SkipReason)>),
     /// A program's path is occupied by something other than a file.
     #[error("{} is not a regular file, so the plugin of that name cannot be installed; remove it, or add the name to \
         SKIP_CNI_BINARIES if the plugin is not Calico's", .0.display())]
@@ -146,7 +149,24 @@ pub enum BinariesError {
     Run(#[from] RunError),
 }
 
-fn describe_skipped(skipped: &[(PathBuf, &'static str)]) -> String {
+/// Reasons why a directory is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum SkipReason {
+    /// The directory is missing.
+    #[error("does not exist")]
+    Missing,
+    /// The file system is read-only.
+    #[error("is not writeable")]
+    NotWritable,
+    /// The directory belongs to another user.
+    #[error("is not writeable: {0}")]
+    OfAnotherUser(UnwritableDirectory),
+    /// The file system is mounted with `noexec`.
+    #[error("is mounted noexec")]
+    NoExec,
+}
+
+fn describe_skipped(skipped: &[(PathBuf, SkipReason)]) -> String {
     let words: Vec<String> = skipped.iter().map(|(path, why)| format!("{} {why}", path.display())).collect();
     words.join(", ")
 }

@@ -5,7 +5,7 @@
 
 use std::error::Error;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -110,7 +110,10 @@ fn run_agent(
     let mut reconciler = InstallReconciler::new(*installation, is_owner);
     let replaying = deferred_dels::replay_repeatedly(&conf, layout, &settings.net_dir, replay);
     let reconcile = || reconciler.reconcile();
-    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, group, reconcile, replaying))?;
+    let bin_dirs = layout.bin_dirs().into_iter().map(|(_, directory)| directory);
+    let directories: Vec<PathBuf> = bin_dirs.chain([net_dir, layout.state_dir(), layout.run_dir()]).collect();
+    let account = account.cloned();
+    process::block_on(agent::run(&agent_settings, account, kubeconfig, &directories, group, reconcile, replaying))?;
     Ok(())
 }
 

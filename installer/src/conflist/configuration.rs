@@ -1,4 +1,4 @@
-//! [`Conflist`]: the network configuration that the settings yield.
+//! [`Conflist`]: the network configuration that the settings yield, and [`ChainProgram`]: a program that it names.
 
 use std::fs;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::path::Path;
 use netconf::NetConf;
 use serde_json::{Map, Value};
 
-use super::files::Target;
+use super::files::{FormerConfig, Target};
 use super::is_installed_in;
 use crate::digest;
 use crate::layout::{DirectoryRole, Layout};
 use crate::node_conf;
-use crate::plugin_chain::{Chain, Rendered, Rendering, read_chain};
+use crate::plugin_chain::{Chain, Entry, Rendered, Rendering, read_chain};
 use crate::settings::{Settings, Template};
 use crate::state::State;
 use crate::template::{self, TOKEN_PLACEHOLDER, TemplateError, Values};
@@ -53,6 +53,15 @@ pub struct Conflist {
     pub origin: Option<String>,
     /// The plugins.
     pub(super) rendered: Rendered,
+}
+
+/// A program that a runtime, or a plugin before it, runs for a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainProgram {
+    /// The file name.
+    pub name: String,
+    /// True if an entry of ours names the program, false if only entries of other programs do.
+    pub is_ours: bool,
 }
 
 impl Conflist {
@@ -126,7 +135,49 @@ impl Conflist {
         recorded.has_digest(&self.digest()) || self.origin.is_some() && self.origin == recorded.origin
     }
 
+    /// Returns the programs of the configuration to write: those of our entries, and those of the foreign entries in
+    /// the present file and in the `former` ones.
+    #[must_use]
+    pub fn programs(&self, target: &Target, former: &[FormerConfig]) -> Vec<ChainProgram> {
+        let present = regular_file::contents(&target.path()).ok();
+        let merged = self.merged(present.as_deref(), target, former);
+        let list = merged.chain.to_list();
+        let mut programs: Vec<ChainProgram> = Vec::new();
+        for plugin in template::plugins(&list) {
+            let is_ours = merged.rendering.contains_entry(&Entry::from(plugin.clone()));
+            for name in program_names(plugin) {
+                match programs.iter_mut().find(|program| program.name == name) {
+                    Some(program) => program.is_ours |= is_ours,
+                    None => programs.push(ChainProgram { name: name.to_owned(), is_ours }),
+                }
+            }
+        }
+        programs
+    }
+
     pub(super) fn digest(&self) -> String {
         digest::of_bytes(self.text.as_bytes())
+    }
+}
+
+/// Returns the program of a plugin, and the programs that the plugin calls: its IPAM plugin, and its delegate as in
+/// Canal's configuration.
+fn program_names(plugin: &Map<String, Value>) -> Vec<&str> {
+    let called = ["ipam", "delegate"].iter().filter_map(|key| plugin.get(*key)?.as_object());
+    let names = called.flat_map(program_names);
+    // libcni refuses a name with a separator.
+    [template::kind(plugin)].into_iter().chain(names).filter(|name| !name.is_empty() && !name.contains('/')).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_a_plugin_include_its_ipam_plugin_and_its_delegate() {
+        let text = r#"{"type": "flannel", "ipam": {}, "delegate": {"type": "calico", "ipam": {"type": "host-local"}}}"#;
+        assert_eq!(program_names(&template::parse(text).unwrap()), ["flannel", "calico", "host-local"]);
+        let text = r#"{"type": "../../etc/x", "ipam": {"type": "calico-ipam"}}"#;
+        assert_eq!(program_names(&template::parse(text).unwrap()), ["calico-ipam"]);
     }
 }

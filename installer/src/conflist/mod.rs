@@ -13,7 +13,7 @@ use std::{fs, io};
 
 use serde_json::{Map, Value};
 
-pub use self::configuration::{Conflist, ConflistError};
+pub use self::configuration::{ChainProgram, Conflist, ConflistError};
 pub use self::files::{FormerConfig, Target};
 pub use self::write::Written;
 pub(crate) use self::write::is_backup;

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use netconf::NetConf;
 
-use super::InstallError;
+use super::{InstallError, chain_versions};
 use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, Trial};
 use crate::conflist::{self, Conflist, FormerConfig, Target, Written};
+use crate::directory_access::UnwritableDirectory;
 use crate::host_network::HostNetwork;
-use crate::kubeconfig;
+use crate::kubeconfig::{self, KubeconfigError};
 use crate::layout::{CALICO, DirectoryRole, Layout};
 use crate::mtu::{self, MtuNotWritten};
 use crate::nodename;
@@ -27,7 +28,7 @@ use os::atomic_file::{self, AtomicFileError, Change};
 /// Time limit for reading the pools during an installation.
 const POOLS_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Pause between two attempts to reach etcd.
+/// Pause between two attempts to reach the API server or etcd.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The inputs of an installation.
@@ -58,6 +59,11 @@ impl Installation<'_> {
     pub(super) fn install(&self, contacts_servers: bool) -> Result<(), InstallError> {
         let Installation { settings, layout, account, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
+        for directory in [&net_dir, &layout.state_dir()] {
+            if let Some(denied) = UnwritableDirectory::denied(directory) {
+                return Err(denied.into());
+            }
+        }
         atomic_file::sweep(&net_dir);
         atomic_file::sweep(&layout.state_dir());
         let before = self.load_state();
@@ -79,7 +85,7 @@ impl Installation<'_> {
         binaries::remove_missing_records(layout, &mut state);
         nodename::find_source(settings, layout).ensure_or_warn(layout);
         if let Some(account) = account.filter(|_| contacts_servers) {
-            let change = kubeconfig::ensure(account, &settings.service_account, &net_dir)?;
+            let change = self.ensure_kubeconfig(account, &net_dir)?;
             log_change(change, &net_dir.join(kubeconfig::NAME));
         }
         if contacts_servers {
@@ -90,8 +96,10 @@ impl Installation<'_> {
         if account.is_none() {
             warn_missing_kubeconfig(&conflist);
         }
+        let former = FormerConfig::find(&target, settings, &mut state);
+        chain_versions::check(&conflist, &target, &former, layout)?;
         self.check_configuration(&conflist, &target, &directories, contacts_servers);
-        put_in_place(&conflist, &target, settings, &mut state, |former| conflist.write(&target, former))?;
+        put_in_place(&conflist, &target, &former, settings, &mut state, || conflist.write(&target, &former))?;
         tls_assets::remove_stale(&net_dir, &assets.on_node(&settings.net_dir));
         conflist::warn_if_not_selected(&net_dir, &target.name, conflist.network());
         self.save(&state);
@@ -119,6 +127,22 @@ impl Installation<'_> {
     /// Writes the MTU file (INST-59).
     pub(super) fn write_mtu(&self, conf: &Conflist, limit: Duration, state: &mut State) -> Result<(), MtuNotWritten> {
         mtu::write(conf.plugin_conf.as_ref(), self.layout, self.network, self.account.is_some(), limit, state)
+    }
+
+    /// Ensures the plugins' token. An API server that gives no answer is asked again for a while: on a new node
+    /// kube-proxy, without which the Service's address is unreachable, may start after this container.
+    fn ensure_kubeconfig(&self, account: &ServiceAccount, net_dir: &Path) -> Result<Change, KubeconfigError> {
+        let Installation { settings, .. } = *self;
+        let begun = Instant::now();
+        loop {
+            match kubeconfig::ensure(account, &settings.service_account, net_dir) {
+                Err(error) if error.is_temporary() && begun.elapsed() + PAUSE < settings.trial_time => {
+                    tracing::info!("trying again: {error}");
+                }
+                ensured => return ensured,
+            }
+            thread::sleep(PAUSE);
+        }
     }
 
     /// Creates missing cluster objects.
@@ -207,17 +231,16 @@ fn log_change(change: Change, path: &Path) {
     }
 }
 
-/// Puts the configuration in place with `write`, and then removes the configurations that it replaces. `write` receives
-/// those.
+/// Puts the configuration in place with `write`, and then removes the `former` configurations, which it replaces.
 fn put_in_place(
     conflist: &Conflist,
     target: &Target,
+    former: &[FormerConfig],
     settings: &Settings,
     state: &mut State,
-    write: impl FnOnce(&[FormerConfig]) -> Result<Written, AtomicFileError>,
+    write: impl FnOnce() -> Result<Written, AtomicFileError>,
 ) -> Result<(), AtomicFileError> {
-    let former = FormerConfig::find(target, settings, state);
-    let written = write(&former)?;
+    let written = write()?;
     log_change(written.change, &target.path());
     conflist.record_written(target, &written, state);
     let target = Target::new(&target.directory, settings, state);
@@ -259,10 +282,10 @@ mod tests {
         let target = Target::new(dir.path(), &settings, &state);
         let conflist =
             Conflist::render(&settings, &settings.values, &Layout::below(Path::new("/no/such/root"))).unwrap();
-        let outcome = put_in_place(&conflist, &target, &settings, &mut state, |former| {
-            assert_eq!(former.len(), 1);
-            write(&conflist, &target, former)
-        });
+        let former = FormerConfig::find(&target, &settings, &mut state);
+        assert_eq!(former.len(), 1);
+        let write = || write(&conflist, &target, former.as_slice());
+        let outcome = put_in_place(&conflist, &target, &former, &settings, &mut state, write);
         assert_eq!(outcome.is_err(), old.exists());
         assert_eq!(state.get(DirectoryRole::Net, &target.name).is_some(), outcome.is_ok());
         old.exists()

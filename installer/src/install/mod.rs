@@ -5,15 +5,18 @@
 //!
 //! Read `installation`, then `reconcile`, which repeats it for the agent.
 
+mod chain_versions;
 mod installation;
 mod reconcile;
 
 use crate::binaries::BinariesError;
 use crate::cluster::ClusterError;
 use crate::conflist::ConflistError;
+use crate::directory_access::UnwritableDirectory;
 use crate::kubeconfig::KubeconfigError;
 use crate::service_account::ServiceAccountError;
 use crate::state::StateError;
+pub use chain_versions::UnsupportedVersion;
 pub use installation::Installation;
 use os::atomic_file::AtomicFileError;
 pub use reconcile::InstallReconciler;
@@ -24,9 +27,15 @@ pub enum InstallError {
     /// The pod's account is unusable.
     #[error(transparent)]
     Account(#[from] ServiceAccountError),
+    /// A directory of the node belongs to another user.
+    #[error(transparent)]
+    Directory(#[from] UnwritableDirectory),
     /// The configuration is invalid.
     #[error(transparent)]
     Conflist(#[from] ConflistError),
+    /// A plugin lacks the version of the configuration.
+    #[error(transparent)]
+    Version(#[from] UnsupportedVersion),
     /// The programs cannot be installed.
     #[error(transparent)]
     Binaries(#[from] BinariesError),

@@ -31,8 +31,8 @@ const FILES: [Variable; 13] = [
     variable(
         "CNI_TRY_SECONDS",
         "30",
-        "seconds to try the new configuration, which is then used even if it fails, and for a pod to wait for etcd \
-         before it fails; 0: do not try",
+        "seconds to try the new configuration, which is then used even if it fails, and for a pod to wait for the API \
+         server and for etcd before it fails; 0: do not try",
     ),
     variable("SLEEP", "true", "in a pod: keep running as the agent, which renews the token and restores files"),
 ];

@@ -104,9 +104,6 @@ pub(super) fn ignore_missing(removal: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The directory for files of the plugins and calico-node that do not survive a reboot.
-const RUN_DIR: &str = "/var/run/calico";
-
 /// Reports all files that the report does not name yet. `is_recorded` is true if the state file stays.
 pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut UninstallReport) {
     for path in entries(&layout.state_dir()) {
@@ -115,7 +112,7 @@ pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut Un
             report.add_remaining(path.display(), reason(&name));
         }
     }
-    for path in entries(&layout.path(RUN_DIR)) {
+    for path in entries(&layout.run_dir()) {
         report.add_remaining(path.display(), "plugins and calico-node share it; a reboot removes it");
     }
 }
@@ -288,7 +285,7 @@ mod tests {
     fn reported_files_are_not_reported_again_as_unowned() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
-        let run = layout.path(RUN_DIR);
+        let run = layout.run_dir();
         fs::create_dir_all(layout.state_dir()).unwrap();
         fs::create_dir_all(&run).unwrap();
         for name in ["calico.db", "calico.db-wal", "mtu", "nodename", "theirs", state::NAME] {

@@ -50,6 +50,8 @@ fn chart_values_reproduce_each_kustomize_component() {
         ("components/default-pool", "ipam.pools[0].cidr=192.168.0.0/16"),
         ("components/flow-control", "cni.flowControl=true"),
         ("components/host-network-controllers", "kubeControllers.hostNetwork=true"),
+        ("components/dac-override", "cni.dacOverride=true"),
+        ("components/selinux", "cni.selinux=true"),
         ("components/privileged", "cni.privileged=true"),
         ("components/service-monitor", "metrics.serviceMonitor=true"),
         ("components/agent-metrics", "metrics.podMonitor=true"),
@@ -61,7 +63,7 @@ fn chart_values_reproduce_each_kustomize_component() {
     }
     let all = compose(directory.path(), &[overlay], &options.map(|(component, _)| component)).unwrap();
     assert_equal(&all, &["--set", &options.map(|(_, value)| value).join(",")]);
-    for (component, value) in [options[1], options[2], options[4]] {
+    for (component, value) in [options[1], options[2], options[4], options[5], options[6]] {
         let with_etcd = compose(directory.path(), &["overlays/etcd"], &[component]).unwrap();
         assert_equal(&with_etcd, &["--set", "datastore=etcd", "--set", value]);
     }

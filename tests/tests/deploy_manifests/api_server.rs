@@ -80,6 +80,22 @@ fn uninstall_manifest_is_accepted_and_its_patches_apply() {
     });
 }
 
+/// Applies the manifest for an uninstallation and then a patch, by the command in the comment of the patch's file.
+/// Returns the stored pod template.
+fn patched_uninstallation(api: &ApiServer, patch: &str) -> Value {
+    api.kubectl(&["apply", "-f", &deploy("uninstall/uninstall.yaml").display().to_string()]).unwrap();
+    let file = deploy("uninstall").join(patch).display().to_string();
+    let text = fs::read_to_string(&file).unwrap();
+    let command = text.lines().find_map(|line| line.strip_prefix("#   kubectl ")).unwrap();
+    let named = format!("deploy/uninstall/{patch}");
+    let words: Vec<&str> =
+        command.split_whitespace().map(|word| if word == named { file.as_str() } else { word }).collect();
+    api.kubectl(&words).unwrap();
+    let stored = api.kubectl(&["get", "-n", "kube-system", "daemonset", "calico-uninstall", "-o", "json"]).unwrap();
+    let mut stored: Value = serde_json::from_str(&stored).unwrap();
+    stored["spec"]["template"]["spec"].take()
+}
+
 /// `components/privileged` has a counterpart for nodes with SELinux.
 #[test]
 fn uninstall_manifest_can_be_patched_to_privileged() {
@@ -87,23 +103,27 @@ fn uninstall_manifest_can_be_patched_to_privileged() {
         return;
     }
     with_kubernetes(|_, Kubernetes { api, .. }| {
-        api.kubectl(&["apply", "-f", &deploy("uninstall/uninstall.yaml").display().to_string()]).unwrap();
-        let patch = deploy("uninstall/privileged.yaml");
-        let text = fs::read_to_string(&patch).unwrap();
-        let command = text.lines().find_map(|line| line.strip_prefix("#   kubectl ")).unwrap();
-        let file = patch.display().to_string();
-        let words: Vec<&str> = command
-            .split_whitespace()
-            .map(|word| if word == "deploy/uninstall/privileged.yaml" { &file } else { word })
-            .collect();
-        api.kubectl(&words).unwrap();
-        let stored = api.kubectl(&["get", "-n", "kube-system", "daemonset", "calico-uninstall", "-o", "json"]).unwrap();
-        let stored: Value = serde_json::from_str(&stored).unwrap();
-        let pod = &stored["spec"]["template"]["spec"];
+        let pod = patched_uninstallation(&api, "privileged.yaml");
         let context = &pod["initContainers"][0]["securityContext"];
         assert_eq!((&context["privileged"], context.get("capabilities")), (&Value::Bool(true), None), "{context}");
         assert_eq!(context["runAsUser"], 0);
         assert_eq!(pod["containers"][0]["securityContext"].get("privileged"), None, "what waits needs no rights");
+    });
+}
+
+#[test]
+fn uninstall_manifest_can_be_patched_for_owners_and_selinux() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|_, Kubernetes { api, .. }| {
+        let pod = patched_uninstallation(&api, "dac-override.yaml");
+        let context = &pod["initContainers"][0]["securityContext"];
+        assert_eq!(context["capabilities"], json!({ "add": ["DAC_OVERRIDE"], "drop": ["ALL"] }));
+        let pod = patched_uninstallation(&api, "selinux.yaml");
+        let context = &pod["initContainers"][0]["securityContext"];
+        assert_eq!(context["seLinuxOptions"], json!({ "type": "spc_t" }));
+        assert_eq!(context.get("privileged"), None, "{context}");
     });
 }
 

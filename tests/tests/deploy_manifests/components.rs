@@ -48,6 +48,28 @@ fn component_privileged_changes_only_the_containers_on_nodes() {
     }
 }
 
+/// Each right of the containers on nodes is one field.
+#[test]
+fn components_dac_override_and_selinux_add_one_right_each() {
+    if !can_render() {
+        return;
+    }
+    let capabilities = json!({ "add": ["DAC_OVERRIDE"], "drop": ["ALL"] });
+    for (component, field, value) in [
+        ("components/dac-override", "capabilities", capabilities),
+        ("components/selinux", "seLinuxOptions", json!({ "type": "spc_t" })),
+    ] {
+        let (objects, changed) = with(component, OVERLAYS[0]);
+        for container in containers(&objects[DAEMON_SET]) {
+            let context = &container["securityContext"];
+            assert_eq!((&context[field], &context["allowPrivilegeEscalation"]), (&value, &json!(false)), "{component}");
+            assert_eq!(context["capabilities"]["drop"], json!(["ALL"]), "{component}");
+        }
+        assert!(changed.iter().all(|change| change.contains(&format!("/0/securityContext/{field}"))), "{changed:?}");
+        assert_eq!(changed.len(), 2, "{changed:?}");
+    }
+}
+
 #[test]
 fn component_host_network_changes_only_kube_controllers() {
     if !can_render() {

@@ -21,8 +21,10 @@ fn doctor_reports_hanging_and_replaced_programs() {
     on_a_good_node(|scene| {
         let bin = scene.pod.container.path(BIN);
         let (hangs, theirs) = ("#!/bin/sh\nexec sleep 1000\n", THEIRS);
+        let dynamic = "#!/no/such/interpreter\n";
         for (name, script, found, words) in [
             ("portmap", hangs, "fail program portmap", "does not answer within 5s"),
+            ("portmap", dynamic, "warn program portmap", "run `calico doctor` on the node"),
             ("portmap", theirs, "warn program portmap", "is not the installed file"),
             ("calico", theirs, "warn program calico", "calico v3.31.0, up to 1.0.0, is not the installed file"),
         ] {

@@ -8,9 +8,11 @@ mod environment;
 mod golden;
 mod killed;
 mod mtu;
+mod owners;
 mod plugins;
 mod pod;
 mod readers;
+mod versions;
 
 use integration_tests::plugin::Outcome;
 

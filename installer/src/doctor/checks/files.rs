@@ -2,6 +2,7 @@
 //! records.
 
 use super::configuration::REINSTALL;
+use crate::directory_access::{REMEDY, UnwritableDirectory};
 use crate::doctor::report::{Checked, Finding, Severity, fail, pass, warn};
 use crate::doctor::snapshot::{
     KubeconfigFile, NodeSnapshot, ProgramOrigin, ProgramState, RequiredProgram, TokenFile, Unobserved,
@@ -16,6 +17,20 @@ const AGENT: &str = "check that the agent runs on this node (`kubectl -n kube-sy
 /// its own credentials are rejected as well.
 const REFUSED: &str = "the signing keys or the account were replaced: run the installer again, or delete the pod that \
     renews the token on this node (calico-cni, beside upstream calico-node)";
+
+/// Reports directories that root may not write without a capability. On the node a doctor of root has the capability,
+/// and cannot see if the containers have it too.
+pub(super) fn check_directories(snapshot: &NodeSnapshot) -> Option<Finding> {
+    let directories = &snapshot.unwritable;
+    let observations: Vec<String> = directories.iter().map(UnwritableDirectory::observation).collect();
+    let observation = observations.join("; ");
+    let checked = if directories.iter().any(|directory| directory.is_denied) {
+        fail(observation, REMEDY)
+    } else {
+        warn(observation, format!("{REMEDY}; a calico-cni with that component needs nothing more"))
+    };
+    (!directories.is_empty()).then(|| Finding::new("directories", checked))
+}
 
 /// Returns one finding for each program, and one if the records cannot be read.
 pub(super) fn check_programs(snapshot: &NodeSnapshot) -> Vec<Finding> {
@@ -40,6 +55,10 @@ fn check_program(program: &RequiredProgram, own_version: &str) -> Checked {
         ProgramState::NotExecutable(path) => {
             fail(format!("{} is not executable", path.display()), format!("chmod 755 {}", path.display()))
         }
+        ProgramState::OnlyOnNode(path) => warn(
+            format!("{} is dynamically linked or a script, and cannot be run in this container", path.display()),
+            format!("run `calico doctor` on the node, to learn if the program supports cniVersion {wanted}"),
+        ),
         ProgramState::Broken(path, reason) => fail(format!("{}: {reason}", path.display()), REINSTALL),
         // Runtimes call loopback with a version of their own.
         ProgramState::Supports(path, versions)

@@ -18,6 +18,7 @@ pub fn run_all(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let shadowed = configuration::check_shadowed(snapshot);
     findings.extend(shadowed.map(|checked| Finding::new("other configurations", checked)));
     findings.extend(configuration::check_problems(snapshot));
+    findings.extend(files::check_directories(snapshot));
     findings.extend(files::check_programs(snapshot));
     findings.push(Finding::new("nodename", node::check_name(snapshot)));
     findings.extend(files::check_token(snapshot));

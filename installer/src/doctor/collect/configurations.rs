@@ -4,13 +4,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use netconf::NetConf;
 use os::atomic_file::regular_file;
 use os::child;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::doctor::snapshot::{
@@ -19,7 +18,7 @@ use crate::doctor::snapshot::{
 use crate::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
 use crate::state::State;
 use crate::version_run::BUSY;
-use crate::{conflist, digest, node_conf, template};
+use crate::{conflist, digest, node_conf, supported_versions, template};
 
 /// The relevant configurations.
 #[derive(Default)]
@@ -128,18 +127,13 @@ const LOOPBACK: &str = "loopback";
 /// Time limit for an answer that needs no server.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// A plugin's answer to VERSION.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Versions {
-    supported_versions: Vec<String>,
-}
-
 /// The directories to search, and the installer's records.
 struct VersionProbe<'a> {
     directories: Vec<(DirectoryRole, PathBuf)>,
     recorded: Option<&'a State>,
     deadline: Duration,
+    /// True in a container, which lacks the interpreters and libraries of the node.
+    is_container: bool,
 }
 
 /// Examines the plugins of the configurations, the IPAM plugin and `loopback`.
@@ -157,7 +151,8 @@ pub(super) fn examine_programs(
     let mut wanted: Vec<(String, String)> = contents.iter().flat_map(|content| named(content)).collect();
     let ipam = conf.map(|conf| conf.ipam.ipam_type.clone());
     wanted.extend(ipam.into_iter().chain([LOOPBACK.to_owned()]).map(|name| (name, last.cni_version.clone())));
-    let probe = VersionProbe { directories: layout.bin_dirs(), recorded, deadline: DEADLINE };
+    let (directories, is_container) = (layout.bin_dirs(), layout.is_container());
+    let probe = VersionProbe { directories, recorded, deadline: DEADLINE, is_container };
     let mut programs: Vec<RequiredProgram> = Vec::new();
     for (name, cni_version) in wanted.into_iter().filter(|(name, _)| !name.is_empty()) {
         if !programs.iter().any(|known| known.name == name) {
@@ -186,9 +181,10 @@ impl VersionProbe<'_> {
         if !is_executable {
             return ProgramState::NotExecutable(path);
         }
-        match self.versions(&path, cni_version) {
+        match supported_versions::query(&path, cni_version, self.deadline) {
             Ok(versions) => ProgramState::Supports(path, versions),
-            Err(reason) => ProgramState::Broken(path, reason.into()),
+            Err(error) if self.is_container && error.is_missing_interpreter() => ProgramState::OnlyOnNode(path),
+            Err(error) => ProgramState::Broken(path, error.to_string()),
         }
     }
 
@@ -204,25 +200,13 @@ impl VersionProbe<'_> {
         }
     }
 
-    fn versions(&self, path: &Path, cni_version: &str) -> Observed<Vec<String>> {
-        let input = format!("{{\"cniVersion\":\"{cni_version}\"}}");
-        let Output { status, stdout, .. } = self.run(Command::new(path).env("CNI_COMMAND", "VERSION"), &input)?;
-        let answer: Result<Versions, _> = serde_json::from_slice(&stdout);
-        let versions = answer.map_err(|_| Unobserved::new(format!("does not answer VERSION ({status})")))?;
-        Ok(versions.supported_versions)
-    }
-
     /// Returns the output of `-v` if it is a single word.
     fn version(&self, path: &Path) -> Option<String> {
-        let answer = self.run(Command::new(path).arg("-v"), "").ok().filter(|answer| answer.status.success())?;
+        let mut command = Command::new(path);
+        let ran = child::run_without_capabilities(command.arg("-v").stderr(Stdio::null()), b"", self.deadline, BUSY);
+        let answer = ran.ok().flatten().filter(|answer| answer.status.success())?;
         let output = String::from_utf8(answer.stdout).ok()?;
         Some(output.trim().to_owned()).filter(|output| !output.is_empty() && !output.contains(char::is_whitespace))
-    }
-
-    fn run(&self, command: &mut Command, input: &str) -> Observed<Output> {
-        let answer = child::run(command.stderr(Stdio::null()), input.as_bytes(), self.deadline, BUSY);
-        let answer = answer.map_err(|error| Unobserved::new(format!("cannot be run: {error}")))?;
-        answer.ok_or_else(|| Unobserved::new(format!("does not answer within {:?}", self.deadline)))
     }
 }
 
@@ -331,7 +315,7 @@ mod tests {
         let directories =
             vec![(DirectoryRole::SecondaryBin, PathBuf::from("/no/such/place")), (DirectoryRole::Bin, here.to_owned())];
         // Longer than any machine needs to start a shell.
-        VersionProbe { directories, recorded, deadline: Duration::from_secs(60) }
+        VersionProbe { directories, recorded, deadline: Duration::from_secs(60), is_container: false }
     }
 
     const ANSWER: &str = r#"echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}'"#;
@@ -349,6 +333,21 @@ mod tests {
         assert_eq!(look("gone"), ProgramState::Missing);
         let ProgramState::Broken(_, reason) = look("mute") else { panic!() };
         assert_eq!(reason, "does not answer VERSION (exit status: 3)");
+    }
+
+    /// The node has the interpreter that a container lacks.
+    #[test]
+    fn program_without_its_interpreter_is_broken_only_on_the_node() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("portmap");
+        fs::write(&path, "#!/no/such/interpreter\n").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        let look = |is_container: bool| {
+            let probe = VersionProbe { is_container, ..probe(directory.path(), None) };
+            probe.examine("portmap".into(), "1.0.0".into()).state
+        };
+        assert_eq!(look(true), ProgramState::OnlyOnNode(path.clone()));
+        assert!(matches!(look(false), ProgramState::Broken(..)));
     }
 
     #[test]

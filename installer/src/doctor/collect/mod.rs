@@ -17,6 +17,7 @@ use time::OffsetDateTime;
 
 use self::configurations::Configurations;
 use super::snapshot::{KubeconfigFile, NodeName, NodeSnapshot, TokenFile, Unobserved};
+use crate::directory_access::UnwritableDirectory;
 use crate::host_network::{self, HostNetwork};
 use crate::layout::Layout;
 use crate::state::State;
@@ -35,7 +36,12 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
     let contents = selected.iter().chain(&delegate).filter_map(|selected| selected.content.as_ref().ok());
     let programs = configurations::examine_programs(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, recorded);
     let read_busy_notes = || busy::valid_notes(&layout.path(busy::FILE), OffsetDateTime::now_utc());
+    let bin_dirs = layout.bin_dirs().into_iter().map(|(_, directory)| directory);
+    let directories = bin_dirs.chain([directory.clone(), layout.state_dir()]);
+    let unwritable = directories.filter_map(|directory| UnwritableDirectory::examine(&directory));
     NodeSnapshot {
+        // A container that may write the directories has the capability.
+        unwritable: unwritable.filter(|found| found.is_denied || !layout.is_container()).collect(),
         now: OffsetDateTime::now_utc().unix_timestamp(),
         net_dir: directory,
         selected,

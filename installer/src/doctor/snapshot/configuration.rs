@@ -86,6 +86,8 @@ pub enum ProgramState {
     NotExecutable(PathBuf),
     /// The program answers VERSION with these versions.
     Supports(PathBuf, Vec<String>),
+    /// Only the node can run the program: this container lacks its interpreter, such as the dynamic linker.
+    OnlyOnNode(PathBuf),
     /// The program's answer to VERSION is missing or invalid, for this reason.
     Broken(PathBuf, String),
 }

@@ -9,6 +9,7 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use crate::directory_access::UnwritableDirectory;
 use crate::host_network::{Interface, NetworkError};
 use crate::node_conf::NodeConfError;
 pub(super) use cluster::{ApiServer, BlockCount, Cluster, DatastoreAnswers, PermissionCheck, Pool, TlsFile};
@@ -23,6 +24,8 @@ pub struct NodeSnapshot {
     pub now: i64,
     /// The configuration directory, as a path in this process's file system.
     pub net_dir: PathBuf,
+    /// The directories of the installation that root may not write without a capability.
+    pub unwritable: Vec<UnwritableDirectory>,
     /// The names of the files there that a runtime reads, in its order. The runtime uses the first one (INST-160).
     pub candidates: Observed<Vec<String>>,
     /// The first of these files.

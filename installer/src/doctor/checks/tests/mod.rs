@@ -25,6 +25,7 @@ impl Default for NodeSnapshot {
         NodeSnapshot {
             now: 0,
             net_dir: PathBuf::new(),
+            unwritable: Vec::new(),
             candidates: Ok(Vec::new()),
             selected: None,
             delegate: None,
@@ -70,6 +71,7 @@ fn good() -> NodeSnapshot {
     NodeSnapshot {
         now: NOW,
         net_dir: "/etc/cni/net.d".into(),
+        unwritable: Vec::new(),
         candidates: Ok(vec!["10-calico.conflist".into()]),
         selected: Some(SelectedConfig { name: "10-calico.conflist".into(), content: Ok(content) }),
         delegate: None,

@@ -1,6 +1,7 @@
-//! Tests of the findings about the programs that a configuration names.
+//! Tests of the findings about the directories of an installation and about the programs that a configuration names.
 
 use super::*;
+use crate::directory_access::UnwritableDirectory;
 
 #[test]
 fn missing_or_broken_programs_are_reported() {
@@ -9,6 +10,10 @@ fn missing_or_broken_programs_are_reported() {
     only("FAIL program loopback: the program is missing: containerd", set(3, ProgramState::Missing));
     only("FAIL program calico: /x is not executable", set(0, ProgramState::NotExecutable("/x".into())));
     only("FAIL program calico: /x: why", set(0, ProgramState::Broken("/x".into(), "why".into())));
+    only(
+        "warn program portmap: /x is dynamically linked or a script, and cannot be run in this container",
+        set(1, ProgramState::OnlyOnNode("/x".into())),
+    );
     let old = ProgramState::Supports("/x".into(), vec!["0.3.1".into()]);
     only("FAIL program portmap: /x does not support cniVersion 1.0.0, but 0.3.1", set(1, old.clone()));
     assert!(wrong(set(3, old)).is_empty(), "containerd asks loopback for 0.3.1");
@@ -38,4 +43,13 @@ fn program_that_differs_from_the_installed_file_is_reported() {
         },
     );
     only("warn installer's notes: damaged", |snapshot| snapshot.records = Err("damaged".into()));
+}
+
+#[test]
+fn directory_of_another_user_is_a_failure_only_without_the_capability() {
+    let kubes =
+        |is_denied| UnwritableDirectory { path: "/etc/cni/net.d".into(), owner: 997, group: 0, mode: 0o755, is_denied };
+    let words = "directories: /etc/cni/net.d belongs to user 997 and group 0 with mode 0755, so root needs";
+    only(&format!("FAIL {words}"), |snapshot| snapshot.unwritable = vec![kubes(true)]);
+    only(&format!("warn {words}"), |snapshot| snapshot.unwritable = vec![kubes(false)]);
 }

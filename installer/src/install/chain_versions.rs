@@ -1,0 +1,76 @@
+//! Asks the programs of a new configuration for the versions of the CNI specification that they support, before the
+//! configuration is written. A runtime reports the node's network as ready as soon as the file exists, and then each
+//! ADD fails at the plugin that lacks the configuration's version.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::conflist::{ChainProgram, Conflist, FormerConfig, Target};
+use crate::layout::Layout;
+use crate::supported_versions;
+
+/// Time limit for the answer of a program, which needs no server.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// The error for a configuration whose own programs lack its version of the specification.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{conf} is not written, as programs lack its cniVersion {version}: {}; install newer programs, for which \
+     UPDATE_CNI_BINARIES=true suffices if the image has them, or set an older cniVersion in the template",
+    .programs.join("; ")
+)]
+pub struct UnsupportedVersion {
+    /// The file name of the configuration.
+    conf: String,
+    /// The value of `cniVersion`.
+    version: String,
+    /// The paths of the programs with the versions that they support.
+    programs: Vec<String>,
+}
+
+/// Checks that the programs of `conflist` support its version, unless the configuration is in place already. A program
+/// of a foreign entry, and a program without an answer, is only logged. Missing programs are the subject of another
+/// check.
+///
+/// # Errors
+/// Returns an error that names our programs without the version.
+pub(super) fn check(
+    conflist: &Conflist,
+    target: &Target,
+    former: &[FormerConfig],
+    layout: &Layout,
+) -> Result<(), UnsupportedVersion> {
+    let version = conflist.conf.get("cniVersion").and_then(Value::as_str).unwrap_or_default();
+    if version.is_empty() || conflist.is_written(target) {
+        return Ok(());
+    }
+    let mut refused = Vec::new();
+    for ChainProgram { name, is_ours } in conflist.programs(target, former) {
+        let mut paths = layout.bin_dirs().into_iter().map(|(_, directory)| directory.join(&name));
+        let Some(path) = paths.find(|path| path.is_file()) else { continue };
+        let program = path.display();
+        match supported_versions::query(&path, version, LIMIT) {
+            Ok(versions) if versions.iter().any(|supported| supported == version) => {}
+            Ok(versions) => {
+                let answer = format!("{program} supports {}", versions.join(", "));
+                if is_ours {
+                    refused.push(answer);
+                } else {
+                    tracing::warn!(
+                        "{answer}, and the configuration has cniVersion {version}, so no pod starts; {name} is another \
+                         program's plugin and stays: install a newer one, or remove its entry"
+                    );
+                }
+            }
+            Err(error) => tracing::warn!(
+                "{program} {error}, so its versions are unknown; if it lacks cniVersion {version}, no pod starts: run \
+                 `calico doctor` on the node"
+            ),
+        }
+    }
+    if refused.is_empty() {
+        return Ok(());
+    }
+    Err(UnsupportedVersion { conf: target.name.clone(), version: version.to_owned(), programs: refused })
+}

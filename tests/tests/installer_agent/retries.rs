@@ -1,0 +1,91 @@
+//! The installer and the agent continue by themselves when an obstacle is gone: an unreachable API server, a port that
+//! another program uses.
+
+use std::net::TcpListener;
+
+use integration_tests::installation::NET;
+use integration_tests::kubernetes::on_kubernetes;
+use integration_tests::node_pod::{AGENT_PORT, NAMESPACE, NodePod, may_make_tokens};
+use integration_tests::proxy::{Fault, Point, Refusal};
+
+use crate::scene::{CONF, PLUGINS, in_pod};
+
+/// A template without Calico's plugin, which the installer does not try out.
+const TEMPLATE: &str = r#"{"name":"n","cniVersion":"1.0.0","type":"flannel"}"#;
+
+/// kube-proxy, without which the address of the API server is unreachable, starts after the first installation. One
+/// process waits, and no container restarts.
+#[test]
+fn first_installation_waits_for_an_unreachable_api_server() {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
+        let proxy = api.proxy().unwrap();
+        proxy.go_away();
+        let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
+        pod.set("CNI_NETWORK_CONFIG", TEMPLATE);
+        api.service_account(NAMESPACE, PLUGINS).unwrap();
+        may_make_tokens(api, &pod, PLUGINS).unwrap();
+        let agent = pod.installer_that_stays().unwrap();
+        agent.await_log("trying again: the API server").unwrap();
+        assert!(pod.container.names(NET).is_empty(), "{}", agent.log());
+        proxy.arm(None);
+        agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(pod.container.names(NET), [CONF, "calico-kubeconfig"]);
+    });
+}
+
+#[test]
+fn installation_is_repeated_after_an_error_of_the_api_server_and_not_after_a_refusal() {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
+        let proxy = api.proxy().unwrap();
+        let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
+        pod.set("CNI_NETWORK_CONFIG", TEMPLATE);
+        pod.set("SLEEP", "false");
+        api.service_account(NAMESPACE, PLUGINS).unwrap();
+        let refused = pod.calico(&["install"]).run().unwrap();
+        assert_eq!(refused.exit, Some(1), "{}", refused.stderr);
+        assert!(!refused.stderr.contains("trying again"), "{}", refused.stderr);
+        may_make_tokens(api, &pod, PLUGINS).unwrap();
+        proxy.arm(Some((Point::First("POST", "/token"), Fault::Refuse(Refusal::of(500)))));
+        let repeated = pod.calico(&["install"]).run().unwrap();
+        assert_eq!(repeated.exit, Some(0), "{}", repeated.stderr);
+        assert!(repeated.stderr.contains("trying again: the API server"), "{}", repeated.stderr);
+    });
+}
+
+#[test]
+fn token_due_during_an_outage_is_renewed_once_the_api_server_answers() {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
+        let proxy = api.proxy().unwrap();
+        let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
+        pod.set("CNI_TOKEN_REFRESH_INTERVAL", "1s");
+        api.service_account(NAMESPACE, PLUGINS).unwrap();
+        may_make_tokens(api, &pod, PLUGINS).unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        proxy.go_away();
+        agent.await_metric("token_refresh_failures_total", 2).unwrap();
+        let refreshes = agent.metric("token_refreshes_total").unwrap();
+        proxy.arm(None);
+        agent.await_metric("token_refreshes_total", refreshes + 1).unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+    });
+}
+
+/// The token is necessary for pods, the probes are not.
+#[test]
+fn agent_renews_the_token_while_another_program_uses_its_port() {
+    in_pod(|_, _, pod| {
+        let other = TcpListener::bind(("127.0.0.1", AGENT_PORT)).unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_log("the plugins have a new token").unwrap();
+        assert!(pod.token().is_ok());
+        let log = agent.log();
+        assert!(log.contains(&format!("cannot listen on 127.0.0.1:{AGENT_PORT}: ")), "{log}");
+        assert!(log.contains("CNI_AGENT_LISTEN") && log.contains("until the port is free"), "{log}");
+        drop(other);
+        agent.await_page("/readiness", 200).unwrap();
+    });
+}

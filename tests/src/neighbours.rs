@@ -1,5 +1,14 @@
-//! Programs that chain their plugins into another network's configuration, as istio-cni (1.2x, `chained: true`) and
-//! linkerd-cni do.
+//! Programs that read and write the same configuration directory as ours. [`Neighbour`] is a program that chains its
+//! plugin into another network's configuration. A [`Running`] program acts on the directory in the rhythm of its
+//! original. docs/neighbors.md has the sources.
+
+mod chaining;
+mod cilium;
+mod multus;
+mod own_writes;
+mod pod_starts;
+mod running;
+mod upstream;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -7,6 +16,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
+
+pub use chaining::{ISTIO_OWNED, IstioAgent, LinkerdInstaller};
+pub use cilium::{CILIUM_CONF, CiliumAgent};
+pub use multus::{MultusDaemon, MultusEntrypoint};
+pub use own_writes::OwnWrites;
+pub use pod_starts::PodStarts;
+pub use running::{Program, Running, settle};
+pub use upstream::{UPSTREAM_CONF, upstream_installs, upstream_renews};
 
 /// A program that adds its plugin to a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,10 +71,10 @@ impl Neighbour {
         }
     }
 
-    /// Adds the program's entry as the last one, or replaces an existing entry. Converts a single plugin into a list,
-    /// and its `.conf` file into a `.conflist`.
-    pub fn chains_into(self, file: &Path) -> Result<()> {
-        let mut conf: Value = serde_json::from_slice(&fs::read(file)?).context("no JSON")?;
+    /// Returns a configuration with the program's entry as the last one, and true if the configuration was a list. A
+    /// single plugin becomes a list.
+    pub fn extended(self, present: &str) -> Result<(String, bool)> {
+        let mut conf: Value = serde_json::from_str(present).context("no JSON")?;
         let is_list = conf.get("type").is_none();
         if !is_list {
             conf.as_object_mut().context("no object")?.remove("cniVersion");
@@ -66,14 +83,17 @@ impl Neighbour {
         let plugins = conf["plugins"].as_array_mut().context("no list")?;
         plugins.retain(|plugin| plugin["type"] != self.kind());
         plugins.push(self.entry());
-        let text = format!("{}\n", serde_json::to_string_pretty(&conf)?);
+        Ok((format!("{}\n", serde_json::to_string_pretty(&conf)?), is_list))
+    }
+
+    /// Adds the program's entry as the last one, or replaces an existing entry. Converts a single plugin into a list,
+    /// and its `.conf` file into a `.conflist`.
+    pub fn chains_into(self, file: &Path) -> Result<()> {
+        let (text, is_list) = self.extended(&fs::read_to_string(file)?)?;
         let target = if is_list { file.to_owned() } else { file.with_extension("conflist") };
         match self {
             Neighbour::Istio => {
-                let draft = file.with_extension("tmp.istio");
-                fs::write(&draft, text)?;
-                fs::set_permissions(&draft, Permissions::from_mode(0o644))?;
-                fs::rename(&draft, file)?;
+                replace(file, &text, 0o644)?;
                 if !is_list {
                     fs::rename(file, target)?;
                 }
@@ -86,6 +106,42 @@ impl Neighbour {
         }
         Ok(())
     }
+
+    /// Removes the program's entry, as the program does when its DaemonSet is deleted: istio-cni by a rename, linkerd-cni
+    /// in place.
+    pub fn leaves(self, file: &Path) -> Result<()> {
+        let mut conf: Value = serde_json::from_slice(&fs::read(file)?)?;
+        conf["plugins"].as_array_mut().context("no list")?.retain(|plugin| plugin["type"] != self.kind());
+        let text = serde_json::to_string_pretty(&conf)?;
+        match self {
+            Neighbour::Istio => replace(file, &text, 0o644),
+            Neighbour::Linkerd => Ok(fs::write(file, text)?),
+        }
+    }
+}
+
+/// Replaces a file by a rename of a new one beside it.
+fn replace(file: &Path, text: &str, mode: u32) -> Result<()> {
+    let draft = file.with_added_extension("neighbor");
+    fs::write(&draft, text)?;
+    fs::set_permissions(&draft, Permissions::from_mode(mode))?;
+    Ok(fs::rename(&draft, file)?)
+}
+
+/// Returns the names of the files in a directory that end in one of the extensions, in order.
+fn names(directory: &Path, extensions: &[&str]) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| has(name, extensions))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Returns true if a name ends in one of the extensions.
+fn has(name: &str, extensions: &[&str]) -> bool {
+    name.rsplit_once('.').is_some_and(|(_, extension)| extensions.contains(&extension))
 }
 
 /// Returns the types of the plugins in a configuration, in order.

@@ -139,7 +139,8 @@ impl Conflist {
     /// the present file and in the `former` ones.
     #[must_use]
     pub fn programs(&self, target: &Target, former: &[FormerConfig]) -> Vec<ChainProgram> {
-        let present = regular_file::contents(&target.path()).ok();
+        let renamed = || target.renamed_by_cilium().map(|renamed| renamed.contents);
+        let present = regular_file::contents(&target.path()).ok().or_else(renamed);
         let merged = self.merged(present.as_deref(), target, former);
         let list = merged.chain.to_list();
         let mut programs: Vec<ChainProgram> = Vec::new();

@@ -4,12 +4,13 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use super::included::{CILIUM, has_plugin, replacement, runs_calico, selected};
 use super::{has_calico, is_installed_in, is_read_by_runtimes};
 use crate::layout::DirectoryRole;
 use crate::plugin_chain::{Chain, read_chain};
 use crate::settings::Settings;
 use crate::state::{InstalledFile, State};
-use os::atomic_file::regular_file;
+use os::atomic_file::{ReadFile, Replacement, regular_file};
 
 /// The file to write, and the state's record of the present one.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ pub struct Target {
     pub mode: u32,
     /// The state's record of the file. It is empty on the first run, and if no state is kept.
     pub recorded: InstalledFile,
+    /// The way to replace the file.
+    pub(super) replacement: Replacement,
 }
 
 impl Target {
@@ -29,11 +32,13 @@ impl Target {
     /// linkerd-cni converted to a list: the list stays in a `.conflist` file, because runtimes read no list from
     /// `.conf`.
     pub fn new(directory: &Path, settings: &Settings, state: &State) -> Target {
+        let replacement = replacement(directory, &settings.net_dir);
         let target = |name: String| Target {
             directory: directory.to_owned(),
             mode: settings.conf_mode,
             recorded: state.get(DirectoryRole::Net, &name).cloned().unwrap_or_default(),
             name,
+            replacement,
         };
         let named = target(settings.conf_name.clone());
         if !named.name.ends_with(".conf") {
@@ -52,12 +57,44 @@ impl Target {
         self.directory.join(&self.name)
     }
 
+    /// Returns our file under the name that Cilium gave it. Cilium with `cni.exclusive` renames each configuration but
+    /// its own at once, and so it would rename a new one of ours. `None` if runtimes do not use Cilium's.
+    pub(super) fn renamed_by_cilium(&self) -> Option<ReadFile> {
+        if self.path().symlink_metadata().is_ok() {
+            return None;
+        }
+        let (_, text) = selected(&self.directory)?;
+        let renamed = has_plugin(&text, |kind| kind == CILIUM).then(|| ReadFile::read(&self.cilium_backup()))?;
+        renamed.ok().flatten().filter(|renamed| read_chain(&renamed.contents).is_some())
+    }
+
+    /// Returns the reason if Cilium renamed our file and pods get the network of Cilium. `None` if Cilium's
+    /// configuration runs Calico's plugin, as in its chaining modes.
+    pub fn displacement(&self, network: &str) -> Option<String> {
+        self.renamed_by_cilium()?;
+        let (winner, text) = selected(&self.directory)?;
+        let (path, renamed) = (self.path(), self.cilium_backup());
+        (!runs_calico(&text, &self.name, network)).then(|| {
+            format!(
+                "Cilium renamed {} to {}, and pods get the network of {winner}; chain Cilium to Calico \
+                 (cni.chainingMode), or remove Cilium",
+                path.display(),
+                renamed.display()
+            )
+        })
+    }
+
+    /// Returns the name that Cilium with `cni.exclusive` gives to our file.
+    fn cilium_backup(&self) -> PathBuf {
+        self.path().with_added_extension("cilium_bak")
+    }
+
     /// Returns true if the text is a configuration, or if it is missing as expected. Otherwise another program may be
     /// writing the file at this moment.
     pub(super) fn is_complete(&self, present: Option<&[u8]>) -> bool {
         match present {
             Some(text) => read_chain(text).is_some(),
-            None => self.recorded.digest.is_none(),
+            None => self.recorded.digest.is_none() || self.renamed_by_cilium().is_some(),
         }
     }
 }

@@ -23,10 +23,11 @@ pub struct Written {
 }
 
 impl Conflist {
-    /// Returns true if the file exists and is up to date.
+    /// Returns true if the file exists and is up to date, also under the name that Cilium gave it.
     #[must_use]
     pub fn is_written(&self, target: &Target) -> bool {
-        let present = atomic_file::read_complete(&target.path(), |present| target.is_complete(present)).ok().flatten();
+        let read = || atomic_file::read_complete(&target.path(), |present| target.is_complete(present)).ok().flatten();
+        let present = target.renamed_by_cilium().or_else(read);
         present.is_some_and(|present| {
             let contents = Some(&present.contents[..]);
             present.grants(target.mode) && self.text_to_write(&self.merged(contents, target, &[]), contents).is_none()
@@ -34,7 +35,7 @@ impl Conflist {
     }
 
     /// Writes the configuration. Foreign entries stay in place, and foreign entries of the `former` configurations are
-    /// added. A file that is not a JSON object is copied first.
+    /// added. A file that is not a JSON object is copied first. A file that Cilium renamed is not written again.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be written, or if another program rewrites the file again and again.
@@ -51,6 +52,8 @@ impl Conflist {
                 return None;
             }
             copied = Ok(None);
+            let renamed = if present.is_none() { target.renamed_by_cilium() } else { None };
+            let present = present.or(renamed.as_ref().map(|renamed| renamed.contents.as_slice()));
             merged_config = self.merged(present, &target, former);
             let text = self.text_to_write(&merged_config, present)?;
             if let Some((present, Err(reason))) = present.map(|present| (present, Chain::read(present))) {
@@ -62,7 +65,8 @@ impl Conflist {
             proposed = Some(text.clone());
             Some(text)
         };
-        let change = atomic_file::amend(&path, original_target.mode, is_complete, change)?;
+        let replacement = original_target.replacement;
+        let change = atomic_file::amend_by(replacement, &path, original_target.mode, is_complete, change)?;
         let file = path.display();
         if let Some((copy, reason)) = copied? {
             let copy = copy.display();

@@ -27,6 +27,16 @@ pub struct InstallReconciler<'a> {
     conflict: ConflictBackoff,
 }
 
+/// The differences between the node and the installation.
+struct MissingFiles {
+    /// The network configuration, if it is missing or changed.
+    configuration: Option<PathBuf>,
+    /// Programs and TLS files that are missing or changed.
+    others: Vec<PathBuf>,
+    /// The reason why pods do not get Calico's network although the configuration is complete.
+    displacement: Option<String>,
+}
+
 impl<'a> InstallReconciler<'a> {
     /// Creates a reconciler. `is_owner` is true for a process that has just run the installation. With `None` the
     /// reconciler first determines if the files were installed from this environment. Files of another environment are
@@ -47,7 +57,7 @@ impl<'a> InstallReconciler<'a> {
             return Ok(FileCheck::default());
         }
         self.write_late_mtu();
-        let (configuration, others) = self.installation.find_missing()?;
+        let MissingFiles { configuration, others, displacement } = self.installation.find_missing()?;
         let is_postponed = !self.conflict.is_repair_due(configuration.is_some()) && others.is_empty();
         if let Some(path) = configuration.as_ref().filter(|_| is_postponed) {
             return Ok(FileCheck { restored: 0, problem: Some(self.conflict.reason(path)) });
@@ -55,7 +65,7 @@ impl<'a> InstallReconciler<'a> {
         let is_configuration = configuration.is_some();
         let missing: Vec<PathBuf> = configuration.into_iter().chain(others).collect();
         if missing.is_empty() {
-            return Ok(FileCheck::default());
+            return Ok(FileCheck { restored: 0, problem: displacement });
         }
         let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
         tracing::warn!("{} missing or changed, installing again", names.join(", "));
@@ -65,7 +75,8 @@ impl<'a> InstallReconciler<'a> {
         }
         installed?;
         // The path is missing if its directory was skipped.
-        Ok(FileCheck { restored: missing.iter().filter(|path| path.is_file()).count() as u64, problem: None })
+        let restored = missing.iter().filter(|path| path.is_file()).count() as u64;
+        Ok(FileCheck { restored, problem: displacement })
     }
 
     /// Returns true if the files were installed from this environment. An error is not cached, so the next call tries
@@ -114,9 +125,8 @@ impl Installation<'_> {
         Ok(self.render_mounted()?.1.is_recorded(&target, &state))
     }
 
-    /// Returns the installed paths that are missing or changed: the network configuration, and programs and TLS files.
-    /// Writes nothing.
-    fn find_missing(&self) -> Result<(Option<PathBuf>, Vec<PathBuf>), InstallError> {
+    /// Returns the installed paths that are missing or changed. Writes nothing.
+    fn find_missing(&self) -> Result<MissingFiles, InstallError> {
         let Installation { settings, layout, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
         let state = self.load_state();
@@ -129,7 +139,7 @@ impl Installation<'_> {
             let recorded = names.iter().filter(|name| state.get(place, name).is_some());
             others.extend(recorded.map(|name| directory.join(name)).filter(|path| !path.is_file()));
         }
-        Ok((configuration, others))
+        Ok(MissingFiles { configuration, others, displacement: target.displacement(rendered.network()) })
     }
 }
 
@@ -177,16 +187,10 @@ impl ConflictBackoff {
 
     /// Returns the reason why the configuration is not repaired now.
     fn reason(&self, path: &Path) -> String {
-        let bak = path.with_added_extension("cilium_bak");
-        let program = if bak.exists() {
-            format!("Cilium renamed the file to {}: remove Cilium, or set its cni.exclusive to false", bak.display())
-        } else {
-            "another program changes the file each time: find and stop this program".to_owned()
-        };
         let (path, repairs, minutes) = (path.display(), self.repairs, self.checks_to_skip + 1);
         format!(
-            "{path} is missing or changed, and was restored {repairs} times in a row; {program}; the next restoration \
-             is in {minutes} minutes"
+            "{path} is missing or changed, and was restored {repairs} times in a row; another program changes the file \
+             each time: find and stop this program; the next restoration is in {minutes} minutes"
         )
     }
 }
@@ -234,16 +238,12 @@ mod tests {
     }
 
     #[test]
-    fn conflict_reason_names_cilium_if_a_cilium_backup_exists() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("10-calico.conflist");
-        let conflict = ConflictBackoff { repairs: 6, checks_to_skip: 1 };
-        let reason = conflict.reason(&path);
+    fn conflict_reason_names_the_file_and_the_next_restoration() {
+        let reason = ConflictBackoff { repairs: 6, checks_to_skip: 1 }.reason(Path::new("/x/10-calico.conflist"));
         assert!(
-            reason.contains("another program") && reason.contains("6 times") && reason.ends_with("in 2 minutes"),
+            reason.starts_with("/x/10-calico.conflist is missing or changed") && reason.contains("6 times"),
             "{reason}"
         );
-        std::fs::write(dir.path().join("10-calico.conflist.cilium_bak"), "").unwrap();
-        assert!(conflict.reason(&path).contains("cni.exclusive"), "{}", conflict.reason(&path));
+        assert!(reason.contains("another program") && reason.ends_with("in 2 minutes"), "{reason}");
     }
 }

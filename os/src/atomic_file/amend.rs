@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::draft::{AtomicFileError, Change, Draft, Result};
+use super::exchange::Replacement;
 use super::regular_file::{MAX_SIZE, ReadFile, too_large};
 
 /// Maximum number of times that another program writes between a read and a write here.
@@ -48,20 +49,33 @@ pub fn amend(
     path: &Path,
     mode: u32,
     is_whole: impl Fn(Option<&[u8]>) -> bool,
+    change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+) -> Result<Change> {
+    amend_by(Replacement::Exchange, path, mode, is_whole, change)
+}
+
+/// Does the same as [`amend()`], and replaces the file in the given way.
+///
+/// # Errors
+/// Returns the errors of [`amend()`].
+pub fn amend_by(
+    replacement: Replacement,
+    path: &Path,
+    mode: u32,
+    is_whole: impl Fn(Option<&[u8]>) -> bool,
     mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
 ) -> Result<Change> {
     let (mut races, mut writes) = (0, 0);
     let busy = |reason: &str| io::Error::new(ErrorKind::ResourceBusy, reason);
     let contested = |reason: &str| AtomicFileError { action: "change", path: path.into(), source: busy(reason) };
     loop {
+        let so_far = if writes > 0 { Change::Written } else { Change::Unchanged };
         let current = read_complete(path, &is_whole)?;
         let contents = change(current.as_ref().map(|current| current.contents.as_slice()));
         let contents = match (&current, contents) {
             (_, Some(contents)) => contents,
-            (None, None) => return Ok(Change::Unchanged),
-            (Some(current), None) if current.grants(mode) => {
-                return Ok(if writes > 0 { Change::Written } else { Change::Unchanged });
-            }
+            (None, None) => return Ok(so_far),
+            (Some(current), None) if current.grants(mode) => return Ok(so_far),
             (Some(current), None) => current.contents.clone(),
         };
         if writes == MAX_WRITES {
@@ -74,7 +88,7 @@ pub fn amend(
         draft.write(&contents)?;
         let found_mode = current.as_ref().map_or(0, |current| current.mode);
         let owner = current.as_ref().and_then(|current| current.owner);
-        if draft.finish_for(mode | found_mode & 0o777, owner)?.put_in_place_of(current.as_ref())? {
+        if draft.finish_for(mode | found_mode & 0o777, owner)?.put_in_place_of(current.as_ref(), replacement)? {
             writes += 1;
         } else {
             races += 1;
@@ -193,6 +207,25 @@ mod tests {
         assert!(error.ends_with("conf: another program writes it again and again"), "{error}");
         assert_eq!(fs::read_to_string(&file).unwrap(), format!("theirs {MAX_RACES}\n"));
         assert_eq!(names(dir.path()), ["conf"]);
+    }
+
+    /// Cilium renames the file as soon as it is written. The caller accepts that, and the file is not written again.
+    #[test]
+    fn amend_ends_when_a_missing_file_is_accepted_after_a_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, aside) = (dir.path().join("conf"), dir.path().join("conf.bak"));
+        let mut calls = 0;
+        let change = |current: Option<&[u8]>| {
+            calls += 1;
+            if current.is_some() {
+                fs::rename(&file, &aside).unwrap();
+                return Some(b"newer\n".to_vec());
+            }
+            (!aside.exists()).then(|| b"ours\n".to_vec())
+        };
+        assert_eq!(amend(&file, 0o600, whole, change).unwrap(), Change::Written);
+        assert_eq!((names(dir.path()), calls), (vec!["conf.bak".to_owned()], 3));
+        assert_eq!(fs::read_to_string(&aside).unwrap(), "ours\n");
     }
 
     /// A program that removes the added line each time is overruled a few times, not forever.

@@ -3,7 +3,7 @@
 //! A comparison before a rename leaves a moment in which another program's new file is lost. The draft and the file are
 //! therefore exchanged atomically, and the replaced file is compared afterwards. If it is another program's, a second
 //! exchange puts it back. The file replaced by that exchange must be the draft. Otherwise, it is even newer and is put
-//! back in turn.
+//! back in turn. [`Replacement`] has the other way, for directories whose watchers mistake an exchange for a removal.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -15,6 +15,17 @@ use rustix::io::Errno;
 use super::draft::{ATTEMPTS, DraftName, Finished, Result, sync_directory};
 use super::regular_file::ReadFile;
 
+/// The way in which a draft takes the place of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replacement {
+    /// Exchanges both files, so that no version of another program is lost. To watchers of the directory, the replaced
+    /// file leaves under its name (`IN_MOVED_FROM`) and the new file arrives.
+    Exchange,
+    /// Compares the file and then renames the draft over it. Watchers see only a new file. A version that another
+    /// program renames into place between the comparison and the rename is lost.
+    Rename,
+}
+
 /// Renames the first path to the second, as the kernel's `renameat2` does.
 type Rename<'r> = &'r mut dyn FnMut(&Path, &Path, RenameFlags) -> Result<(), Errno>;
 
@@ -24,8 +35,20 @@ impl Finished {
     ///
     /// # Errors
     /// Returns an error if the system refuses. The previous file then still exists, or has the name in the error.
-    pub fn put_in_place_of(self, expected: Option<&ReadFile>) -> Result<bool> {
-        self.put_in_place_by(&mut |from, to, flags| renameat_with(CWD, from, CWD, to, flags), expected)
+    pub fn put_in_place_of(self, expected: Option<&ReadFile>, replacement: Replacement) -> Result<bool> {
+        match replacement {
+            Replacement::Rename => self.rename_if_unchanged(expected),
+            Replacement::Exchange => {
+                self.put_in_place_by(&mut |from, to, flags| renameat_with(CWD, from, CWD, to, flags), expected)
+            }
+        }
+    }
+
+    fn rename_if_unchanged(self, expected: Option<&ReadFile>) -> Result<bool> {
+        if ReadFile::read(&self.name.target)?.as_ref() != expected {
+            return Ok(false);
+        }
+        self.put_in_place().map(|()| true)
     }
 
     fn put_in_place_by(mut self, rename: Rename<'_>, expected: Option<&ReadFile>) -> Result<bool> {
@@ -37,10 +60,7 @@ impl Finished {
             Err(Errno::EXIST | Errno::NOENT) => return Ok(false),
             // Some file systems do not support the flags, and a seccomp profile may forbid the call.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
-                if ReadFile::read(&name.target)?.as_ref() != expected {
-                    return Ok(false);
-                }
-                return self.put_in_place().map(|()| true);
+                return self.rename_if_unchanged(expected);
             }
             Err(error) => return Err(name.error("rename the new file to", error.into())),
         }
@@ -204,6 +224,18 @@ mod tests {
         let kept = dir.path().join("conf.displaced");
         assert!(error.ends_with(&format!("that program's file is {}", kept.display())), "{error}");
         assert_eq!(fs::read_to_string(kept).unwrap(), "theirs\n");
+    }
+
+    #[test]
+    fn replacement_by_rename_keeps_a_file_that_changed_since_it_was_read() {
+        for (now, is_in_place) in [("before\n", true), ("theirs\n", false)] {
+            let (dir, file, expected) = directory();
+            write(&file, now);
+            let replaced = finished(&file).put_in_place_of(expected.as_ref(), Replacement::Rename).unwrap();
+            assert_eq!(replaced, is_in_place);
+            assert_eq!(fs::read_to_string(&file).unwrap(), if is_in_place { "ours\n" } else { now });
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
     }
 
     #[test]

@@ -14,9 +14,10 @@ use std::fs::{self, File, Metadata};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-pub use amend::{amend, read_complete};
+pub use amend::{amend, amend_by, read_complete};
 pub use draft::{AtomicFileError, Change, Draft, Finished, draft_name, is_draft};
 use draft::{Result, sync_directory};
+pub use exchange::Replacement;
 pub use regular_file::ReadFile;
 
 /// Makes `path` a file with these contents and this mode. Readers see the previous or the new contents only, and never

@@ -4,13 +4,14 @@
 use crate::commands::Chapter;
 
 /// The documents.
-pub(crate) const DOCUMENTS: [&str; 17] = [
+pub(crate) const DOCUMENTS: [&str; 18] = [
     "README.md",
     "docs/architecture.md",
     "docs/configuration.md",
     "docs/faq.md",
     "docs/glossary.md",
     "docs/limitations.md",
+    "docs/neighbors.md",
     "docs/performance.md",
     "docs/standalone.md",
     "docs/style.md",

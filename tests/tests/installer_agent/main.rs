@@ -7,6 +7,7 @@ mod etcd;
 mod files;
 mod kubeconfig;
 mod mounts;
+mod neighbours;
 mod probes;
 mod refresh;
 mod refusals;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use integration_tests::installation::{Container, NET};
 use integration_tests::namespaces::isolated;
-use integration_tests::neighbours::{Neighbour, kinds, plugin};
+use integration_tests::neighbours::{Neighbour, UPSTREAM_CONF, kinds, plugin};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use serde_json::{Value, json};
 
@@ -17,19 +17,6 @@ use super::{DEFAULT, logged, succeeded};
 
 const FILE: &str = "10-calico.conflist";
 const STATE: &str = "var/lib/calico/cni-install-state.json";
-
-/// The configuration of upstream's manifest of release 3.29, on a node.
-const UPSTREAMS: &str = r#"{
-  "name": "k8s-pod-network", "cniVersion": "0.3.1",
-  "plugins": [
-    { "type": "calico", "log_level": "info", "log_file_path": "/var/log/calico/cni/cni.log",
-      "datastore_type": "kubernetes",
-      "nodename": "my-node", "mtu": 0, "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
-      "kubernetes": { "kubeconfig": "/etc/cni/net.d/calico-kubeconfig" } },
-    { "type": "portmap", "snat": true, "capabilities": { "portMappings": true } },
-    { "type": "bandwidth", "capabilities": { "bandwidth": true } }
-  ]
-}"#;
 
 /// Returns our configuration as an earlier release rendered it.
 fn earlier() -> String {
@@ -63,7 +50,7 @@ fn installed_beside(container: &Container, variables: &[(&str, &str)], expected:
 fn install_without_a_state_file_keeps_chained_plugins_of_other_programs() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
-        for there in [UPSTREAMS.to_owned(), earlier()] {
+        for there in [UPSTREAM_CONF.to_owned(), earlier()] {
             for neighbours in [&[][..], &[Neighbour::Istio], &[Neighbour::Linkerd], &Neighbour::ALL] {
                 for note in [None, Some("{"), Some("{}")] {
                     container.file(&format!("{NET}/{FILE}"), &there).unwrap();
@@ -155,7 +142,7 @@ fn renamed_configuration_keeps_chained_plugins_of_other_programs() {
         let old = path(&container);
         for (is_noted, name) in [(false, "05-calico.conflist"), (true, "20-calico.conflist")] {
             if !is_noted {
-                fs::write(&old, UPSTREAMS).unwrap();
+                fs::write(&old, UPSTREAM_CONF).unwrap();
             }
             Neighbour::Istio.chains_into(&old).unwrap();
             succeeded(

@@ -8,6 +8,7 @@ mod environment;
 mod golden;
 mod killed;
 mod mtu;
+mod neighbours;
 mod owners;
 mod plugins;
 mod pod;

@@ -184,6 +184,39 @@ fn former_configuration_under_an_inactive_name_is_not_removed() {
     assert!(dir.path().join(bak).exists());
 }
 
+/// Cilium with `cni.exclusive` renames each new file at once. So a file with the right content stays renamed.
+#[test]
+fn file_that_cilium_renamed_is_written_once_for_each_change() {
+    let alone = r#"{"name": "cilium", "plugins": [{"type": "cilium-cni"}]}"#;
+    let chained = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}, {"type": "cilium-cni"}]}"#;
+    for (ciliums, is_displaced) in [(alone, true), (chained, false)] {
+        let mut node = Node::new();
+        let (renamed, ciliums_file) = (format!("{FILE}.cilium_bak"), node.directory.path().join("05-cilium.conflist"));
+        let rename = |node: &Node| fs::rename(node.path(), node.directory.path().join(&renamed)).unwrap();
+        let displacement = |node: &Node| {
+            let settings = settings(&[("CNI_NETWORK_CONFIG", CALICOS)]);
+            target(node.directory.path(), &settings, &node.state).displacement("k8s-pod-network")
+        };
+        fs::write(&ciliums_file, ciliums).unwrap();
+        node.install(CALICOS);
+        assert_eq!(displacement(&node), None, "our file is in place");
+        rename(&node);
+        node.install(CALICOS);
+        assert_eq!(node.names(), ["05-cilium.conflist", &renamed], "nothing was written");
+        assert_eq!(displacement(&node).is_some_and(|reason| reason.contains("cni.chainingMode")), is_displaced);
+        node.install(&with_tuning());
+        assert_eq!(node.text(), with_tuning());
+        rename(&node);
+        node.install(&with_tuning());
+        assert_eq!(node.names(), ["05-cilium.conflist", &renamed], "nothing was written");
+
+        fs::remove_file(&ciliums_file).unwrap();
+        assert_eq!(displacement(&node), None);
+        node.install(&with_tuning());
+        assert_eq!(node.text(), with_tuning(), "without Cilium's configuration");
+    }
+}
+
 #[test]
 fn special_files_are_not_read() {
     let dir = tempfile::tempdir().unwrap();

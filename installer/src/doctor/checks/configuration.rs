@@ -1,5 +1,6 @@
 //! Checks of the configuration that the runtime selects.
 
+use crate::conflist::CILIUM;
 use crate::doctor::report::{Checked, Finding, Severity, fail, pass, warn};
 use crate::doctor::snapshot::{Content, NodeSnapshot, SelectedConfig};
 use crate::template::ConfigProblem;
@@ -39,6 +40,10 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     let observation = format!("{name} sorts first and is not Calico's: it runs {}", content.plugins.join(", "));
     let remedy = match names.iter().find(|other| other.contains("calico")) {
         Some(ours) => format!("remove {directory}/{name}, or give {ours} a name that sorts before it"),
+        // Cilium with cni.exclusive renames every other configuration.
+        None if content.plugins.iter().any(|plugin| plugin == CILIUM) => {
+            "chain Cilium to Calico (cni.chainingMode), or remove Cilium".to_owned()
+        }
         None => REINSTALL.to_owned(),
     };
     fail(observation, remedy)
@@ -88,6 +93,10 @@ pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Checked> {
     }
     let observation = format!("{} after {first}, never loaded", rest.join(", "));
     let Some(ours) = rest.iter().find(|name| name.contains("calico")) else { return Some(pass(observation)) };
+    let is_copy = |selected: &SelectedConfig| selected.content.as_ref().is_ok_and(Content::is_copy_of_calicos);
+    if !first.contains("calico") && snapshot.selected.as_ref().is_some_and(is_copy) {
+        return Some(pass(format!("{} after {first}, which is a copy of {ours}", rest.join(", "))));
+    }
     let is_calicos = snapshot.contents().any(|(_, content)| content.is_calicos());
     let directory = snapshot.net_dir.display();
     let remedy = if is_calicos {

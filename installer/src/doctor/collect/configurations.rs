@@ -78,21 +78,11 @@ fn content(text: &str, rejection: Option<&Unobserved>, layout: &Layout, net_dir:
         problems: template::find_problems(text, &conf, &directories),
         appended: appended.collect(),
         rejection: None,
-        delegate_names: template::plugins(&conf).into_iter().flat_map(delegate_names).collect(),
+        delegate_names: template::plugins(&conf).into_iter().flat_map(conflist::delegate_names).collect(),
         network,
     };
     content.rejection = rejection.filter(|_| content.is_calicos()).map(ToString::to_string);
     Ok(content)
-}
-
-/// Returns the networks that Multus delegates to. `clusterNetwork` names a network or a file; `delegates` contains
-/// whole configurations.
-fn delegate_names(plugin: &Map<String, Value>) -> Vec<String> {
-    let delegates = plugin.get("delegates").and_then(Value::as_array).into_iter().flatten();
-    let inside = delegates.filter_map(Value::as_object).map(|delegate| text_value(delegate, "name"));
-    let called = text_value(plugin, "clusterNetwork");
-    let called = called.rsplit('/').next().unwrap_or_default().to_owned();
-    std::iter::once(called).chain(inside).filter(|name| !name.is_empty()).collect()
 }
 
 fn text_value(conf: &Map<String, Value>, key: &str) -> String {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::Observed;
+use crate::conflist::{COPYING, MULTUS};
 use crate::template::ConfigProblem;
 use crate::token::Claims;
 
@@ -14,9 +15,6 @@ pub struct SelectedConfig {
     /// The content, or the reason why it cannot be read.
     pub content: Observed<Content>,
 }
-
-/// Prefix of plugin types that delegate to other networks.
-const DELEGATING: &str = "multus";
 
 /// The content of a configuration.
 #[derive(Debug, Clone, Default)]
@@ -43,9 +41,14 @@ impl Content {
         self.plugins.iter().any(|plugin| plugin == "calico")
     }
 
+    /// Returns true if a program that copies configurations made this one from Calico's.
+    pub fn is_copy_of_calicos(&self) -> bool {
+        self.is_calicos() && self.plugins.iter().any(|plugin| COPYING.contains(&plugin.as_str()))
+    }
+
     /// Returns true if a plugin delegates to other networks.
     pub fn delegates(&self) -> bool {
-        self.plugins.iter().any(|plugin| plugin.starts_with(DELEGATING))
+        self.plugins.iter().any(|plugin| plugin.starts_with(MULTUS))
     }
 }
 

@@ -105,6 +105,31 @@ fn inactive_configurations_are_reported_and_warned_about_only_if_calicos() {
     });
 }
 
+/// istio-cni with a configuration of its own, and Cilium's chaining modes.
+#[test]
+fn copies_of_calicos_configuration_are_accepted() {
+    for (name, plugin) in [("02-istio-cni.conflist", "istio-cni"), ("05-cilium.conflist", "cilium-cni")] {
+        let mut snapshot = good();
+        snapshot.candidates = Ok(vec![name.into(), "10-calico.conflist".into()]);
+        content(&mut snapshot).plugins.push(plugin.into());
+        snapshot.selected.as_mut().unwrap().name = name.into();
+        let found = run_all(&snapshot);
+        assert!(found.iter().all(|finding| finding.state == Severity::Ok), "{found:?}");
+        let copied = format!("10-calico.conflist after {name}, which is a copy of 10-calico.conflist");
+        assert!(found.iter().any(|finding| finding.observation == copied), "{found:?}");
+    }
+}
+
+#[test]
+fn remedy_names_chaining_if_only_ciliums_configuration_is_there() {
+    let out = ways_out(|snapshot| {
+        snapshot.candidates = Ok(vec!["05-cilium.conflist".into()]);
+        content(snapshot).plugins = vec!["cilium-cni".into()];
+        snapshot.selected.as_mut().unwrap().name = "05-cilium.conflist".into();
+    });
+    assert_eq!(out[0], "chain Cilium to Calico (cni.chainingMode), or remove Cilium");
+}
+
 #[test]
 fn configuration_problems_are_reported() {
     only("FAIL placeholders: 10-calico.conflist still has __X__", |snapshot| {

@@ -1,0 +1,150 @@
+//! The agent beside running neighbors: it writes the configuration once for each foreign change of our entries, and
+//! never for a file that Cilium renamed.
+
+use std::fs;
+use std::slice;
+
+use integration_tests::clock::KNOWN;
+use integration_tests::controllers::{PATIENCE, await_that};
+use integration_tests::installation::{BIN, NET};
+use integration_tests::neighbours::{
+    CILIUM_CONF, CiliumAgent, IstioAgent, LinkerdInstaller, OwnWrites, PodStarts, Running, kinds, plugin, settle,
+    upstream_installs, upstream_renews,
+};
+use integration_tests::node_pod::{NAMESPACE, NodePod};
+use integration_tests::skip::skipped;
+
+use crate::scene::{CONF, Hastened, PLUGINS, REASON, asked, in_pod, install};
+
+/// Removes a program and lets the agent check its files. The restored program shows that it has.
+fn check(pod: &NodePod, agent: &mut Hastened, mended: &mut i64) {
+    fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
+    look(agent, mended);
+}
+
+/// Lets the agent check its files, and waits until it has restored one more.
+fn look(agent: &mut Hastened, mended: &mut i64) {
+    agent.look();
+    *mended += 1;
+    agent.agent.await_metric("files_mended_total", *mended).unwrap();
+}
+
+#[test]
+fn agent_restores_an_edited_entry_beside_running_istio_and_linkerd_once() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        let net = pod.container.path(NET);
+        let istio = Running::start(IstioAgent::default(), &net).unwrap();
+        let neighbours = [istio, Running::start(LinkerdInstaller::default(), &net).unwrap()];
+        settle(&neighbours).unwrap();
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_page("/readiness", 200).unwrap();
+        let (mut writes, mut mended) = (OwnWrites::watch(&net.join(CONF)).unwrap(), 0);
+        let text = pod.container.conf(CONF).unwrap();
+        fs::write(net.join(CONF), text.replace("\"snat\": true", "\"snat\": false")).unwrap();
+        settle(&neighbours).unwrap();
+        let pods = ["istio-cni", "linkerd-cni"].map(|kind| PodStarts::watch(&net, kind));
+        look(&mut agent, &mut mended);
+        settle(&neighbours).unwrap();
+        check(&pod, &mut agent, &mut mended);
+        settle(&neighbours).unwrap();
+        assert_eq!(writes.count().unwrap(), 1);
+        assert!(pods.into_iter().all(|pods| pods.end().unwrap() > 0));
+        let restored = pod.container.conf(CONF).unwrap();
+        assert_eq!(kinds(&restored).len(), 4, "{restored}");
+        assert_eq!(plugin(&restored, "portmap")["snat"], true);
+    });
+}
+
+/// Each start of calico-node's pod overwrites the configuration, the entry of istio-cni included.
+#[test]
+fn agent_restores_the_configuration_once_for_each_start_of_upstreams_installer() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        let net = pod.container.path(NET);
+        let istio = Running::start(IstioAgent::default(), &net).unwrap();
+        settle(slice::from_ref(&istio)).unwrap();
+        let ours = pod.container.conf(CONF).unwrap();
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_page("/readiness", 200).unwrap();
+        let (mut writes, mut mended) = (OwnWrites::watch(&net.join(CONF)).unwrap(), 0);
+        for starts in 1..=2 {
+            upstream_installs(&net.join(CONF)).unwrap();
+            settle(slice::from_ref(&istio)).unwrap();
+            look(&mut agent, &mut mended);
+            check(&pod, &mut agent, &mut mended);
+            settle(slice::from_ref(&istio)).unwrap();
+            assert_eq!((writes.count().unwrap(), istio.writes()), (starts, starts + 1));
+            let text = pod.container.conf(CONF).unwrap();
+            assert_eq!(kinds(&text), ["calico", "portmap", "istio-cni"], "{text}");
+            assert_eq!(plugin(&text, "calico"), plugin(&ours, "calico"));
+        }
+        agent.agent.await_page("/readiness", 200).unwrap();
+    });
+}
+
+/// calico-node writes a token of its own into the same kubeconfig. The agent tests that token, and accepts it.
+#[test]
+fn agent_keeps_a_valid_token_that_calico_node_wrote() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, kubernetes, mut pod| {
+        install(&mut pod);
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_metric("token_refreshes_total", 1).unwrap();
+        let token = kubernetes.api.token(NAMESPACE, PLUGINS).unwrap();
+        upstream_renews(&pod.kubeconfig(), &token).unwrap();
+        let before = fs::read_to_string(pod.kubeconfig()).unwrap();
+        let audit = kubernetes.api.audit().unwrap();
+        agent.look();
+        let user = format!("system:serviceaccount:{NAMESPACE}:{PLUGINS}");
+        await_that(PATIENCE, || Ok(!audit.of(&user)?.is_empty())).unwrap();
+        assert_eq!(asked(&audit, &pod).unwrap(), 0);
+        assert_eq!(pod.token().unwrap(), token);
+        assert_eq!(fs::read_to_string(pod.kubeconfig()).unwrap(), before);
+        assert_eq!(agent.agent.metric("token_refused_total").unwrap(), 0);
+    });
+}
+
+#[test]
+fn agent_leaves_a_configuration_that_cilium_renamed() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        let net = pod.container.path(NET);
+        let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
+        let chained = Running::start(CiliumAgent { chains: true }, &net).unwrap();
+        settle(slice::from_ref(&chained)).unwrap();
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_page("/readiness", 200).unwrap();
+        let mut mended = 0;
+        check(&pod, &mut agent, &mut mended);
+        settle(slice::from_ref(&chained)).unwrap();
+        agent.agent.await_page("/readiness", 200).unwrap();
+        assert_eq!((writes.count().unwrap(), chained.writes()), (0, 2), "Cilium's configuration runs Calico's plugin");
+
+        // Without chaining, pods get Cilium's network. The agent says so, and cannot change it.
+        drop(chained);
+        let alone = Running::start(CiliumAgent { chains: false }, &net).unwrap();
+        settle(slice::from_ref(&alone)).unwrap();
+        agent.look();
+        agent.agent.await_reason(&[CILIUM_CONF, "cilium_bak", "cni.chainingMode"]).unwrap();
+        check(&pod, &mut agent, &mut mended);
+        assert_eq!((writes.count().unwrap(), agent.agent.metric("install_ok").unwrap()), (0, 0));
+
+        drop(alone);
+        fs::remove_file(net.join(CILIUM_CONF)).unwrap();
+        look(&mut agent, &mut mended);
+        agent.agent.await_page("/readiness", 200).unwrap();
+        assert!(net.join(CONF).is_file() && writes.count().unwrap() == 1);
+    });
+}

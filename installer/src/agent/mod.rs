@@ -5,6 +5,7 @@
 //! the pod's own token ───┼▶ schedule ──▶ TokenRequest ─▶ calico-kubeconfig
 //! a test of the token ───┘        └────▶ the installed files
 //!                     status ◀──────────────┘
+//!                       ├◀ the Node's Ready condition, on request
 //!                       └▶ /readiness /liveness /metrics
 //! ```
 //!
@@ -13,6 +14,7 @@
 
 mod api_group;
 pub(crate) mod deferred_dels;
+mod node_condition;
 mod projected_token;
 pub mod refresh_schedule;
 mod server;
@@ -21,6 +23,7 @@ pub mod status;
 
 pub use api_group::ApiGroupWatch;
 pub use deferred_dels::{NodePlugins, ReplayError, ReplayPass};
+pub use node_condition::NodeCondition;
 pub use server::ListenError;
 pub use settings::{AgentSettings, AgentSettingsError, DEFAULT_LISTEN, VARIABLES};
 
@@ -84,12 +87,13 @@ struct Refresher {
 /// The token of the plugins is requested as the service account of `pod` and written to `kubeconfig`. Without a pod, or
 /// if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `reconcile` restores the installed
 /// files and runs at most once a minute. `replay` replays deferred DELs and never returns. When the objects of `group`
-/// move to another API group, the agent returns an error.
+/// move to another API group, the agent returns an error. `condition` is the Node whose Ready condition is read.
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,
     kubeconfig: PathBuf,
     group: Option<ApiGroupWatch>,
+    condition: Option<NodeCondition>,
     reconcile: impl FnMut() -> FileCheck,
     replay: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
@@ -103,6 +107,13 @@ pub async fn run(
     *status.get() = Status { started_at: now.boot, manages_token: token.is_some(), ..Status::default() };
     let listener = server::listen(settings.listen).await?;
     let serving = server::serve(listener, status.clone());
+    let watched = status.clone();
+    let watching = async {
+        match condition {
+            Some(condition) => condition.watch(watched).await,
+            None => pending().await,
+        }
+    };
     let mut agent = Agent { token, schedule: RefreshSchedule::new(settings.pace, now), reconcile, status };
     let moved = async {
         match group {
@@ -114,6 +125,7 @@ pub async fn run(
         () = agent.run_tasks() => {}
         () = replay => {}
         () = serving => {}
+        () = watching => {}
         (previous, current) = moved => {
             return Err(AgentError::Moved { previous: previous.api_version(), current: current.api_version() });
         }
@@ -145,13 +157,16 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
     }
 
     fn check_files(&mut self) {
-        let FileCheck { restored, problem } = (self.reconcile)();
+        let FileCheck { restored, problem, selection } = (self.reconcile)();
         let mut status = self.status.get();
         status.counts.restored += restored;
         if let Some(problem) = problem.as_ref().filter(|_| problem != status.file_problem) {
             tracing::error!("{problem}");
         }
-        status.file_problem = problem;
+        if let Some(problem) = selection.problem().filter(|_| selection != status.selection) {
+            tracing::error!("{problem}");
+        }
+        (status.file_problem, status.selection) = (problem, selection);
     }
 
     async fn refresh_if_due(&mut self, now: Moment) {

@@ -14,7 +14,9 @@ use node_process::logging::{self, Subject};
 use node_process::process::{self, variables_help};
 
 use super::arguments::{OptionSpec, run_with};
-use crate::agent::{self, AgentSettings, ApiGroupWatch, NodePlugins, ReplayError, ReplayPass, deferred_dels};
+use crate::agent::{
+    self, AgentSettings, ApiGroupWatch, NodeCondition, NodePlugins, ReplayError, ReplayPass, deferred_dels,
+};
 use crate::cluster::configured_group;
 use crate::host_network::HostNetwork;
 use crate::install::{InstallReconciler, Installation};
@@ -107,10 +109,17 @@ fn run_agent(
     let on_kubernetes = installation.plugin_conf().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
     let configured = on_kubernetes.map(|conf| configured_group(&conf));
     let group = configured.zip(account.cloned()).map(|(configured, account)| ApiGroupWatch { account, configured });
+    let condition = agent_settings.node_interval.zip(account.cloned()).map(|(interval, account)| NodeCondition {
+        account,
+        node: settings.node_name.clone().unwrap_or_else(|| settings.host_name.clone()),
+        net_dir: settings.net_dir.clone(),
+        interval,
+    });
     let mut reconciler = InstallReconciler::new(*installation, is_owner);
     let replaying = deferred_dels::replay_repeatedly(&conf, layout, &settings.net_dir, replay);
     let reconcile = || reconciler.reconcile();
-    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, group, reconcile, replaying))?;
+    let account = account.cloned();
+    process::block_on(agent::run(&agent_settings, account, kubeconfig, group, condition, reconcile, replaying))?;
     Ok(())
 }
 

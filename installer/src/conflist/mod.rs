@@ -6,6 +6,7 @@
 
 mod configuration;
 mod files;
+mod selection;
 mod write;
 
 use std::path::Path;
@@ -15,6 +16,8 @@ use serde_json::{Map, Value};
 
 pub use self::configuration::{Conflist, ConflistError};
 pub use self::files::{FormerConfig, Target};
+pub(crate) use self::selection::DELEGATING;
+pub use self::selection::Selection;
 pub use self::write::Written;
 pub(crate) use self::write::is_backup;
 use crate::digest;

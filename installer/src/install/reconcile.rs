@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::InstallError;
 use super::installation::Installation;
 use crate::agent::FileCheck;
-use crate::conflist::Target;
+use crate::conflist::{Selection, Target};
 use crate::state::State;
 use crate::{binaries, mtu};
 
@@ -39,7 +39,20 @@ impl<'a> InstallReconciler<'a> {
     /// server is contacted except to compute a missing MTU file.
     pub fn reconcile(&mut self) -> FileCheck {
         let restored = self.restore();
-        restored.unwrap_or_else(|error| FileCheck { restored: 0, problem: Some(error.to_string()) })
+        let check =
+            restored.unwrap_or_else(|error| FileCheck { problem: Some(error.to_string()), ..FileCheck::default() });
+        FileCheck { selection: self.selection(), ..check }
+    }
+
+    /// Returns the choice of the container runtimes, if the files are those of this environment.
+    fn selection(&self) -> Selection {
+        let Installation { settings, layout, .. } = self.installation;
+        if self.is_owner != Some(true) {
+            return Selection::Unknown;
+        }
+        let directory = layout.net_dir(&settings.net_dir);
+        let target = Target::new(&directory, settings, &State::load(layout).unwrap_or_default());
+        Selection::find(&directory, &settings.net_dir, &target.name)
     }
 
     fn restore(&mut self) -> Result<FileCheck, InstallError> {
@@ -50,7 +63,7 @@ impl<'a> InstallReconciler<'a> {
         let (configuration, others) = self.installation.find_missing()?;
         let is_postponed = !self.conflict.is_repair_due(configuration.is_some()) && others.is_empty();
         if let Some(path) = configuration.as_ref().filter(|_| is_postponed) {
-            return Ok(FileCheck { restored: 0, problem: Some(self.conflict.reason(path)) });
+            return Ok(FileCheck { problem: Some(self.conflict.reason(path)), ..FileCheck::default() });
         }
         let is_configuration = configuration.is_some();
         let missing: Vec<PathBuf> = configuration.into_iter().chain(others).collect();
@@ -65,7 +78,8 @@ impl<'a> InstallReconciler<'a> {
         }
         installed?;
         // The path is missing if its directory was skipped.
-        Ok(FileCheck { restored: missing.iter().filter(|path| path.is_file()).count() as u64, problem: None })
+        let restored = missing.iter().filter(|path| path.is_file()).count() as u64;
+        Ok(FileCheck { restored, ..FileCheck::default() })
     }
 
     /// Returns true if the files were installed from this environment. An error is not cached, so the next call tries

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::Observed;
+use crate::conflist::DELEGATING;
 use crate::template::ConfigProblem;
 use crate::token::Claims;
 
@@ -14,9 +15,6 @@ pub struct SelectedConfig {
     /// The content, or the reason why it cannot be read.
     pub content: Observed<Content>,
 }
-
-/// Prefix of plugin types that delegate to other networks.
-const DELEGATING: &str = "multus";
 
 /// The content of a configuration.
 #[derive(Debug, Clone, Default)]

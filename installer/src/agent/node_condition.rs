@@ -19,7 +19,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// than the configuration.
 const REPORT_LIMIT: u32 = 2;
 
-/// Part of kubelet's message while the runtime has no network. It is the runtime's condition in CRI (INST-158).
+/// Part of kubelet's message while the runtime has no network: the runtime's condition in CRI.
 const NO_NETWORK: &str = "NetworkReady=false";
 
 /// The Node to read.

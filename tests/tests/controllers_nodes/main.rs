@@ -2,6 +2,7 @@
 //! server and etcd, with the named cases of upstream's FV suites.
 
 mod host_endpoints;
+mod ipv6_api_server;
 mod managers;
 mod nodes;
 mod pools;

@@ -1,6 +1,7 @@
 //! `calico refresh-token` against a real API server: the cases of upstream's token refresher, and those that upstream
 //! lacks: probes, tokens that become invalid early, and readers during a write of the kubeconfig.
 
+mod api_server_address;
 mod clocks;
 mod deferred_dels;
 mod etcd;
@@ -10,4 +11,5 @@ mod probes;
 mod refresh;
 mod refusals;
 mod scene;
+mod unused_configuration;
 mod wrong_files;

@@ -101,9 +101,8 @@ mod tests {
 
     #[test]
     fn choice_is_unknown_without_a_configuration() {
-        for files in [&[][..], &[("calico-kubeconfig", ""), ("05-other.conflist.cilium_bak", "{")]] {
-            assert_eq!(find(files), Selection::Unknown);
-        }
+        assert_eq!(find(&[]), Selection::Unknown);
+        assert_eq!(find(&[("calico-kubeconfig", ""), ("05-other.conflist.cilium_bak", "{")]), Selection::Unknown);
         assert_eq!(Selection::find(Path::new("/no/such/directory"), "/etc/cni/net.d", OURS).is_calico(), None);
     }
 }

@@ -26,6 +26,14 @@ pub fn deploy(path: &str) -> PathBuf {
     workspace.join("deploy").join(path)
 }
 
+/// Returns the names of the platforms that have a component.
+pub fn platforms() -> Result<Vec<String>> {
+    let names = fs::read_dir(deploy("components/platforms"))?.map(|entry| entry.map(|entry| entry.file_name()));
+    let mut names = names.map(|name| Ok(name?.to_string_lossy().into_owned())).collect::<Result<Vec<String>>>()?;
+    names.sort();
+    Ok(names)
+}
+
 /// Returns the path of the helm that tests/install-go-tools.sh builds.
 pub fn helm() -> Result<PathBuf> {
     built("helm")

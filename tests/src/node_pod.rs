@@ -64,6 +64,8 @@ impl NodePod {
         let account = api.service_account(NAMESPACE, POD_ACCOUNT)?;
         let address = url.strip_prefix("https://").context("a URL of the API server")?;
         let (server, port) = address.rsplit_once(':').context("a port of the API server")?;
+        // Kubernetes sets an IPv6 address without brackets.
+        let server = server.trim_matches(['[', ']']);
         let environment = [("KUBERNETES_SERVICE_HOST", server), ("KUBERNETES_SERVICE_PORT", port)];
         let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let mut pod = NodePod { container, account, plugins: Plugins::locate()?, environment, generation: 0 };

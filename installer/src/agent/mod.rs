@@ -5,6 +5,7 @@
 //! the pod's own token ───┼▶ schedule ──▶ TokenRequest ─▶ calico-kubeconfig
 //! a test of the token ───┘        └────▶ the installed files
 //!                     status ◀──────────────┘
+//!                       ├◀ the Node's Ready condition, on request
 //!                       └▶ /readiness /liveness /metrics
 //! ```
 //!
@@ -14,6 +15,7 @@
 mod api_group;
 pub(crate) mod deferred_dels;
 mod mounts;
+mod node_condition;
 mod projected_token;
 pub mod refresh_schedule;
 mod server;
@@ -22,6 +24,7 @@ pub mod status;
 
 pub use api_group::ApiGroupWatch;
 pub use deferred_dels::{NodePlugins, ReplayError, ReplayPass};
+pub use node_condition::NodeCondition;
 pub use server::ListenError;
 pub use settings::{AgentSettings, AgentSettingsError, DEFAULT_LISTEN, VARIABLES};
 
@@ -70,6 +73,17 @@ pub enum AgentError {
     Signal(#[from] std::io::Error),
 }
 
+/// The objects that the agent watches beside the token and the installed files.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// The mounted directories of the node. The agent ends when one of them is removed on the node.
+    pub directories: Vec<PathBuf>,
+    /// The API group of Calico's objects. The agent ends when they move to another one.
+    pub group: Option<ApiGroupWatch>,
+    /// The Node whose Ready condition is read.
+    pub condition: Option<NodeCondition>,
+}
+
 /// The agent of one node.
 struct Agent<F> {
     /// The source and target of the plugins' token; `None` if another process refreshes the token, or outside of a pod.
@@ -94,17 +108,17 @@ struct Refresher {
 ///
 /// The token of the plugins is requested as the service account of `pod` and written to `kubeconfig`. Without a pod, or
 /// if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `reconcile` restores the installed
-/// files and runs at most once a minute. `replay` replays deferred DELs and never returns. When the objects of `group`
-/// move to another API group, or one of `directories` is removed on the node, the agent returns an error.
+/// files and runs at most once a minute. `replay` replays deferred DELs and never returns. When Calico's objects move to
+/// another API group, or one of the `watched` directories is removed on the node, the agent returns an error.
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,
     kubeconfig: PathBuf,
-    directories: &[PathBuf],
-    group: Option<ApiGroupWatch>,
+    watched: Watched,
     reconcile: impl FnMut() -> FileCheck,
     replay: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
+    let Watched { directories, group, condition } = watched;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let now = Moment::now();
     let status = SharedStatus::default();
@@ -115,6 +129,13 @@ pub async fn run(
     *status.get() = Status { started_at: now.boot, manages_token: token.is_some(), ..Status::default() };
     let listener = server::listen(settings.listen).await?;
     let serving = server::serve(settings.listen, listener, status.clone());
+    let reported = status.clone();
+    let watching = async {
+        match condition {
+            Some(condition) => condition.watch(reported).await,
+            None => pending().await,
+        }
+    };
     let mut agent = Agent { token, schedule: RefreshSchedule::new(settings.pace, now), reconcile, status };
     let moved = async {
         match group {
@@ -126,10 +147,11 @@ pub async fn run(
         () = agent.run_tasks() => {}
         () = replay => {}
         () = serving => {}
+        () = watching => {}
         (previous, current) = moved => {
             return Err(AgentError::Moved { previous: previous.api_version(), current: current.api_version() });
         }
-        removed = mounts::wait_for_removal(directories) => return Err(AgentError::Removed(removed)),
+        removed = mounts::wait_for_removal(&directories) => return Err(AgentError::Removed(removed)),
         _ = terminate.recv() => tracing::info!("received SIGTERM; the agent ends"),
         _ = interrupt.recv() => tracing::info!("received SIGINT; the agent ends"),
     }
@@ -159,13 +181,16 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
     }
 
     fn check_files(&mut self) {
-        let FileCheck { restored, problem } = (self.reconcile)();
+        let FileCheck { restored, problem, selection } = (self.reconcile)();
         let mut status = self.status.get();
         status.counts.restored += restored;
         if let Some(problem) = problem.as_ref().filter(|_| problem != status.file_problem) {
             tracing::error!("{problem}");
         }
-        status.file_problem = problem;
+        if let Some(problem) = selection.problem().filter(|_| selection != status.selection) {
+            tracing::error!("{problem}");
+        }
+        (status.file_problem, status.selection) = (problem, selection);
     }
 
     async fn refresh_if_due(&mut self, now: Moment) {

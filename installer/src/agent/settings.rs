@@ -29,6 +29,8 @@ pub struct AgentSettings {
     pub pace: RefreshPace,
     /// `CNI_AGENT_LISTEN`: the address of the probes and metrics; `None` for `off`.
     pub listen: Option<SocketAddr>,
+    /// `CNI_NODE_CONDITION_INTERVAL`: the interval between two reads of the Node's Ready condition; `None` for none.
+    pub node_interval: Option<Duration>,
 }
 
 /// An invalid setting.
@@ -41,7 +43,7 @@ pub struct AgentSettingsError {
 }
 
 /// The variables, for `--help`.
-pub const VARIABLES: [Variable; 6] = [
+pub const VARIABLES: [Variable; 7] = [
     variable("CALICO_MANAGE_CNI", "true", "whether this agent renews the plugins' token"),
     variable("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_ACCOUNT, "service account whose token the plugins use"),
     variable("CNI_TOKEN_LIFETIME", "24h", "lifetime of a token, at least 10m; the API server may grant a shorter one"),
@@ -55,6 +57,12 @@ pub const VARIABLES: [Variable; 6] = [
         "CNI_AGENT_LISTEN",
         "127.0.0.1:9097",
         "address of /readiness, /liveness and /metrics, or off; set 0.0.0.0:9097 for requests from other machines",
+    ),
+    variable(
+        "CNI_NODE_CONDITION_INTERVAL",
+        "",
+        "interval between two reads of the Node's Ready condition, such as 60s; the agent is not ready while kubelet \
+         reports that the node has no network",
     ),
 ];
 
@@ -93,6 +101,7 @@ impl AgentSettings {
             lifetime: duration("CNI_TOKEN_LIFETIME")?.unwrap_or(DEFAULT_LIFETIME).max(MIN_LIFETIME),
             pace: RefreshPace { refresh_interval, check_interval },
             listen,
+            node_interval: duration("CNI_NODE_CONDITION_INTERVAL")?,
         })
     }
 }
@@ -115,6 +124,7 @@ mod tests {
             lifetime: Duration::from_secs(86_400),
             pace: RefreshPace { refresh_interval: None, check_interval: Duration::from_secs(30) },
             listen: Some(DEFAULT_LISTEN),
+            node_interval: None,
         };
         assert_eq!(settings(&[]).unwrap(), expected);
         let empty = VARIABLES.map(|known| (known.name, " "));
@@ -131,6 +141,7 @@ mod tests {
             ("CNI_TOKEN_REFRESH_INTERVAL", "100ms"),
             ("CNI_TOKEN_TRIAL_INTERVAL", "1s"),
             ("CNI_AGENT_LISTEN", "off"),
+            ("CNI_NODE_CONDITION_INTERVAL", "1m"),
         ]);
         let expected = AgentSettings {
             manages_token: false,
@@ -142,6 +153,7 @@ mod tests {
                 check_interval: Duration::from_secs(1),
             },
             listen: None,
+            node_interval: Some(Duration::from_secs(60)),
         };
         assert_eq!(value_of.unwrap(), expected);
     }
@@ -154,6 +166,7 @@ mod tests {
             ("CNI_AGENT_LISTEN", "127.0.0.1:0"),
             ("CNI_TOKEN_LIFETIME", "a day"),
             ("CNI_TOKEN_TRIAL_INTERVAL", "0"),
+            ("CNI_NODE_CONDITION_INTERVAL", "true"),
         ] {
             let error = settings(&[(name, value)]).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{name}={value} is invalid; set ")), "{error}");

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::refresh_schedule::{HeldToken, RefreshAttempt};
+use crate::conflist::Selection;
 
 /// Number of consecutive requests without a response after which the agent is not ready. A single response may get
 /// lost.
@@ -33,6 +34,12 @@ pub struct Status {
     pub unanswered: u32,
     /// The reason for an installed file to be missing or wrong.
     pub file_problem: Option<String>,
+    /// The configuration that container runtimes use.
+    pub selection: Selection,
+    /// Whether the node has a network, according to kubelet; `None` if that is not read or not known.
+    pub has_network: Option<bool>,
+    /// The reason for which kubelet's report makes the agent not ready.
+    pub node_problem: Option<String>,
     /// Counters.
     pub counts: Counts,
 }
@@ -44,6 +51,8 @@ pub struct FileCheck {
     pub restored: u64,
     /// The problem that remains, if any.
     pub problem: Option<String>,
+    /// The configuration that container runtimes use.
+    pub selection: Selection,
 }
 
 /// The reason for a failed probe.
@@ -67,13 +76,14 @@ pub struct Counts {
 }
 
 impl Status {
-    /// Returns `Ok` if the plugins' token is valid for some time and all files are in place, and else the reason
-    /// (INST-51).
+    /// Returns `Ok` if the plugins' token is valid for some time, all files are in place and runtimes use them, and
+    /// else the reason (INST-51).
     pub fn readiness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if self.manages_token {
             self.check_token(now)?;
         }
-        self.file_problem.clone().map_or(Ok(()), |problem| Err(ProbeFailure(problem)))
+        let problem = self.file_problem.as_ref().or(self.selection.problem()).or(self.node_problem.as_ref());
+        problem.map_or(Ok(()), |problem| Err(ProbeFailure(problem.clone())))
     }
 
     fn check_token(&self, now: Duration) -> Result<(), ProbeFailure> {
@@ -153,6 +163,15 @@ impl Status {
         }
         let ok = self.file_problem.is_none().into();
         metric("gauge", "install_ok", "1 if all installed files are in place, else 0.", ok);
+        let chosen = "1 if container runtimes use the configuration, 0 if another network's sorts before it.";
+        let network = "1 if the node has a network according to its Ready condition, else 0.";
+        for (name, help, value) in
+            [("config_chosen", chosen, self.selection.is_calico()), ("node_network_ready", network, self.has_network)]
+        {
+            if let Some(value) = value {
+                metric("gauge", name, help, value.into());
+            }
+        }
         text
     }
 }
@@ -248,6 +267,21 @@ mod tests {
         let idle = Status { started_at: secs(0), ..Status::default() };
         assert!(idle.readiness(secs(9999)).is_ok() && idle.liveness(secs(9999)).is_ok());
         assert!(Status { file_problem: Some("calico is gone".into()), ..idle }.readiness(secs(1)).is_err());
+    }
+
+    #[test]
+    fn agent_is_not_ready_while_runtimes_use_another_network() {
+        let shadowed = Status { selection: Selection::Other("10-aws.conflist is first".into()), ..good() };
+        assert_eq!(shadowed.readiness(secs(101)).unwrap_err().to_string(), "10-aws.conflist is first");
+        assert!(shadowed.metrics().contains("calico_cni_config_chosen 0\n"));
+        assert!(shadowed.metrics().contains("calico_cni_install_ok 1\n"), "all files are in place");
+        let unused = Status { has_network: Some(false), node_problem: Some("kubelet reports".into()), ..good() };
+        assert_eq!(unused.readiness(secs(101)).unwrap_err().to_string(), "kubelet reports");
+        assert!(unused.metrics().contains("calico_cni_node_network_ready 0\n"));
+        assert!(!good().metrics().contains("chosen") && !good().metrics().contains("network_ready"));
+        let chosen = Status { selection: Selection::Ours, has_network: Some(true), ..good() };
+        assert_eq!(chosen.readiness(secs(101)), Ok(()));
+        assert!(chosen.metrics().contains("calico_cni_config_chosen 1\n"));
     }
 
     #[test]

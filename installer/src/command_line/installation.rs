@@ -5,7 +5,7 @@
 
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -14,7 +14,9 @@ use node_process::logging::{self, Subject};
 use node_process::process::{self, variables_help};
 
 use super::arguments::{OptionSpec, run_with};
-use crate::agent::{self, AgentSettings, ApiGroupWatch, NodePlugins, ReplayError, ReplayPass, deferred_dels};
+use crate::agent::{
+    self, AgentSettings, ApiGroupWatch, NodeCondition, NodePlugins, ReplayError, ReplayPass, Watched, deferred_dels,
+};
 use crate::cluster::configured_group;
 use crate::host_network::HostNetwork;
 use crate::install::{InstallReconciler, Installation};
@@ -107,13 +109,20 @@ fn run_agent(
     let on_kubernetes = installation.plugin_conf().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
     let configured = on_kubernetes.map(|conf| configured_group(&conf));
     let group = configured.zip(account.cloned()).map(|(configured, account)| ApiGroupWatch { account, configured });
+    let condition = agent_settings.node_interval.zip(account.cloned()).map(|(interval, account)| NodeCondition {
+        account,
+        node: settings.node_name.clone().unwrap_or_else(|| settings.host_name.clone()),
+        net_dir: settings.net_dir.clone(),
+        interval,
+    });
     let mut reconciler = InstallReconciler::new(*installation, is_owner);
     let replaying = deferred_dels::replay_repeatedly(&conf, layout, &settings.net_dir, replay);
     let reconcile = || reconciler.reconcile();
     let bin_dirs = layout.bin_dirs().into_iter().map(|(_, directory)| directory);
-    let directories: Vec<PathBuf> = bin_dirs.chain([net_dir, layout.state_dir(), layout.run_dir()]).collect();
+    let directories = bin_dirs.chain([net_dir, layout.state_dir(), layout.run_dir()]).collect();
+    let watched = Watched { directories, group, condition };
     let account = account.cloned();
-    process::block_on(agent::run(&agent_settings, account, kubeconfig, &directories, group, reconcile, replaying))?;
+    process::block_on(agent::run(&agent_settings, account, kubeconfig, watched, reconcile, replaying))?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use super::included::{CILIUM, has_plugin, replacement, runs_calico, selected};
+use super::included::{CILIUM, has_plugin, replacement, selected};
 use super::{has_calico, is_installed_in, is_read_by_runtimes};
 use crate::layout::DirectoryRole;
 use crate::plugin_chain::{Chain, read_chain};
@@ -66,22 +66,6 @@ impl Target {
         let (_, text) = selected(&self.directory)?;
         let renamed = has_plugin(&text, |kind| kind == CILIUM).then(|| ReadFile::read(&self.cilium_backup()))?;
         renamed.ok().flatten().filter(|renamed| read_chain(&renamed.contents).is_some())
-    }
-
-    /// Returns the reason if Cilium renamed our file and pods get the network of Cilium. `None` if Cilium's
-    /// configuration runs Calico's plugin, as in its chaining modes.
-    pub fn displacement(&self, network: &str) -> Option<String> {
-        self.renamed_by_cilium()?;
-        let (winner, text) = selected(&self.directory)?;
-        let (path, renamed) = (self.path(), self.cilium_backup());
-        (!runs_calico(&text, &self.name, network)).then(|| {
-            format!(
-                "Cilium renamed {} to {}, and pods get the network of {winner}; chain Cilium to Calico \
-                 (cni.chainingMode), or remove Cilium",
-                path.display(),
-                renamed.display()
-            )
-        })
     }
 
     /// Returns the name that Cilium with `cni.exclusive` gives to our file.

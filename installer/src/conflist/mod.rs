@@ -7,6 +7,7 @@
 mod configuration;
 mod files;
 mod included;
+mod selection;
 mod write;
 
 use std::path::Path;
@@ -17,6 +18,7 @@ use serde_json::{Map, Value};
 pub use self::configuration::{ChainProgram, Conflist, ConflistError};
 pub use self::files::{FormerConfig, Target};
 pub use self::included::{CILIUM, COPYING, MULTUS, delegate_names};
+pub use self::selection::{Selection, warn_if_not_selected};
 pub use self::write::Written;
 pub(crate) use self::write::is_backup;
 use crate::digest;
@@ -89,27 +91,4 @@ pub fn candidates(directory: &Path) -> io::Result<Vec<String>> {
 /// not hide a file (INST-159).
 pub fn is_read_by_runtimes(name: &str) -> bool {
     name.rsplit_once('.').is_some_and(|(_, extension)| matches!(extension, "conf" | "conflist" | "json"))
-}
-
-/// Logs a warning if runtimes choose a configuration without Calico's plugin, or may append plugins to this one.
-/// Upstream does not check this (INST-32).
-pub fn warn_if_not_selected(directory: &Path, name: &str, network: &str) {
-    if !is_read_by_runtimes(name) {
-        tracing::warn!("{name}: container runtimes read only files that end in .conf, .conflist or .json");
-    } else if let Some((winner, text)) = included::selected(directory).filter(|(winner, _)| winner != name) {
-        let winner = directory.join(winner);
-        if included::runs_calico(&text, name, network) {
-            tracing::info!("container runtimes use {}, which runs Calico's plugin", winner.display());
-        } else {
-            tracing::warn!(
-                "container runtimes will use {}, not {name}: the first name wins; remove that file, or choose a \
-                 CNI_CONF_NAME that sorts before it",
-                winner.display()
-            );
-        }
-    }
-    let added = directory.join(network);
-    if !network.is_empty() && !candidates(&added).unwrap_or_default().is_empty() {
-        tracing::warn!("container runtimes may add the plugins of {}/*.conf to {name}", added.display());
-    }
 }

@@ -101,7 +101,7 @@ impl Installation<'_> {
         self.check_configuration(&conflist, &target, &directories, contacts_servers);
         put_in_place(&conflist, &target, &former, settings, &mut state, || conflist.write(&target, &former))?;
         tls_assets::remove_stale(&net_dir, &assets.on_node(&settings.net_dir));
-        conflist::warn_if_not_selected(&net_dir, &target.name, conflist.network());
+        conflist::warn_if_not_selected(&target, &settings.net_dir, conflist.network());
         self.save(&state);
         tracing::info!("Done configuring CNI.");
         Ok(())

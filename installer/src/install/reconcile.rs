@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::InstallError;
 use super::installation::Installation;
 use crate::agent::FileCheck;
-use crate::conflist::Target;
+use crate::conflist::{Selection, Target};
 use crate::state::State;
 use crate::{binaries, mtu};
 
@@ -33,8 +33,6 @@ struct MissingFiles {
     configuration: Option<PathBuf>,
     /// Programs and TLS files that are missing or changed.
     others: Vec<PathBuf>,
-    /// The reason why pods do not get Calico's network although the configuration is complete.
-    displacement: Option<String>,
 }
 
 impl<'a> InstallReconciler<'a> {
@@ -49,7 +47,21 @@ impl<'a> InstallReconciler<'a> {
     /// server is contacted except to compute a missing MTU file.
     pub fn reconcile(&mut self) -> FileCheck {
         let restored = self.restore();
-        restored.unwrap_or_else(|error| FileCheck { restored: 0, problem: Some(error.to_string()) })
+        let check =
+            restored.unwrap_or_else(|error| FileCheck { problem: Some(error.to_string()), ..FileCheck::default() });
+        FileCheck { selection: self.selection(), ..check }
+    }
+
+    /// Returns the choice of the container runtimes, if the files are those of this environment.
+    fn selection(&self) -> Selection {
+        let Installation { settings, layout, .. } = self.installation;
+        if self.is_owner != Some(true) {
+            return Selection::Unknown;
+        }
+        let Ok((_, conflist)) = self.installation.render_mounted() else { return Selection::Unknown };
+        let state = State::load(layout).unwrap_or_default();
+        let target = Target::new(&layout.net_dir(&settings.net_dir), settings, &state);
+        Selection::find(&target, &settings.net_dir, conflist.network())
     }
 
     fn restore(&mut self) -> Result<FileCheck, InstallError> {
@@ -57,15 +69,15 @@ impl<'a> InstallReconciler<'a> {
             return Ok(FileCheck::default());
         }
         self.write_late_mtu();
-        let MissingFiles { configuration, others, displacement } = self.installation.find_missing()?;
+        let MissingFiles { configuration, others } = self.installation.find_missing()?;
         let is_postponed = !self.conflict.is_repair_due(configuration.is_some()) && others.is_empty();
         if let Some(path) = configuration.as_ref().filter(|_| is_postponed) {
-            return Ok(FileCheck { restored: 0, problem: Some(self.conflict.reason(path)) });
+            return Ok(FileCheck { problem: Some(self.conflict.reason(path)), ..FileCheck::default() });
         }
         let is_configuration = configuration.is_some();
         let missing: Vec<PathBuf> = configuration.into_iter().chain(others).collect();
         if missing.is_empty() {
-            return Ok(FileCheck { restored: 0, problem: displacement });
+            return Ok(FileCheck::default());
         }
         let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
         tracing::warn!("{} missing or changed, installing again", names.join(", "));
@@ -76,7 +88,7 @@ impl<'a> InstallReconciler<'a> {
         installed?;
         // The path is missing if its directory was skipped.
         let restored = missing.iter().filter(|path| path.is_file()).count() as u64;
-        Ok(FileCheck { restored, problem: displacement })
+        Ok(FileCheck { restored, ..FileCheck::default() })
     }
 
     /// Returns true if the files were installed from this environment. An error is not cached, so the next call tries
@@ -139,7 +151,7 @@ impl Installation<'_> {
             let recorded = names.iter().filter(|name| state.get(place, name).is_some());
             others.extend(recorded.map(|name| directory.join(name)).filter(|path| !path.is_file()));
         }
-        Ok(MissingFiles { configuration, others, displacement: target.displacement(rendered.network()) })
+        Ok(MissingFiles { configuration, others })
     }
 }
 

@@ -10,7 +10,7 @@ use super::identity::Identity;
 use crate::proxy::{Protocol, ServerCertificate};
 
 /// The server's names: for tests, for kubeconfigs, and for clients inside a cluster.
-const SERVER_NAMES: [&str; 4] = ["127.0.0.1", "localhost", "kubernetes.default.svc", "10.96.0.1"];
+const SERVER_NAMES: [&str; 5] = ["127.0.0.1", "::1", "localhost", "kubernetes.default.svc", "10.96.0.1"];
 
 /// An authority with the files of one server.
 #[derive(Debug)]

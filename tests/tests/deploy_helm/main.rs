@@ -1,6 +1,7 @@
 //! The chart renders the same objects as kustomize for the same options, and rejects unknown values.
 
 mod options;
+mod platforms;
 mod pods;
 mod pools;
 mod same;

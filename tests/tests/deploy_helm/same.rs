@@ -17,7 +17,7 @@ fn without_keep(mut objects: Objects) -> Objects {
 }
 
 #[track_caller]
-fn assert_equal(kustomized: &Objects, values: &[&str]) {
+pub(super) fn assert_equal(kustomized: &Objects, values: &[&str]) {
     let templated = without_keep(template(values).unwrap());
     assert_eq!(changes(kustomized, &templated), Vec::<String>::new(), "{values:?}");
 }
@@ -55,6 +55,7 @@ fn chart_values_reproduce_each_kustomize_component() {
         ("components/privileged", "cni.privileged=true"),
         ("components/service-monitor", "metrics.serviceMonitor=true"),
         ("components/agent-metrics", "metrics.podMonitor=true"),
+        ("components/node-condition", "agent.nodeCondition=true"),
         ("components/prometheus-rule", "metrics.prometheusRule=true"),
         ("components/upgrade-ipam", "cni.upgradeIpam=true"),
     ];
@@ -63,7 +64,7 @@ fn chart_values_reproduce_each_kustomize_component() {
     }
     let all = compose(directory.path(), &[overlay], &options.map(|(component, _)| component)).unwrap();
     assert_equal(&all, &["--set", &options.map(|(_, value)| value).join(",")]);
-    for (component, value) in [options[1], options[2], options[4], options[5], options[6]] {
+    for (component, value) in [options[1], options[2], options[4], options[5], options[6], options[9]] {
         let with_etcd = compose(directory.path(), &["overlays/etcd"], &[component]).unwrap();
         assert_equal(&with_etcd, &["--set", "datastore=etcd", "--set", value]);
     }

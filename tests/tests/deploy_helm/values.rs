@@ -16,6 +16,7 @@ fn invalid_values_are_refused_by_the_schema() {
     for (value, named) in [
         ("cni.mtuu=1", "mtuu"),
         ("datastore=sqlite", "datastore"),
+        ("platform=vax", "platform"),
         ("apiGroup=crd.projectcalico.org/v3", "apiGroup"),
         ("image.tag=latest", "tag"),
         ("image.pullPolicy=Sometimes", "pullPolicy"),

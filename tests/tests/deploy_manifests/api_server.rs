@@ -20,7 +20,7 @@ pub(super) fn manifest(directory: &Path, objects: &Objects) -> String {
 }
 
 /// Applies a manifest in a dry run on the server and returns the output.
-fn dry_run(api: &ApiServer, file: &str) -> anyhow::Result<String> {
+pub(super) fn dry_run(api: &ApiServer, file: &str) -> anyhow::Result<String> {
     api.kubectl(&["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", file])
 }
 

@@ -7,6 +7,7 @@ mod components;
 mod documented;
 mod metrics;
 mod overlays;
+mod platforms;
 mod references;
 mod roles;
 mod schemas;
@@ -18,13 +19,14 @@ use integration_tests::skip::skipped;
 const OVERLAYS: [&str; 3] = ["overlays/kubernetes-v1", "overlays/kubernetes-v3", "overlays/etcd"];
 
 /// The optional components of an installation.
-const COMPONENTS: [&str; 11] = [
+const COMPONENTS: [&str; 12] = [
     "components/agent-metrics",
     "components/cni-1.1",
     "components/dac-override",
     "components/default-pool",
     "components/flow-control",
     "components/host-network-controllers",
+    "components/node-condition",
     "components/privileged",
     "components/prometheus-rule",
     "components/selinux",

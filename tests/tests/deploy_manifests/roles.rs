@@ -1,7 +1,7 @@
 //! The roles according to the API server's own authorizer, and in use.
 
 use integration_tests::kubernetes::{Access, ApiServer, Kubernetes, with_kubernetes};
-use integration_tests::manifests::NAMESPACE;
+use integration_tests::manifests::{NAMESPACE, compose};
 use serde_json::json;
 
 use super::{can_render, overlay};
@@ -52,6 +52,23 @@ fn agent_may_create_tokens_for_the_plugins_user_only() {
         let plugin = api.service_account(NAMESPACE, "calico-cni-plugin").unwrap();
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/calico-cni-plugin/token");
         assert_eq!(plugin.client.create(&path, &request).unwrap().code, 403);
+    });
+}
+
+#[test]
+fn component_node_condition_lets_the_agent_get_nodes_only() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|host, Kubernetes { api, .. }| {
+        let directory = host.dir("manifests");
+        let objects = compose(&directory, &["overlays/etcd"], &["components/node-condition"]).unwrap();
+        objects.values().for_each(|object| _ = api.admin().apply_object(object).unwrap());
+        let user = format!("system:serviceaccount:{NAMESPACE}:calico-cni");
+        await_code(|| u16::from(may(&api, &user, "get", "", "nodes")), 1);
+        for verb in ["list", "watch", "patch", "update", "delete"] {
+            assert!(!may(&api, &user, verb, "", "nodes"), "{verb}");
+        }
     });
 }
 

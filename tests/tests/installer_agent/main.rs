@@ -1,6 +1,7 @@
 //! `calico refresh-token` against a real API server: the cases of upstream's token refresher, and those that upstream
 //! lacks: probes, tokens that become invalid early, and readers during a write of the kubeconfig.
 
+mod api_server_address;
 mod clocks;
 mod deferred_dels;
 mod etcd;
@@ -13,4 +14,5 @@ mod refresh;
 mod refusals;
 mod retries;
 mod scene;
+mod unused_configuration;
 mod wrong_files;

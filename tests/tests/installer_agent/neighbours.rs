@@ -139,7 +139,7 @@ fn agent_leaves_a_configuration_that_cilium_renamed() {
         agent.look();
         agent.agent.await_reason(&[CILIUM_CONF, "cilium_bak", "cni.chainingMode"]).unwrap();
         check(&pod, &mut agent, &mut mended);
-        assert_eq!((writes.count().unwrap(), agent.agent.metric("install_ok").unwrap()), (0, 0));
+        assert_eq!((writes.count().unwrap(), agent.agent.metric("config_chosen").unwrap()), (0, 0));
 
         drop(alone);
         fs::remove_file(net.join(CILIUM_CONF)).unwrap();

@@ -193,17 +193,18 @@ fn file_that_cilium_renamed_is_written_once_for_each_change() {
         let mut node = Node::new();
         let (renamed, ciliums_file) = (format!("{FILE}.cilium_bak"), node.directory.path().join("05-cilium.conflist"));
         let rename = |node: &Node| fs::rename(node.path(), node.directory.path().join(&renamed)).unwrap();
-        let displacement = |node: &Node| {
-            let settings = settings(&[("CNI_NETWORK_CONFIG", CALICOS)]);
-            target(node.directory.path(), &settings, &node.state).displacement("k8s-pod-network")
+        let selection = |node: &Node| {
+            let target = target(node.directory.path(), &settings(&[("CNI_NETWORK_CONFIG", CALICOS)]), &node.state);
+            Selection::find(&target, "/etc/cni/net.d", "k8s-pod-network")
         };
         fs::write(&ciliums_file, ciliums).unwrap();
         node.install(CALICOS);
-        assert_eq!(displacement(&node), None, "our file is in place");
+        assert_eq!(selection(&node).is_calico(), Some(!is_displaced), "our file is in place");
         rename(&node);
         node.install(CALICOS);
         assert_eq!(node.names(), ["05-cilium.conflist", &renamed], "nothing was written");
-        assert_eq!(displacement(&node).is_some_and(|reason| reason.contains("cni.chainingMode")), is_displaced);
+        let reason = selection(&node).problem().cloned();
+        assert_eq!(reason.is_some_and(|reason| reason.contains("cni.chainingMode")), is_displaced);
         node.install(&with_tuning());
         assert_eq!(node.text(), with_tuning());
         rename(&node);
@@ -211,7 +212,7 @@ fn file_that_cilium_renamed_is_written_once_for_each_change() {
         assert_eq!(node.names(), ["05-cilium.conflist", &renamed], "nothing was written");
 
         fs::remove_file(&ciliums_file).unwrap();
-        assert_eq!(displacement(&node), None);
+        assert_eq!(selection(&node), Selection::Unknown);
         node.install(&with_tuning());
         assert_eq!(node.text(), with_tuning(), "without Cilium's configuration");
     }

@@ -1,0 +1,145 @@
+//! [`NodeCondition`]: reads the Ready condition of this node's Node, if the operator asks for it. A configuration in a
+//! directory that no runtime reads shows nowhere else: all files are in place, and kubelet reports that there is no
+//! network.
+
+use std::time::Duration;
+
+use datastore::kubernetes::{self, AccessError};
+use hyper::Request;
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
+
+use super::status::SharedStatus;
+use crate::service_account::{ServiceAccount, ServiceAccountError};
+
+/// Time limit for one request.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Number of consecutive reports of a missing network after which the agent is not ready. The first report may be older
+/// than the configuration.
+const REPORT_LIMIT: u32 = 2;
+
+/// Part of kubelet's message while the runtime has no network: the runtime's condition in CRI.
+const NO_NETWORK: &str = "NetworkReady=false";
+
+/// The Node to read.
+#[derive(Debug)]
+pub struct NodeCondition {
+    /// The account that sends the requests. It needs the verb `get` on nodes.
+    pub account: ServiceAccount,
+    /// The name of the Node.
+    pub node: String,
+    /// The configuration directory on the node, for messages.
+    pub net_dir: String,
+    /// Interval between two requests.
+    pub interval: Duration,
+}
+
+/// Reasons for an unknown condition.
+#[derive(Debug, thiserror::Error)]
+enum NodeReadError {
+    /// The pod's own credentials cannot be read.
+    #[error(transparent)]
+    Account(#[from] ServiceAccountError),
+    /// The settings for the API server are invalid.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The name of the node is invalid in a URL.
+    #[error(transparent)]
+    Name(#[from] hyper::http::Error),
+    /// The request failed.
+    #[error("{0}")]
+    Request(String),
+    /// The API server did not respond within this time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+}
+
+impl NodeCondition {
+    /// Reads the condition repeatedly and writes it to the status. Never returns.
+    pub(super) async fn watch(self, status: SharedStatus) {
+        let (mut reports, mut reported) = (0_u32, String::new());
+        loop {
+            let outcome = self.read().await;
+            let failure = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+            if !failure.is_empty() && failure != reported {
+                let Self { node, .. } = &self;
+                tracing::warn!(
+                    "cannot read the Ready condition of Node {node}: {failure}; allow this pod's service account to \
+                     get nodes, or unset CNI_NODE_CONDITION_INTERVAL"
+                );
+            }
+            reported = failure;
+            let condition = outcome.ok().flatten();
+            let missing = condition.as_ref().and_then(missing_network);
+            reports = if missing.is_some() { reports.saturating_add(1) } else { 0 };
+            let problem = missing.filter(|_| reports >= REPORT_LIMIT).map(|message| self.problem(message));
+            {
+                let mut status = status.get();
+                if let Some(problem) = problem.as_ref().filter(|_| problem != status.node_problem) {
+                    tracing::error!("{problem}");
+                }
+                status.has_network = condition.as_ref().map(|condition| missing_network(condition).is_none());
+                status.node_problem = problem;
+            }
+            sleep(self.interval).await;
+        }
+    }
+
+    /// Returns the Ready condition; `None` if kubelet has not reported one.
+    async fn read(&self) -> Result<Option<Value>, NodeReadError> {
+        let client = kubernetes::client(&self.account.access(DEADLINE)?).await?;
+        // The API server's cache serves the read.
+        let target = format!("/api/v1/nodes/{}?resourceVersion=0", self.node);
+        let request = Request::get(target).body(Vec::new())?;
+        match timeout(DEADLINE, client.request::<Value>(request)).await {
+            Ok(Ok(node)) => Ok(ready_condition(&node).cloned()),
+            Ok(Err(kube::Error::Api(status))) => Err(NodeReadError::Request(status.message)),
+            Ok(Err(error)) => Err(NodeReadError::Request(datastore::describe_error_chain(&error))),
+            Err(_) => Err(NodeReadError::Timeout(DEADLINE)),
+        }
+    }
+
+    fn problem(&self, message: &str) -> String {
+        let NodeCondition { node, net_dir, .. } = self;
+        format!(
+            "kubelet reports for Node {node}: {message}; the configuration is in {net_dir}, and the container runtime \
+             may read another directory: mount that one, and set CNI_NET_DIR to it"
+        )
+    }
+}
+
+fn ready_condition(node: &Value) -> Option<&Value> {
+    node["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == "Ready")
+}
+
+/// Returns kubelet's message if it says that the runtime has no network. Any other reason for a node that is not ready
+/// is not the agent's.
+fn missing_network(condition: &Value) -> Option<&str> {
+    let message = condition["message"].as_str().unwrap_or_default();
+    (condition["status"] == "False" && message.contains(NO_NETWORK)).then_some(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_kubelets_message_about_the_network_counts() {
+        let network = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
+            message:Network plugin returns error: cni plugin not initialized";
+        let message = |status: &str, message: &str| {
+            let conditions = json!([{ "type": "DiskPressure", "status": "False" },
+                { "type": "Ready", "status": status, "message": message }]);
+            let node = json!({ "status": { "conditions": conditions } });
+            missing_network(ready_condition(&node).unwrap()).map(str::to_owned)
+        };
+        assert_eq!(message("False", network).as_deref(), Some(network));
+        assert_eq!(message("True", "kubelet is posting ready status"), None);
+        assert_eq!(message("False", "PLEG is not healthy"), None);
+        assert_eq!(message("Unknown", "Kubelet stopped posting node status."), None);
+        assert!(ready_condition(&json!({ "status": {} })).is_none());
+    }
+}

@@ -1,0 +1,62 @@
+//! API servers by IPv6 alone, by a name with addresses of both families, and beside variables of a proxy.
+
+use std::fs;
+use std::net::TcpListener;
+
+use integration_tests::kubernetes::{Kubernetes, on_kubernetes};
+use integration_tests::namespaces::Host;
+use integration_tests::node_pod::{NAMESPACE, NodePod, may_make_tokens};
+use nix::mount::{MsFlags, mount};
+
+use crate::scene::{PLUGINS, install, user};
+
+/// Installs in a pod that reaches the API server by `url`, and expects that the agent is ready and that the API server
+/// accepts the plugins' token. Returns the plugins' kubeconfig.
+fn installs_at(host: &Host, kubernetes: &Kubernetes, url: &str, variables: &[(&str, &str)]) -> String {
+    let api = &kubernetes.api;
+    let mut pod = NodePod::new(host, api, url).unwrap();
+    api.service_account(NAMESPACE, PLUGINS).unwrap();
+    may_make_tokens(api, &pod, PLUGINS).unwrap();
+    variables.iter().for_each(|(name, value)| pod.set(name, *value));
+    install(&mut pod);
+    let agent = pod.agent().unwrap();
+    agent.await_metric("token_refreshes_total", 1).unwrap();
+    agent.await_page("/readiness", 200).unwrap();
+    assert_eq!(user(kubernetes, &pod).unwrap(), format!("system:serviceaccount:{NAMESPACE}:{PLUGINS}"));
+    fs::read_to_string(pod.kubeconfig()).unwrap()
+}
+
+#[test]
+fn install_and_refresh_work_with_an_ipv6_only_api_server() {
+    on_kubernetes(|host, kubernetes| {
+        let listener = TcpListener::bind("[::1]:0").unwrap();
+        let url = format!("https://[::1]:{}", listener.local_addr().unwrap().port());
+        let _proxy = kubernetes.api.proxy_on(listener).unwrap();
+        let kubeconfig = installs_at(host, kubernetes, &url, &[]);
+        assert!(kubeconfig.contains(&format!("server: {url}\n")), "{kubeconfig}");
+    });
+}
+
+/// The host has no route to the IPv6 address, as on a node of a dual-stack cluster with IPv4 only.
+#[test]
+fn install_and_refresh_work_with_a_name_of_which_one_address_is_unreachable() {
+    on_kubernetes(|host, kubernetes| {
+        let hosts = host.dir("hosts").join("hosts");
+        fs::create_dir_all(hosts.parent().unwrap()).unwrap();
+        fs::write(&hosts, "fd00:5::2 localhost\n127.0.0.1 localhost\n").unwrap();
+        mount(Some(&hosts), "/etc/hosts", None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        let kubeconfig = installs_at(host, kubernetes, "https://localhost:6443", &[]);
+        assert!(kubeconfig.contains("server: https://localhost:6443\n"), "{kubeconfig}");
+    });
+}
+
+/// A runtime that pulls images through a proxy passes these variables on to the plugins, and an operator may set them
+/// for all pods.
+#[test]
+fn proxy_variables_are_ignored() {
+    on_kubernetes(|host, kubernetes| {
+        let nobody = "http://127.0.0.1:9";
+        let variables = [("HTTPS_PROXY", nobody), ("https_proxy", nobody), ("HTTP_PROXY", nobody), ("NO_PROXY", "")];
+        installs_at(host, kubernetes, integration_tests::kubernetes::ENDPOINT, &variables);
+    });
+}

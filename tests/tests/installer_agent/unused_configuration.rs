@@ -1,0 +1,94 @@
+//! The agent while container runtimes do not use its configuration: another network's file sorts first, or the runtime
+//! reads another directory.
+
+use std::fs;
+
+use integration_tests::clock::KNOWN;
+use integration_tests::installation::NET;
+use integration_tests::kubernetes::Kubernetes;
+use integration_tests::skip::skipped;
+use serde_json::{Value, json};
+
+use crate::scene::{Hastened, REASON, in_pod, install};
+
+#[test]
+fn agent_is_not_ready_while_another_networks_file_sorts_first() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        let other = pod.container.path(NET).join("10-aws.conflist");
+        fs::write(&other, r#"{"name":"aws-cni","plugins":[{"type":"aws-cni"}]}"#).unwrap();
+        let mut agent = Hastened::start(&pod);
+        let reason = "use /etc/cni/net.d/10-aws.conflist, not 10-calico.conflist: the first name wins";
+        agent.agent.await_reason(&[reason]).unwrap();
+        let metric = |name: &str| agent.agent.metric(name).unwrap();
+        assert_eq!((metric("config_chosen"), metric("install_ok")), (0, 1));
+        assert_eq!(agent.agent.page("/liveness").unwrap().code, 200, "a restart would not help");
+        fs::remove_file(other).unwrap();
+        agent.look();
+        agent.agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(agent.agent.metric("config_chosen").unwrap(), 1);
+        assert_eq!(agent.agent.log().matches(reason).count(), 1, "{}", agent.agent.log());
+    });
+}
+
+/// Multus calls the network that sorts after its own file.
+#[test]
+fn agent_behind_multus_is_ready() {
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        let multus = r#"{"name":"multus-cni-network","type":"multus","clusterNetwork":"10-calico.conflist"}"#;
+        fs::write(pod.container.path(NET).join("00-multus.conf"), multus).unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        agent.await_metric("config_chosen", 1).unwrap();
+    });
+}
+
+/// Kubelet's message while the runtime has no configuration.
+const NO_NETWORK: &str = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
+    message:Network plugin returns error: cni plugin not initialized";
+
+/// Writes the Node's Ready condition, as kubelet does.
+fn report(kubernetes: &Kubernetes, status: &str, message: &str) {
+    let condition: Value =
+        json!({ "type": "Ready", "status": status, "reason": "KubeletNotReady", "message": message });
+    let status = json!({ "status": { "conditions": [condition] } });
+    kubernetes.api.admin().patch("/api/v1/nodes/node1/status", &status).unwrap().success().unwrap();
+}
+
+#[test]
+fn agent_is_not_ready_while_kubelet_reports_no_network() {
+    in_pod(|_, kubernetes, mut pod| {
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
+        kubernetes.api.admin().create("/api/v1/nodes", &node).unwrap().success().unwrap();
+        report(kubernetes, "False", NO_NETWORK);
+        install(&mut pod);
+        pod.set("CNI_NODE_CONDITION_INTERVAL", "200ms");
+        let agent = pod.agent().unwrap();
+        agent
+            .await_reason(&["kubelet reports for Node node1", "cni plugin not initialized", "/etc/cni/net.d"])
+            .unwrap();
+        assert_eq!(agent.metric("node_network_ready").unwrap(), 0);
+        // Another reason for a node that is not ready is not the agent's.
+        report(kubernetes, "False", "PLEG is not healthy");
+        agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(agent.metric("node_network_ready").unwrap(), 1);
+    });
+}
+
+/// The Node is missing. An account without the right to read it gets the same treatment.
+#[test]
+fn agent_that_cannot_read_its_node_claims_nothing() {
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        pod.set("CNI_NODE_CONDITION_INTERVAL", "200ms");
+        let agent = pod.agent().unwrap();
+        agent.await_log("cannot read the Ready condition of Node node1").unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        assert!(agent.metric("node_network_ready").is_err());
+        assert_eq!(agent.log().matches("cannot read the Ready condition").count(), 1, "{}", agent.log());
+    });
+}

@@ -4,10 +4,12 @@ mod alerts;
 mod api_server;
 mod beside_upstream;
 mod components;
+mod configuration;
 mod documented;
 mod metrics;
 mod overlays;
 mod references;
+mod removal;
 mod roles;
 mod schemas;
 
@@ -33,6 +35,8 @@ const COMPONENTS: [&str; 9] = [
 const DAEMON_SET: &str = "DaemonSet.apps kube-system/calico-cni";
 const DEPLOYMENT: &str = "Deployment.apps kube-system/calico-kube-controllers";
 const CONFIG: &str = "ConfigMap kube-system/calico-config";
+/// The copy that the workloads read.
+const COPY: &str = "ConfigMap kube-system/calico-cni-config";
 
 /// Returns true if kubectl and kustomize are available; otherwise marks the test as skipped.
 fn can_render() -> bool {

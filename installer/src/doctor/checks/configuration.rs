@@ -50,8 +50,8 @@ fn check_calico(file: &str, content: &Content) -> Checked {
     match rejection {
         Some(reason) => fail(
             format!("{file}: Calico's plugin rejects the configuration ({reason}): every ADD and DEL fails"),
-            "correct the value in the installer's environment or template (ConfigMap calico-cni-config; with upstream's \
-             manifest calico-config), and run the installer again",
+            "correct the value in the installer's environment or template (ConfigMap calico-cni-config; with \
+             upstream's manifest calico-config), and run the installer again",
         ),
         None => pass(format!("{file}: network {network}, {}, cniVersion {cni_version}", plugins.join(", "))),
     }

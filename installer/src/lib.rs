@@ -20,6 +20,7 @@ pub mod digest;
 pub mod dispatch;
 pub mod doctor;
 mod environment;
+mod former;
 pub mod host_network;
 pub mod install;
 pub mod kubeconfig;

@@ -12,6 +12,7 @@ use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, Trial};
 use crate::conflist::{self, Conflist, FormerConfig, Target, Written};
+use crate::former;
 use crate::host_network::HostNetwork;
 use crate::kubeconfig;
 use crate::layout::{CALICO, DirectoryRole, Layout};
@@ -94,6 +95,7 @@ impl Installation<'_> {
         put_in_place(&conflist, &target, settings, &mut state, |former| conflist.write(&target, former))?;
         tls_assets::remove_stale(&net_dir, &assets.on_node(&settings.net_dir));
         conflist::warn_if_not_selected(&net_dir, &target.name, conflist.network());
+        former::remove_files(&mut state, settings, layout);
         self.save(&state);
         tracing::info!("Done configuring CNI.");
         Ok(())
@@ -178,13 +180,15 @@ impl Installation<'_> {
             );
             State::default()
         });
-        State {
+        let mut state = State {
             version: node_process::process::build_version().to_owned(),
-            net_dir: self.settings.net_dir.clone(),
             // An uninstallation records the interfaces that it deleted. An installation empties the list.
             torn_down: BTreeSet::new(),
             ..state
-        }
+        };
+        state.use_directory(DirectoryRole::Net, &self.settings.net_dir);
+        state.use_directory(DirectoryRole::Bin, &self.settings.bin_dir);
+        state
     }
 
     /// Saves the records. Failure is no error, because upstream's manifests do not mount `/var/lib/calico` here.

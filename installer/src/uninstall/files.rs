@@ -64,7 +64,7 @@ fn find_tls_files(found: &[FoundFile], net_dir: &Path) -> Vec<FoundFile> {
 
 /// Compares a file with its record. A network configuration counts as unchanged if it contains all our plugins, because
 /// other programs add theirs.
-fn inspect_file(path: &Path, installed: &InstalledFile) -> FoundState {
+pub(crate) fn inspect_file(path: &Path, installed: &InstalledFile) -> FoundState {
     let is_installed = |text: Vec<u8>| conflist::is_installed_in(&text, installed);
     let is_extended = || !installed.renderings.is_empty() && regular_file::contents(path).is_ok_and(is_installed);
     let present = match digest::of_file(path) {

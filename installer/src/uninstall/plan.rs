@@ -43,7 +43,7 @@ impl FoundFile {
 
 /// The result of the comparison with the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum FoundState {
+pub(crate) enum FoundState {
     /// The file is missing.
     Missing,
     /// The file is unchanged.

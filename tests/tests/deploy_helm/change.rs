@@ -1,6 +1,7 @@
 //! Upgrades of a release: a changed configuration rolls the workloads, and a strategy that cannot work is refused.
 
-use integration_tests::manifests::{Objects, template};
+use integration_tests::manifests::{Objects, containers, template};
+use serde_json::json;
 
 use super::options::with;
 use super::{DAEMON_SET, DEPLOYMENT, can_render};
@@ -52,5 +53,37 @@ fn surge_of_the_daemon_set_is_refused() {
     }
     for value in ["cni.updateStrategy.rollingUpdate.maxSurge=0", "cni.updateStrategy.type=OnDelete"] {
         assert!(template(&["--set", value]).is_ok(), "{value}");
+    }
+}
+
+/// After a change of the directories, install-cni also mounts those before the change. The agent does not.
+#[test]
+fn former_directories_are_mounted_into_install_cni() {
+    if !can_render() {
+        return;
+    }
+    let (objects, _) = with(&[
+        "cni.binDir=/var/lib/cni/bin",
+        "cni.confDir=/var/run/multus/cni/net.d",
+        "cni.formerBinDir=/home/kubernetes/bin",
+        "cni.formerConfDir=/etc/other",
+    ]);
+    let volumes = objects[DAEMON_SET]["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+    let [install, agent] = containers(&objects[DAEMON_SET]).try_into().unwrap();
+    for (volume, variable, path) in [
+        ("former-bin-dir", "CNI_FORMER_BIN_DIR", "/home/kubernetes/bin"),
+        ("former-net-dir", "CNI_FORMER_NET_DIR", "/etc/other"),
+    ] {
+        let mounted = volumes.iter().find(|found| found["name"] == volume).unwrap();
+        assert_eq!(mounted["hostPath"], json!({ "path": path, "type": "DirectoryOrCreate" }));
+        assert!(install["env"].as_array().unwrap().contains(&json!({ "name": variable, "value": path })), "{install}");
+        let mount = json!({ "name": volume, "mountPath": format!("/host/{volume}") });
+        assert!(install["volumeMounts"].as_array().unwrap().contains(&mount), "{install}");
+        assert!(!agent.to_string().contains(volume), "{agent}");
+    }
+    // The installer records its files with the directory of the node.
+    for container in [install, agent] {
+        let recorded = json!({ "name": "CNI_BIN_DIR", "value": "/var/lib/cni/bin" });
+        assert!(container["env"].as_array().unwrap().contains(&recorded), "{container}");
     }
 }

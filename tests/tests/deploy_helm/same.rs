@@ -68,6 +68,7 @@ fn chart_values_reproduce_each_kustomize_component() {
         ("components/service-monitor", "metrics.serviceMonitor=true"),
         ("components/agent-metrics", "metrics.podMonitor=true"),
         ("components/prometheus-rule", "metrics.prometheusRule=true"),
+        ("components/former-directories", "cni.formerBinDir=/opt/cni/bin"),
         ("components/upgrade-ipam", "cni.upgradeIpam=true"),
     ];
     for (component, value) in options {

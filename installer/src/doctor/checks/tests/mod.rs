@@ -31,6 +31,7 @@ impl Default for NodeSnapshot {
             programs: Vec::new(),
             version: String::new(),
             records: Ok(()),
+            former: Vec::new(),
             token: None,
             node: None,
             cluster: None,
@@ -75,6 +76,7 @@ fn good() -> NodeSnapshot {
         delegate: None,
         version: "v1".into(),
         records: Ok(()),
+        former: Vec::new(),
         programs: ["calico", "portmap", "calico-ipam", "loopback"].map(speaks).into(),
         token: Some(TokenFile {
             path: "/etc/cni/net.d/calico-kubeconfig".into(),

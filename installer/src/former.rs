@@ -7,11 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::conflist;
+use crate::found::{FoundState, inspect_file};
 use crate::layout::{DirectoryRole, Layout};
 use crate::settings::Settings;
 use crate::state::{FormerDirectory, InstalledFile, State};
 use crate::tls_assets;
-use crate::uninstall::{FoundState, inspect_file};
 use os::atomic_file::regular_file;
 
 /// Removes the files from the named directories, and the records of files that are gone or that other programs changed.

@@ -21,6 +21,7 @@ pub mod dispatch;
 pub mod doctor;
 mod environment;
 mod former;
+mod found;
 pub mod host_network;
 pub mod install;
 pub mod kubeconfig;

@@ -24,8 +24,6 @@ mod preconditions;
 mod report;
 mod run;
 
-pub(crate) use files::inspect_file;
-pub(crate) use plan::FoundState;
 pub use plan::Options;
 pub use run::run;
 

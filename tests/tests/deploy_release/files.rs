@@ -190,8 +190,7 @@ fn release_registry_is_in_every_manifest_and_the_chart() {
         return;
     }
     let made = release(&[ANY_SIZE, "REGISTRY=ghcr.io/me/calico"]).unwrap();
-    for name in
-        ["install.yaml", "install-kubernetes-v3.yaml", "install-etcd.yaml", "workloads.yaml", "uninstall.yaml"]
+    for name in ["install.yaml", "install-kubernetes-v3.yaml", "install-etcd.yaml", "workloads.yaml", "uninstall.yaml"]
     {
         let text = fs::read_to_string(path(made.path(), name)).unwrap();
         assert!(text.contains(&format!("image: ghcr.io/me/calico/cni:v{VERSION}\n")), "{name}");

@@ -145,13 +145,17 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
     }
 
     fn check_files(&mut self) {
-        let FileCheck { restored, problem } = (self.reconcile)();
+        let FileCheck { restored, problem, suspension } = (self.reconcile)();
         let mut status = self.status.get();
+        status.counts.file_checks += 1;
         status.counts.restored += restored;
         if let Some(problem) = problem.as_ref().filter(|_| problem != status.file_problem) {
             tracing::error!("{problem}");
         }
-        status.file_problem = problem;
+        if let Some(reason) = suspension.as_ref().filter(|_| suspension != status.suspension) {
+            tracing::warn!("{reason}");
+        }
+        (status.file_problem, status.suspension) = (problem, suspension);
     }
 
     async fn refresh_if_due(&mut self, now: Moment) {

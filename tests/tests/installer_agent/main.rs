@@ -10,4 +10,5 @@ mod probes;
 mod refresh;
 mod refusals;
 mod scene;
+mod two_pods;
 mod wrong_files;

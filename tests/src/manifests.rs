@@ -42,6 +42,11 @@ pub fn kubeconform() -> Result<PathBuf> {
     built("kubeconform")
 }
 
+/// Returns the path of the promtool that tests/install-go-tools.sh builds.
+pub fn promtool() -> Result<PathBuf> {
+    built("promtool")
+}
+
 fn built(program: &str) -> Result<PathBuf> {
     let path = built_programs()?.join("bin").join(program);
     ensure!(path.is_file(), "{program} is not built (tests/install-go-tools.sh {program})");

@@ -159,6 +159,8 @@ impl Status {
         ] {
             metric("counter", name, help, count.into());
         }
+        let help = "1 if this agent renews the plugins' token, else 0.";
+        metric("gauge", "token_managed", help, self.manages_token.into());
         let ok = self.file_problem.is_none().into();
         metric("gauge", "install_ok", "1 if all installed files are in place, else 0.", ok);
         let help = "1 if the agent restores no file, because another installation replaced that of its pod, else 0.";
@@ -269,6 +271,7 @@ mod tests {
             "# TYPE calico_cni_token_expiry_timestamp_seconds gauge",
             "calico_cni_token_expiry_timestamp_seconds 1700000600",
             "calico_cni_token_refresh_failures_total 3",
+            "calico_cni_token_managed 1",
             "calico_cni_install_ok 1",
             "calico_cni_restoration_suspended 0",
         ] {

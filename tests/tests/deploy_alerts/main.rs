@@ -21,8 +21,8 @@ const PLUGINS: &str = "calico-cni-plugin";
 
 /// Labels that the monitors of the Prometheus operator add to the series of an agent and of kube-controllers. The job of
 /// a PodMonitor is its namespace and name.
-const OF_AGENT: &str = r#"job="kube-system/calico-cni",namespace="kube-system",pod="calico-cni-x",instance="n1:9097""#;
-const OF_CONTROLLERS: &str = r#"job="calico-kube-controllers-metrics",namespace="kube-system",instance="n1:9094""#;
+const OF_AGENT: &str = r#"job="kube-system/calico-cni",namespace="kube-system",pod="calico-cni-x",instance="n1:1""#;
+const OF_CONTROLLERS: &str = r#"job="calico-kube-controllers-metrics",namespace="kube-system",instance="n1:2""#;
 
 /// Metrics of programs in several states.
 struct Pages {

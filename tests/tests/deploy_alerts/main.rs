@@ -19,8 +19,8 @@ use libcalico::kubernetes::ApiGroup;
 /// The account of the plugins.
 const PLUGINS: &str = "calico-cni-plugin";
 
-/// Labels that the monitors of the Prometheus operator add to the series of an agent and of kube-controllers. The job of
-/// a PodMonitor is its namespace and name.
+/// Labels that the monitors of the Prometheus operator add to the series of an agent and of kube-controllers. The job
+/// of a PodMonitor is its namespace and name.
 const OF_AGENT: &str = r#"job="kube-system/calico-cni",namespace="kube-system",pod="calico-cni-x",instance="n1:1""#;
 const OF_CONTROLLERS: &str = r#"job="calico-kube-controllers-metrics",namespace="kube-system",instance="n1:2""#;
 

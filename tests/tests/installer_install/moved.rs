@@ -52,7 +52,7 @@ fn install_removes_its_files_from_named_former_directories() {
 
 /// The records of the files stay until a later run removes the files.
 #[test]
-fn install_names_the_files_of_former_directories_that_it_is_not_told_about() {
+fn install_names_the_files_of_former_directories_that_no_variable_names() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         change_directories(&container);

@@ -92,8 +92,8 @@ fn run_command(
     Ok(())
 }
 
-/// Runs the agent until SIGTERM (INST-37). `is_installer` is that of [`InstallReconciler::new`]. `replay` replays deferred
-/// DELs; the plugin provides it.
+/// Runs the agent until SIGTERM (INST-37). `is_installer` is that of [`InstallReconciler::new`]. `replay` replays
+/// deferred DELs; the plugin provides it.
 fn run_agent(
     installation: &Installation<'_>,
     is_installer: bool,

@@ -156,8 +156,8 @@ impl<'a> InstallReconciler<'a> {
 
 impl Installation<'_> {
     /// Reads the record of the configuration: of that with the name that this pod gives it, or else of another one.
-    /// Unlike in [`load_state`](Self::load_state), an unreadable record is an error here, because this check is repeated
-    /// and an installation is not.
+    /// Unlike in [`load_state`](Self::load_state), an unreadable record is an error here, because this check is
+    /// repeated and an installation is not.
     fn read_record(&self) -> Result<Option<ConfigRecord>, StateError> {
         let Installation { settings, layout, .. } = *self;
         let state = State::load(layout)?;

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{DAEMON_SET, DEPLOYMENT, can_render};
 
-/// Removes the annotations that only the chart adds: to objects that helm keeps when the release is deleted, and to pods
-/// the checksum of the configuration, in place of which kustomize has a hash in a name.
+/// Removes the annotations that only the chart adds: those of objects that helm keeps when the release is deleted, and
+/// the pods' checksum of the configuration, in place of which kustomize has a hash in a name.
 fn without_annotations(mut objects: Objects) -> Objects {
     for (name, object) in &mut objects {
         let annotations = object["metadata"].as_object_mut().unwrap().remove("annotations");

@@ -38,7 +38,6 @@ fn helm_uninstall_keeps_the_objects_without_which_no_pod_can_be_deleted() {
         return;
     }
     on_installation(install, |cluster, servers, _| {
-        let api = &servers.api;
         let objects = template(&[]).unwrap();
         let file = cluster.host.dir("chart").join("list.json");
         let list: Vec<&Value> = objects.values().collect();
@@ -46,22 +45,30 @@ fn helm_uninstall_keeps_the_objects_without_which_no_pod_can_be_deleted() {
         let file = file.display().to_string();
         let all: BTreeSet<String> = objects.keys().cloned().collect();
         let kept: BTreeSet<String> = objects.keys().filter(|name| is_kept(name)).cloned().collect();
-        assert_eq!(stored(api, &file), all);
+        assert_eq!(stored(&servers.api, &file), all);
 
         let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
-        let [pod, later] = [1, 2].map(|number| cluster.pod(number));
-        cluster.add(&pod, &conf);
-        release(api, &["uninstall", "calico-cni"]);
-        assert_eq!(stored(api, &file), kept);
+        let [first, last, later] = [1, 2, 3].map(|number| cluster.pod(number));
+        cluster.add(&first, &conf);
+        cluster.add(&last, &conf);
+        release(&servers.api, &["uninstall", "calico-cni"]);
+        assert_eq!(stored(&servers.api, &file), kept);
         cluster.add(&later, &conf);
-        for pod in [&pod, &later] {
-            cluster.delete(pod, &conf);
-        }
+        cluster.delete(&first, &conf);
+        cluster.delete(&later, &conf);
+        assert!(journal_entries().is_empty());
+
+        // The token expires, because no agent renews it. To the API server, a token of another key is the same.
+        servers.api.rotate_token_key().unwrap();
+        cluster.delete(&last, &conf);
+        assert_eq!(journal_entries().len(), 1);
+
+        // A release of the same name takes over the objects, and the next call on the node completes the DEL.
+        install(&servers.api);
+        assert_eq!(stored(&servers.api, &file), all);
+        servers.api.cni_user().unwrap();
+        cluster.verb("STATUS", &last, &conf).run().unwrap().success();
         let accounts = cluster.accounts();
         assert!(accounts.is_empty() && accounts.problems.is_empty() && journal_entries().is_empty(), "{accounts:#?}");
-
-        // A release of the same name takes over the objects.
-        install(api);
-        assert_eq!(stored(api, &file), all);
     });
 }

@@ -38,7 +38,7 @@ fn look_in_vain(agent: &mut Hastened) {
     assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
 }
 
-/// Starts an agent that owns the files. Then a later pod with these variables installs, whatever the earlier agent does.
+/// Starts an agent that owns the files. Then a later pod with these variables installs, while the earlier agent runs.
 fn beside_a_later_pod(variables: &[(&str, &str)], test: impl FnOnce(&mut NodePod, &mut Hastened) + Send) {
     if !KNOWN {
         return skipped(REASON);

@@ -1,5 +1,5 @@
-//! A changed plugin or configuration directory of the node: the container has others at the same mount points, and those
-//! before the change where they are named.
+//! A changed plugin or configuration directory of the node: the container has others at the same mount points, and
+//! those before the change where a variable names them.
 
 use std::fs;
 

@@ -116,7 +116,7 @@ reproduce: ## build the release of the last commit twice, with separate download
 	@tests/install-needs.sh build image
 	@deploy/reproduce.sh
 
-generate: ## write the generated files of deploy/: JSON Schema of the configuration, CRDs, version, install.yaml
+generate: ## write the generated files of deploy/: JSON Schema of the configuration, CRDs, version, install.yaml, workloads.yaml
 	@mkdir -p target
 	@deploy/version.sh --stamp
 	@cargo run -q $(LOCKED) -p netconf --features schema >target/netconf.schema.json
@@ -127,7 +127,8 @@ generate: ## write the generated files of deploy/: JSON Schema of the configurat
 	@mv target/crds deploy/crds
 	@tests/install-go-tools.sh kubectl
 	@deploy/render.sh >target/install.yaml
-	@mv target/install.yaml deploy/install.yaml
+	@deploy/render.sh workloads >target/workloads.yaml
+	@mv target/install.yaml target/workloads.yaml deploy/
 	@git status --short deploy
 
 audit: ## look for published security advisories (RustSec) of the dependencies; needs the network

@@ -110,17 +110,20 @@ copy_deploy() {
 }
 
 pack_manifests() {
-    local crds
-    deploy/render.sh kubernetes-v1 "$staged/deploy" >"$files/install.yaml"
-    [ -n "${REGISTRY:-}" ] || cmp "$files/install.yaml" deploy/install.yaml || fail "deploy/install.yaml is outdated; run make generate"
-    deploy/render.sh kubernetes-v3 "$staged/deploy" >"$files/install-kubernetes-v3.yaml"
-    deploy/render.sh etcd "$staged/deploy" >"$files/install-etcd.yaml"
+    local crds manifest
+    deploy/render.sh overlays/kubernetes-v1 "$staged/deploy" >"$files/install.yaml"
+    deploy/render.sh workloads "$staged/deploy" >"$files/workloads.yaml"
+    for manifest in install workloads; do
+        [ -n "${REGISTRY:-}" ] || cmp "$files/$manifest.yaml" "deploy/$manifest.yaml" || fail "deploy/$manifest.yaml is outdated; run make generate"
+    done
+    deploy/render.sh overlays/kubernetes-v3 "$staged/deploy" >"$files/install-kubernetes-v3.yaml"
+    deploy/render.sh overlays/etcd "$staged/deploy" >"$files/install-etcd.yaml"
     for crds in v1 v3; do
         PATH="$(tests/install-go-tools.sh --path):$PATH" kubectl kustomize "$staged/deploy/crds/$crds" >"$files/crds-$crds.yaml"
     done
     cp "$staged/deploy/uninstall/uninstall.yaml" "$files/uninstall.yaml"
-    # The archive contains the manifest with the registry of this release, like the files to be rendered by hand.
-    cp "$files/install.yaml" "$staged/deploy/install.yaml"
+    # The archive contains the manifests with the registry of this release, like the files to be rendered by hand.
+    cp "$files/install.yaml" "$files/workloads.yaml" "$staged/deploy/"
     pack "$staged" --exclude=deploy/helm --exclude=deploy/images --exclude='deploy/*.sh' -- deploy kube-controllers LICENSE |
         gzip --no-name --best >"$files/deploy-$tag.tar.gz"
 }
@@ -134,7 +137,7 @@ pack_chart() {
 # Verifies the release: a single version, a single registry, and files that match their checksums.
 verify() {
     local registry=${REGISTRY:-registry.example.com/calico} manifest wrong image
-    for manifest in "$files"/install*.yaml "$files/uninstall.yaml"; do
+    for manifest in "$files"/install*.yaml "$files/workloads.yaml" "$files/uninstall.yaml"; do
         grep -q 'image: ' "$manifest" || fail "${manifest##*/} names no image"
         wrong=$(sed -nE 's/^ *(- )?image: //p' "$manifest" | grep -vxF -e "$registry/cni:$tag" -e "$registry/kube-controllers:$tag" |
             # The pause image, which keeps the pod of the uninstallation running, belongs to Kubernetes.

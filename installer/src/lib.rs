@@ -21,6 +21,8 @@ pub mod directory_access;
 pub mod dispatch;
 pub mod doctor;
 mod environment;
+mod former;
+mod found;
 pub mod host_network;
 pub mod install;
 pub mod kubeconfig;

@@ -30,11 +30,28 @@ pub struct State {
     pub version: String,
     /// The configuration directory on the node.
     pub net_dir: String,
+    /// The plugin directory on the node; empty in records of older versions.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub bin_dir: String,
     /// The files by directory and name.
     pub files: BTreeMap<DirectoryRole, BTreeMap<String, InstalledFile>>,
+    /// The files in other directories of the node, which earlier installations used.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub former: Vec<FormerDirectory>,
     /// The addresses behind interfaces that an unfinished uninstallation deleted or was about to delete.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub torn_down: BTreeSet<IpAddr>,
+}
+
+/// The records of the files that an earlier installation wrote into another directory of the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormerDirectory {
+    /// The role that the directory had.
+    pub place: DirectoryRole,
+    /// The path on the node.
+    pub path: String,
+    /// The files by name.
+    pub files: BTreeMap<String, InstalledFile>,
 }
 
 /// The record of a file.
@@ -149,6 +166,27 @@ impl State {
         self.files.get_mut(&place)?.get_mut(name)
     }
 
+    /// Records that an installation uses the configuration directory or the plugin directory at this path on the node.
+    /// If it is another one than before, the recorded files become those of a former directory, and those of a former
+    /// directory at this path become present ones.
+    pub fn use_directory(&mut self, place: DirectoryRole, path: &str) {
+        let recorded = match place {
+            DirectoryRole::Net => &mut self.net_dir,
+            DirectoryRole::Bin => &mut self.bin_dir,
+            DirectoryRole::SecondaryBin | DirectoryRole::State => return,
+        };
+        let before = std::mem::replace(recorded, path.to_owned());
+        if before.is_empty() || path.is_empty() || before == path {
+            return;
+        }
+        if let Some(files) = self.files.remove(&place).filter(|files| !files.is_empty()) {
+            self.former.push(FormerDirectory { place, path: before, files });
+        }
+        if let Some(at) = self.former.iter().position(|former| former.place == place && former.path == path) {
+            self.files.insert(place, self.former.remove(at).files);
+        }
+    }
+
     /// Restores the records of a directory from another state, because the directory was not changed.
     pub fn restore(&mut self, place: DirectoryRole, before: &State) {
         match before.files.get(&place) {
@@ -243,6 +281,23 @@ mod tests {
         let text = serde_json::to_string(&state).unwrap();
         assert!(!text.contains("SECRET") && text.contains(r#""type":"calico""#), "{text}");
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
+    }
+
+    #[test]
+    fn changed_directory_moves_its_records_and_the_way_back_returns_them() {
+        let mut state = State { net_dir: "/a".into(), ..State::default() };
+        state.record(DirectoryRole::Net, "10-calico.conflist", Some("aa".into()), false);
+        state.record(DirectoryRole::Bin, "calico", Some("bb".into()), false);
+        let before = state.clone();
+        // An older version did not record the plugin directory.
+        state.use_directory(DirectoryRole::Bin, "/bin");
+        assert_eq!((state.bin_dir.as_str(), &state.files), ("/bin", &before.files));
+        state.use_directory(DirectoryRole::Net, "/b");
+        assert_eq!(state.get(DirectoryRole::Net, "10-calico.conflist"), None);
+        assert_eq!((state.former.len(), state.former[0].path.as_str()), (1, "/a"));
+        assert_eq!(serde_json::from_str::<State>(&serde_json::to_string(&state).unwrap()).unwrap(), state);
+        state.use_directory(DirectoryRole::Net, "/a");
+        assert_eq!((&state.files, state.former.len()), (&before.files, 0));
     }
 
     #[test]

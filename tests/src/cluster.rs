@@ -21,7 +21,7 @@ mod faulty;
 mod kubernetes;
 
 pub use faulty::{Faulty, points};
-pub use kubernetes::{ControlPlane, NAMESPACE, on_api_server, on_each_group, pod_path};
+pub use kubernetes::{ControlPlane, NAMESPACE, on_api_server, on_each_group, on_installation, pod_path};
 
 /// Turns each named function, `fn(&Cluster)`, into one test on etcd and one on the embedded datastore.
 #[macro_export]

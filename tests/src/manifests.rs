@@ -1,11 +1,13 @@
 //! The manifests below `deploy/`, rendered by the programs that operators use: the kustomize in kubectl, an old
 //! kustomize, and helm.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, ensure};
+use regex::Regex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -19,6 +21,10 @@ pub type Objects = BTreeMap<String, Value>;
 
 /// The namespace of the manifests.
 pub const NAMESPACE: &str = "kube-system";
+
+/// The name of the configuration that the workloads read, with the hash of its content that kustomize appends.
+static HASHED: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\bcalico-cni-config-[a-z0-9]{10}\b").expect("a constant pattern"));
 
 /// Returns the path of a file or folder below `deploy/`.
 pub fn deploy(path: &str) -> PathBuf {
@@ -44,19 +50,26 @@ pub fn kubeconform() -> Result<PathBuf> {
     built("kubeconform")
 }
 
+/// Returns the path of the promtool that tests/install-go-tools.sh builds.
+pub fn promtool() -> Result<PathBuf> {
+    built("promtool")
+}
+
 fn built(program: &str) -> Result<PathBuf> {
     let path = built_programs()?.join("bin").join(program);
     ensure!(path.is_file(), "{program} is not built (tests/install-go-tools.sh {program})");
     Ok(path)
 }
 
-/// Parses the objects of a YAML text.
+/// Parses the objects of a YAML text. The hash in the name of the workloads' configuration is removed, so that
+/// renderings of different configurations have the same names; [`hashed_names`] returns it.
 ///
 /// # Errors
 /// Returns an error if an object occurs twice.
 pub fn parse(text: &str) -> Result<Objects> {
     let mut objects = Objects::new();
-    for document in serde_norway::Deserializer::from_str(text) {
+    let text = HASHED.replace_all(text, "calico-cni-config");
+    for document in serde_norway::Deserializer::from_str(&text) {
         let object = Value::deserialize(document).context("no YAML")?;
         if object.is_null() {
             continue;
@@ -65,6 +78,11 @@ pub fn parse(text: &str) -> Result<Objects> {
         ensure!(objects.insert(identity.clone(), object).is_none(), "{identity} is there twice");
     }
     Ok(objects)
+}
+
+/// Returns the names of the workloads' configuration in a rendering, each once, with their hashes.
+pub fn hashed_names(text: &str) -> BTreeSet<String> {
+    HASHED.find_iter(text).map(|name| name.as_str().to_owned()).collect()
 }
 
 /// Returns `Deployment.apps kube-system/calico-kube-controllers`, `ServiceAccount kube-system/calico-cni`,

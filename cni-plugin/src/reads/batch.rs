@@ -242,6 +242,7 @@ fn objects_moved() -> CniError {
         "Calico's objects moved to projectcalico.org/v3, and the network configuration names crd.projectcalico.org/v1";
     CniError::new(Code::TRY_AGAIN, msg).with_details(
         "set calico_api_group of the network configuration to projectcalico.org/v3, or leave it out; with the \
-         manifests of deploy/ set calico_api_group of the ConfigMap calico-config and restart the pods of calico-cni",
+         manifests of deploy/ set calico_api_group in the ConfigMap calico-cni-config and restart the pods of \
+         calico-cni",
     )
 }

@@ -49,7 +49,7 @@ fn describe_remedy(configured: ApiGroup, found: ApiGroup) -> String {
     let (configured, found) = (configured.api_version(), found.api_version());
     format!(
         "the plugins' configuration names the API group {configured}, but Calico's objects are in {found}; set \
-         CALICO_API_GROUP to {found} (in the manifests of deploy/: calico_api_group of the ConfigMap calico-config) \
-         and restart this pod"
+         CALICO_API_GROUP to {found} (in the manifests of deploy/: calico_api_group in the ConfigMap \
+         calico-cni-config) and restart this pod"
     )
 }

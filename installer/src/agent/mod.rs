@@ -181,16 +181,20 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
     }
 
     fn check_files(&mut self) {
-        let FileCheck { restored, problem, selection } = (self.reconcile)();
+        let FileCheck { restored, problem, suspension, selection } = (self.reconcile)();
         let mut status = self.status.get();
+        status.counts.file_checks += 1;
         status.counts.restored += restored;
         if let Some(problem) = problem.as_ref().filter(|_| problem != status.file_problem) {
             tracing::error!("{problem}");
         }
+        if let Some(reason) = suspension.as_ref().filter(|_| suspension != status.suspension) {
+            tracing::warn!("{reason}");
+        }
         if let Some(problem) = selection.problem().filter(|_| selection != status.selection) {
             tracing::error!("{problem}");
         }
-        (status.file_problem, status.selection) = (problem, selection);
+        (status.file_problem, status.suspension, status.selection) = (problem, suspension, selection);
     }
 
     async fn refresh_if_due(&mut self, now: Moment) {

@@ -34,6 +34,8 @@ pub struct Status {
     pub unanswered: u32,
     /// The reason for an installed file to be missing or wrong.
     pub file_problem: Option<String>,
+    /// The reason to restore no file.
+    pub suspension: Option<String>,
     /// The configuration that container runtimes use.
     pub selection: Selection,
     /// Whether the node has a network, according to kubelet; `None` if that is not read or not known.
@@ -51,6 +53,8 @@ pub struct FileCheck {
     pub restored: u64,
     /// The problem that remains, if any.
     pub problem: Option<String>,
+    /// The reason to restore no file: another installation of this node replaced the one of this pod.
+    pub suspension: Option<String>,
     /// The configuration that container runtimes use.
     pub selection: Selection,
 }
@@ -71,19 +75,22 @@ pub struct Counts {
     pub rejected: u64,
     /// Detected clock jumps.
     pub clock_jumps: u64,
+    /// Checks of the installed files.
+    pub file_checks: u64,
     /// Restored files that were missing or changed.
     pub restored: u64,
 }
 
 impl Status {
-    /// Returns `Ok` if the plugins' token is valid for some time, all files are in place and runtimes use them, and
-    /// else the reason (INST-51).
+    /// Returns `Ok` if the plugins' token is valid for some time, all files are in place, this agent restores them and
+    /// runtimes use them; and else the reason (INST-51).
     pub fn readiness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if self.manages_token {
             self.check_token(now)?;
         }
-        let problem = self.file_problem.as_ref().or(self.selection.problem()).or(self.node_problem.as_ref());
-        problem.map_or(Ok(()), |problem| Err(ProbeFailure(problem.clone())))
+        let reason = self.file_problem.as_ref().or(self.suspension.as_ref());
+        let reason = reason.or(self.selection.problem()).or(self.node_problem.as_ref());
+        reason.map_or(Ok(()), |reason| Err(ProbeFailure(reason.clone())))
     }
 
     fn check_token(&self, now: Duration) -> Result<(), ProbeFailure> {
@@ -144,7 +151,7 @@ impl Status {
 
     /// Returns the metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
-        let Counts { refreshes, failures, rejected, clock_jumps, restored } = self.counts;
+        let Counts { refreshes, failures, rejected, clock_jumps, file_checks, restored } = self.counts;
         let mut text = String::new();
         let mut metric = |kind: &str, name: &str, help: &str, value: i128| {
             text += &format!("# HELP calico_cni_{name} {help}\n# TYPE calico_cni_{name} {kind}\n");
@@ -157,12 +164,17 @@ impl Status {
             ("token_refresh_failures_total", "Failed attempts to renew the token.", failures),
             ("token_refused_total", "Tokens that the API server rejected before they expired.", rejected),
             ("clock_jumps_total", "Detected jumps of the node's clock.", clock_jumps),
+            ("file_checks_total", "Checks of the installed files.", file_checks),
             ("files_mended_total", "Installed files that were missing or changed and have been restored.", restored),
         ] {
             metric("counter", name, help, count.into());
         }
+        let help = "1 if this agent renews the plugins' token, else 0.";
+        metric("gauge", "token_managed", help, self.manages_token.into());
         let ok = self.file_problem.is_none().into();
         metric("gauge", "install_ok", "1 if all installed files are in place, else 0.", ok);
+        let help = "1 if the agent restores no file, because another installation replaced that of its pod, else 0.";
+        metric("gauge", "restoration_suspended", help, self.suspension.is_some().into());
         let chosen = "1 if container runtimes use the configuration, 0 if another network's sorts before it.";
         let network = "1 if the node has a network according to its Ready condition, else 0.";
         for (name, help, value) in
@@ -225,6 +237,8 @@ mod tests {
         assert!(Status { unanswered: 2, ..good() }.readiness(secs(101)).is_err());
         let missing = Status { file_problem: Some("calico is gone".into()), ..good() };
         assert_eq!(missing.readiness(secs(101)).unwrap_err().to_string(), "calico is gone");
+        let suspended = Status { suspension: Some("another installed".into()), ..good() };
+        assert_eq!(suspended.readiness(secs(101)).unwrap_err().to_string(), "another installed");
     }
 
     /// The next failure is then logged as a warning, even with the same text.
@@ -291,11 +305,15 @@ mod tests {
             "# TYPE calico_cni_token_expiry_timestamp_seconds gauge",
             "calico_cni_token_expiry_timestamp_seconds 1700000600",
             "calico_cni_token_refresh_failures_total 3",
+            "calico_cni_token_managed 1",
             "calico_cni_install_ok 1",
+            "calico_cni_restoration_suspended 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }
         assert_eq!(text.lines().count() % 3, 0);
         assert!(Status { file_problem: Some("x".into()), ..good() }.metrics().contains("calico_cni_install_ok 0\n"));
+        let suspended = Status { suspension: Some("x".into()), ..good() }.metrics();
+        assert!(suspended.contains("calico_cni_restoration_suspended 1\n") && suspended.contains("install_ok 1\n"));
     }
 }

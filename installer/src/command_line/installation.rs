@@ -79,13 +79,13 @@ fn run_command(
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
     if !installs {
-        return run_agent(&installation, None, &lookup, replay);
+        return run_agent(&installation, false, &lookup, replay);
     }
     installation.run()?;
     // Outside of a pod there is no token to renew, and a person waits for the prompt.
     if settings.stays_as_agent && account.is_some() {
         tracing::info!("running as the agent; SLEEP=false ends the process after the installation");
-        return run_agent(&installation, Some(true), &lookup, replay);
+        return run_agent(&installation, true, &lookup, replay);
     }
     if !settings.trial_time.is_zero() {
         let conf = layout.net_dir(&settings.net_dir).join(&settings.conf_name);
@@ -94,11 +94,11 @@ fn run_command(
     Ok(())
 }
 
-/// Runs the agent until SIGTERM (INST-37). `is_owner` is that of [`InstallReconciler::new`]. `replay` replays deferred
-/// DELs; the plugin provides it.
+/// Runs the agent until SIGTERM (INST-37). `is_installer` is that of [`InstallReconciler::new`]. `replay` replays
+/// deferred DELs; the plugin provides it.
 fn run_agent(
     installation: &Installation<'_>,
-    is_owner: Option<bool>,
+    is_installer: bool,
     lookup: &dyn Fn(&str) -> Option<String>,
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) -> Result<(), Box<dyn Error>> {
@@ -115,7 +115,7 @@ fn run_agent(
         net_dir: settings.net_dir.clone(),
         interval,
     });
-    let mut reconciler = InstallReconciler::new(*installation, is_owner);
+    let mut reconciler = InstallReconciler::new(*installation, is_installer);
     let replaying = deferred_dels::replay_repeatedly(&conf, layout, &settings.net_dir, replay);
     let reconcile = || reconciler.reconcile();
     let bin_dirs = layout.bin_dirs().into_iter().map(|(_, directory)| directory);

@@ -13,7 +13,7 @@ use crate::layout::{DirectoryRole, Layout};
 use crate::node_conf;
 use crate::plugin_chain::{Chain, Entry, Rendered, Rendering, read_chain};
 use crate::settings::{Settings, Template};
-use crate::state::State;
+use crate::state::{InstalledFile, State};
 use crate::template::{self, TOKEN_PLACEHOLDER, TemplateError, Values};
 use os::atomic_file::{AtomicFileError, regular_file};
 
@@ -128,10 +128,9 @@ impl Conflist {
         }
     }
 
-    /// Returns true if the state records this configuration, with whatever token.
+    /// Returns true if the record is that of this configuration, with whatever token.
     #[must_use]
-    pub fn is_recorded(&self, target: &Target, state: &State) -> bool {
-        let Some(recorded) = state.get(DirectoryRole::Net, &target.name) else { return false };
+    pub fn is_recorded(&self, recorded: &InstalledFile) -> bool {
         recorded.has_digest(&self.digest()) || self.origin.is_some() && self.origin == recorded.origin
     }
 

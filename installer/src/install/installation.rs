@@ -13,6 +13,7 @@ use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, Trial};
 use crate::conflist::{self, Conflist, FormerConfig, Target, Written};
 use crate::directory_access::UnwritableDirectory;
+use crate::former;
 use crate::host_network::HostNetwork;
 use crate::kubeconfig::{self, KubeconfigError};
 use crate::layout::{CALICO, DirectoryRole, Layout};
@@ -96,12 +97,13 @@ impl Installation<'_> {
         if account.is_none() {
             warn_missing_kubeconfig(&conflist);
         }
-        let former = FormerConfig::find(&target, settings, &mut state);
-        chain_versions::check(&conflist, &target, &former, layout)?;
+        let replaced = FormerConfig::find(&target, settings, &mut state);
+        chain_versions::check(&conflist, &target, &replaced, layout)?;
         self.check_configuration(&conflist, &target, &directories, contacts_servers);
-        put_in_place(&conflist, &target, &former, settings, &mut state, || conflist.write(&target, &former))?;
+        put_in_place(&conflist, &target, &replaced, settings, &mut state, || conflist.write(&target, &replaced))?;
         tls_assets::remove_stale(&net_dir, &assets.on_node(&settings.net_dir));
         conflist::warn_if_not_selected(&target, &settings.net_dir, conflist.network());
+        former::remove_files(&mut state, settings, layout);
         self.save(&state);
         tracing::info!("Done configuring CNI.");
         Ok(())
@@ -202,13 +204,15 @@ impl Installation<'_> {
             );
             State::default()
         });
-        State {
+        let mut state = State {
             version: node_process::process::build_version().to_owned(),
-            net_dir: self.settings.net_dir.clone(),
             // An uninstallation records the interfaces that it deleted. An installation empties the list.
             torn_down: BTreeSet::new(),
             ..state
-        }
+        };
+        state.use_directory(DirectoryRole::Net, &self.settings.net_dir);
+        state.use_directory(DirectoryRole::Bin, &self.settings.bin_dir);
+        state
     }
 
     /// Saves the records. Failure is no error, because upstream's manifests do not mount `/var/lib/calico` here.

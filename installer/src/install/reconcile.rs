@@ -5,22 +5,48 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use node_process::process::build_version;
+
 use super::InstallError;
 use super::installation::Installation;
 use crate::agent::FileCheck;
-use crate::conflist::{Selection, Target};
-use crate::state::State;
+use crate::conflist::{Selection, Target, is_read_by_runtimes};
+use crate::layout::DirectoryRole;
+use crate::state::{InstalledFile, State, StateError};
 use crate::{binaries, mtu};
 
 /// Time limit for reading the pools. The agent answers no probe meanwhile, and probes time out later than this.
 const POOLS_DEADLINE: Duration = Duration::from_secs(1);
 
+/// The pod that restores the installed files.
+enum Owner {
+    ThisPod,
+    /// A pod with another environment or version, which installed later.
+    AnotherPod,
+    /// Another installer, which records no files.
+    Unrecorded,
+}
+
+/// The record of the installed configuration.
+#[derive(Debug, PartialEq, Eq)]
+struct ConfigRecord {
+    /// The version that installed it.
+    version: String,
+    /// True if this pod writes its configuration under the same name.
+    has_own_name: bool,
+    file: InstalledFile,
+}
+
 /// The state of the repeated checks.
 #[derive(Debug)]
 pub struct InstallReconciler<'a> {
     installation: Installation<'a>,
-    /// True if the files were installed from this environment; `None` while that is unknown.
-    is_owner: Option<bool>,
+    /// True if this process has installed the files.
+    is_installer: bool,
+    /// The record of the configuration that this agent restores; `None` until the first check.
+    owned: Option<ConfigRecord>,
+    /// True once the log says that no installation is recorded.
+    reported_unrecorded: bool,
     /// The last reason logged for a missing MTU file.
     reported_mtu: Option<String>,
     /// The state of a conflict with another program about the configuration.
@@ -36,11 +62,13 @@ struct MissingFiles {
 }
 
 impl<'a> InstallReconciler<'a> {
-    /// Creates a reconciler. `is_owner` is true for a process that has just run the installation. With `None` the
+    /// Creates a reconciler. `is_installer` is true for a process that has just run the installation. Otherwise the
     /// reconciler first determines if the files were installed from this environment. Files of another environment are
-    /// left to the agent of that environment.
-    pub fn new(installation: Installation<'a>, is_owner: Option<bool>) -> InstallReconciler<'a> {
-        InstallReconciler { installation, is_owner, reported_mtu: None, conflict: ConflictBackoff::default() }
+    /// left to the agent of that environment, and so are the files of a later installation.
+    pub fn new(installation: Installation<'a>, is_installer: bool) -> InstallReconciler<'a> {
+        let conflict = ConflictBackoff::default();
+        let (owned, reported_unrecorded, reported_mtu) = (None, false, None);
+        InstallReconciler { installation, is_installer, owned, reported_unrecorded, reported_mtu, conflict }
     }
 
     /// Restores files that are missing or changed. As this runs often, programs are only checked for existence, and no
@@ -52,10 +80,15 @@ impl<'a> InstallReconciler<'a> {
         FileCheck { selection: self.selection(), ..check }
     }
 
-    /// Returns the choice of the container runtimes, if the files are those of this environment.
+    /// Returns true if this pod restored the files at the last check, or has installed them.
+    fn is_owner(&self) -> bool {
+        self.is_installer || self.owned.is_some()
+    }
+
+    /// Returns the choice of the container runtimes, if this pod restores the files.
     fn selection(&self) -> Selection {
         let Installation { settings, layout, .. } = self.installation;
-        if self.is_owner != Some(true) {
+        if !self.is_owner() {
             return Selection::Unknown;
         }
         let Ok((_, conflist)) = self.installation.render_mounted() else { return Selection::Unknown };
@@ -65,8 +98,18 @@ impl<'a> InstallReconciler<'a> {
     }
 
     fn restore(&mut self) -> Result<FileCheck, InstallError> {
-        if !self.determine_ownership()? {
-            return Ok(FileCheck::default());
+        match self.determine_owner()? {
+            Owner::ThisPod => {}
+            Owner::Unrecorded => return Ok(FileCheck::default()),
+            Owner::AnotherPod => {
+                let name = &self.installation.settings.conf_name;
+                let suspension = format!(
+                    "renewing only the token: {name} was installed from another environment, or by another version; \
+                     delete this pod, so that its init container installs again, or delete its DaemonSet if the node \
+                     has two"
+                );
+                return Ok(FileCheck { suspension: Some(suspension), ..FileCheck::default() });
+            }
         }
         self.write_late_mtu();
         let MissingFiles { configuration, others } = self.installation.find_missing()?;
@@ -86,24 +129,36 @@ impl<'a> InstallReconciler<'a> {
             self.conflict.record_outcome(&installed);
         }
         installed?;
+        // Otherwise the next check compares the environment with the record.
+        self.owned = self.installation.read_record().unwrap_or_default().or(self.owned.take());
         // The path is missing if its directory was skipped.
         let restored = missing.iter().filter(|path| path.is_file()).count() as u64;
         Ok(FileCheck { restored, ..FileCheck::default() })
     }
 
-    /// Returns true if the files were installed from this environment. An error is not cached, so the next call tries
-    /// again.
-    fn determine_ownership(&mut self) -> Result<bool, InstallError> {
-        if let Some(is_owner) = self.is_owner {
-            return Ok(is_owner);
+    /// Determines the pod that restores the files: the one that installed them last. Later installations are found by
+    /// their record, and not by the file, which people and other programs change too.
+    fn determine_owner(&mut self) -> Result<Owner, InstallError> {
+        let was_owner = self.is_owner();
+        let record = match self.installation.read_record() {
+            Ok(Some(record)) => record,
+            Ok(None) | Err(_) if was_owner => return Ok(Owner::ThisPod),
+            Ok(None) => {
+                if !std::mem::replace(&mut self.reported_unrecorded, true) {
+                    let name = &self.installation.settings.conf_name;
+                    tracing::info!("renewing only the token: no installation of {name} is recorded");
+                }
+                return Ok(Owner::Unrecorded);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let is_known = self.owned.as_ref().map_or(self.is_installer, |owned| *owned == record);
+        if !is_known && !self.installation.is_recorded(&record)? {
+            (self.owned, self.is_installer) = (None, false);
+            return Ok(Owner::AnotherPod);
         }
-        let is_owner = self.installation.is_recorded()?;
-        if !is_owner {
-            let name = &self.installation.settings.conf_name;
-            tracing::info!("renewing only the token: {name} was not installed from this environment");
-        }
-        self.is_owner = Some(is_owner);
-        Ok(is_owner)
+        self.owned = Some(record);
+        Ok(Owner::ThisPod)
     }
 
     /// Writes the MTU file if it is missing. The documented order creates pools after the DaemonSet, so their
@@ -127,14 +182,26 @@ impl<'a> InstallReconciler<'a> {
 }
 
 impl Installation<'_> {
-    /// Returns true if the recorded configuration is the one that this environment yields. Unlike
-    /// [`load_state`](Self::load_state), an unreadable record is an error here, because this check is repeated and an
-    /// installation is not.
-    fn is_recorded(&self) -> Result<bool, InstallError> {
+    /// Reads the record of the configuration: of that with the name that this pod gives it, or else of another one.
+    /// Unlike in [`load_state`](Self::load_state), an unreadable record is an error here, because this check is
+    /// repeated and an installation is not.
+    fn read_record(&self) -> Result<Option<ConfigRecord>, StateError> {
         let Installation { settings, layout, .. } = *self;
         let state = State::load(layout)?;
         let target = Target::new(&layout.net_dir(&settings.net_dir), settings, &state);
-        Ok(self.render_mounted()?.1.is_recorded(&target, &state))
+        let recorded = state.files.get(&DirectoryRole::Net).into_iter().flatten();
+        let configurations = recorded.filter(|(name, _)| is_read_by_runtimes(name));
+        let found = configurations.max_by_key(|(name, _)| **name == target.name);
+        Ok(found.map(|(name, file)| {
+            let (version, has_own_name) = (state.version.clone(), *name == target.name);
+            ConfigRecord { version, has_own_name, file: file.clone() }
+        }))
+    }
+
+    /// Returns true if this version yields the recorded configuration from this environment.
+    fn is_recorded(&self, record: &ConfigRecord) -> Result<bool, InstallError> {
+        let is_same = self.render_mounted()?.1.is_recorded(&record.file);
+        Ok(is_same && record.has_own_name && record.version == build_version())
     }
 
     /// Returns the installed paths that are missing or changed. Writes nothing.

@@ -31,6 +31,12 @@ pub struct Settings {
     pub conf_mode: u32,
     /// The configuration directory on the node.
     pub net_dir: String,
+    /// The plugin directory on the node, for the records of the installation.
+    pub bin_dir: String,
+    /// The configuration directory of an earlier installation, whose files are to be removed.
+    pub former_net_dir: Option<String>,
+    /// The plugin directory of an earlier installation, whose files are to be removed.
+    pub former_bin_dir: Option<String>,
     /// The mount point of the TLS files for etcd.
     pub tls_assets: PathBuf,
     /// The plugins to install beside Calico's.
@@ -103,6 +109,9 @@ impl Settings {
             conf_name,
             conf_mode: environment.mode("TEST_FILE_PERMISSION", 0o600)?,
             net_dir,
+            bin_dir: environment.text("CNI_BIN_DIR", crate::layout::BIN_DIR),
+            former_net_dir: environment.non_empty("CNI_FORMER_NET_DIR"),
+            former_bin_dir: environment.non_empty("CNI_FORMER_BIN_DIR"),
             tls_assets: environment.text("TLS_ASSETS_DIR", "/calico-secrets").into(),
             extra_plugins: extra_plugins(&environment)?,
             update: match environment.boolean("UPDATE_CNI_BINARIES")? {

@@ -7,7 +7,7 @@ use node_process::process::variable;
 pub const GROUPS: [(&str, &[Variable]); 4] =
     [("Files", &FILES), ("Placeholders of the template", &PLACEHOLDERS), ("API server", &API), ("Cluster", &CLUSTER)];
 
-const FILES: [Variable; 13] = [
+const FILES: [Variable; 16] = [
     variable("CNI_NETWORK_CONFIG", "built in", "template of the network configuration"),
     variable("CNI_NETWORK_CONFIG_FILE", "", "file with the template; takes precedence over CNI_NETWORK_CONFIG"),
     variable("CNI_CONF_NAME", "10-calico.conflist", "name of the configuration"),
@@ -17,6 +17,19 @@ const FILES: [Variable; 13] = [
         "configuration to remove at the end, if it has another name and is Calico's",
     ),
     variable("CNI_NET_DIR", "/etc/cni/net.d", "configuration directory on the node, for paths in the configuration"),
+    variable("CNI_BIN_DIR", "/opt/cni/bin", "plugin directory on the node, for the records of installed files"),
+    variable(
+        "CNI_FORMER_NET_DIR",
+        "",
+        "configuration directory on the node before CNI_NET_DIR changed, mounted at /host/former-net-dir; our files in \
+         it are removed",
+    ),
+    variable(
+        "CNI_FORMER_BIN_DIR",
+        "",
+        "plugin directory on the node before CNI_BIN_DIR changed, mounted at /host/former-bin-dir; our files in it are \
+         removed",
+    ),
     variable("TEST_FILE_PERMISSION", "0600", "mode of the configuration; a mode that grants more is kept"),
     variable("TLS_ASSETS_DIR", "/calico-secrets", "directory where etcd-ca, etcd-cert and etcd-key are mounted"),
     variable(

@@ -93,8 +93,9 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::found::FoundState;
     use crate::layout::DirectoryRole;
-    use crate::uninstall::plan::{FoundFile, FoundState};
+    use crate::uninstall::plan::FoundFile;
 
     const GOING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}]}"#;
     const FOLLOWING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "istio-cni", "a": 1}]}"#;

@@ -7,19 +7,17 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::plan::{FoundFile, FoundState, RemovalTask, Verdict};
+use super::plan::{FoundFile, RemovalTask, Verdict};
 use super::report::UninstallReport;
+use crate::found::{FoundState, inspect_file};
 use crate::layout::{DirectoryRole, Layout};
 use crate::plugin_chain::read_chain;
-use crate::state::{InstalledFile, State};
-use crate::{conflist, digest, kubeconfig, template, tls_assets};
+use crate::state::State;
+use crate::{conflist, template, tls_assets};
 use os::atomic_file::regular_file;
 
 /// The extension of a configuration during its removal. Runtimes ignore it (INST-159).
 const RETIRED: &str = "removed";
-
-/// A text in the first line of a kubeconfig written by calico-node. The other lines do not differ from ours.
-const CALICO_NODE: &str = "Installed by calico/node";
 
 /// Examines every file that the state records.
 pub(super) fn inspect(state: &State, layout: &Layout, net_dir: &str) -> Vec<FoundFile> {
@@ -60,34 +58,6 @@ fn find_tls_files(found: &[FoundFile], net_dir: &Path) -> Vec<FoundFile> {
         found.path.is_file().then_some(found)
     };
     tls_assets::FILES.iter().filter_map(file).collect()
-}
-
-/// Compares a file with its record. A network configuration counts as unchanged if it contains all our plugins, because
-/// other programs add theirs.
-fn inspect_file(path: &Path, installed: &InstalledFile) -> FoundState {
-    let is_installed = |text: Vec<u8>| conflist::is_installed_in(&text, installed);
-    let is_extended = || !installed.renderings.is_empty() && regular_file::contents(path).is_ok_and(is_installed);
-    let present = match digest::of_file(path) {
-        Ok(digest) => digest,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return FoundState::Missing;
-        }
-        Err(error) => return FoundState::Unreadable(error.to_string()),
-    };
-    match &installed.digest {
-        Some(_) if installed.has_digest(&present) || is_extended() => FoundState::Same,
-        Some(_) => FoundState::Changed("the file was changed after the installation".into()),
-        None => check_renewed(path),
-    }
-}
-
-fn check_renewed(path: &Path) -> FoundState {
-    let is_kubeconfig = path.file_name().is_some_and(|name| name == kubeconfig::NAME);
-    let text = regular_file::text(path).unwrap_or_default();
-    if is_kubeconfig && text.lines().next().is_some_and(|first| first.contains(CALICO_NODE)) {
-        return FoundState::Changed("calico-node wrote the file and renews its token".into());
-    }
-    FoundState::Renewed
 }
 
 /// Returns the programs that the remaining configurations name: those that are not ours, or were changed.
@@ -198,6 +168,7 @@ pub(super) fn is_retired(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubeconfig;
 
     #[test]
     fn programs_of_multus_delegates_are_found() {

@@ -156,7 +156,8 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::uninstall::plan::{FoundFile, FoundState};
+    use crate::found::FoundState;
+    use crate::uninstall::plan::FoundFile;
 
     const GROUP: &str = "api-group.json";
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::conflist;
+use crate::found::FoundState;
 use crate::layout::DirectoryRole;
 
 /// The options of the command.
@@ -39,21 +40,6 @@ impl FoundFile {
     pub(super) fn is_configuration(&self) -> bool {
         self.place == DirectoryRole::Net && conflist::is_read_by_runtimes(&self.name)
     }
-}
-
-/// The result of the comparison with the record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum FoundState {
-    /// The file is missing.
-    Missing,
-    /// The file is unchanged.
-    Same,
-    /// The content of the file changes regularly, and no other writer is apparent.
-    Renewed,
-    /// Another program changed the file, as described here.
-    Changed(String),
-    /// The file cannot be examined, for this reason.
-    Unreadable(String),
 }
 
 /// The decision about a file.

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use netconf::NetConf;
 
-use super::plan::{FoundFile, FoundState, Options};
+use super::plan::{FoundFile, Options};
 use super::{ConfError, address_users, addresses, files};
+use crate::found::FoundState;
 use crate::host_network::HostNetwork;
 use crate::layout::{DirectoryRole, Layout};
 

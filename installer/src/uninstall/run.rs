@@ -10,6 +10,7 @@ use super::plan::{Options, RemovalTask, Verdict, plan};
 use super::preconditions::Blocker;
 use super::report::UninstallReport;
 use super::{ConfError, address_users, addresses, files, other_files, preconditions};
+use crate::former;
 use crate::host_network::HostNetwork;
 use crate::layout::{Layout, NET_DIR};
 use crate::state::{self, State, StateError};
@@ -80,6 +81,9 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     let is_recorded = options.yes || tasks.iter().any(|task| matches!(task.verdict, Verdict::Keep(_)));
     other_files::report_unowned(layout, is_recorded, &mut report);
     other_files::report_backups(&layout.net_dir(&net_dir), &mut report);
+    for path in former::remaining(&state, layout) {
+        report.add_remaining(path.display(), "it is in a directory of an earlier installation; delete it by hand");
+    }
     report.add_remaining("/var/log/calico", "logs are kept");
     Ok(report)
 }

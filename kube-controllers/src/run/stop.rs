@@ -52,7 +52,7 @@ pub(super) async fn wait_for_group_move(clients: &Clients) -> StartError {
     if began != used {
         tracing::error!(
             "CALICO_API_GROUP names {}, but Calico's objects are in {}; set CALICO_API_GROUP to the latter, with the \
-             manifests of deploy/ by calico_api_group of the ConfigMap calico-config",
+             manifests of deploy/ by calico_api_group in the ConfigMap calico-cni-config",
             used.api_version(),
             began.api_version()
         );

@@ -4,7 +4,7 @@
 said_by_uninstall() { run kubectl -n kube-system logs -l k8s-app=calico-uninstall -c uninstall --tail=-1; }
 
 uninstall() {
-    run kubectl -n kube-system delete daemonset/calico-cni deployment/calico-kube-controllers
+    run kubectl delete -f deploy/workloads.yaml
     wait_for 60 no_pods_of calico-kube-controllers
     wait_for 60 no_pods_of calico-cni
     run kubectl apply -f deploy/uninstall/uninstall.yaml
@@ -27,6 +27,7 @@ no_pods_of() { [ -z "$(kubectl -n kube-system get pods -l k8s-app="$1" -o name)"
 remove_objects() {
     run kubectl delete --ignore-not-found -k deploy/base
     run kubectl delete -k deploy/rbac/kubernetes
+    run kubectl -n kube-system delete configmap -l k8s-app=calico-cni
     run kubectl -n kube-system delete lease/$controllers
     run kubectl delete -f deploy/crds/v1 | sed -n '1p; $p'
     # For a moment, the API server still lists the deleted resources.

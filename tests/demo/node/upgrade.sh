@@ -34,10 +34,10 @@ answered() { sed -n 's/^[0-9]* packets transmitted, \([0-9]*\) received.*/\1/p' 
 # Prints the time since which the node has been ready.
 ready_since() { kubectl get node $node -o 'jsonpath={.status.conditions[?(@.type=="Ready")].lastTransitionTime}'; }
 
-# level_of VERSION: prints the log_level in the manifest of a version
-level_of() { sed -n 's/.*"log_level": "\(.*\)",/\1/p' "$work/install-$1.yaml"; }
+# level_of VERSION: prints the log_level in the manifest of a version, which has the configuration twice
+level_of() { sed -n '/"log_level"/{s/.*"log_level": "\(.*\)",/\1/p;q}' "$work/install-$1.yaml"; }
 
-# roll FROM TO: applies the manifest of TO and waits, as an operator does; creates one pod during the upgrade and one
+# roll FROM TO: applies the manifest of TO and waits, as an operator does; creates many pods during the upgrade and one
 # right after it
 roll() {
     local from=$1 to=$2 since watching
@@ -47,18 +47,20 @@ roll() {
     watching=$!
     start_pinging
     run kubectl apply --server-side -f "$work/install-$to.yaml" | grep -E '[$]|daemonset|deployment|configmap'
-    pods in-the-middle | kubectl apply -f - >/dev/null
+    # shellcheck disable=SC2046 # names
+    pods $(seq -f 'middle-%g' $many) >$work/middle.yaml
+    kubectl apply -f $work/middle.yaml >/dev/null
     rolled_out daemonset/calico-cni
     pods right-after | kubectl apply -f - >/dev/null
     rolled_out deployment/calico-kube-controllers
-    wait_for 60 running 1 in-the-middle
+    wait_for 120 running $many middle-
     wait_for 60 running 1 right-after
     kill -INT $pinging
     wait $pinging || true
     touch $work/watched
     wait $watching
 
-    echo "    pods made in the middle and right after: $(address in-the-middle), $(address right-after)"
+    echo "    pods made in the middle: $many; right after: $(address right-after)"
     echo "    pings from web-2 to web-1: $(answered) answered of $(sent)"
     echo "    plugin and configuration read $(<$work/looks) times, each time complete. Versions in turn:"
     sed 's/^/      /' $work/seen
@@ -72,11 +74,14 @@ roll() {
     [ "$(head -1 $work/seen)" = "$from, log_level $(level_of "$from")" ]
     [ "$(tail -1 $work/seen)" = "$to, log_level $(level_of "$to")" ]
     not grep "$from, log_level $(level_of "$to")" $work/seen
+    # The pod that was created last wins, once: no state was seen twice.
+    [ "$(sort -u $work/seen | wc -l)" = "$(wc -l <$work/seen)" ]
     [ "$(digest /opt/cni/bin/calico)" = "$(digest "${programs[$to]}/calico")" ]
     [ "$(ready_since)" = "$since" ]
     doctor | tail -1 | sed 's/^/    calico doctor: /'
-    kubectl -n shop delete pod in-the-middle right-after --wait=false >/dev/null
-    wait_for 60 gone in-the-middle
+    kubectl -n shop delete -f $work/middle.yaml --wait=false >/dev/null
+    kubectl -n shop delete pod right-after --wait=false >/dev/null
+    wait_for 120 gone middle-
     wait_for 60 gone right-after
     wait_for 30 has_taken "$(count true)"
 }

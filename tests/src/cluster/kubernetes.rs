@@ -6,7 +6,8 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 use super::Cluster;
-use crate::kubernetes::{Client, Kubernetes, Objects, ServiceAccount, on_kubernetes};
+use crate::content::Content;
+use crate::kubernetes::{ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_kubernetes};
 use crate::namespaces::Host;
 use crate::plugin::Plugins;
 use crate::proxy::Proxy;
@@ -58,6 +59,28 @@ pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send +
             };
             host.reinstalled(on_new_host).unwrap();
         }
+    });
+}
+
+/// Runs a test on an API server with the objects that `install` creates, definitions of `crd.projectcalico.org/v1`
+/// among them. The plugins connect as the account of `deploy/rbac`, with its permissions and no others. The content is
+/// that of [`Content::dual_stack`].
+///
+/// # Panics
+/// Panics if the test does, or if the host, the servers or the objects cannot be set up.
+pub fn on_installation(
+    install: impl FnOnce(&ApiServer) + Send,
+    test: impl FnOnce(&Cluster<'_>, &mut Kubernetes, &ServiceAccount) + Send,
+) {
+    on_kubernetes(|host, servers| {
+        install(&servers.api);
+        servers.api.define(ApiGroup::CrdV1.api_version()).unwrap();
+        servers.api.namespace(NAMESPACE).unwrap();
+        let user = servers.api.cni_user().unwrap();
+        let objects = Objects::new(servers.api.admin(), ApiGroup::CrdV1, user.kubeconfig.clone());
+        let cluster = Cluster::with(host, |_| Ok(Store::Kubernetes(objects))).unwrap();
+        cluster.load(&Content::dual_stack());
+        test(&cluster, servers, &user);
     });
 }
 

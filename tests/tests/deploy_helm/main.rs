@@ -1,10 +1,12 @@
 //! The chart renders the same objects as kustomize for the same options, and rejects unknown values.
 
+mod change;
 mod options;
 mod platforms;
 mod pods;
 mod pools;
 mod same;
+mod uninstall;
 mod values;
 
 use integration_tests::manifests::{helm, kustomizers};
@@ -13,8 +15,18 @@ use integration_tests::skip::skipped;
 const DAEMON_SET: &str = "DaemonSet.apps kube-system/calico-cni";
 const DEPLOYMENT: &str = "Deployment.apps kube-system/calico-kube-controllers";
 const CONFIG: &str = "ConfigMap kube-system/calico-config";
+/// The copy that the workloads read.
+const COPY: &str = "ConfigMap kube-system/calico-cni-config";
 
 /// Returns true if helm and kubectl are available; otherwise marks the test as skipped.
 fn can_render() -> bool {
     helm().and_then(|_| kustomizers()).map_err(|missing| skipped(&missing.to_string())).is_ok()
+}
+
+/// Returns the differences of a rendering in which these keys of the configuration differ: in the ConfigMap, in its
+/// copy, and in the checksums of the pods.
+fn of_configuration(keys: &[&str]) -> Vec<String> {
+    let values = [COPY, CONFIG].into_iter().flat_map(|map| keys.iter().map(move |key| format!("{map}/data/{key}")));
+    let checksum = |workload: &str| format!("{workload}/spec/template/metadata/annotations/checksum/configuration");
+    values.chain([DAEMON_SET, DEPLOYMENT].map(checksum)).collect()
 }

@@ -5,7 +5,7 @@ use integration_tests::manifests::{NAMESPACE, containers, deploy, helm, template
 use serde_json::json;
 
 use super::options::{network, with};
-use super::{CONFIG, DAEMON_SET, can_render};
+use super::{DAEMON_SET, can_render, of_configuration};
 
 #[test]
 fn ipam_values_set_families_and_one_pool_of_each() {
@@ -13,7 +13,7 @@ fn ipam_values_set_families_and_one_pool_of_each() {
         return;
     }
     let (objects, changed) = with(&["ipam.assignIPv6=true"]);
-    assert_eq!(changed, [format!("{CONFIG}/data/cni_network_config")]);
+    assert_eq!(changed, of_configuration(&["cni_network_config"]));
     // Upstream's plugin accepts these as strings only, not as booleans (INST-103).
     let expected = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
     assert_eq!(network(&objects)["plugins"][0]["ipam"], expected);

@@ -2,23 +2,37 @@
 
 use integration_tests::command::run;
 use integration_tests::manifests::{Objects, changes, compose, deploy, helm, kustomize, template};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::can_render;
+use super::{DAEMON_SET, DEPLOYMENT, can_render};
 
-/// Removes the annotation that only the chart adds to each definition: with it, helm keeps the definition, and with the
-/// definition all addresses, when the release is deleted.
-fn without_keep(mut objects: Objects) -> Objects {
-    for (name, object) in objects.iter_mut().filter(|(name, _)| name.starts_with("CustomResourceDefinition")) {
+/// Removes the annotations that only the chart adds: those of objects that helm keeps when the release is deleted, and
+/// the pods' checksum of the configuration, in place of which kustomize has a hash in a name.
+fn without_annotations(mut objects: Objects) -> Objects {
+    for (name, object) in &mut objects {
         let annotations = object["metadata"].as_object_mut().unwrap().remove("annotations");
-        assert_eq!(annotations, Some(serde_json::json!({ "helm.sh/resource-policy": "keep" })), "{name}");
+        let expected = is_kept(name).then(|| json!({ "helm.sh/resource-policy": "keep" }));
+        assert_eq!(annotations, expected, "{name}");
+    }
+    for workload in [DAEMON_SET, DEPLOYMENT] {
+        let pods = objects.get_mut(workload).unwrap()["spec"]["template"]["metadata"].as_object_mut().unwrap();
+        let annotations = pods.remove("annotations").unwrap();
+        assert!(annotations["checksum/configuration"].as_str().is_some_and(|text| text.len() == 64), "{annotations}");
     }
     objects
 }
 
+/// Returns true if helm keeps an object: a definition, and with it all addresses, or an account or role without which
+/// running pods could not release their addresses.
+pub(super) fn is_kept(name: &str) -> bool {
+    let is_of_nodes = matches!(name.rsplit([' ', '/']).next(), Some("calico-cni" | "calico-cni-plugin"));
+    let is_access = ["ServiceAccount ", "Role", "ClusterRole"].iter().any(|kind| name.starts_with(kind));
+    name.starts_with("CustomResourceDefinition") || (is_of_nodes && is_access)
+}
+
 #[track_caller]
 pub(super) fn assert_equal(kustomized: &Objects, values: &[&str]) {
-    let templated = without_keep(template(values).unwrap());
+    let templated = without_annotations(template(values).unwrap());
     assert_eq!(changes(kustomized, &templated), Vec::<String>::new(), "{values:?}");
 }
 
@@ -57,6 +71,7 @@ fn chart_values_reproduce_each_kustomize_component() {
         ("components/agent-metrics", "metrics.podMonitor=true"),
         ("components/node-condition", "agent.nodeCondition=true"),
         ("components/prometheus-rule", "metrics.prometheusRule=true"),
+        ("components/former-directories", "cni.formerBinDir=/opt/cni/bin"),
         ("components/upgrade-ipam", "cni.upgradeIpam=true"),
     ];
     for (component, value) in options {

@@ -3,7 +3,7 @@
 use integration_tests::manifests::{Objects, changes, compose, containers};
 use serde_json::json;
 
-use super::{CONFIG, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
+use super::{CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
 /// Renders an overlay with a component. Returns the objects, and their differences from the overlay without the
 /// component.
@@ -22,8 +22,8 @@ fn component_cni_1_1_changes_only_the_version() {
     }
     for base in OVERLAYS {
         let (objects, changed) = with("components/cni-1.1", base);
-        assert_eq!(changed, [format!("{CONFIG}/data/cni_network_config")], "{base}");
-        let text = |objects: &Objects| objects[CONFIG]["data"]["cni_network_config"].as_str().unwrap().to_owned();
+        assert_eq!(changed, [COPY, CONFIG].map(|map| format!("{map}/data/cni_network_config")), "{base}");
+        let text = |objects: &Objects| objects[COPY]["data"]["cni_network_config"].as_str().unwrap().to_owned();
         let before = text(&overlay(base));
         assert_eq!(before.matches(r#""cniVersion": "1.0.0""#).count(), 1);
         assert_eq!(text(&objects), before.replace(r#""cniVersion": "1.0.0""#, r#""cniVersion": "1.1.0""#));

@@ -4,11 +4,13 @@ mod alerts;
 mod api_server;
 mod beside_upstream;
 mod components;
+mod configuration;
 mod documented;
 mod metrics;
 mod overlays;
 mod platforms;
 mod references;
+mod removal;
 mod roles;
 mod schemas;
 
@@ -19,12 +21,13 @@ use integration_tests::skip::skipped;
 const OVERLAYS: [&str; 3] = ["overlays/kubernetes-v1", "overlays/kubernetes-v3", "overlays/etcd"];
 
 /// The optional components of an installation.
-const COMPONENTS: [&str; 12] = [
+const COMPONENTS: [&str; 13] = [
     "components/agent-metrics",
     "components/cni-1.1",
     "components/dac-override",
     "components/default-pool",
     "components/flow-control",
+    "components/former-directories",
     "components/host-network-controllers",
     "components/node-condition",
     "components/privileged",
@@ -37,6 +40,8 @@ const COMPONENTS: [&str; 12] = [
 const DAEMON_SET: &str = "DaemonSet.apps kube-system/calico-cni";
 const DEPLOYMENT: &str = "Deployment.apps kube-system/calico-kube-controllers";
 const CONFIG: &str = "ConfigMap kube-system/calico-config";
+/// The copy that the workloads read.
+const COPY: &str = "ConfigMap kube-system/calico-cni-config";
 
 /// Returns true if kubectl and kustomize are available; otherwise marks the test as skipped.
 fn can_render() -> bool {

@@ -6,7 +6,7 @@ use std::fs;
 use integration_tests::manifests::{changes, containers, deploy, parse};
 use serde_json::{Value, json};
 
-use super::{CONFIG, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
+use super::{CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
 #[test]
 fn install_yaml_equals_the_overlay_kubernetes_v1() {
@@ -16,8 +16,8 @@ fn install_yaml_equals_the_overlay_kubernetes_v1() {
     }
 }
 
-/// The names are upstream's, except those of calico-node: an upstream calico-node may run in the same cluster, and its
-/// account and role must not change.
+/// The names are upstream's wherever upstream has the object, except those of calico-node: an upstream calico-node may
+/// run in the same cluster, and its account and role must not change.
 #[test]
 fn object_names_equal_upstreams_except_those_of_calico_node() {
     if !can_render() {
@@ -29,6 +29,7 @@ fn object_names_equal_upstreams_except_those_of_calico_node() {
         objects.keys().filter(|name| !name.starts_with("CustomResourceDefinition")).cloned().collect();
     let expected = [
         CONFIG.to_owned(),
+        COPY.to_owned(),
         DAEMON_SET.to_owned(),
         DEPLOYMENT.to_owned(),
         "PodDisruptionBudget.policy kube-system/calico-kube-controllers".to_owned(),
@@ -68,7 +69,7 @@ fn overlays_of_both_api_groups_differ_in_few_objects() {
     changed.sort();
     let roles = ["calico-admin", "calico-edit", "calico-view"];
     let mut expected: Vec<String> = roles.map(|role| format!("ClusterRole.rbac.authorization.k8s.io {role}")).into();
-    expected.push(format!("{CONFIG}/data/calico_api_group"));
+    expected.extend([COPY, CONFIG].map(|map| format!("{map}/data/calico_api_group")));
     assert_eq!(changed, expected);
 }
 

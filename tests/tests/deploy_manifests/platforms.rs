@@ -45,11 +45,13 @@ fn component_of_each_platform_changes_only_directories_and_rights() {
                 let is_expected = places.iter().any(|place| change.starts_with(&format!("{pod}/{place}")));
                 assert!(is_expected, "{platform}, {base}: {change}");
             }
-            let net_dir = path_of(&objects, "cni-net-dir");
-            for container in containers(&objects[DAEMON_SET]) {
-                let env = container["env"].as_array().unwrap();
-                let named = env.iter().find(|variable| variable["name"] == "CNI_NET_DIR").unwrap();
-                assert_eq!(named["value"], net_dir, "{platform}");
+            for (variable, volume) in [("CNI_BIN_DIR", "cni-bin-dir"), ("CNI_NET_DIR", "cni-net-dir")] {
+                let path = path_of(&objects, volume);
+                for container in containers(&objects[DAEMON_SET]) {
+                    let env = container["env"].as_array().unwrap();
+                    let named = env.iter().find(|known| known["name"] == variable).unwrap();
+                    assert_eq!(named["value"], path, "{platform}");
+                }
             }
             for unchanged in ["var-lib-calico", "var-run-calico"] {
                 assert_eq!(path_of(&objects, unchanged), path_of(&before, unchanged), "{platform}");

@@ -67,6 +67,7 @@ fn two_releases_are_identical_and_checksums_cover_every_file() {
         "kube-controllers-vV-linux-A.cdx.json",
         "kube-controllers-vV-linux-A.tar.gz",
         "uninstall.yaml",
+        "workloads.yaml",
     ]
     .map(|name| named(&name.replace("-vV", &format!("-v{VERSION}"))))
     .into();
@@ -189,7 +190,8 @@ fn release_registry_is_in_every_manifest_and_the_chart() {
         return;
     }
     let made = release(&[ANY_SIZE, "REGISTRY=ghcr.io/me/calico"]).unwrap();
-    for name in ["install.yaml", "install-kubernetes-v3.yaml", "install-etcd.yaml", "uninstall.yaml"] {
+    for name in ["install.yaml", "install-kubernetes-v3.yaml", "install-etcd.yaml", "workloads.yaml", "uninstall.yaml"]
+    {
         let text = fs::read_to_string(path(made.path(), name)).unwrap();
         assert!(text.contains(&format!("image: ghcr.io/me/calico/cni:v{VERSION}\n")), "{name}");
         assert!(applied(&text).all(|line| !line.contains("registry.example.com")), "{name}");

@@ -78,8 +78,10 @@ fn agent_with_a_different_template_manages_only_the_token() {
         pod.container.file("calico-secrets/etcd-key", "key").unwrap();
         let before = pod.container.conf(CONF).unwrap();
         let agent = pod.agent().unwrap();
-        agent.await_log("renewing only the token").unwrap();
-        agent.await_page("/readiness", 200).unwrap();
+        agent.await_log("the plugins have a new token").unwrap();
+        agent.await_reason(&["renewing only the token", CONF, "delete this pod"]).unwrap();
+        assert_eq!(agent.metric("restoration_suspended").unwrap(), 1);
+        assert_eq!(agent.page("/liveness").unwrap().code, 200);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
         assert_eq!(agent.metric("files_mended_total").unwrap(), 0);
         assert_eq!(pod.container.names(NET), [CONF, "calico-kubeconfig"], "to look is to write nothing");

@@ -14,5 +14,6 @@ mod refresh;
 mod refusals;
 mod retries;
 mod scene;
+mod two_pods;
 mod unused_configuration;
 mod wrong_files;

@@ -7,6 +7,7 @@ mod directories;
 mod environment;
 mod golden;
 mod killed;
+mod moved;
 mod mtu;
 mod neighbours;
 mod owners;

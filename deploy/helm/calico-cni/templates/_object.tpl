@@ -62,7 +62,9 @@ Sets the image of a workload's pods, and the values that apply to all pods.
 {{- $_ := set $template.spec "priorityClassName" (get $values.priorityClassName .image) -}}
 {{- include "calico-cni.merge" (dict "into" $template.spec.nodeSelector "patch" $values.nodeSelector) -}}
 {{- include "calico-cni.merge" (dict "into" $template.metadata.labels "patch" $values.podLabels) -}}
-{{- if $values.podAnnotations -}}{{- $_ := set $template.metadata "annotations" $values.podAnnotations -}}{{- end -}}
+{{- /* A changed configuration changes the template of the pods, so that they roll. */ -}}
+{{- $checksum := include (print .root.Template.BasePath "/calico-config.yaml") .root | sha256sum -}}
+{{- $_ := set $template.metadata "annotations" (merge (dict "checksum/configuration" $checksum) $values.podAnnotations) -}}
 {{- end -}}
 
 {{/* Merges a file below files/ into an object. */}}

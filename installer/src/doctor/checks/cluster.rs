@@ -65,7 +65,7 @@ fn datastore_remedy(kind: DatastoreType) -> &'static str {
         }
         DatastoreType::Etcdv3 => {
             "check with `etcdctl endpoint health` that this node can reach etcd with these certificates; correct \
-             ETCD_ENDPOINTS (ConfigMap calico-config) or the certificates (Secret calico-etcd-secrets)"
+             ETCD_ENDPOINTS (ConfigMap calico-cni-config) or the certificates (Secret calico-etcd-secrets)"
         }
         DatastoreType::Local => {
             "create the file with `calico-ipam init --datastore-path FILE`, or correct datastore_path"

@@ -55,8 +55,8 @@ fn check_calico(file: &str, content: &Content) -> Checked {
     match rejection {
         Some(reason) => fail(
             format!("{file}: Calico's plugin rejects the configuration ({reason}): every ADD and DEL fails"),
-            "correct the value in the installer's environment or template (ConfigMap calico-config), and run the \
-             installer again",
+            "correct the value in the installer's environment or template (ConfigMap calico-cni-config; with \
+             upstream's manifest calico-config), and run the installer again",
         ),
         None => pass(format!("{file}: network {network}, {}, cniVersion {cni_version}", plugins.join(", "))),
     }
@@ -124,7 +124,8 @@ fn check_problem(file: &str, problem: &ConfigProblem) -> Option<Finding> {
         ConfigProblem::Placeholder(placeholder) => (
             "placeholders",
             format!("{file} still has {placeholder}"),
-            "remove the placeholder, which the installer does not replace, from the template (ConfigMap calico-config)",
+            "remove the placeholder, which the installer does not replace, from the template (ConfigMap \
+             calico-cni-config; with upstream's manifest calico-config)",
         ),
         ConfigProblem::NoPlugin => ("plugins", format!("{file} names no plugin"), REINSTALL),
         ConfigProblem::TooNew { version } => (

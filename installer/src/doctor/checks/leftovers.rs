@@ -1,6 +1,8 @@
 //! Checks for leftovers of ended processes and pods: locks, cached results, interfaces, and routes to addresses that
 //! are free in IPAM.
 
+use std::path::PathBuf;
+
 use crate::doctor::report::{Checked, Finding, pass, warn};
 use crate::doctor::snapshot::{
     BusyAddresses, Cache, Cluster, Lock, LockHolder, NodeSnapshot, Observed, PodInterface, Unobserved,
@@ -23,7 +25,21 @@ pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     }
     let busy = check_busy(answers.map(|answers| &answers.busy), &snapshot.recent_busy);
     findings.extend(busy.map(|checked| Finding::new("busy addresses", checked)));
+    findings.extend(check_former(&snapshot.former).map(|checked| Finding::new("former directories", checked)));
     findings
+}
+
+fn check_former(paths: &[PathBuf]) -> Option<Checked> {
+    if paths.is_empty() {
+        return None;
+    }
+    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let count = names.len();
+    Some(warn(
+        format!("{count} files of an earlier installation remain in other directories: {}", join_first(&names)),
+        "mount these directories as the former ones until the installer has removed the files (deploy/README.md, \
+         Platforms), or delete the files",
+    ))
 }
 
 fn check_lock(Lock { path, holder, .. }: &Lock) -> Checked {

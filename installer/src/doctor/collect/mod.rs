@@ -22,7 +22,7 @@ use crate::host_network::{self, HostNetwork};
 use crate::layout::Layout;
 use crate::state::State;
 use crate::token::Claims;
-use crate::{conflist, kubeconfig};
+use crate::{conflist, former, kubeconfig};
 
 /// Collects the snapshot. `net_dir` is the path of the configuration directory on the node.
 pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> NodeSnapshot {
@@ -48,6 +48,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
         delegate,
         programs,
         version: process::build_version().to_owned(),
+        former: recorded.map(|state| former::remaining(state, layout)).unwrap_or_default(),
         records: state.map(drop).map_err(Unobserved::new),
         token: conf.as_ref().and_then(read_token_file),
         cluster: match &conf {

@@ -38,6 +38,8 @@ pub struct NodeSnapshot {
     pub version: String,
     /// The error if the installer's records cannot be read. Missing records are no error.
     pub records: Observed<()>,
+    /// The files that remain in directories of earlier installations, as paths on the node.
+    pub former: Vec<PathBuf>,
     /// The kubeconfig of Calico's configuration; `None` if the configuration names none.
     pub token: Option<TokenFile>,
     /// The name of this node; `None` without a readable configuration.

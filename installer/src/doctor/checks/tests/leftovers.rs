@@ -82,3 +82,11 @@ fn busy_addresses_are_reported_with_their_routes() {
         answers(cluster(snapshot)).busy = Err("refused".into());
     });
 }
+
+#[test]
+fn files_in_former_directories_are_reported() {
+    only(
+        "warn former directories: 2 files of an earlier installation remain in other directories: /a/calico, /b/x",
+        |snapshot| snapshot.former = ["/a/calico", "/b/x"].map(PathBuf::from).into(),
+    );
+}

@@ -32,6 +32,7 @@ impl Default for NodeSnapshot {
             programs: Vec::new(),
             version: String::new(),
             records: Ok(()),
+            former: Vec::new(),
             token: None,
             node: None,
             cluster: None,
@@ -77,6 +78,7 @@ fn good() -> NodeSnapshot {
         delegate: None,
         version: "v1".into(),
         records: Ok(()),
+        former: Vec::new(),
         programs: ["calico", "portmap", "calico-ipam", "loopback"].map(speaks).into(),
         token: Some(TokenFile {
             path: "/etc/cni/net.d/calico-kubeconfig".into(),

@@ -1,0 +1,176 @@
+//! The files that an earlier installation wrote into other directories of the node, before `CNI_NET_DIR` or
+//! `CNI_BIN_DIR` changed. The installer removes them from the directories that `CNI_FORMER_NET_DIR` and
+//! `CNI_FORMER_BIN_DIR` name. `calico doctor` and `calico uninstall` name those that remain.
+
+use std::cmp::Reverse;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::conflist;
+use crate::found::{FoundState, inspect_file};
+use crate::layout::{DirectoryRole, Layout};
+use crate::settings::Settings;
+use crate::state::{FormerDirectory, InstalledFile, State};
+use crate::tls_assets;
+use os::atomic_file::regular_file;
+
+/// Removes the files from the named directories, and the records of files that are gone or that other programs changed.
+/// Configurations go first, because they name the programs. Records of other directories stay.
+pub(crate) fn remove_files(state: &mut State, settings: &Settings, layout: &Layout) {
+    state.former.sort_by_key(|former| Reverse(former.place));
+    for former in &mut state.former {
+        let Some(directory) = named_directory(former, settings, layout) else {
+            let names: Vec<&str> = former.files.keys().map(String::as_str).collect();
+            tracing::warn!(
+                "files of an earlier installation remain in {}: {}; mount the directory as the former one \
+                 (deploy/README.md, Platforms), or delete the files",
+                former.path,
+                names.join(", ")
+            );
+            continue;
+        };
+        former.files.retain(|name, installed| !remove(&directory.join(name), installed));
+        if former.place == DirectoryRole::Net && former.files.is_empty() {
+            remove_tls_files(&directory.join(tls_assets::DIRECTORY));
+        }
+    }
+    state.former.retain(|former| !former.files.is_empty());
+}
+
+/// Returns the paths on the node of the files that remain. In a container they are those of the records, because the
+/// container does not see the directories.
+pub(crate) fn remaining(state: &State, layout: &Layout) -> Vec<PathBuf> {
+    let is_there = |path: &Path, installed: &InstalledFile| {
+        let found = || inspect_file(&layout.path(path), installed);
+        layout.is_container() || !matches!(found(), FoundState::Missing | FoundState::Changed(_))
+    };
+    let mut paths = Vec::new();
+    for former in &state.former {
+        for (name, installed) in &former.files {
+            let path = Path::new(&former.path).join(name);
+            if is_there(&path, installed) {
+                paths.push(path);
+            }
+        }
+    }
+    paths
+}
+
+/// Returns a former directory as this process sees it; `None` if the settings do not name it, or if it is not mounted.
+fn named_directory(former: &FormerDirectory, settings: &Settings, layout: &Layout) -> Option<PathBuf> {
+    let named = match former.place {
+        DirectoryRole::Net => settings.former_net_dir.as_deref(),
+        DirectoryRole::Bin => settings.former_bin_dir.as_deref(),
+        DirectoryRole::SecondaryBin | DirectoryRole::State => None,
+    };
+    named.filter(|named| *named == former.path).and_then(|named| layout.former_dir(former.place, named))
+}
+
+/// Removes a file unless another program changed it. Returns true if its record is not needed any more.
+fn remove(path: &Path, installed: &InstalledFile) -> bool {
+    let place = path.display();
+    match inspect_file(path, installed) {
+        FoundState::Missing => return true,
+        FoundState::Changed(reason) => {
+            tracing::info!("keeping {place} of an earlier installation: {reason}");
+            return true;
+        }
+        FoundState::Unreadable(reason) => {
+            tracing::warn!("cannot read {place} of an earlier installation, trying again at the next start: {reason}");
+            return false;
+        }
+        FoundState::Same | FoundState::Renewed => {}
+    }
+    let text = regular_file::contents(path).unwrap_or_default();
+    let foreign = if installed.renderings.is_empty() { 0 } else { conflist::foreign_entries(&text, installed).len() };
+    if let Err(error) = fs::remove_file(path) {
+        tracing::warn!("cannot remove {place} of an earlier installation, trying again at the next start: {error}");
+        return false;
+    }
+    tracing::info!("removed {place} of an earlier installation");
+    if foreign > 0 {
+        tracing::warn!("{place} had {foreign} plugins of other programs, which add them to the new configuration");
+    }
+    true
+}
+
+/// Removes the TLS files for etcd, to which only the removed configuration refers.
+fn remove_tls_files(directory: &Path) {
+    for name in tls_assets::FILES {
+        let _ = fs::remove_file(directory.join(name));
+    }
+    let _ = fs::remove_dir(directory);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest;
+
+    fn settings(variables: &[(&str, &str)]) -> Settings {
+        let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Settings::from_environment(&lookup, "n").unwrap()
+    }
+
+    /// Returns the records of `calico`, `portmap` and the kubeconfig in former directories. The first two have this
+    /// content.
+    fn records(text: &str) -> State {
+        let mut state = State { net_dir: "/etc/cni/net.d".into(), bin_dir: "/opt/cni/bin".into(), ..State::default() };
+        for name in ["calico", "portmap"] {
+            state.record(DirectoryRole::Bin, name, Some(digest::of_bytes(text.as_bytes())), false);
+        }
+        state.record(DirectoryRole::Net, "calico-kubeconfig", None, false);
+        state.use_directory(DirectoryRole::Net, "/net");
+        state.use_directory(DirectoryRole::Bin, "/bin");
+        state
+    }
+
+    #[test]
+    fn files_of_named_directories_are_removed_except_changed_ones() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        for (directory, name, text) in [
+            ("opt/cni/bin", "calico", "ours"),
+            ("opt/cni/bin", "portmap", "another's"),
+            ("opt/cni/bin", "bridge", "ours"),
+            ("etc/cni/net.d", "calico-kubeconfig", "renewed"),
+        ] {
+            fs::create_dir_all(root.path().join(directory)).unwrap();
+            fs::write(root.path().join(directory).join(name), text).unwrap();
+        }
+        let mut state = records("ours");
+        let paths = ["/opt/cni/bin/calico", "/etc/cni/net.d/calico-kubeconfig"].map(PathBuf::from);
+        let mut found = remaining(&state, &layout);
+        found.sort_by_key(|path| Reverse(path.clone()));
+        assert_eq!(found, paths);
+
+        remove_files(&mut state, &settings(&[]), &layout);
+        assert_eq!((state.former.len(), remaining(&state, &layout).len()), (2, 2), "no directory is named");
+        remove_files(&mut state, &settings(&[("CNI_FORMER_BIN_DIR", "/elsewhere")]), &layout);
+        assert_eq!(remaining(&state, &layout).len(), 2, "another directory is named");
+        let both = [("CNI_FORMER_BIN_DIR", "/opt/cni/bin"), ("CNI_FORMER_NET_DIR", "/etc/cni/net.d")];
+        remove_files(&mut state, &settings(&both), &layout);
+        assert_eq!(state.former, Vec::new());
+        assert!(paths.iter().all(|path| !layout.path(path).exists()));
+        for name in ["portmap", "bridge"] {
+            assert!(layout.path("/opt/cni/bin").join(name).exists(), "{name} is not ours");
+        }
+    }
+
+    #[test]
+    fn container_names_recorded_files_and_removes_only_mounted_ones() {
+        let root = tempfile::tempdir().unwrap();
+        let mounted = root.path().join("host/former-bin-dir");
+        fs::create_dir_all(root.path().join("host")).unwrap();
+        let layout = Layout::below(root.path());
+        let mut state = records("ours");
+        let named = settings(&[("CNI_FORMER_BIN_DIR", "/opt/cni/bin")]);
+        remove_files(&mut state, &named, &layout);
+        assert_eq!(remaining(&state, &layout).len(), 3, "it is not mounted");
+        fs::create_dir(&mounted).unwrap();
+        fs::write(mounted.join("calico"), "ours").unwrap();
+        remove_files(&mut state, &named, &layout);
+        assert_eq!(remaining(&state, &layout), [PathBuf::from("/etc/cni/net.d/calico-kubeconfig")]);
+        assert!(!mounted.join("calico").exists());
+    }
+}

@@ -1,0 +1,116 @@
+//! Two pods on one node: the agents before and after an upgrade, or two DaemonSets by mistake. The pod that installed
+//! last restores the files, and the other one does not change them back.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use integration_tests::clock::KNOWN;
+use integration_tests::installation::{BIN, NET};
+use integration_tests::node_pod::NodePod;
+use integration_tests::skip::skipped;
+use serde_json::{Value, json};
+
+use crate::scene::{CONF, Hastened, REASON, in_pod, install};
+
+const STATE: &str = "var/lib/calico/cni-install-state.json";
+
+/// Another configuration than the built-in one.
+const LATER: &str = r#"{"name": "k8s-pod-network", "cniVersion": "1.0.0", "plugins": [{"type": "calico", "mtu": 1400,
+    "datastore_type": "kubernetes", "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}}]}"#;
+
+/// Returns the inode of each file of the node's configuration directory. A restored file has another one.
+fn files(pod: &NodePod) -> BTreeMap<String, u64> {
+    use std::os::unix::fs::MetadataExt;
+    let directory: PathBuf = pod.container.path(NET);
+    let inode = |name: String| (name.clone(), fs::metadata(directory.join(name)).unwrap().ino());
+    // The agents renew the token in the kubeconfig.
+    pod.container.names(NET).into_iter().filter(|name| name != "calico-kubeconfig").map(inode).collect()
+}
+
+/// Advances the agent's clocks, and waits until it has checked the files as the agent of an earlier pod.
+fn look_in_vain(agent: &mut Hastened) {
+    let checks = agent.agent.metric("file_checks_total").unwrap();
+    agent.look();
+    agent.agent.await_metric("file_checks_total", checks + 1).unwrap();
+    agent.agent.await_reason(&["renewing only the token", "delete its DaemonSet if the node has two"]).unwrap();
+    assert_eq!(agent.agent.metric("restoration_suspended").unwrap(), 1);
+    assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
+}
+
+/// Starts an agent that owns the files. Then a later pod with these variables installs, while the earlier agent runs.
+fn beside_a_later_pod(variables: &[(&str, &str)], test: impl FnOnce(&mut NodePod, &mut Hastened) + Send) {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        let mut earlier = Hastened::start(&pod);
+        earlier.agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(earlier.agent.metric("restoration_suspended").unwrap(), 0);
+        for (name, value) in variables {
+            pod.set(name, *value);
+        }
+        install(&mut pod);
+        test(&mut pod, &mut earlier);
+    });
+}
+
+#[test]
+fn configuration_of_a_later_pod_is_not_changed_back() {
+    beside_a_later_pod(&[("CNI_NETWORK_CONFIG", LATER)], |pod, earlier| {
+        let installed = files(pod);
+        assert_eq!(installed.keys().collect::<Vec<_>>(), [CONF]);
+        for _ in 0..3 {
+            look_in_vain(earlier);
+            assert_eq!(files(pod), installed);
+        }
+        // Only the later pod restores files.
+        fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
+        look_in_vain(earlier);
+        assert!(!pod.container.names(BIN).contains(&"portmap".to_owned()));
+    });
+}
+
+#[test]
+fn configuration_of_a_later_pod_under_another_name_stays_the_only_one() {
+    beside_a_later_pod(&[("CNI_CONF_NAME", "05-calico.conflist")], |pod, earlier| {
+        let installed = files(pod);
+        assert_eq!(installed.keys().collect::<Vec<_>>(), ["05-calico.conflist"]);
+        for _ in 0..3 {
+            look_in_vain(earlier);
+            assert_eq!(files(pod), installed);
+        }
+    });
+}
+
+/// On the way back, the earlier pod is created again, and is then the one that was created last.
+#[test]
+fn files_belong_to_the_earlier_pod_again_after_it_installs_again() {
+    beside_a_later_pod(&[("CNI_NETWORK_CONFIG", LATER)], |pod, earlier| {
+        look_in_vain(earlier);
+        pod.set("CNI_NETWORK_CONFIG", "");
+        install(pod);
+        earlier.look();
+        earlier.agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(earlier.agent.metric("restoration_suspended").unwrap(), 0);
+        fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
+        earlier.look();
+        earlier.agent.await_metric("files_mended_total", 1).unwrap();
+        assert!(pod.container.conf(CONF).is_ok());
+    });
+}
+
+/// A restored file would bring all programs of the earlier version back.
+#[test]
+fn files_of_a_later_version_are_not_restored_by_the_agent_of_an_earlier_one() {
+    beside_a_later_pod(&[], |pod, earlier| {
+        let file = pod.container.path(STATE);
+        let mut state: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        state["version"] = json!("v9.9.9");
+        fs::write(&file, state.to_string()).unwrap();
+        fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
+        look_in_vain(earlier);
+        assert!(!pod.container.names(BIN).contains(&"portmap".to_owned()));
+    });
+}

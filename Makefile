@@ -116,7 +116,7 @@ reproduce: ## build the release of the last commit twice, with separate download
 	@tests/install-needs.sh build image
 	@deploy/reproduce.sh
 
-generate: ## write the generated files of deploy/: JSON Schema of the configuration, CRDs, version, install.yaml
+generate: ## write the generated files of deploy/: JSON Schema of the configuration, CRDs, version, install.yaml, chart README
 	@mkdir -p target
 	@deploy/version.sh --stamp
 	@cargo run -q $(LOCKED) -p netconf --features schema >target/netconf.schema.json
@@ -128,6 +128,8 @@ generate: ## write the generated files of deploy/: JSON Schema of the configurat
 	@tests/install-go-tools.sh kubectl
 	@deploy/render.sh >target/install.yaml
 	@mv target/install.yaml deploy/install.yaml
+	@deploy/helm/readme.sh >target/chart.md
+	@mv target/chart.md deploy/helm/calico-cni/README.md
 	@git status --short deploy
 
 audit: ## look for published security advisories (RustSec) of the dependencies; needs the network

@@ -2,6 +2,7 @@
 //! kustomize, and helm.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -107,11 +108,17 @@ pub fn compose(into: &Path, resources: &[&str], components: &[&str]) -> Result<O
     kustomize(into)
 }
 
-/// Renders the chart with `helm template` and additional arguments.
+/// Renders the chart, without the pod of `helm test`, with `helm template` and additional arguments.
 pub fn template(args: &[&str]) -> Result<Objects> {
     let chart = deploy("helm/calico-cni");
-    let own =
-        ["template".as_ref(), "calico-cni".as_ref(), chart.as_os_str(), "--namespace".as_ref(), NAMESPACE.as_ref()];
+    let own: [&OsStr; 6] = [
+        "template".as_ref(),
+        "calico-cni".as_ref(),
+        chart.as_os_str(),
+        "--skip-tests".as_ref(),
+        "--namespace".as_ref(),
+        NAMESPACE.as_ref(),
+    ];
     let args: Vec<_> = own.into_iter().chain(args.iter().map(AsRef::as_ref)).collect();
     parse(&run(&helm()?.display().to_string(), &args)?)
 }

@@ -1,8 +1,10 @@
 //! The chart renders the same objects as kustomize for the same options, and rejects unknown values.
 
+mod metadata;
 mod options;
 mod pods;
 mod pools;
+mod released;
 mod same;
 mod values;
 
@@ -12,6 +14,14 @@ use integration_tests::skip::skipped;
 const DAEMON_SET: &str = "DaemonSet.apps kube-system/calico-cni";
 const DEPLOYMENT: &str = "Deployment.apps kube-system/calico-kube-controllers";
 const CONFIG: &str = "ConfigMap kube-system/calico-config";
+/// The labels that the chart adds to every object.
+const CHART_LABELS: [&str; 5] = [
+    "app.kubernetes.io/name",
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/version",
+    "app.kubernetes.io/managed-by",
+    "helm.sh/chart",
+];
 
 /// Returns true if helm and kubectl are available; otherwise marks the test as skipped.
 fn can_render() -> bool {

@@ -4,21 +4,31 @@ use integration_tests::command::run;
 use integration_tests::manifests::{Objects, changes, compose, deploy, helm, kustomize, template};
 use serde_json::Value;
 
-use super::can_render;
+use super::{CHART_LABELS, can_render};
 
-/// Removes the annotation that only the chart adds to each definition: with it, helm keeps the definition, and with the
-/// definition all addresses, when the release is deleted.
-fn without_keep(mut objects: Objects) -> Objects {
-    for (name, object) in objects.iter_mut().filter(|(name, _)| name.starts_with("CustomResourceDefinition")) {
-        let annotations = object["metadata"].as_object_mut().unwrap().remove("annotations");
-        assert_eq!(annotations, Some(serde_json::json!({ "helm.sh/resource-policy": "keep" })), "{name}");
+/// Removes the additions of the chart: the labels of every object, and the annotation with which helm keeps a
+/// definition, and with the definition all addresses, when the release is deleted.
+fn without_additions(mut objects: Objects) -> Objects {
+    for (name, object) in &mut objects {
+        let metadata = object["metadata"].as_object_mut().unwrap();
+        let labels = metadata.get_mut("labels").and_then(Value::as_object_mut).unwrap();
+        for label in CHART_LABELS {
+            assert!(labels.remove(label).is_some(), "{name} has no label {label}");
+        }
+        if labels.is_empty() {
+            metadata.remove("labels");
+        }
+        if name.starts_with("CustomResourceDefinition") {
+            let annotations = metadata.remove("annotations");
+            assert_eq!(annotations, Some(serde_json::json!({ "helm.sh/resource-policy": "keep" })), "{name}");
+        }
     }
     objects
 }
 
 #[track_caller]
 fn assert_equal(kustomized: &Objects, values: &[&str]) {
-    let templated = without_keep(template(values).unwrap());
+    let templated = without_additions(template(values).unwrap());
     assert_eq!(changes(kustomized, &templated), Vec::<String>::new(), "{values:?}");
 }
 

@@ -39,6 +39,13 @@ fn invalid_values_are_refused_by_the_schema() {
         ("cni.updateStrategy.type=Recreate", "type"),
         ("kubeControllers.logLevel=loud", "logLevel"),
         ("metrics.interval=often", "interval"),
+        ("kubeControllers.leakGracePeriod=often", "leakGracePeriod"),
+        ("kubeControllers.healthPort=0", "healthPort"),
+        ("kubeControllers.metricsPort=65536", "metricsPort"),
+        ("ipam.strictAffinity=perhaps", "strictAffinity"),
+        ("commonLabels.team=1", "team"),
+        ("serviceAccountAnnotations.default.a=b", "serviceAccountAnnotations"),
+        ("extraObjects[0]=7", "extraObjects"),
     ] {
         let error = template(&["--set", value]).unwrap_err().to_string();
         assert!(error.contains("schema") && error.contains(named), "{value}: {error}");

@@ -80,6 +80,7 @@ install_go_tools() {
         tests/install-go-tools.sh kube-apiserver kubectl || echo "note: the control plane could not be built; its tests are skipped" >&2
         tests/install-go-tools.sh helm kubeconform kustomize || echo "note: helm, kubeconform or kustomize could not be built; their tests are skipped" >&2
         tests/install-go-tools.sh images "cni-plugins-$(dpkg --print-architecture)" || echo "note: the image tools could not be built; their tests are skipped" >&2
+        tests/install-go-tools.sh crane govulncheck minisign oras || echo "note: crane, govulncheck, minisign or oras could not be built; their tests are skipped" >&2
         tests/install-cargo-deny.sh >/dev/null || echo "note: cargo-deny could not be built; its tests are skipped" >&2
         ;;
     e2e)

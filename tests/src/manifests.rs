@@ -37,7 +37,8 @@ pub fn kubeconform() -> Result<PathBuf> {
     built("kubeconform")
 }
 
-fn built(program: &str) -> Result<PathBuf> {
+/// Returns the path of a program that tests/install-go-tools.sh builds.
+pub fn built(program: &str) -> Result<PathBuf> {
     let path = built_programs()?.join("bin").join(program);
     ensure!(path.is_file(), "{program} is not built (tests/install-go-tools.sh {program})");
     Ok(path)

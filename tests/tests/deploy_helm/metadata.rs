@@ -61,7 +61,8 @@ fn extra_objects_are_maps_or_texts_with_templates() {
         return;
     }
     let (objects, changed) = pods::with(&json!({ "extraObjects": [
-        { "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a", "namespace": "{{ .Release.Namespace }}" } },
+        { "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "a", "namespace": "{{ .Release.Namespace }}" } },
         "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: b-{{ .Release.Name }}\n  namespace: other\n",
     ] }));
     assert_eq!(changed, ["ConfigMap kube-system/a", "ConfigMap other/b-calico-cni"]);

@@ -13,19 +13,19 @@ use integration_tests::skip::skipped;
 
 use super::{can_release, release};
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Returns the name of a file in the release: V stands for the version, A for this machine's architecture.
 fn named(name: &str) -> String {
     name.replace("-V", &format!("-{VERSION}")).replace("-A", &format!("-{}", arch()))
 }
 
-fn path(folder: &Path, name: &str) -> String {
+pub(super) fn path(folder: &Path, name: &str) -> String {
     folder.join("release").join(named(name)).display().to_string()
 }
 
 /// Unpacks an archive of the release into a new folder.
-fn unpack(folder: &Path, name: &str) -> std::path::PathBuf {
+pub(super) fn unpack(folder: &Path, name: &str) -> std::path::PathBuf {
     let into = folder.join("unpacked").join(named(name));
     fs::create_dir_all(&into).unwrap();
     run("tar", &["--extract", "--gzip", "--file", &path(folder, name), "--directory", &into.display().to_string()])
@@ -54,6 +54,7 @@ fn two_releases_are_identical_and_checksums_cover_every_file() {
         "crds-v1.yaml",
         "crds-v3.yaml",
         "deploy-vV.tar.gz",
+        "digests.txt",
         "image-cni-vV-A.cdx.json",
         "image-cni-vV.THIRD-PARTY",
         "image-cni-vV.tar",
@@ -66,6 +67,7 @@ fn two_releases_are_identical_and_checksums_cover_every_file() {
         "kube-controllers-vV-linux-A-names.tar.gz",
         "kube-controllers-vV-linux-A.cdx.json",
         "kube-controllers-vV-linux-A.tar.gz",
+        "provenance.intoto.json",
         "uninstall.yaml",
     ]
     .map(|name| named(&name.replace("-vV", &format!("-v{VERSION}"))))
@@ -191,7 +193,7 @@ fn release_registry_is_in_every_manifest_and_the_chart() {
     let made = release(&[ANY_SIZE, "REGISTRY=ghcr.io/me/calico"]).unwrap();
     for name in ["install.yaml", "install-kubernetes-v3.yaml", "install-etcd.yaml", "uninstall.yaml"] {
         let text = fs::read_to_string(path(made.path(), name)).unwrap();
-        assert!(text.contains(&format!("image: ghcr.io/me/calico/cni:v{VERSION}\n")), "{name}");
+        assert!(text.contains(&format!("image: ghcr.io/me/calico/cni:v{VERSION}@sha256:")), "{name}");
         assert!(applied(&text).all(|line| !line.contains("registry.example.com")), "{name}");
     }
     let deploy = unpack(made.path(), &format!("deploy-v{VERSION}.tar.gz")).join("deploy");
@@ -212,7 +214,7 @@ fn release_registry_is_in_every_manifest_and_the_chart() {
     let chart = path(made.path(), &format!("calico-cni-{VERSION}.tgz"));
     let rendered = run(&helm, &["template", "calico-cni", &chart, "--namespace", "kube-system"]).unwrap();
     for image in ["cni", "kube-controllers"] {
-        assert!(rendered.contains(&format!("image: ghcr.io/me/calico/{image}:v{VERSION}\n")), "{image}");
+        assert!(rendered.contains(&format!("image: ghcr.io/me/calico/{image}@sha256:")), "{image}");
     }
     assert!(!rendered.contains("registry.example.com"));
 }

@@ -138,7 +138,7 @@ pack_manifests() {
     cp "$files/install.yaml" "$staged/deploy/install.yaml"
     pack "$staged" --exclude=deploy/helm --exclude=deploy/images --exclude='deploy/*.sh' -- deploy kube-controllers LICENSE |
         gzip --no-name --best >"$files/deploy-$tag.tar.gz"
-    for manifest in "$files"/install*.yaml "$files/uninstall.yaml"; do
+    for manifest in "$files"/*.yaml; do
         pin_images "$manifest"
     done
 }

@@ -85,6 +85,7 @@ install_go_tools() {
         ;;
     e2e)
         tests/install-go-tools.sh kube-apiserver kubectl kube-controller-manager kube-scheduler
+        tests/install-go-tools.sh helm || echo "note: helm could not be built; its step is skipped" >&2
         tests/install-go-tools.sh kubelet containerd || echo "note: kubelet or containerd could not be built; their steps are skipped" >&2
         ;;
     demo-kubernetes | demo-controllers) tests/install-go-tools.sh kube-apiserver kubectl ;;

@@ -96,8 +96,8 @@ roll "$now" "$former"
 step "Upgrade to $now again"
 roll "$former" "$now"
 
+step "The pod of helm test: it has an address of this network, and finds itself in IPAM"
 if command -v helm >/dev/null; then
-    step "The pod of helm test: it has an address of this network, and finds itself in IPAM"
     helm_test
 else
     skip "the pod of helm test" "there is no helm"

@@ -53,7 +53,7 @@ Returns the name of an image, with its registry and its digest or tag.
 {{- $digest := get $image.digest .image -}}
 {{- if not (or $digest $image.tag) -}}
   {{- /* The chart of a release knows the digests of its images. */ -}}
-  {{- $digest = get (.root.Chart.Annotations | default dict) (printf "calico-cni/digest-%s" .image) -}}
+  {{- $digest = index (.root.Chart.Annotations | default dict) (printf "calico-cni/digest-%s" .image) -}}
 {{- end -}}
 {{- if $image.registry }}{{ $image.registry }}/{{ end -}}
 {{- get $image .image -}}

@@ -93,7 +93,8 @@ fn server_dry_run_accepts_a_chart_with_many_values() {
             "datastore=etcd,etcd.secretName=mine,cni.updateStrategy.type=OnDelete,cni.tolerations[0].operator=Exists,\
              kubeControllers.nodeSelector.role=infra,kubeControllers.securityContext.runAsUser=1000,\
              etcd.certificates.ca=-----BEGIN C-----,etcd.certificates.cert=-----BEGIN C-----,etcd.certificates.key=-----BEGIN K-----",
-            "apiGroup=projectcalico.org/v3,crds.keep=false",
+            "apiGroup=projectcalico.org/v3,crds.keep=false,commonLabels.team=net,commonAnnotations.owner=me,\
+             ipam.strictAffinity=true,kubeControllers.metricsPort=9095,serviceAccountAnnotations.calico-cni.a=b",
         ] {
             let objects: Vec<Value> = template(&["--set", values]).unwrap().into_values().collect();
             let file = host.dir("chart").join("list.json");

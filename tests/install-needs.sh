@@ -81,10 +81,12 @@ install_go_tools() {
         tests/install-go-tools.sh helm kubeconform kustomize || echo "note: helm, kubeconform or kustomize could not be built; their tests are skipped" >&2
         tests/install-go-tools.sh promtool || echo "note: promtool could not be built; its tests are skipped" >&2
         tests/install-go-tools.sh images "cni-plugins-$(dpkg --print-architecture)" || echo "note: the image tools could not be built; their tests are skipped" >&2
+        tests/install-go-tools.sh crane govulncheck minisign oras || echo "note: crane, govulncheck, minisign or oras could not be built; their tests are skipped" >&2
         tests/install-cargo-deny.sh >/dev/null || echo "note: cargo-deny could not be built; its tests are skipped" >&2
         ;;
     e2e)
         tests/install-go-tools.sh kube-apiserver kubectl kube-controller-manager kube-scheduler
+        tests/install-go-tools.sh helm || echo "note: helm could not be built; its step is skipped" >&2
         tests/install-go-tools.sh kubelet containerd || echo "note: kubelet or containerd could not be built; their steps are skipped" >&2
         ;;
     demo-kubernetes | demo-controllers) tests/install-go-tools.sh kube-apiserver kubectl ;;

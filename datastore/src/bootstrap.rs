@@ -3,6 +3,7 @@
 use libcalico::api::{
     ClusterInformation, ClusterInformationSpec, IpPool, Node, Object, ObjectKey, ObjectSelect, Spec, Tier, TierSpec,
 };
+use libcalico::ipam::{IpamConfig, IpamConfigKey};
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, Write};
 use libcalico::validation::{PoolContext, admit_ip_pool};
 use libcalico::validation_error::ValidationError;
@@ -84,6 +85,19 @@ pub async fn ensure_first_pool(store: &impl Store, pool: IpPool) -> Result<bool,
         return Ok(false);
     }
     Ok(is_created(store.write_one(create(admitted, OffsetDateTime::now_utc())?).await)?)
+}
+
+/// Stores the settings of IPAM if there are none, and never changes existing ones, so that the permissions `get` and
+/// `create` are sufficient. Returns the existing settings, or `None` if they were created.
+pub async fn ensure_ipam_config(store: &impl Store, config: &IpamConfig) -> Result<Option<IpamConfig>, StoreError> {
+    let mut batch = ReadBatch::new();
+    let ticket = batch.get::<IpamConfig>(&IpamConfigKey);
+    if let Some(stored) = store.read(&batch).await?.get(&ticket)? {
+        return Ok(Some(stored.value));
+    }
+    // A concurrent process creates the same settings.
+    let is_created = is_created(store.write_one(Write::create(&IpamConfigKey, config)?).await)?;
+    Ok((!is_created).then(|| config.clone()))
 }
 
 /// Treats an existing object as success, because a concurrent process created the same object.

@@ -13,8 +13,8 @@
 #
 # The same commit with the same versions of Rust, Go and Debian's C compiler gives the same digests, in any folder and
 # with any CARGO_TARGET_DIR. MOST_BYTES is for tests only, which use larger programs of quick builds. Beside the
-# layouts, programs/<architecture> contains our programs alone, with the names of their functions in separate files,
-# bills of materials and notices.
+# layouts, digests.txt lists the digests of images and architectures, and programs/<architecture> contains our programs
+# alone, with the names of their functions in separate files, bills of materials and notices.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -100,6 +100,17 @@ build_programs() {
     deploy/split-symbols.sh "$into/kube-controllers" "$into/kube-controllers.debug"
 }
 
+# Prints the libraries of the Rust toolchain that are in each program: name, version, license, SHA-256. Prints nothing
+# without the target, because programs that are built without it contain another C library.
+list_linked() {
+    local libraries musl
+    libraries=$(rustc --print target-libdir --target "${RUST[$1]}")
+    [ -d "$libraries" ] || return 0
+    musl=$(ar p "$libraries/self-contained/libc.a" version.lo | grep -aoE '[0-9]+\.[0-9]+\.[0-9]+' | sed -n 1p)
+    echo "rust-std $(rustc --version | cut -d' ' -f2) MIT/Apache-2.0 $(cat "$libraries"/libstd-*.rlib | sha256sum | cut -d' ' -f1)"
+    echo "musl $musl MIT $(sha256sum <"$libraries/self-contained/libc.a" | cut -d' ' -f1)"
+}
+
 commit=$(if [ -n "$programs" ]; then commit_of "$programs/calico"; else commit_here; fi)
 tests/install-go-tools.sh images "${archs[@]/#/cni-plugins-}"
 mkdir -p target
@@ -120,14 +131,21 @@ for arch in "${archs[@]}"; do
     foreign=$(tests/install-go-tools.sh --place "cni-plugins-$arch")
     find "$foreign" -maxdepth 1 -type f -exec install -m 0755 -t "$into" {} +
 done
-mkdir -p "$staged/licenses" "$staged/crates"
+mkdir -p "$staged/licenses" "$staged/linked"
 install -m 0644 LICENSE "$staged/licenses/LICENSE"
+install -m 0644 Cargo.lock "$staged/Cargo.lock"
 cp -r "$foreign/licenses" "$staged/modules"
-cargo metadata --locked --format-version 1 --filter-platform "${RUST[${archs[0]}]}" >"$staged/metadata.json"
-for package in cni-plugin kube-controllers; do
-    cargo tree --locked -p "$package" --target "${RUST[${archs[0]}]}" --edges normal,no-proc-macro --prefix none --format '{p};{l}' | sort -u |
-        sed "s# ($PWD[^)]*)##" >"$staged/crates/$package"
+platforms=()
+for arch in "${archs[@]}"; do
+    platforms+=(--filter-platform "${RUST[$arch]}")
+    mkdir -p "$staged/crates/$arch"
+    for package in cni-plugin kube-controllers; do
+        cargo tree --locked -p "$package" --target "${RUST[$arch]}" --edges normal,no-proc-macro --prefix none --format '{p};{l}' | sort -u |
+            sed "s# ($PWD[^)]*)##" >"$staged/crates/$arch/$package"
+    done
+    list_linked "$arch" >"$staged/linked/$arch"
 done
+cargo metadata --locked --format-version 1 "${platforms[@]}" >"$staged/metadata.json"
 "$(tests/install-go-tools.sh --place images)/images" -programs "$staged" -arch "$(IFS=, && echo "${archs[*]}")" \
     -version "$VERSION" -registry "$REGISTRY" -epoch "$SOURCE_DATE_EPOCH" -revision "$commit" -out "$out" \
     ${MOST_BYTES:+-most "$MOST_BYTES"}

@@ -14,35 +14,46 @@ import (
 )
 
 // write writes the layout of an image with all architectures into a folder with the name of the image, and returns the
-// digest of its index. It also writes a bill of materials for each architecture beside the folder, and the bill of
-// materials and the notices of our program into programs/<arch>.
-func (s settings) write(i image) (v1.Hash, error) {
+// image's lines of digests.txt. It also writes a bill of materials for each architecture beside the folder, and the bill
+// of materials and the notices of our program into programs/<arch>.
+func (s settings) write(i image) (string, error) {
 	folder := filepath.Join(s.out, i.name)
 	if err := os.RemoveAll(folder); err != nil {
-		return v1.Hash{}, err
+		return "", err
 	}
+	name := fmt.Sprintf("%s/%s:%s", s.registry, i.name, s.version)
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	var lines string
 	for _, arch := range s.archs {
 		img, err := s.build(i, arch)
 		if err != nil {
-			return v1.Hash{}, fmt.Errorf("%s: %w", arch, err)
+			return "", fmt.Errorf("%s: %w", arch, err)
 		}
+		digest, err := img.Digest()
+		if err != nil {
+			return "", err
+		}
+		lines += fmt.Sprintf("%s %s linux/%s\n", digest, name, arch)
 		platform := &v1.Platform{OS: "linux", Architecture: arch}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: platform}})
 	}
 	path, err := layout.Write(folder, empty.Index)
 	if err != nil {
-		return v1.Hash{}, err
+		return "", err
 	}
 	names := map[string]string{
 		"org.opencontainers.image.ref.name": s.version,
 		// The name that `ctr images import` gives the image.
-		"io.containerd.image.name": fmt.Sprintf("%s/%s:%s", s.registry, i.name, s.version),
+		"io.containerd.image.name": name,
 	}
 	if err := path.AppendIndex(index, layout.WithAnnotations(names)); err != nil {
-		return v1.Hash{}, err
+		return "", err
 	}
-	return index.Digest()
+	digest, err := index.Digest()
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s %s\n%s", digest, name, lines), nil
 }
 
 // build returns the image for one architecture.
@@ -54,7 +65,7 @@ func (s settings) build(i image, arch string) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	bill, err := s.billOfMaterials(i.name, cdx.ComponentTypeContainer, arch, components)
+	bill, err := s.billOfMaterials(i.name, cdx.ComponentTypeContainer, arch, components, "")
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +140,8 @@ func (s settings) describeProgram(i image, arch string) error {
 	if err != nil {
 		return err
 	}
-	bill, err := s.billOfMaterials(i.program, cdx.ComponentTypeApplication, arch, components)
+	program := filepath.Join(s.programs, arch, i.program)
+	bill, err := s.billOfMaterials(i.program, cdx.ComponentTypeApplication, arch, components, program)
 	if err != nil {
 		return err
 	}

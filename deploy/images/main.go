@@ -8,9 +8,14 @@
 //
 //	<arch>/                    the programs of an architecture
 //	licenses/                  the files for /licenses in the images
-//	crates/<package>           the crates of a program: output of `cargo tree --prefix none --format '{p};{l}'`
+//	crates/<arch>/<package>    the crates of a program: output of `cargo tree --prefix none --format '{p};{l}'`
+//	linked/<arch>              the libraries that the compiler links: lines `name version license sha256`
 //	modules/<path>@<version>/  the licenses of a Go module
 //	metadata.json              output of `cargo metadata`
+//	Cargo.lock                 the checksums of the crates
+//
+// Beside the layouts, digests.txt has a line `digest name:version` for each image, and one with ` linux/<arch>` at its end
+// for each architecture.
 package main
 
 import (
@@ -36,6 +41,8 @@ type settings struct {
 	out  string
 	// Crates by name and version.
 	sources map[string]source
+	// SHA-256 of the packages of crates, by name and version.
+	checksums map[string]string
 }
 
 func main() {
@@ -58,15 +65,26 @@ func main() {
 	s.archs, s.created = strings.Split(archs, ","), time.Unix(epoch, 0).UTC()
 	var err error
 	if s.sources, err = readSources(filepath.Join(s.programs, "metadata.json")); err != nil {
-		fmt.Fprintf(os.Stderr, "images: %v\n", err)
-		os.Exit(1)
+		fail(err)
 	}
+	if s.checksums, err = readChecksums(filepath.Join(s.programs, "Cargo.lock")); err != nil {
+		fail(err)
+	}
+	var digests string
 	for _, image := range images {
-		digest, err := s.write(image)
+		lines, err := s.write(image)
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "images: %s: %v\n", image.name, err)
-			os.Exit(1)
+			fail(fmt.Errorf("%s: %w", image.name, err))
 		}
-		fmt.Printf("%s %s %s\n", filepath.Join(s.out, image.name), s.version, digest)
+		digests += lines
 	}
+	if err := s.writeFile("digests.txt", []byte(digests)); err != nil {
+		fail(err)
+	}
+	fmt.Print(digests)
+}
+
+func fail(err error) {
+	fmt.Fprintf(os.Stderr, "images: %v\n", err)
+	os.Exit(1)
 }

@@ -62,6 +62,10 @@ func (s settings) notices(name string, components []cdx.Component) ([]byte, erro
 	var texts []string
 	users := map[string][]string{}
 	for _, component := range components {
+		// The notices of SQLite and of the libraries that the compiler links are among those at the end.
+		if strings.HasPrefix(component.PackageURL, "pkg:generic/") {
+			continue
+		}
 		label, folder := component.Name+" "+component.Version, ""
 		expression := ""
 		if component.Licenses != nil {

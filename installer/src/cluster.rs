@@ -1,5 +1,5 @@
 //! Creates the objects that calico-node would create: ClusterInformation, without which no plugin works (INST-61), and
-//! on request the first pools (INST-62).
+//! on request the first pools (INST-62) and the settings of IPAM.
 //!
 //! - On Kubernetes the pod's account creates them, because the plugins' account may not.
 //! - On etcd only the plugins' credentials are available. The Node is created as well, because IPAM needs it; on
@@ -8,9 +8,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use datastore::bootstrap::{FirstPoolError, ensure_first_pool, ensure_node};
+use datastore::bootstrap::{FirstPoolError, ensure_first_pool, ensure_ipam_config, ensure_node};
 use datastore::{Datastore, Kubernetes, KubernetesConfig};
 use libcalico::api::{IpPool, Node, NodeSpec, OrchRef};
+use libcalico::ipam::IpamConfig;
 use libcalico::kubernetes::ApiGroup;
 use libcalico::store::StoreError;
 use netconf::NetConf;
@@ -63,6 +64,17 @@ pub enum ClusterError {
         /// The cause.
         source: StoreError,
     },
+    /// The settings of IPAM cannot be created.
+    #[error(
+        "cannot get or create IPAMConfig default: {source}; allow {requester} to get and create ipamconfigs, in \
+         projectcalico.org ipamconfigurations, or set CALICO_IPAM_STRICT_AFFINITY=false"
+    )]
+    IpamConfig {
+        /// The account that sent the request.
+        requester: &'static str,
+        /// The cause.
+        source: StoreError,
+    },
     /// A pool cannot be created.
     #[error(
         "cannot create the first IPPool: {source}; allow {requester} to list and create ippools, or apply an IPPool"
@@ -84,7 +96,11 @@ impl ClusterError {
     /// Converts the error of a request to etcd. An unreachable etcd gets an error of its own, as a retry may succeed.
     fn into_etcd_error(self) -> ClusterError {
         match self {
-            ClusterError::Information { source, .. } | ClusterError::Node { source, .. } if source.is_unavailable() => {
+            ClusterError::Information { source, .. }
+            | ClusterError::Node { source, .. }
+            | ClusterError::IpamConfig { source, .. }
+                if source.is_unavailable() =>
+            {
                 ClusterError::EtcdUnreachable(source)
             }
             ClusterError::Pool { requester, source } => match *source {
@@ -144,6 +160,19 @@ async fn create_missing(
         let is_created = ensure_node(store, node).await;
         if is_created.map_err(|source| ClusterError::Node { name: name.clone(), requester, source })? {
             tracing::info!("created Node {name}");
+        }
+    }
+    if settings.strict_affinity {
+        let config = IpamConfig { strict_affinity: true, ..IpamConfig::absent() };
+        let existing = ensure_ipam_config(store, &config).await;
+        match existing.map_err(|source| ClusterError::IpamConfig { requester, source })? {
+            None => tracing::info!("created IPAMConfig default, with strictAffinity"),
+            Some(existing) if !existing.strict_affinity => {
+                tracing::warn!(
+                    "the existing IPAMConfig has strictAffinity: false and stays; change it with kubectl patch"
+                );
+            }
+            Some(_) => {}
         }
     }
     for request in &settings.pools {

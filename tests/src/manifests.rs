@@ -2,6 +2,7 @@
 //! kustomize, and helm.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -55,7 +56,8 @@ pub fn promtool() -> Result<PathBuf> {
     built("promtool")
 }
 
-fn built(program: &str) -> Result<PathBuf> {
+/// Returns the path of a program that tests/install-go-tools.sh builds.
+pub fn built(program: &str) -> Result<PathBuf> {
     let path = built_programs()?.join("bin").join(program);
     ensure!(path.is_file(), "{program} is not built (tests/install-go-tools.sh {program})");
     Ok(path)
@@ -133,11 +135,17 @@ pub fn compose(into: &Path, resources: &[&str], components: &[&str]) -> Result<O
     kustomize(into)
 }
 
-/// Renders the chart with `helm template` and additional arguments.
+/// Renders the chart, without the pod of `helm test`, with `helm template` and additional arguments.
 pub fn template(args: &[&str]) -> Result<Objects> {
     let chart = deploy("helm/calico-cni");
-    let own =
-        ["template".as_ref(), "calico-cni".as_ref(), chart.as_os_str(), "--namespace".as_ref(), NAMESPACE.as_ref()];
+    let own: [&OsStr; 6] = [
+        "template".as_ref(),
+        "calico-cni".as_ref(),
+        chart.as_os_str(),
+        "--skip-tests".as_ref(),
+        "--namespace".as_ref(),
+        NAMESPACE.as_ref(),
+    ];
     let args: Vec<_> = own.into_iter().chain(args.iter().map(AsRef::as_ref)).collect();
     parse(&run(&helm()?.display().to_string(), &args)?)
 }

@@ -7,7 +7,10 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 use integration_tests::command::built_programs;
+use integration_tests::images::arch;
+use integration_tests::manifests::built;
 use integration_tests::skip::skipped;
+use serde_json::json;
 
 /// The address of RustSec's database in cargo-deny's default configuration.
 const ADVISORIES: &str = "https://github.com/RustSec/advisory-db";
@@ -99,6 +102,40 @@ Every version is affected.
         .env("GIT_CONFIG_VALUE_0", ADVISORIES)
         .output()?;
     ensure!(!output.status.success() && text(&output).contains("RUSTSEC-2025-9999"), "{}", text(&output));
+    Ok(())
+}
+
+/// The database has one advisory of the Go module whose programs the images contain, in a directory of this test.
+#[test]
+fn go_advisory_of_a_planted_database_fails_the_audit_of_affected_versions() -> Result<()> {
+    let script = |name: &str| workspace().join("tests").join(name);
+    let output =
+        Command::new(script("install-go-tools.sh")).args(["--place", &format!("cni-plugins-{}", arch())]).output()?;
+    let portmap = PathBuf::from(String::from_utf8(output.stdout)?.trim()).join("portmap");
+    if !portmap.is_file() || built("govulncheck").is_err() {
+        skipped("there is no govulncheck or no portmap: run tests/install-go-tools.sh");
+        return Ok(());
+    }
+    let planted = tempfile::tempdir()?;
+    let mut audit = Command::new(script("audit-go.sh"));
+    audit.arg(&portmap).env("GO_ADVISORIES", format!("file://{}", planted.path().display()));
+    for (fixed, is_affected) in [("99.0.0", true), ("1.0.0", false)] {
+        let module = "github.com/containernetworking/plugins";
+        let advisory = json!({
+            "schema_version": "1.3.1", "id": "GO-2025-9999", "summary": "A planted advisory", "details": "Planted.",
+            "database_specific": { "url": "https://pkg.go.dev/vuln/GO-2025-9999" },
+            "published": "2025-01-01T00:00:00Z", "modified": "2025-01-01T00:00:00Z",
+            "affected": [{
+                "package": { "name": module, "ecosystem": "Go" },
+                "ranges": [{ "type": "SEMVER", "events": [{ "introduced": "0" }, { "fixed": fixed }] }],
+                "ecosystem_specific": { "imports": [{ "path": format!("{module}/pkg/ns"), "symbols": ["GetNS"] }] },
+            }],
+        });
+        fs::write(planted.path().join("GO-2025-9999.json"), advisory.to_string())?;
+        let output = audit.output()?;
+        let is_named = text(&output).contains("GO-2025-9999");
+        ensure!((output.status.success(), is_named) == (!is_affected, is_affected), "{fixed}: {}", text(&output));
+    }
     Ok(())
 }
 

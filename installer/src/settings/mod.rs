@@ -55,6 +55,8 @@ pub struct Settings {
     pub node_name: Option<String>,
     /// The host name of this machine. The template uses it if the name of the node is not given.
     pub host_name: String,
+    /// Whether to create the settings of IPAM with `strictAffinity` if there are none.
+    pub strict_affinity: bool,
     /// The first pool of each family, if requested.
     pub pools: Vec<PoolRequest>,
 }
@@ -124,6 +126,7 @@ impl Settings {
             stays_as_agent: environment.boolean("SLEEP")?.unwrap_or(true),
             service_account: environment.non_empty("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or("calico-cni-plugin".into()),
             node_name: environment.non_empty("KUBERNETES_NODE_NAME"),
+            strict_affinity: environment.boolean("CALICO_IPAM_STRICT_AFFINITY")?.unwrap_or(false),
             pools: PoolRequest::from_environment(&environment)?,
         })
     }

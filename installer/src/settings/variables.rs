@@ -88,7 +88,7 @@ const API: [Variable; 5] = [
     variable("CALICO_CNI_SERVICE_ACCOUNT", "calico-cni-plugin", "service account whose token the plugins use"),
 ];
 
-const CLUSTER: [Variable; 3] = [
+const CLUSTER: [Variable; 4] = [
     variable("NO_DEFAULT_POOLS", "false", "true: create no pool"),
     variable(
         "CALICO_IPV4POOL_CIDR",
@@ -97,6 +97,11 @@ const CLUSTER: [Variable; 3] = [
          _NAT_OUTGOING, _NODE_SELECTOR",
     ),
     variable("CALICO_IPV6POOL_CIDR", "none", "the same for IPv6, without _IPIP"),
+    variable(
+        "CALICO_IPAM_STRICT_AFFINITY",
+        "false",
+        "true: the settings of IPAM are created with strictAffinity if there are none",
+    ),
 ];
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use super::controllers::{self, ControllerName};
 use super::parse::{self, SettingsError};
 use super::variables::{
     AUTO_HOST_ENDPOINTS, COMPACTION_PERIOD, ENABLED_CONTROLLERS, GC_MODE, GC_PARALLELISM, GC_REQUESTS_PER_SECOND,
-    HEALTH_ENABLED, LEADER_ELECTION, LEADER_ELECTION_NAME, LEADER_ELECTION_NAMESPACE, LOG_LEVEL, NODE_WORKERS,
-    ORPHAN_ENDPOINT_GRACE_PERIOD, POLICY_WORKERS, PROFILE_WORKERS, RECONCILER_PERIOD, STATUS_LIVENESS,
-    SYNC_NODE_LABELS, WORKLOAD_ENDPOINT_WORKERS,
+    HEALTH_ENABLED, LEADER_ELECTION, LEADER_ELECTION_NAME, LEADER_ELECTION_NAMESPACE, LEAK_GRACE_PERIOD, LOG_LEVEL,
+    NODE_WORKERS, ORPHAN_ENDPOINT_GRACE_PERIOD, POLICY_WORKERS, PROFILE_WORKERS, PROMETHEUS_METRICS_PORT,
+    RECONCILER_PERIOD, STATUS_LIVENESS, SYNC_NODE_LABELS, WORKLOAD_ENDPOINT_WORKERS,
 };
 use super::{GcLimits, GcMode, LogSeverity};
 
@@ -25,6 +25,8 @@ pub struct Environment {
     pub(super) health_checks: Option<Override<bool>>,
     pub(super) sync_node_labels: Option<Override<bool>>,
     pub(super) auto_host_endpoints: Option<Override<bool>>,
+    pub(super) leak_grace_period: Option<Override<GoDuration>>,
+    pub(super) metrics_port: Option<Override<u16>>,
     pub(super) orphan_endpoint_grace_period: Option<GoDuration>,
     pub(super) workers: BTreeMap<ControllerName, usize>,
     pub(super) gc_mode: GcMode,
@@ -95,6 +97,8 @@ impl Environment {
             health_checks: reader.override_of(HEALTH_ENABLED, parse::boolean)?,
             sync_node_labels: reader.override_of(SYNC_NODE_LABELS, parse::boolean)?,
             auto_host_endpoints: reader.override_of(AUTO_HOST_ENDPOINTS, switch)?,
+            leak_grace_period: reader.override_of(LEAK_GRACE_PERIOD, parse::duration)?,
+            metrics_port: reader.override_of(PROMETHEUS_METRICS_PORT, parse::port)?,
             orphan_endpoint_grace_period: reader.value(ORPHAN_ENDPOINT_GRACE_PERIOD, parse::duration)?,
             workers: workers(&reader)?,
             gc_mode: reader.value(GC_MODE, gc_mode)?.unwrap_or_default(),

@@ -64,8 +64,9 @@ impl Merger<'_> {
         let is_etcd = self.mode == Mode::Etcd;
         let of_node = enabled.contains(&ControllerName::Node);
         let configured = self.spec.controllers.node.as_ref().and_then(|node| node.leak_grace_period);
+        let leak_grace_period = self.take_override(&environment.leak_grace_period).or(configured);
         // The default applies if the environment enabled the controller and the configuration has no section for it.
-        let leak_grace_period = configured.map_or(Duration::from_secs(900), |period| period.duration());
+        let leak_grace_period = leak_grace_period.map_or(Duration::from_secs(900), |period| period.duration());
         let compaction = self.take_override(&environment.compaction_period);
         let compaction = compaction.or(self.spec.etcd_v3_compaction_period).unwrap_or(COMPACTION_PERIOD);
         let health_checks = self.health_checks();
@@ -85,7 +86,10 @@ impl Merger<'_> {
             policy_name_migrator: self.migrates_policy_names(),
             compaction_period: if is_etcd { compaction.duration() } else { Duration::ZERO },
             health_checks,
-            metrics_port: self.port("prometheusMetricsPort", self.spec.prometheus_metrics_port),
+            metrics_port: match self.take_override(&environment.metrics_port) {
+                Some(port) => (port != 0).then_some(port),
+                None => self.port("prometheusMetricsPort", self.spec.prometheus_metrics_port),
+            },
             debug_profile_port: self.port("debugProfilePort", self.spec.debug_profile_port.map(i64::from)),
             gc_mode: environment.gc_mode,
             gc_limits: environment.gc_limits,

@@ -36,6 +36,10 @@ pub(super) fn duration(variable: &'static str, text: &str) -> Result<GoDuration,
     parsed(variable, text, "a duration such as `90s`, `5m` or `1h30m`")
 }
 
+pub(super) fn port(variable: &'static str, text: &str) -> Result<u16, SettingsError> {
+    parsed(variable, text, "a TCP port, or 0")
+}
+
 /// Parses a number of at least 1.
 pub(super) fn count(variable: &'static str, text: &str) -> Result<usize, SettingsError> {
     let wanted = "a whole number from 1 on";

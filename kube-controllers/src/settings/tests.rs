@@ -115,12 +115,14 @@ fn environment_overrides_the_configuration() {
         ("HEALTH_ENABLED", "TRUE"),
         ("SYNC_NODE_LABELS", "1"),
         ("AUTO_HOST_ENDPOINTS", "Enabled"),
+        ("LEAK_GRACE_PERIOD", "45m"),
+        ("PROMETHEUS_METRICS_PORT", "9095"),
         ("POLICY_WORKERS", "5"),
         ("GC_MODE", "report"),
     ];
     let Merged { settings, status, .. } = merge(&environment(&variables), &configured, ETCD);
     let shown: BTreeMap<String, String> =
-        variables[..7].iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        variables[..9].iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
     assert_eq!(status.environment_vars, shown);
     assert_eq!(
         serde_json::to_value(status.running_config).unwrap(),
@@ -128,7 +130,7 @@ fn environment_overrides_the_configuration() {
             "logSeverityScreen": "Warning", "healthChecks": "Enabled", "etcdV3CompactionPeriod": "33m0s",
             "controllers": {
                 "node": {
-                    "syncLabels": "Enabled", "leakGracePeriod": "30m0s",
+                    "syncLabels": "Enabled", "leakGracePeriod": "45m0s",
                     "hostEndpoint": {"autoCreate": "Enabled", "createDefaultHostEndpoint": "Enabled"},
                 },
                 "policy": {"reconcilerPeriod": "1m45s"},
@@ -136,7 +138,9 @@ fn environment_overrides_the_configuration() {
             },
         })
     );
-    assert_eq!(settings.workers[&ControllerName::Policy], 5);
+    assert_eq!((settings.workers[&ControllerName::Policy], settings.metrics_port), (5, Some(9095)));
+    let off = merge(&environment(&[("PROMETHEUS_METRICS_PORT", "0")]), &default_configuration(), ETCD).settings;
+    assert_eq!(off.metrics_port, None);
     assert_eq!(settings.gc_mode, GcMode::Report);
 }
 
@@ -204,6 +208,8 @@ fn invalid_environment_values_are_rejected() {
         ("HEALTH_ENABLED", "yes", "HEALTH_ENABLED: `yes` is not true or false"),
         ("SYNC_NODE_LABELS", "enabled", "SYNC_NODE_LABELS: `enabled` is not true"),
         ("AUTO_HOST_ENDPOINTS", "true", "AUTO_HOST_ENDPOINTS: `true` is not enabled or disabled"),
+        ("LEAK_GRACE_PERIOD", "15", "LEAK_GRACE_PERIOD: `15` is not a duration"),
+        ("PROMETHEUS_METRICS_PORT", "70000", "PROMETHEUS_METRICS_PORT: `70000` is not a TCP port"),
         ("PROFILE_WORKERS", "two", "PROFILE_WORKERS: `two` is not a whole number"),
         ("NODE_WORKERS", "0", "NODE_WORKERS: `0` is not a whole number from 1"),
         ("LEADER_ELECTION", "maybe", "LEADER_ELECTION: `maybe` is not true or false"),

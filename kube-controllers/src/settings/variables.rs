@@ -11,6 +11,8 @@ pub(super) const HEALTH_ENABLED: &str = "HEALTH_ENABLED";
 pub(super) const STATUS_LIVENESS: &str = "STATUS_LIVENESS";
 pub(super) const SYNC_NODE_LABELS: &str = "SYNC_NODE_LABELS";
 pub(super) const AUTO_HOST_ENDPOINTS: &str = "AUTO_HOST_ENDPOINTS";
+pub(super) const LEAK_GRACE_PERIOD: &str = "LEAK_GRACE_PERIOD";
+pub(super) const PROMETHEUS_METRICS_PORT: &str = "PROMETHEUS_METRICS_PORT";
 pub(super) const WORKLOAD_ENDPOINT_WORKERS: &str = "WORKLOAD_ENDPOINT_WORKERS";
 pub(super) const PROFILE_WORKERS: &str = "PROFILE_WORKERS";
 pub(super) const POLICY_WORKERS: &str = "POLICY_WORKERS";
@@ -26,7 +28,7 @@ pub(super) const ORPHAN_ENDPOINT_GRACE_PERIOD: &str = "ORPHAN_ENDPOINT_GRACE_PER
 pub(super) const DATASTORE_TYPE: &str = "DATASTORE_TYPE";
 
 /// The variables of the controllers.
-pub const CONTROLLERS: [Variable; 22] = [
+pub const CONTROLLERS: [Variable; 24] = [
     variable(LOG_LEVEL, "info", "least severity that is logged: panic, fatal, error, warning, info, debug, trace"),
     variable(
         ENABLED_CONTROLLERS,
@@ -49,6 +51,12 @@ pub const CONTROLLERS: [Variable; 22] = [
     ),
     variable(SYNC_NODE_LABELS, "true", "whether labels of Kubernetes' nodes are copied to Calico's (etcd)"),
     variable(AUTO_HOST_ENDPOINTS, "disabled", "enabled: each node gets a host endpoint for all its interfaces"),
+    variable(
+        LEAK_GRACE_PERIOD,
+        "15m",
+        "time between the first sight of a leaked address and its release; 0: never released",
+    ),
+    variable(PROMETHEUS_METRICS_PORT, "9094", "port of the metrics; 0: none"),
     variable(WORKLOAD_ENDPOINT_WORKERS, "1", "workers of workloadendpoint"),
     variable(PROFILE_WORKERS, "1", "workers of namespace, and of serviceaccount"),
     variable(POLICY_WORKERS, "1", "workers of policy"),

@@ -96,6 +96,13 @@ roll "$now" "$former"
 step "Upgrade to $now again"
 roll "$former" "$now"
 
+step "The pod of helm test: it has an address of this network, and finds itself in IPAM"
+if command -v helm >/dev/null; then
+    helm_test
+else
+    skip "the pod of helm test" "there is no helm"
+fi
+
 step "kubectl delete pod: addresses are released and interfaces removed"
 run kubectl -n shop delete pod --all --wait=false
 wait_for 60 gone

@@ -1,10 +1,12 @@
 //! The chart renders the same objects as kustomize for the same options, and rejects unknown values.
 
 mod change;
+mod metadata;
 mod options;
 mod platforms;
 mod pods;
 mod pools;
+mod released;
 mod same;
 mod uninstall;
 mod values;
@@ -17,6 +19,14 @@ const DEPLOYMENT: &str = "Deployment.apps kube-system/calico-kube-controllers";
 const CONFIG: &str = "ConfigMap kube-system/calico-config";
 /// The copy that the workloads read.
 const COPY: &str = "ConfigMap kube-system/calico-cni-config";
+/// The labels that the chart adds to every object.
+const CHART_LABELS: [&str; 5] = [
+    "app.kubernetes.io/name",
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/version",
+    "app.kubernetes.io/managed-by",
+    "helm.sh/chart",
+];
 
 /// Returns true if helm and kubectl are available; otherwise marks the test as skipped.
 fn can_render() -> bool {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{CONFIG, DAEMON_SET, DEPLOYMENT, can_render, of_configuration};
 
 /// Renders the chart with these values. Returns the objects, and their differences from the chart without these values.
-fn with(values: &Value) -> (Objects, Vec<String>) {
+pub(super) fn with(values: &Value) -> (Objects, Vec<String>) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("values.yaml");
     fs::write(&file, values.to_string()).unwrap();

@@ -4,13 +4,21 @@ use integration_tests::command::run;
 use integration_tests::manifests::{Objects, changes, compose, deploy, helm, kustomize, template};
 use serde_json::{Value, json};
 
-use super::{DAEMON_SET, DEPLOYMENT, can_render};
+use super::{CHART_LABELS, DAEMON_SET, DEPLOYMENT, can_render};
 
-/// Removes the annotations that only the chart adds: those of objects that helm keeps when the release is deleted, and
-/// the pods' checksum of the configuration, in place of which kustomize has a hash in a name.
-fn without_annotations(mut objects: Objects) -> Objects {
+/// Removes the additions of the chart: the labels of every object, the annotations of objects that helm keeps when the
+/// release is deleted, and the pods' checksum of the configuration, in place of which kustomize has a hash in a name.
+fn without_additions(mut objects: Objects) -> Objects {
     for (name, object) in &mut objects {
-        let annotations = object["metadata"].as_object_mut().unwrap().remove("annotations");
+        let metadata = object["metadata"].as_object_mut().unwrap();
+        let labels = metadata.get_mut("labels").and_then(Value::as_object_mut).unwrap();
+        for label in CHART_LABELS {
+            assert!(labels.remove(label).is_some(), "{name} has no label {label}");
+        }
+        if labels.is_empty() {
+            metadata.remove("labels");
+        }
+        let annotations = metadata.remove("annotations");
         let expected = is_kept(name).then(|| json!({ "helm.sh/resource-policy": "keep" }));
         assert_eq!(annotations, expected, "{name}");
     }
@@ -32,7 +40,7 @@ pub(super) fn is_kept(name: &str) -> bool {
 
 #[track_caller]
 pub(super) fn assert_equal(kustomized: &Objects, values: &[&str]) {
-    let templated = without_annotations(template(values).unwrap());
+    let templated = without_additions(template(values).unwrap());
     assert_eq!(changes(kustomized, &templated), Vec::<String>::new(), "{values:?}");
 }
 

@@ -40,6 +40,13 @@ fn invalid_values_are_refused_by_the_schema() {
         ("cni.updateStrategy.type=Recreate", "type"),
         ("kubeControllers.logLevel=loud", "logLevel"),
         ("metrics.interval=often", "interval"),
+        ("kubeControllers.leakGracePeriod=often", "leakGracePeriod"),
+        ("kubeControllers.healthPort=0", "healthPort"),
+        ("kubeControllers.metricsPort=65536", "metricsPort"),
+        ("ipam.strictAffinity=perhaps", "strictAffinity"),
+        ("commonLabels.team=1", "team"),
+        ("serviceAccountAnnotations.default.a=b", "serviceAccountAnnotations"),
+        ("extraObjects[0]=7", "extraObjects"),
     ] {
         let error = template(&["--set", value]).unwrap_err().to_string();
         assert!(error.contains("schema") && error.contains(named), "{value}: {error}");
@@ -87,7 +94,8 @@ fn server_dry_run_accepts_a_chart_with_many_values() {
             "datastore=etcd,etcd.secretName=mine,cni.updateStrategy.type=OnDelete,cni.tolerations[0].operator=Exists,\
              kubeControllers.nodeSelector.role=infra,kubeControllers.securityContext.runAsUser=1000,\
              etcd.certificates.ca=-----BEGIN C-----,etcd.certificates.cert=-----BEGIN C-----,etcd.certificates.key=-----BEGIN K-----",
-            "apiGroup=projectcalico.org/v3,crds.keep=false",
+            "apiGroup=projectcalico.org/v3,crds.keep=false,commonLabels.team=net,commonAnnotations.owner=me,\
+             ipam.strictAffinity=true,kubeControllers.metricsPort=9095,serviceAccountAnnotations.calico-cni.a=b",
         ] {
             let objects: Vec<Value> = template(&["--set", values]).unwrap().into_values().collect();
             let file = host.dir("chart").join("list.json");

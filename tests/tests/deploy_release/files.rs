@@ -13,19 +13,19 @@ use integration_tests::skip::skipped;
 
 use super::{can_release, release};
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Returns the name of a file in the release: V stands for the version, A for this machine's architecture.
 fn named(name: &str) -> String {
     name.replace("-V", &format!("-{VERSION}")).replace("-A", &format!("-{}", arch()))
 }
 
-fn path(folder: &Path, name: &str) -> String {
+pub(super) fn path(folder: &Path, name: &str) -> String {
     folder.join("release").join(named(name)).display().to_string()
 }
 
 /// Unpacks an archive of the release into a new folder.
-fn unpack(folder: &Path, name: &str) -> std::path::PathBuf {
+pub(super) fn unpack(folder: &Path, name: &str) -> std::path::PathBuf {
     let into = folder.join("unpacked").join(named(name));
     fs::create_dir_all(&into).unwrap();
     run("tar", &["--extract", "--gzip", "--file", &path(folder, name), "--directory", &into.display().to_string()])
@@ -54,6 +54,7 @@ fn two_releases_are_identical_and_checksums_cover_every_file() {
         "crds-v1.yaml",
         "crds-v3.yaml",
         "deploy-vV.tar.gz",
+        "digests.txt",
         "image-cni-vV-A.cdx.json",
         "image-cni-vV.THIRD-PARTY",
         "image-cni-vV.tar",
@@ -66,6 +67,7 @@ fn two_releases_are_identical_and_checksums_cover_every_file() {
         "kube-controllers-vV-linux-A-names.tar.gz",
         "kube-controllers-vV-linux-A.cdx.json",
         "kube-controllers-vV-linux-A.tar.gz",
+        "provenance.intoto.json",
         "uninstall.yaml",
         "workloads.yaml",
     ]
@@ -178,7 +180,7 @@ fn links_of_the_deploy_page_are_in_the_archive() {
     let page = fs::read_to_string(deploy.join("README.md")).unwrap();
     let links: BTreeSet<&str> = page.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()).collect();
     let gone = links.iter().filter(|link| !link.contains("://") && !deploy.join(link).exists());
-    assert_eq!(gone.collect::<Vec<_>>(), [&"helm/calico-cni/values.yaml"], "of {links:?}");
+    assert_eq!(gone.collect::<Vec<_>>(), [&"helm/calico-cni/README.md"], "of {links:?}");
     let row = page.lines().find(|line| line.starts_with("| `deploy-V.tar.gz` |")).unwrap();
     assert!(row.contains("without `helm/`"), "{row}");
 }
@@ -193,7 +195,7 @@ fn release_registry_is_in_every_manifest_and_the_chart() {
     for name in ["install.yaml", "install-kubernetes-v3.yaml", "install-etcd.yaml", "workloads.yaml", "uninstall.yaml"]
     {
         let text = fs::read_to_string(path(made.path(), name)).unwrap();
-        assert!(text.contains(&format!("image: ghcr.io/me/calico/cni:v{VERSION}\n")), "{name}");
+        assert!(text.contains(&format!("image: ghcr.io/me/calico/cni:v{VERSION}@sha256:")), "{name}");
         assert!(applied(&text).all(|line| !line.contains("registry.example.com")), "{name}");
     }
     let deploy = unpack(made.path(), &format!("deploy-v{VERSION}.tar.gz")).join("deploy");
@@ -214,7 +216,7 @@ fn release_registry_is_in_every_manifest_and_the_chart() {
     let chart = path(made.path(), &format!("calico-cni-{VERSION}.tgz"));
     let rendered = run(&helm, &["template", "calico-cni", &chart, "--namespace", "kube-system"]).unwrap();
     for image in ["cni", "kube-controllers"] {
-        assert!(rendered.contains(&format!("image: ghcr.io/me/calico/{image}:v{VERSION}\n")), "{image}");
+        assert!(rendered.contains(&format!("image: ghcr.io/me/calico/{image}@sha256:")), "{image}");
     }
     assert!(!rendered.contains("registry.example.com"));
 }

@@ -1,7 +1,9 @@
 //! `make release`, for this machine's architecture, with the programs of `make build`.
 
 mod files;
+mod published;
 mod refused;
+mod signed;
 
 use anyhow::Result;
 use integration_tests::command::run;

@@ -32,13 +32,14 @@ const CONTROLLERS: &str = "kube-controllers/README.md";
 const NO_KUBELET: &str = "no kubelet runs here: `make e2e` runs this";
 const NO_PPROF: &str = "pprof is not installed here: unit tests of kube-controllers read the profiles";
 const NO_REGISTRY: &str = "there is no registry to push to";
+const PUBLISHED: &str = "the suite deploy_release publishes to a registry of its own";
 const IN_CARGO: &str = "the test that reads this page runs in cargo";
 const KUSTOMIZATION: &str = "a line of a kustomization.yaml: the suite deploy_manifests renders such a folder";
 
 const MIGRATION: &str = "A migration to `projectcalico.org/v3`";
 
 /// Commands that no test runs: document, heading, beginning of the command, and the reason.
-const NOT_RUN: [(&str, &str, &str, &str); 26] = [
+const NOT_RUN: [(&str, &str, &str, &str); 31] = [
     (TESTING, "Commands", "cargo test", IN_CARGO),
     (TROUBLESHOOTING, "Collecting data", "POD=", NO_KUBELET),
     (TROUBLESHOOTING, "Collecting data", "kubectl -n kube-system exec", NO_KUBELET),
@@ -70,6 +71,11 @@ const NOT_RUN: [(&str, &str, &str, &str); 26] = [
     ("deploy/README.md", "Uninstall", "kubectl -n kube-system logs", NO_KUBELET),
     ("deploy/README.md", "Images", "tar -C target/images", "`make e2e` imports the images into containerd"),
     ("deploy/README.md", "Images", "deploy/images/build.sh", "the suite deploy_images builds images"),
+    ("deploy/README.md", "Values of the chart", "helm test", "the suite deploy_helm runs helm test"),
+    ("deploy/README.md", "Verify a release", "minisign", "the suite deploy_release runs this with a key of its own"),
+    ("deploy/README.md", "Publish a release", "helm push", PUBLISHED),
+    ("deploy/README.md", "Publish a release", "oras discover", PUBLISHED),
+    ("deploy/README.md", "Publish a release", "helm install", PUBLISHED),
     (
         CONTROLLERS,
         "kube-controllers",

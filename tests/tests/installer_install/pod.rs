@@ -148,6 +148,32 @@ fn install_creates_missing_cluster_objects_once() {
     });
 }
 
+#[test]
+fn install_creates_ipam_settings_with_strict_affinity_and_keeps_existing_settings() {
+    on_kubernetes(|host, kubernetes| {
+        kubernetes.api.define("crd.projectcalico.org/v1").unwrap();
+        let rule = json!({ "apiGroups": ["crd.projectcalico.org"], "resources": ["ipamconfigs"],
+            "verbs": ["get", "create"] });
+        let pod = Pod::of_daemon_set(host, kubernetes, &[rule]);
+        let path = "/apis/crd.projectcalico.org/v1/ipamconfigs/default";
+        let strict = || pod.api.admin().get(path).unwrap().success().unwrap()["spec"]["strictAffinity"].clone();
+        let variables = [("CALICO_IPAM_STRICT_AFFINITY", "true"), ("CNI_TRY_SECONDS", "0")];
+        let outcome = pod.run(&variables);
+        succeeded(&outcome);
+        logged(&outcome, "created IPAMConfig default, with strictAffinity");
+        assert_eq!(strict(), json!(true));
+
+        pod.api.admin().delete(path).unwrap().success().unwrap();
+        let config = json!({ "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMConfig",
+            "metadata": { "name": "default" }, "spec": { "strictAffinity": false, "autoAllocateBlocks": true } });
+        pod.api.admin().apply_object(&config).unwrap();
+        let outcome = pod.run(&variables);
+        succeeded(&outcome);
+        logged(&outcome, "the existing IPAMConfig has strictAffinity: false and stays");
+        assert_eq!(strict(), json!(false));
+    });
+}
+
 /// A deferred DEL belongs to the datastore whose identity the node knows at that time. Install stores this identity, so
 /// that the node knows it even if no agent runs.
 #[test]

@@ -8,12 +8,29 @@
 {{- toYaml (dict "items" $items) -}}
 {{- end -}}
 
-{{/* Writes an object, in the namespace of the release. */}}
+{{/*
+Writes an object, in the namespace of the release, with the labels and annotations that every object has. Labels and
+annotations of the object itself win, because selectors and hooks use them.
+*/}}
 {{- define "calico-cni.write" -}}
+{{- $values := .root.Values -}}
 {{- $namespace := .root.Release.Namespace -}}
-{{- if hasKey .object.metadata "namespace" -}}{{- $_ := set .object.metadata "namespace" $namespace -}}{{- end -}}
+{{- $metadata := .object.metadata -}}
+{{- if hasKey $metadata "namespace" -}}{{- $_ := set $metadata "namespace" $namespace -}}{{- end -}}
 {{- range $subject := .object.subjects -}}
   {{- if eq $subject.kind "ServiceAccount" -}}{{- $_ := set $subject "namespace" $namespace -}}{{- end -}}
+{{- end -}}
+{{- $chart := printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" -}}
+{{- $labels := dict "app.kubernetes.io/name" .root.Chart.Name "app.kubernetes.io/instance" .root.Release.Name -}}
+{{- $labels = merge $labels (dict "app.kubernetes.io/version" .root.Chart.AppVersion "helm.sh/chart" $chart) -}}
+{{- $_ := set $labels "app.kubernetes.io/managed-by" .root.Release.Service -}}
+{{- $_ := set $metadata "labels" (merge (dict) ($metadata.labels | default dict) $values.commonLabels $labels) -}}
+{{- $annotations := dict -}}
+{{- if eq .object.kind "ServiceAccount" -}}
+  {{- $annotations = get $values.serviceAccountAnnotations $metadata.name | default dict -}}
+{{- end -}}
+{{- with merge (dict) ($metadata.annotations | default dict) $annotations $values.commonAnnotations -}}
+  {{- $_ := set $metadata "annotations" . -}}
 {{- end -}}
 ---
 {{ toYaml .object }}
@@ -34,6 +51,10 @@ Returns the name of an image, with its registry and its digest or tag.
 {{- define "calico-cni.image" -}}
 {{- $image := .root.Values.image -}}
 {{- $digest := get $image.digest .image -}}
+{{- if not (or $digest $image.tag) -}}
+  {{- /* The chart of a release knows the digests of its images. */ -}}
+  {{- $digest = index (.root.Chart.Annotations | default dict) (printf "calico-cni/digest-%s" .image) -}}
+{{- end -}}
 {{- if $image.registry }}{{ $image.registry }}/{{ end -}}
 {{- get $image .image -}}
 {{- if $digest -}}@{{ $digest }}{{- else -}}:{{ default (printf "v%s" .root.Chart.AppVersion) $image.tag }}{{- end -}}
@@ -63,7 +84,11 @@ Sets the image of a workload's pods, and the values that apply to all pods.
 {{- include "calico-cni.merge" (dict "into" $template.spec.nodeSelector "patch" $values.nodeSelector) -}}
 {{- include "calico-cni.merge" (dict "into" $template.metadata.labels "patch" $values.podLabels) -}}
 {{- /* A changed configuration changes the template of the pods, so that they roll. */ -}}
-{{- $checksum := include (print .root.Template.BasePath "/calico-config.yaml") .root | sha256sum -}}
+{{- $data := list -}}
+{{- range regexSplit "(?m)^---$" (include (print .root.Template.BasePath "/calico-config.yaml") .root) -1 -}}
+  {{- $data = append $data (fromYaml .).data -}}
+{{- end -}}
+{{- $checksum := toJson $data | sha256sum -}}
 {{- $_ := set $template.metadata "annotations" (merge (dict "checksum/configuration" $checksum) $values.podAnnotations) -}}
 {{- end -}}
 

@@ -1,0 +1,104 @@
+//! `deploy/publish.sh`, with a registry of the test's own (`crane registry serve`).
+
+use std::fs::{self, File};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::Result;
+use integration_tests::command::run;
+use integration_tests::controllers::{PATIENCE, await_that};
+use integration_tests::images::{ANY_SIZE, arch, in_tree};
+use integration_tests::manifests::{built, helm};
+use integration_tests::namespaces::{Host, isolated};
+use integration_tests::skip::skipped;
+
+use super::files::{VERSION, path};
+use super::{can_release, release};
+
+/// The registry's address on a private host.
+const REGISTRY: &str = "127.0.0.1:5000";
+
+/// A registry in memory, without TLS. Killed on drop.
+struct Registry(Child);
+
+impl Registry {
+    fn start(host: &Host) -> Result<Registry> {
+        let log = File::create(host.dir("registry").join("log"))?;
+        // setpriv kills the server when the thread that owns the host ends, even if the test process is killed.
+        let server = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL"])
+            .arg(built("crane")?)
+            .args(["registry", "serve", "--address", REGISTRY])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        let registry = Registry(server);
+        await_that(PATIENCE, || Ok(TcpStream::connect(REGISTRY).is_ok()))?;
+        Ok(registry)
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn published_release_has_its_digests_referrers_and_chart_in_the_registry() {
+    if !can_release() {
+        return;
+    }
+    if let Err(missing) = ["crane", "oras"].map(built).into_iter().chain([helm()]).collect::<Result<Vec<_>>>() {
+        return skipped(&missing.to_string());
+    }
+    let made = release(&[ANY_SIZE, &format!("REGISTRY={REGISTRY}/calico")]).unwrap();
+    let folder = made.path().join("release").display().to_string();
+    isolated(|host| {
+        let _registry = Registry::start(host).unwrap();
+        let home = host.dir("home").display().to_string();
+        let environment = |words: &[&str]| -> Vec<String> {
+            // Neither program reads or writes the logins and caches of this machine's user.
+            let folders = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "DOCKER_CONFIG"];
+            let own = folders.map(|name| format!("{name}={home}"));
+            own.into_iter().chain(words.iter().map(|word| (*word).to_owned())).collect()
+        };
+        let publish = || run("env", &environment(&["PLAIN_HTTP=1", &in_tree("deploy/publish.sh"), &folder])).unwrap();
+        let oras = built("oras").unwrap().display().to_string();
+        let ask = |words: &[&str]| run("env", &environment(&[&[oras.as_str()], words].concat())).unwrap();
+        publish();
+        let digests = fs::read_to_string(path(made.path(), "digests.txt")).unwrap();
+        let referrers = || -> Vec<String> {
+            let subjects = digests.lines().map(|line| {
+                let words: Vec<&str> = line.split(' ').collect();
+                let (repository, _) = words[1].rsplit_once(':').unwrap();
+                format!("{repository}@{}", words[0])
+            });
+            subjects.map(|subject| ask(&["discover", "--plain-http", "--format", "json", &subject])).collect()
+        };
+        for line in digests.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match &words[2..] {
+                [] => assert_eq!(ask(&["resolve", "--plain-http", words[1]]).trim(), words[0]),
+                _ => assert_eq!(words[2], format!("linux/{}", arch())),
+            }
+        }
+        let found = referrers();
+        let kinds = ["application/vnd.in-toto+json", "application/vnd.cyclonedx+json"];
+        assert_eq!(found.len(), 4, "two images, each with one architecture");
+        for (index, said) in found.iter().enumerate() {
+            let [wanted, other] = [kinds[index % 2], kinds[(index + 1) % 2]];
+            assert!(said.contains(wanted) && !said.contains(other), "{said}");
+        }
+        let chart = format!("oci://{REGISTRY}/calico/charts/calico-cni");
+        let words = ["pull", &chart, "--version", VERSION, "--plain-http", "--destination", &home];
+        run("env", &environment(&[&[helm().unwrap().display().to_string().as_str()], &words[..]].concat())).unwrap();
+        let name = format!("calico-cni-{VERSION}.tgz");
+        assert!(fs::read(host.dir("home").join(&name)).unwrap() == fs::read(path(made.path(), &name)).unwrap());
+        // A second run adds nothing.
+        publish();
+        assert_eq!(referrers(), found);
+    });
+}

@@ -32,7 +32,8 @@ fn changed_configuration_changes_the_checksum_of_both_workloads() {
         let after = checksums(&with(&[value]).0);
         assert!(before.iter().zip(&after).all(|(before, after)| before != after), "{value}");
     }
-    let others = ["kubeControllers.replicas=3", "podAnnotations.note=x", "metrics.service=false", "commonLabels.team=net"];
+    let others =
+        ["kubeControllers.replicas=3", "podAnnotations.note=x", "metrics.service=false", "commonLabels.team=net"];
     for value in others {
         assert_eq!(checksums(&with(&[value]).0), before, "{value}");
     }

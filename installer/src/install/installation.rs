@@ -79,7 +79,7 @@ impl Installation<'_> {
         binaries::remove_missing_records(layout, &mut state);
         nodename::find_source(settings, layout).ensure_or_warn(layout);
         if let Some(account) = account.filter(|_| contacts_servers) {
-            let change = kubeconfig::ensure(account, &settings.service_account, &net_dir)?;
+            let change = kubeconfig::ensure(account, &settings.token_request(), &net_dir)?;
             log_change(change, &net_dir.join(kubeconfig::NAME));
         }
         if contacts_servers {

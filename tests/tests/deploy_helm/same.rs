@@ -54,6 +54,7 @@ fn chart_values_reproduce_each_kustomize_component() {
         ("components/service-monitor", "metrics.serviceMonitor=true"),
         ("components/agent-metrics", "metrics.podMonitor=true"),
         ("components/prometheus-rule", "metrics.prometheusRule=true"),
+        ("components/node-restriction", "rbac.nodeRestriction=true"),
         ("components/upgrade-ipam", "cni.upgradeIpam=true"),
     ];
     for (component, value) in options {
@@ -61,7 +62,7 @@ fn chart_values_reproduce_each_kustomize_component() {
     }
     let all = compose(directory.path(), &[overlay], &options.map(|(component, _)| component)).unwrap();
     assert_equal(&all, &["--set", &options.map(|(_, value)| value).join(",")]);
-    for (component, value) in [options[1], options[2], options[4]] {
+    for (component, value) in [options[1], options[2], options[4], options[8]] {
         let with_etcd = compose(directory.path(), &["overlays/etcd"], &[component]).unwrap();
         assert_equal(&with_etcd, &["--set", "datastore=etcd", "--set", value]);
     }

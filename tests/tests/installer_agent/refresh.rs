@@ -7,7 +7,6 @@ use std::time::Duration;
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::node_pod::{NAMESPACE, may_make_tokens};
 use integration_tests::proxy::{Fault, Point, Refusal};
-
 use serde_json::json;
 
 use crate::scene::{PLUGINS, asked, claims, in_pod, install, user};

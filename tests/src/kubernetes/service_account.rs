@@ -1,6 +1,7 @@
 //! Creates namespaces, service accounts and their permissions, in place of controllers and an operator.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,8 @@ use serde_json::{Value, json};
 use super::api_server::ApiServer;
 use super::client::Client;
 use super::identity::Identity;
+use super::role::Role;
+use crate::controllers::{PATIENCE, await_that};
 
 /// A service account with a token that is valid for an hour. It has no permissions until [`ApiServer::bind`].
 #[derive(Debug)]
@@ -58,6 +61,17 @@ impl ApiServer {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         })
+    }
+
+    /// Creates a service account as an operator does, with the manifest of its roles. Waits until the authorizer
+    /// applies the only ClusterRole of the manifest.
+    pub fn account_of_manifest(&self, namespace: &str, name: &str, manifest: &Path) -> Result<ServiceAccount> {
+        let account = self.service_account(namespace, name)?;
+        self.admin().apply(&fs::read_to_string(manifest)?)?;
+        for permission in Role::of_manifest(manifest)?.0 {
+            await_that(PATIENCE, || self.allows(&account.user, permission.access()))?;
+        }
+        Ok(account)
     }
 
     /// Requests a new token of a service account, valid for an hour or until the account is deleted. The server caches

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use integration_tests::controllers::World;
-use integration_tests::kubernetes::{ApiServer, Permission, Role, ServiceAccount, with_kubernetes};
+use integration_tests::kubernetes::{Permission, Role, with_kubernetes};
 use libcalico::kubernetes::ApiGroup;
 
 use grudging::Grudging;
@@ -40,17 +40,6 @@ fn manifest(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac").join(name)
 }
 
-/// Creates the account as an operator does, with this manifest.
-fn account(api: &ApiServer, manifest: &Path, role: &Role) -> ServiceAccount {
-    let account = api.service_account(NAMESPACE, NAME).unwrap();
-    api.admin().apply(&std::fs::read_to_string(manifest).unwrap()).unwrap();
-    for permission in &role.0 {
-        let seen = || Ok(api.allows(&account.user, permission.access()).unwrap());
-        integration_tests::controllers::await_that(integration_tests::controllers::PATIENCE, seen).unwrap();
-    }
-    account
-}
-
 fn every_permission_is_used_and_needed(group: Option<ApiGroup>) {
     with_kubernetes(|host, servers| {
         let world = World::new(&servers, group);
@@ -62,7 +51,7 @@ fn every_permission_is_used_and_needed(group: Option<ApiGroup>) {
             }
         };
         let role = Role::of_manifest(&manifest(file)).unwrap().of_groups(&groups);
-        let account = account(world.api, &manifest(file), &role);
+        let account = world.api.account_of_manifest(NAMESPACE, NAME, &manifest(file)).unwrap();
         let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
         // The first run has to create the Lease.
         world.remove("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/calico-kube-controllers");

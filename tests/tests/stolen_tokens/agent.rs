@@ -2,6 +2,7 @@
 
 use integration_tests::controllers::{NAMESPACE, PATIENCE, World, await_that};
 use integration_tests::kubernetes::{Identity, with_kubernetes};
+use integration_tests::manifests::deploy;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -22,7 +23,8 @@ fn request(spec: Value) -> Value {
 fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() {
     with_kubernetes(|_, servers| {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));
-        world.api.account_of_manifest(SYSTEM, "calico-cni-plugin", &plugins_manifest()).unwrap();
+        let manifest = deploy("rbac/calico-cni-plugin.yaml");
+        world.api.account_of_manifest(SYSTEM, "calico-cni-plugin", &manifest).unwrap();
         let thief = Thief::of(world, MANIFEST, ACCOUNT);
         let plugins = tokens_of("calico-cni-plugin");
         // The Role, which names the account, takes effect on its own.
@@ -39,10 +41,6 @@ fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() 
         let client = world.api.client(&identity).unwrap();
         done(client.get(&format!("/apis/{}/ipamblocks", ApiGroup::CrdV1.api_version())));
     });
-}
-
-fn plugins_manifest() -> std::path::PathBuf {
-    integration_tests::manifests::deploy("rbac/calico-cni-plugin.yaml")
 }
 
 /// Without the object no pod starts anyway, and kube-controllers or calico-node creates it within seconds.

@@ -9,6 +9,7 @@ use crate::thief::{SYSTEM, Thief, assert_refused, done};
 
 const MANIFEST: &str = "kubernetes/calico-kube-controllers.yaml";
 const ACCOUNT: &str = "calico-kube-controllers";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 fn prepare(world: &World<'_>) {
     world.api.define_machines().unwrap();
@@ -58,14 +59,15 @@ fn attack(thief: &Thief<'_>) {
         (
             "IPAMBlock",
             "ipamblocks",
-            json!({ "cidr": "10.66.0.0/32", "affinity": "host:node1", "strictAffinity": false,
-            "allocations": [null], "unallocated": [0], "attributes": [] }),
+            json!({
+                "cidr": "10.66.0.0/32", "affinity": "host:node1", "strictAffinity": false,
+                "allocations": [null], "unallocated": [0], "attributes": [],
+            }),
         ),
         (
             "BlockAffinity",
             "blockaffinities",
-            json!({ "state": "confirmed", "node": "node1", "type": "host",
-            "cidr": "10.66.0.0/32", "deleted": mark }),
+            json!({ "state": "confirmed", "node": "node1", "type": "host", "cidr": "10.66.0.0/32", "deleted": mark }),
         ),
         ("IPAMHandle", "ipamhandles", json!({ "handleID": "stolen", "block": {} })),
         // Policy applies to an interface of a node.
@@ -176,5 +178,3 @@ fn stolen_controllers_token_is_refused_everything_else() {
         ]);
     });
 }
-
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

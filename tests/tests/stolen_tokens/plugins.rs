@@ -9,6 +9,8 @@ use crate::thief::{Thief, assert_refused, done};
 
 const MANIFEST: &str = "calico-cni-plugin.yaml";
 const ACCOUNT: &str = "calico-cni-plugin";
+/// URL path of all accounts.
+const ACCOUNTS: &str = "/api/v1/namespaces/kube-system/serviceaccounts";
 
 /// Creates a pod on another node, with an address.
 fn prepare(world: &World<'_>) {
@@ -73,7 +75,8 @@ fn stolen_plugins_token_uses_every_right_and_takes_the_addresses_of_another_node
 
         let (block, affinity) = ("10-65-2-0-26", "node2-10-65-2-0-26");
         let handle = handle_of("node2");
-        for (plural, name) in [("ipamblocks", block), ("blockaffinities", affinity), ("ipamhandles", &handle)] {
+        let handle = handle.as_str();
+        for (plural, name) in [("ipamblocks", block), ("blockaffinities", affinity), ("ipamhandles", handle)] {
             thief.reads(&calico(plural), name);
         }
         // The address of the victim is free, and the next pod of the cluster gets it.
@@ -86,8 +89,8 @@ fn stolen_plugins_token_uses_every_right_and_takes_the_addresses_of_another_node
         assert_eq!(world.calico("ipamblocks", block)["spec"]["allocations"][0], Value::Null);
         thief.replaces(&path("ipamblocks", block), |block| block["spec"]["affinity"] = json!("host:node1"));
         thief.replaces(&path("blockaffinities", affinity), |affinity| affinity["spec"]["node"] = json!("node1"));
-        thief.replaces(&path("ipamhandles", &handle), |handle| handle["spec"]["block"] = json!({}));
-        for (plural, name) in [("ipamblocks", block), ("blockaffinities", affinity), ("ipamhandles", &handle)] {
+        thief.replaces(&path("ipamhandles", handle), |handle| handle["spec"]["block"] = json!({}));
+        for (plural, name) in [("ipamblocks", block), ("blockaffinities", affinity), ("ipamhandles", handle)] {
             let mut object = world.calico(plural, name);
             thief.deletes(&path(plural, name));
             object["metadata"] = json!({ "name": name });
@@ -130,5 +133,3 @@ fn stolen_plugins_token_is_refused_everything_else() {
         ]);
     });
 }
-
-const ACCOUNTS: &str = "/api/v1/namespaces/kube-system/serviceaccounts";

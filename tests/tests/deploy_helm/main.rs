@@ -1,5 +1,6 @@
 //! The chart renders the same objects as kustomize for the same options, and rejects unknown values.
 
+mod namespaces;
 mod options;
 mod pods;
 mod pools;

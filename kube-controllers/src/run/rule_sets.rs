@@ -127,7 +127,7 @@ fn report(context: &Context, settings: &Settings, refused: &BTreeSet<RuleSet>, r
             reported.remove(&set);
         } else if reported.insert(set) {
             tracing::warn!(
-                role = format!("calico-kube-controllers-{}", set.name()),
+                role = %format!("calico-kube-controllers-{}", set.name()),
                 "the role of an enabled controller is missing; the controller starts within a minute after the role \
                  is bound"
             );

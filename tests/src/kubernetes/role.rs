@@ -54,10 +54,8 @@ impl Role {
 
     /// Returns the permissions that these requests needed.
     pub fn used_by(requests: &[Request]) -> Role {
-        // Non-resource paths, such as those of discovery, and questions about its own rights are open to every
-        // authenticated user.
-        let is_open = |resource: &str| resource.starts_with('/') || resource == "selfsubjectaccessreviews";
-        let about_resources = requests.iter().filter(|request| !is_open(&request.resource));
+        // Non-resource paths, such as those of discovery, are open to every authenticated user.
+        let about_resources = requests.iter().filter(|request| !request.resource.starts_with('/'));
         Role(about_resources.map(Permission::of).collect())
     }
 

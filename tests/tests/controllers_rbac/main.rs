@@ -5,6 +5,7 @@
 
 mod grudging;
 mod life;
+mod optional;
 mod users;
 
 use std::collections::BTreeSet;
@@ -35,6 +36,11 @@ const OCCASIONAL: [&str; 11] = [
     "tiers/status",
     "ippools/status",
 ];
+
+/// Rights that stand for the role of an optional controller. Without them the controller is not started, so it misses
+/// no other right.
+const OF_OPTIONAL_CONTROLLERS: [&str; 3] =
+    ["update services/status", "create hostendpoints", "delete globalnetworkpolicies"];
 
 fn manifest(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac").join(name)
@@ -89,7 +95,10 @@ fn is_occasional(Permission { resource, verb, .. }: &Permission) -> bool {
 /// resources that only `projectcalico.org` has, which one run covers.
 fn withheld_together(group: Option<ApiGroup>, used: &Role) -> Vec<Role> {
     let that = |is_it: &dyn Fn(&Permission) -> bool| Role(used.0.iter().filter(|one| is_it(one)).cloned().collect());
-    let of_verbs = |verbs: &[&str]| that(&|one| verbs.contains(&one.verb.as_str()) && !is_occasional(one));
+    let is_optional =
+        |one: &Permission| OF_OPTIONAL_CONTROLLERS.contains(&format!("{} {}", one.verb, one.resource).as_str());
+    let of_verbs =
+        |verbs: &[&str]| that(&|one| verbs.contains(&one.verb.as_str()) && !is_occasional(one) && !is_optional(one));
     if group == Some(ApiGroup::V3) {
         let of_tiers = |one: &Permission| one.resource == "tiers" && matches!(one.verb.as_str(), "list" | "watch");
         return vec![that(&|one| one.verb == "patch" || one.resource.ends_with("policies") || of_tiers(one))];

@@ -1,7 +1,7 @@
 //! Creates namespaces, service accounts and their permissions, in place of controllers and an operator.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -63,12 +63,14 @@ impl ApiServer {
         })
     }
 
-    /// Creates a service account as an operator does, with the manifest of its roles. Waits until the authorizer
-    /// applies the only ClusterRole of the manifest.
-    pub fn account_of_manifest(&self, namespace: &str, name: &str, manifest: &Path) -> Result<ServiceAccount> {
+    /// Creates a service account as an operator does, with the manifests of its roles. Waits until the authorizer
+    /// applies their ClusterRoles.
+    pub fn account_of(&self, namespace: &str, name: &str, manifests: &[PathBuf]) -> Result<ServiceAccount> {
         let account = self.service_account(namespace, name)?;
-        self.admin().apply(&fs::read_to_string(manifest)?)?;
-        for permission in Role::of_manifest(manifest)?.0 {
+        for manifest in manifests {
+            self.admin().apply(&fs::read_to_string(manifest)?)?;
+        }
+        for permission in Role::of_manifests(manifests)?.0 {
             await_that(PATIENCE, || self.allows(&account.user, permission.access()))?;
         }
         Ok(account)

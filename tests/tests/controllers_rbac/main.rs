@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use integration_tests::controllers::World;
-use integration_tests::kubernetes::{Permission, Role, with_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Permission, Role, ServiceAccount, with_kubernetes};
 use libcalico::kubernetes::ApiGroup;
 
 use grudging::Grudging;
@@ -46,18 +46,37 @@ fn manifest(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac").join(name)
 }
 
+/// Creates the account as an operator does. Moves the rights of all its roles into one, from which a test withholds some.
+fn account(api: &ApiServer, manifests: &[PathBuf], role: &Role) -> ServiceAccount {
+    let account = api.account_of(NAMESPACE, NAME, manifests).unwrap();
+    api.cluster_role(NAME, &role.rules()).unwrap();
+    for optional in ["load-balancer", "policy-names", "host-endpoints"] {
+        // With etcd there are no such roles.
+        let binding = format!("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{NAME}-{optional}");
+        assert!(matches!(api.admin().delete(&binding).unwrap().code, 200 | 404), "{optional}");
+    }
+    for permission in &role.0 {
+        let seen = || api.allows(&account.user, permission.access());
+        integration_tests::controllers::await_that(integration_tests::controllers::PATIENCE, seen).unwrap();
+    }
+    account
+}
+
 fn every_permission_is_used_and_needed(group: Option<ApiGroup>) {
     with_kubernetes(|host, servers| {
         let world = World::new(&servers, group);
-        let (file, groups) = match group {
-            None => ("etcd/calico-kube-controllers.yaml", vec!["", "networking.k8s.io", "apps", "kubevirt.io"]),
+        let (manifests, groups) = match group {
+            None => {
+                let of_etcd = manifest("etcd/calico-kube-controllers.yaml");
+                (vec![of_etcd], vec!["", "networking.k8s.io", "apps", "kubevirt.io"])
+            }
             Some(group) => {
                 let own = group.api_version().split('/').next().unwrap_or_default();
-                ("kubernetes/calico-kube-controllers.yaml", vec!["", "apps", "kubevirt.io", own])
+                (Role::manifests_of_controllers().into(), vec!["", "apps", "kubevirt.io", own])
             }
         };
-        let role = Role::of_manifest(&manifest(file)).unwrap().of_groups(&groups);
-        let account = world.api.account_of_manifest(NAMESPACE, NAME, &manifest(file)).unwrap();
+        let role = Role::of_manifests(&manifests).unwrap().of_groups(&groups);
+        let account = account(world.api, &manifests, &role);
         let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
         // The first run has to create the Lease.
         world.remove("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/calico-kube-controllers");
@@ -128,7 +147,7 @@ fn replica_without_lease_and_event_permissions_runs_and_warns_once() {
     with_kubernetes(|host, servers| {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));
         let api = world.api;
-        let mut role = Role::of_manifest(&manifest("kubernetes/calico-kube-controllers.yaml")).unwrap();
+        let mut role = Role::of_manifests(&Role::manifests_of_controllers()).unwrap();
         role.0.retain(|permission| permission.resource != "events");
         let account = api.service_account(NAMESPACE, NAME).unwrap();
         api.cluster_role(NAME, &role.rules()).unwrap();

@@ -6,7 +6,7 @@ use integration_tests::kubernetes::{Role, with_kubernetes};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-use super::{NAME, NAMESPACE, manifest};
+use super::{NAME, NAMESPACE};
 
 /// Longer than the program waits before it asks for the rights again.
 #[track_caller]
@@ -20,7 +20,7 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
     with_kubernetes(|host, servers| {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));
         let api = world.api;
-        let role = Role::of_manifest(&manifest("kubernetes/calico-kube-controllers.yaml")).unwrap();
+        let role = Role::of_manifests(&Role::manifests_of_controllers()).unwrap();
         let mut base = role.clone();
         base.0.retain(|one| one.resource != "services/status" && one.resource != "hostendpoints");
         let account = api.service_account(NAMESPACE, NAME).unwrap();

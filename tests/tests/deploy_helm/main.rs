@@ -4,6 +4,7 @@ mod namespaces;
 mod options;
 mod pods;
 mod pools;
+mod roles;
 mod same;
 mod values;
 

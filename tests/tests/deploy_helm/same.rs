@@ -55,6 +55,7 @@ fn chart_values_reproduce_each_kustomize_component() {
         ("components/agent-metrics", "metrics.podMonitor=true"),
         ("components/prometheus-rule", "metrics.prometheusRule=true"),
         ("components/node-restriction", "rbac.nodeRestriction=true"),
+        ("components/host-endpoints", "rbac.hostEndpoints=true"),
         ("components/upgrade-ipam", "cni.upgradeIpam=true"),
     ];
     for (component, value) in options {

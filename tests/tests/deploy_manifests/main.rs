@@ -18,12 +18,13 @@ use integration_tests::skip::skipped;
 const OVERLAYS: [&str; 3] = ["overlays/kubernetes-v1", "overlays/kubernetes-v3", "overlays/etcd"];
 
 /// The optional components of an installation.
-const COMPONENTS: [&str; 12] = [
+const COMPONENTS: [&str; 13] = [
     "components/agent-metrics",
     "components/cni-1.1",
     "components/critical-quota",
     "components/default-pool",
     "components/flow-control",
+    "components/host-endpoints",
     "components/host-network-controllers",
     "components/node-restriction",
     "components/openshift-scc",

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use crate::thief::{SYSTEM, Thief, assert_refused, done};
 
-const MANIFEST: &str = "calico-cni.yaml";
 const ACCOUNT: &str = "calico-cni";
 
 fn tokens_of(account: &str) -> String {
@@ -24,8 +23,8 @@ fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() 
     with_kubernetes(|_, servers| {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));
         let manifest = deploy("rbac/calico-cni-plugin.yaml");
-        world.api.account_of_manifest(SYSTEM, "calico-cni-plugin", &manifest).unwrap();
-        let thief = Thief::of(world, MANIFEST, ACCOUNT);
+        world.api.account_of(SYSTEM, "calico-cni-plugin", &[manifest]).unwrap();
+        let thief = Thief::of(world, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
         let plugins = tokens_of("calico-cni-plugin");
         // The Role, which names the account, takes effect on its own.
         let year = request(json!({ "audiences": ["vault"], "expirationSeconds": 31_536_000 }));
@@ -48,7 +47,7 @@ fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() 
 fn stolen_agent_token_locks_a_datastore_only_if_nobody_has_opened_it() {
     with_kubernetes(|_, servers| {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));
-        let thief = Thief::of(world, MANIFEST, ACCOUNT);
+        let thief = Thief::of(world, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
         let collection = format!("/apis/{}/clusterinformations", ApiGroup::CrdV1.api_version());
         let locked = json!({
             "apiVersion": ApiGroup::CrdV1.api_version(), "kind": "ClusterInformation",
@@ -74,7 +73,7 @@ fn stolen_agent_token_is_refused_everything_else() {
     with_kubernetes(|_, servers| {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));
         world.node("node2", "10.0.0.2");
-        let thief = Thief::of(world, MANIFEST, ACCOUNT);
+        let thief = Thief::of(world, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
         let client = &thief.client;
         let labels = json!({ "metadata": { "labels": { "a": "b" } } });
         let calico = |plural: &str| format!("/apis/{}/{plural}", ApiGroup::CrdV1.api_version());

@@ -1,13 +1,12 @@
 //! The token in a pod of kube-controllers.
 
 use integration_tests::controllers::{NAMESPACE, World, service_path};
-use integration_tests::kubernetes::with_kubernetes;
+use integration_tests::kubernetes::{Role, with_kubernetes};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 use crate::thief::{SYSTEM, Thief, assert_refused, done};
 
-const MANIFEST: &str = "kubernetes/calico-kube-controllers.yaml";
 const ACCOUNT: &str = "calico-kube-controllers";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
@@ -99,7 +98,7 @@ fn stolen_controllers_token_uses_every_right_and_deletes_policies_in_crd_v1() {
     with_kubernetes(|_, servers| {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));
         prepare(&world);
-        let thief = Thief::of(world, MANIFEST, ACCOUNT);
+        let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         attack(&thief);
         let calico = |plural: &str| format!("/apis/{}/{plural}", ApiGroup::CrdV1.api_version());
         thief.reads(&calico("ipamconfigs"), "default");
@@ -125,7 +124,7 @@ fn stolen_controllers_token_uses_every_right_and_reads_policies_in_v3() {
     with_kubernetes(|_, servers| {
         let world = World::new(&servers, Some(ApiGroup::V3));
         prepare(&world);
-        let thief = Thief::of(world, MANIFEST, ACCOUNT);
+        let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         attack(&thief);
         let calico = |plural: &str| format!("/apis/{}/{plural}", ApiGroup::V3.api_version());
         thief.reads(&calico("ipamconfigurations"), "default");
@@ -152,7 +151,7 @@ fn stolen_controllers_token_is_refused_everything_else() {
     with_kubernetes(|_, servers| {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));
         prepare(&world);
-        let thief = Thief::of(world, MANIFEST, ACCOUNT);
+        let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         let client = &thief.client;
         let nothing = Value::Object(serde_json::Map::new());
         let token = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });

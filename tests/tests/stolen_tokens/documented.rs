@@ -6,13 +6,6 @@ use std::fs;
 use integration_tests::kubernetes::Role;
 use integration_tests::manifests::deploy;
 
-/// The headings in SECURITY.md, with the manifests of the roles.
-const ACCOUNTS: [(&str, &str); 3] = [
-    ("#### `calico-cni-plugin`", "calico-cni-plugin.yaml"),
-    ("#### `calico-cni`", "calico-cni.yaml"),
-    ("#### `calico-kube-controllers`", "kubernetes/calico-kube-controllers.yaml"),
-];
-
 /// Rights of the Roles in `kube-system`, which have rows too.
 const IN_KUBE_SYSTEM: [&str; 4] = ["create serviceaccounts/token", "create leases", "get leases", "update leases"];
 
@@ -33,10 +26,14 @@ fn rights(section: &str) -> BTreeSet<String> {
 #[test]
 fn security_md_has_a_row_for_each_right_of_each_account() {
     let text = fs::read_to_string(deploy("../SECURITY.md")).unwrap();
-    for (heading, manifest) in ACCOUNTS {
+    for (heading, manifests) in [
+        ("#### `calico-cni-plugin`", vec![deploy("rbac/calico-cni-plugin.yaml")]),
+        ("#### `calico-cni`", vec![deploy("rbac/calico-cni.yaml")]),
+        ("#### `calico-kube-controllers`", Role::manifests_of_controllers().into()),
+    ] {
         let (_, section) = text.split_once(heading).unwrap_or_else(|| panic!("no {heading}"));
         let section = section.split("\n###").next().unwrap();
-        let role = Role::of_manifest(&deploy("rbac").join(manifest)).unwrap();
+        let role = Role::of_manifests(&manifests).unwrap();
         let granted: BTreeSet<String> = role.0.iter().map(|one| format!("{} {}", one.verb, one.resource)).collect();
         let mut documented = rights(section);
         documented.retain(|right| !IN_KUBE_SYSTEM.contains(&right.as_str()));

@@ -2,12 +2,12 @@
 
 use integration_tests::controllers::{NAMESPACE, World, handle_of};
 use integration_tests::kubernetes::with_kubernetes;
+use integration_tests::manifests::deploy;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 use crate::thief::{Thief, assert_refused, done};
 
-const MANIFEST: &str = "calico-cni-plugin.yaml";
 const ACCOUNT: &str = "calico-cni-plugin";
 /// URL path of all accounts.
 const ACCOUNTS: &str = "/api/v1/namespaces/kube-system/serviceaccounts";
@@ -34,7 +34,7 @@ fn stolen_plugins_token_reads_every_pod_by_name_and_changes_its_labels_and_statu
     with_kubernetes(|_, servers| {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));
         prepare(&world);
-        let thief = Thief::of(world, MANIFEST, ACCOUNT);
+        let thief = Thief::of(world, &[deploy("rbac/calico-cni-plugin.yaml")], ACCOUNT);
         let read = done(thief.client.get(&victim()));
         assert_eq!(read["spec"]["containers"][0]["env"][0]["value"], "secret");
         for patch in [
@@ -60,7 +60,7 @@ fn stolen_plugins_token_uses_every_right_and_takes_the_addresses_of_another_node
     with_kubernetes(|_, servers| {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));
         prepare(&world);
-        let thief = Thief::of(world, MANIFEST, ACCOUNT);
+        let thief = Thief::of(world, &[deploy("rbac/calico-cni-plugin.yaml")], ACCOUNT);
         thief.reads(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), "victim");
         thief.reads("/api/v1/nodes", "node2");
         thief.reads("/api/v1/namespaces", NAMESPACE);
@@ -106,7 +106,7 @@ fn stolen_plugins_token_is_refused_everything_else() {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));
         prepare(&world);
         world.pool("pool4", "10.65.0.0/16", "Workload");
-        let thief = Thief::of(world, MANIFEST, ACCOUNT);
+        let thief = Thief::of(world, &[deploy("rbac/calico-cni-plugin.yaml")], ACCOUNT);
         let client = &thief.client;
         let calico = |plural: &str| world.path(plural, "default");
         let labels = json!({ "metadata": { "labels": { "a": "b" } } });

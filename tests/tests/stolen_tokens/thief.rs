@@ -1,9 +1,10 @@
 //! [`Thief`]: the owner of a stolen token.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use integration_tests::controllers::World;
 use integration_tests::kubernetes::{Answer, Audit, Client, Permission, Role};
-use integration_tests::manifests::deploy;
 use serde_json::{Value, json};
 
 /// The namespace of the accounts.
@@ -18,12 +19,11 @@ pub(crate) struct Thief<'a> {
 }
 
 impl<'a> Thief<'a> {
-    /// Applies a manifest of `deploy/rbac`, and takes a token of its account.
-    pub(crate) fn of(world: World<'a>, manifest: &str, account: &str) -> Thief<'a> {
-        let manifest = deploy("rbac").join(manifest);
-        let stolen = world.api.account_of_manifest(SYSTEM, account, &manifest).unwrap();
+    /// Applies manifests, and takes a token of their account.
+    pub(crate) fn of(world: World<'a>, manifests: &[PathBuf], account: &str) -> Thief<'a> {
+        let stolen = world.api.account_of(SYSTEM, account, manifests).unwrap();
         let group = world.group.unwrap().api_version().split('/').next().unwrap();
-        let role = Role::of_manifest(&manifest).unwrap().of_groups(&["", "apps", "kubevirt.io", group]);
+        let role = Role::of_manifests(manifests).unwrap().of_groups(&["", "apps", "kubevirt.io", group]);
         Thief { client: stolen.client, user: stolen.user, role, audit: world.api.audit().unwrap(), world }
     }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures::future::join_all;
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
 use libcalico::kubernetes::ApiGroup;
@@ -76,15 +77,11 @@ impl RuleSet {
 
 /// Returns the sets that the API server refuses to this process.
 pub(super) async fn refused(context: &Context) -> BTreeSet<RuleSet> {
-    let mut refused = BTreeSet::new();
-    for set in ALL {
-        if let Some(right) = set.right(context.mode)
-            && is_refused(&context.kubernetes, right).await
-        {
-            refused.insert(set);
-        }
-    }
-    refused
+    let answers = ALL.into_iter().map(async |set| match set.right(context.mode) {
+        Some(right) => is_refused(&context.kubernetes, right).await.then_some(set),
+        None => None,
+    });
+    join_all(answers).await.into_iter().flatten().collect()
 }
 
 async fn is_refused(kubernetes: &kube::Client, [group, resource, subresource, verb]: [&str; 4]) -> bool {

@@ -104,7 +104,7 @@ pack_programs() {
 # placeholder. Only objects change: comments contain commands in which readers replace the placeholder with their own
 # registry, and these commands have no effect then.
 copy_deploy() {
-    git ls-files -z deploy docs LICENSE kube-controllers/README.md | tar --null --files-from=- --create | tar --extract --directory "$staged"
+    git ls-files -z deploy docs LICENSE SECURITY.md kube-controllers/README.md | tar --null --files-from=- --create | tar --extract --directory "$staged"
     [ -n "${REGISTRY:-}" ] || return 0
     find "$staged/deploy" -type f -name '*.yaml' -exec sed -i "/^ *#/!s#registry\.example\.com/calico#$REGISTRY#g" {} +
     local prefix=''
@@ -139,7 +139,7 @@ pack_manifests() {
     # The archive contains the manifests with the registry of this release and without digests, like the files to be
     # rendered by hand: a node into which an image was imported knows the tag alone.
     cp "$files/install.yaml" "$files/workloads.yaml" "$staged/deploy/"
-    pack "$staged" --exclude=deploy/helm --exclude=deploy/images --exclude='deploy/*.sh' -- deploy docs kube-controllers LICENSE |
+    pack "$staged" --exclude=deploy/helm --exclude=deploy/images --exclude='deploy/*.sh' -- deploy docs kube-controllers LICENSE SECURITY.md |
         gzip --no-name --best >"$files/deploy-$tag.tar.gz"
     for manifest in "$files"/*.yaml; do
         pin_images "$manifest"

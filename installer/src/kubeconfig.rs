@@ -52,9 +52,9 @@ pub enum KubeconfigError {
 
 impl KubeconfigError {
     /// Returns true if a repeated request may succeed without a change of settings: the API server sent no response, or
-    /// an error other than a refusal.
+    /// an error other than a refusal. An admission policy refuses with code 403.
     pub fn is_temporary(&self) -> bool {
-        self.is_unreachable() || matches!(self, KubeconfigError::Token(TokenError::Failed { .. }))
+        self.is_unreachable() || matches!(self, KubeconfigError::Token(TokenError::Failed { code, .. }) if *code != 403)
     }
 
     /// Returns true if the API server sent no response.
@@ -113,20 +113,20 @@ pub fn accepts_any_certificate(file: &str) -> bool {
     file.lines().any(|line| line.trim() == "insecure-skip-tls-verify: true")
 }
 
-/// Ensures that the kubeconfig in `net_dir` contains a token of the service account `name` which the API server
-/// accepts. A token in the second half of its lifetime is replaced.
+/// Ensures that the kubeconfig in `net_dir` contains a token as `request` describes it, which the API server accepts. A
+/// token in the second half of its lifetime is replaced.
 ///
 /// # Errors
 /// Returns an error if no valid token exists and none can be requested or written.
-pub fn ensure(pod: &ServiceAccount, name: &str, net_dir: &Path) -> Result<Change, KubeconfigError> {
+pub fn ensure(pod: &ServiceAccount, request: &TokenRequest, net_dir: &Path) -> Result<Change, KubeconfigError> {
     let file = net_dir.join(NAME);
     process::block_on(async {
-        if let Some(token) = reusable_token(&file, pod, name)
+        if let Some(token) = reusable_token(&file, pod, request)
             && check_token(pod, &token).await == TokenCheck::Valid
         {
             return write(&file, pod, &token);
         }
-        Ok(renew(&file, pod, &TokenRequest::for_account(name)).await?.1)
+        Ok(renew(&file, pod, request).await?.1)
     })
 }
 
@@ -144,13 +144,14 @@ pub async fn renew(
     Ok((issued, change))
 }
 
-/// Returns the token in the file if it belongs to this account and is fresh.
-fn reusable_token(file: &Path, pod: &ServiceAccount, name: &str) -> Option<String> {
+/// Returns the token in the file if it belongs to the account and the Node of the request and is fresh.
+fn reusable_token(file: &Path, pod: &ServiceAccount, request: &TokenRequest) -> Option<String> {
     let text = regular_file::text(file).ok()?;
     let token = token(&text)?;
-    let account = format!("system:serviceaccount:{}:{name}", pod.namespace);
+    let account = format!("system:serviceaccount:{}:{}", pod.namespace, request.name);
     let now = OffsetDateTime::now_utc().unix_timestamp();
-    is_fresh(&Claims::decode(token).ok()?, &account, now).then(|| token.to_owned())
+    let claims = Claims::decode(token).ok()?;
+    (claims.node() == request.node.as_deref() && is_fresh(&claims, &account, now)).then(|| token.to_owned())
 }
 
 /// Returns true if the token belongs to `account` and more than half of its lifetime remains. A token that seems to be
@@ -216,7 +217,7 @@ current-context: calico-context";
     #[test]
     fn token_is_reused_during_the_first_half_of_its_lifetime() {
         let account = "system:serviceaccount:kube-system:calico-cni-plugin";
-        let claims = |iat, exp| Claims { iat, exp, sub: account.into() };
+        let claims = |iat, exp| Claims { iat, exp, sub: account.into(), ..Claims::default() };
         for (claims, fresh) in [
             (claims(1000, 2000), true),
             (claims(400, 2101), true),

@@ -256,7 +256,8 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
 impl Refresher {
     fn new(settings: &AgentSettings, pod: ServiceAccount, file: PathBuf) -> Self {
         let directory = pod.token_file.parent().map(PathBuf::from).unwrap_or_default();
-        let request = TokenRequest { lifetime: settings.lifetime, ..TokenRequest::for_account(&settings.account) };
+        let AgentSettings { account, lifetime, node, .. } = settings;
+        let request = TokenRequest { lifetime: *lifetime, node: node.clone(), ..TokenRequest::for_account(account) };
         Refresher { projected: ProjectedToken::new(directory), pod, request, file, unwritten: None }
     }
 

@@ -7,6 +7,7 @@ use libcalico::api::GoDuration;
 use node_process::process::{Variable, variable};
 
 use super::refresh_schedule::RefreshPace;
+use crate::environment::Environment;
 use crate::token::{DEFAULT_ACCOUNT, DEFAULT_LIFETIME, MIN_LIFETIME};
 
 /// Default address of the probes and metrics. It is reachable only from this node.
@@ -23,6 +24,8 @@ pub struct AgentSettings {
     pub manages_token: bool,
     /// `CALICO_CNI_SERVICE_ACCOUNT`: the service account of the plugins.
     pub account: String,
+    /// The Node to which tokens are bound: `KUBERNETES_NODE_NAME`, if `CNI_TOKEN_BOUND_TO_NODE` is true.
+    pub node: Option<String>,
     /// `CNI_TOKEN_LIFETIME`: the lifetime to request for a token.
     pub lifetime: Duration,
     /// `CNI_TOKEN_REFRESH_INTERVAL` and `CNI_TOKEN_TRIAL_INTERVAL`.
@@ -95,9 +98,12 @@ impl AgentSettings {
             None
         });
         let check_interval = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(DEFAULT_CHECK_INTERVAL);
+        // The settings of the installation, which are read before, reject another value and a missing name.
+        let is_bound = Environment { lookup }.boolean("CNI_TOKEN_BOUND_TO_NODE").is_ok_and(|bound| bound == Some(true));
         Ok(AgentSettings {
             manages_token: !value_of("CALICO_MANAGE_CNI").is_some_and(|value| value.eq_ignore_ascii_case("false")),
             account: value_of("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or_else(|| DEFAULT_ACCOUNT.into()),
+            node: value_of("KUBERNETES_NODE_NAME").filter(|_| is_bound),
             lifetime: duration("CNI_TOKEN_LIFETIME")?.unwrap_or(DEFAULT_LIFETIME).max(MIN_LIFETIME),
             pace: RefreshPace { refresh_interval, check_interval },
             listen,
@@ -121,6 +127,7 @@ mod tests {
         let expected = AgentSettings {
             manages_token: true,
             account: "calico-cni-plugin".into(),
+            node: None,
             lifetime: Duration::from_secs(86_400),
             pace: RefreshPace { refresh_interval: None, check_interval: Duration::from_secs(30) },
             listen: Some(DEFAULT_LISTEN),
@@ -137,6 +144,8 @@ mod tests {
         let value_of = settings(&[
             ("CALICO_MANAGE_CNI", "False"),
             ("CALICO_CNI_SERVICE_ACCOUNT", "canal"),
+            ("CNI_TOKEN_BOUND_TO_NODE", "true"),
+            ("KUBERNETES_NODE_NAME", "n1"),
             ("CNI_TOKEN_LIFETIME", "1m"),
             ("CNI_TOKEN_REFRESH_INTERVAL", "100ms"),
             ("CNI_TOKEN_TRIAL_INTERVAL", "1s"),
@@ -146,6 +155,7 @@ mod tests {
         let expected = AgentSettings {
             manages_token: false,
             account: "canal".into(),
+            node: Some("n1".into()),
             // The shortest lifetime that an API server grants.
             lifetime: Duration::from_secs(600),
             pace: RefreshPace {

@@ -135,9 +135,9 @@ impl Installation<'_> {
     /// kube-proxy, without which the Service's address is unreachable, may start after this container.
     fn ensure_kubeconfig(&self, account: &ServiceAccount, net_dir: &Path) -> Result<Change, KubeconfigError> {
         let Installation { settings, .. } = *self;
-        let begun = Instant::now();
+        let (request, begun) = (settings.token_request(), Instant::now());
         loop {
-            match kubeconfig::ensure(account, &settings.service_account, net_dir) {
+            match kubeconfig::ensure(account, &request, net_dir) {
                 Err(error) if error.is_temporary() && begun.elapsed() + PAUSE < settings.trial_time => {
                     tracing::info!("trying again: {error}");
                 }

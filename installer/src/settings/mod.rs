@@ -15,6 +15,7 @@ use libcalico::net::{Cidr, IpVersion};
 use crate::environment::Environment;
 pub use crate::environment::SettingsError;
 use crate::template::Values;
+use crate::token::TokenRequest;
 
 /// The settings of an installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub struct Settings {
     pub stays_as_agent: bool,
     /// The service account of the plugins.
     pub service_account: String,
+    /// The Node to which the plugins' token is bound (`CNI_TOKEN_BOUND_TO_NODE`).
+    pub token_node: Option<String>,
     /// The name of this node, if given.
     pub node_name: Option<String>,
     /// The host name of this machine. The template uses it if the name of the node is not given.
@@ -125,10 +128,16 @@ impl Settings {
             trial_time: environment.seconds("CNI_TRY_SECONDS", DEFAULT_TRY)?,
             stays_as_agent: environment.boolean("SLEEP")?.unwrap_or(true),
             service_account: environment.non_empty("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or("calico-cni-plugin".into()),
+            token_node: token_node(&environment)?,
             node_name: environment.non_empty("KUBERNETES_NODE_NAME"),
             strict_affinity: environment.boolean("CALICO_IPAM_STRICT_AFFINITY")?.unwrap_or(false),
             pools: PoolRequest::from_environment(&environment)?,
         })
+    }
+
+    /// Returns the request for the plugins' token.
+    pub fn token_request(&self) -> TokenRequest {
+        TokenRequest { node: self.token_node.clone(), ..TokenRequest::for_account(&self.service_account) }
     }
 }
 
@@ -159,6 +168,17 @@ fn file_name(name: &str, found: String) -> Result<String, SettingsError> {
         return Err(SettingsError::Value { name: name.to_owned(), found, wanted });
     }
     Ok(found)
+}
+
+/// Returns the Node to which tokens are bound, if `CNI_TOKEN_BOUND_TO_NODE` is true.
+fn token_node(environment: &Environment<'_>) -> Result<Option<String>, SettingsError> {
+    const NAME: &str = "KUBERNETES_NODE_NAME";
+    if environment.boolean("CNI_TOKEN_BOUND_TO_NODE")? != Some(true) {
+        return Ok(None);
+    }
+    let wanted = "the name of the Node, to which CNI_TOKEN_BOUND_TO_NODE binds the token";
+    let missing = || SettingsError::Value { name: NAME.to_owned(), found: String::new(), wanted };
+    environment.non_empty(NAME).ok_or_else(missing).map(Some)
 }
 
 fn extra_plugins(environment: &Environment<'_>) -> Result<ExtraPlugins, SettingsError> {

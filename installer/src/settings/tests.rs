@@ -20,7 +20,16 @@ fn empty_environment_yields_upstreams_defaults() {
     assert_eq!((settings.update, settings.link_ipam, settings.stays_as_agent), (Update::Ours, true, true));
     assert_eq!(settings.trial_time, Duration::from_secs(30));
     assert_eq!((settings.service_account.as_str(), &settings.node_name), ("calico-cni-plugin", &None));
-    assert_eq!(settings.pools, []);
+    assert_eq!((settings.token_node, settings.pools), (None, vec![]));
+}
+
+#[test]
+fn token_bound_to_the_node_needs_the_name_of_the_node() {
+    let (bound, name) = (("CNI_TOKEN_BOUND_TO_NODE", "true"), ("KUBERNETES_NODE_NAME", "n1"));
+    assert_eq!(read(&[bound, name]).unwrap().token_request().node.as_deref(), Some("n1"));
+    assert_eq!(read(&[("CNI_TOKEN_BOUND_TO_NODE", "false"), name]).unwrap().token_node, None);
+    let missing = error("CNI_TOKEN_BOUND_TO_NODE", "true");
+    assert!(missing.starts_with("KUBERNETES_NODE_NAME: `` is not the name of the Node"), "{missing}");
 }
 
 #[test]
@@ -38,7 +47,7 @@ fn boolean_variables_follow_go_and_empty_values_are_rejected() {
         let settings = read(&[("UPDATE_CNI_BINARIES", value), ("SLEEP", value)]).unwrap();
         assert_eq!((settings.update, settings.stays_as_agent), (update, stay));
     }
-    for name in ["UPDATE_CNI_BINARIES", "SLEEP", "CNI_LINK_IPAM"] {
+    for name in ["UPDATE_CNI_BINARIES", "SLEEP", "CNI_LINK_IPAM", "CNI_TOKEN_BOUND_TO_NODE"] {
         for value in ["", "yes"] {
             assert_eq!(
                 error(name, value),

@@ -80,12 +80,17 @@ const PLACEHOLDERS: [Variable; 13] = [
     ),
 ];
 
-const API: [Variable; 5] = [
+const API: [Variable; 6] = [
     variable("KUBERNETES_SERVICE_HOST", "Kubernetes sets it", "host of the API server, also for the kubeconfig"),
     variable("KUBERNETES_SERVICE_PORT", "Kubernetes sets it", "port of the API server"),
     variable("KUBERNETES_SERVICE_PROTOCOL", "https", "protocol of the API server"),
     variable("SKIP_TLS_VERIFY", "false", "true: the kubeconfig accepts any certificate of the API server"),
     variable("CALICO_CNI_SERVICE_ACCOUNT", "calico-cni-plugin", "service account whose token the plugins use"),
+    variable(
+        "CNI_TOKEN_BOUND_TO_NODE",
+        "false",
+        "true: bind the plugins' token to the Node KUBERNETES_NODE_NAME, with which it ends",
+    ),
 ];
 
 const CLUSTER: [Variable; 4] = [

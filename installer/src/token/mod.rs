@@ -2,7 +2,9 @@
 //! its claims and by a request with it.
 //!
 //! Requests are authenticated with the pod's own token, read from disk each time, and never with the token that is
-//! renewed (INST-48). The requested tokens are not bound to an object, so they outlive the pod.
+//! renewed (INST-48). The requested tokens are not bound to the pod, so they outlive it. With `CNI_TOKEN_BOUND_TO_NODE`
+//! they are bound to the Node: the API server then knows the node of each request, and rejects the token as soon as the
+//! Node is deleted.
 //!
 //! New signing keys, or a service account that was deleted and recreated, invalidate tokens before they expire, and
 //! only the API server can detect that. The signature of a token is not verified: each token comes from the API server,
@@ -73,7 +75,7 @@ pub async fn check_token(pod: &ServiceAccount, token: &str) -> TokenCheck {
 }
 
 /// The claims about the validity and the owner of a token.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Claims {
     /// The expiry, in seconds since 1970.
     pub exp: i64,
@@ -83,6 +85,24 @@ pub struct Claims {
     /// `system:serviceaccount:<namespace>:<name>`; empty if missing.
     #[serde(default)]
     pub sub: String,
+    /// The claims that only Kubernetes has.
+    #[serde(default, rename = "kubernetes.io")]
+    pub kubernetes: KubernetesClaims,
+}
+
+/// The claims about the object to which a token is bound.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct KubernetesClaims {
+    /// The Node of the token.
+    #[serde(default)]
+    pub node: Option<BoundNode>,
+}
+
+/// The Node to which a token is bound.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct BoundNode {
+    /// The name of the Node.
+    pub name: String,
 }
 
 /// The error for a token that is not a JWT with an expiry.
@@ -101,6 +121,11 @@ impl Claims {
         let json = BASE64URL_NOPAD.decode(claims.trim_end_matches('=').as_bytes()).map_err(|_| InvalidToken)?;
         serde_json::from_slice(&json).map_err(|_| InvalidToken)
     }
+
+    /// Returns the name of the Node to which the token is bound.
+    pub fn node(&self) -> Option<&str> {
+        self.kubernetes.node.as_ref().map(|node| node.name.as_str())
+    }
 }
 
 #[cfg(test)]
@@ -114,8 +139,11 @@ mod tests {
     #[test]
     fn claims_of_a_token_are_decoded() {
         let text = token(r#"{"exp":1700003600,"iat":1700000000,"sub":"system:serviceaccount:a:b","aud":["x"]}"#);
-        let claims = Claims { exp: 1_700_003_600, iat: 1_700_000_000, sub: "system:serviceaccount:a:b".into() };
+        let sub = "system:serviceaccount:a:b".into();
+        let claims = Claims { exp: 1_700_003_600, iat: 1_700_000_000, sub, ..Claims::default() };
         assert_eq!(Claims::decode(&text), Ok(claims));
+        let bound = token(r#"{"exp":7,"kubernetes.io":{"namespace":"a","node":{"name":"n1","uid":"u"}}}"#);
+        assert_eq!(Claims::decode(&bound).unwrap().node(), Some("n1"));
         assert_eq!(
             Claims::decode(&format!("{}\n", token(r#"{"exp":7}"#))).map(|claims| (claims.exp, claims.iat)),
             Ok((7, 0))

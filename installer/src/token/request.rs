@@ -21,6 +21,8 @@ pub struct TokenRequest {
     pub name: String,
     /// The lifetime to request.
     pub lifetime: Duration,
+    /// The Node to which the token is bound, if any.
+    pub node: Option<String>,
 }
 
 /// A token from the API server.
@@ -35,9 +37,9 @@ pub struct IssuedToken {
 }
 
 impl TokenRequest {
-    /// Returns a request for a token of this service account, with the default lifetime.
+    /// Returns a request for a token of this service account, with the default lifetime and bound to no Node.
     pub fn for_account(name: impl Into<String>) -> Self {
-        TokenRequest { name: name.into(), lifetime: DEFAULT_LIFETIME }
+        TokenRequest { name: name.into(), lifetime: DEFAULT_LIFETIME, node: None }
     }
 
     /// Sends the request to the API server of `pod`.
@@ -57,7 +59,10 @@ impl TokenRequest {
 
     /// An empty list of audiences stands for the API server's own audience.
     fn body(&self) -> Vec<u8> {
-        let spec = json!({ "audiences": [], "expirationSeconds": self.lifetime.as_secs() });
+        let mut spec = json!({ "audiences": [], "expirationSeconds": self.lifetime.as_secs() });
+        if let Some(node) = &self.node {
+            spec["boundObjectRef"] = json!({ "apiVersion": "v1", "kind": "Node", "name": node });
+        }
         let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec });
         request.to_string().into_bytes()
     }
@@ -67,10 +72,15 @@ impl TokenRequest {
         let server = pod.server.clone();
         match code {
             401 => TokenError::Unauthorized { server, message },
+            // An admission policy refused what the role allows. Its message names the remedy.
+            403 if message.contains("ValidatingAdmissionPolicy") => {
+                TokenError::Failed { server, account, message, code }
+            }
             403 => {
                 let (name, namespace) = (self.name.clone(), pod.namespace.clone());
                 TokenError::Forbidden { account, name, namespace, message }
             }
+            404 if message.starts_with("nodes ") => TokenError::MissingNode(self.node.clone().unwrap_or_default()),
             404 => TokenError::MissingAccount(account),
             _ => TokenError::Failed { server, account, message, code },
         }
@@ -152,6 +162,12 @@ pub enum TokenError {
          CALICO_CNI_SERVICE_ACCOUNT"
     )]
     MissingAccount(String),
+    /// Status 404: the Node to which the token is to be bound is missing.
+    #[error(
+        "Node {0} does not exist, to which CNI_TOKEN_BOUND_TO_NODE binds the plugins' token; wait for kubelet to \
+         create the Node, or correct KUBERNETES_NODE_NAME"
+    )]
+    MissingNode(String),
     /// Another error of the API server.
     #[error("the API server {server} issued no token for {account}: {message} ({code})")]
     Failed {
@@ -217,6 +233,18 @@ mod tests {
     fn token_request_matches_upstreams() {
         let body: Value = serde_json::from_slice(&request().body()).unwrap();
         assert_eq!(body["spec"], json!({ "audiences": [], "expirationSeconds": 86400 }));
+    }
+
+    #[test]
+    fn token_request_with_a_node_is_bound_to_it() {
+        let bound = TokenRequest { node: Some("n1".into()), ..request() };
+        let body: Value = serde_json::from_slice(&bound.body()).unwrap();
+        assert_eq!(body["spec"]["boundObjectRef"], json!({ "apiVersion": "v1", "kind": "Node", "name": "n1" }));
+        let missing = bound.rejection(&pod(), 404, r#"nodes "n1" not found"#.into()).to_string();
+        assert!(missing.starts_with("Node n1 does not exist"), "{missing}");
+        let denied = "… is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: no";
+        let denied = bound.rejection(&pod(), 403, denied.into()).to_string();
+        assert!(denied.ends_with("denied request: no (403)"), "{denied}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::mem;
 
 use libcalico::ipam::Block;
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Entry, Revision, Store, WriteModel};
+use libcalico::store::{Entry, Revision, Store, StoreError, WriteModel};
 
 pub use crate::alloc::assignment::{Assigned, Assignment};
 use crate::alloc::assignment::{BlockAssignment, BlockSource, log_assigned};
@@ -199,8 +199,10 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         if !error.is_race() {
             // The request does not depend on this block: another one is used instead.
             tracing::warn!(block = %cidr, %error, "cannot repair the block affinity; using another block");
-            let family = self.families.iter_mut().find(|family| family.planner.version == version);
-            family.into_iter().for_each(|family| _ = family.planner.excluded.insert(cidr));
+            if let Some(family) = self.families.iter_mut().find(|family| family.planner.version == version) {
+                family.planner.excluded.insert(cidr);
+                family.planner.may_reclaim &= !(is_reclaim && matches!(error, StoreError::Unauthorized { .. }));
+            }
         }
         self.read_again(vec![cidr]).await
     }

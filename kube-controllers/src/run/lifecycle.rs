@@ -1,6 +1,7 @@
 //! Selects and runs the controllers with one set of settings: from their subscription until they are stopped, or until
 //! a setting changes that requires new controllers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::rule_sets::{self, RuleSet};
 use crate::context::Context;
 use crate::controllers::host_endpoints::HostEndpoints;
 use crate::controllers::ip_pool::IpPools;
@@ -37,7 +39,7 @@ const STOP_DEADLINE: Duration = Duration::from_secs(8);
 pub(super) enum LifecycleEnd {
     /// The process is stopping.
     Stopped,
-    /// Settings changed that require new controllers.
+    /// Settings or rights changed that require new controllers.
     Changed,
     /// A controller ended by itself, which is a bug.
     Failed,
@@ -49,8 +51,11 @@ pub(super) enum LifecycleEnd {
 pub(super) async fn run_until_changed(context: &Context, status: &Status) -> LifecycleEnd {
     let (settings, stop) = (context.settings.borrow().clone(), &context.stop);
     let context = Context { stop: stop.child_token(), ..context.clone() };
+    let Some(refused) = stop.run_until_cancelled(rule_sets::refused(&context)).await else {
+        return LifecycleEnd::Stopped;
+    };
     let mut watches = Watches::default();
-    let controllers = build(&context, &settings, &mut watches);
+    let controllers = build(&context, &settings, &refused, &mut watches);
     let names: Vec<_> = controllers.iter().map(|(name, _)| *name).collect();
     tracing::info!("running controllers: {}", if names.is_empty() { "none".into() } else { names.join(", ") });
 
@@ -66,6 +71,7 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status) -> Lif
         biased;
         () = stop.cancelled() => LifecycleEnd::Stopped,
         () = wait_for_restart(&settings, context.settings.clone()) => LifecycleEnd::Changed,
+        () = rule_sets::await_change(&context, &refused) => LifecycleEnd::Changed,
         Some(ended) = tasks.join_next() => {
             tracing::error!("a controller ended unexpectedly; restarting all controllers: {ended:?}");
             LifecycleEnd::Failed
@@ -96,16 +102,17 @@ async fn wait_for_restart(settings: &Settings, mut current: watch::Receiver<Arc<
 /// controllers are stopped.
 type NamedTask = (&'static str, BoxFuture<'static, ()>);
 
-/// Creates the controllers that the settings enable, and subscribes them to `watches`.
-fn build(context: &Context, settings: &Settings, watches: &mut Watches) -> Vec<NamedTask> {
-    let mut registry = Registry { context, watches, controllers: Vec::new() };
+/// Creates the controllers that the settings enable, except those with a refused rule set, and subscribes them to
+/// `watches`.
+fn build(context: &Context, settings: &Settings, refused: &BTreeSet<RuleSet>, watches: &mut Watches) -> Vec<NamedTask> {
+    let mut registry = Registry { context, watches, refused, controllers: Vec::new() };
     for name in &settings.enabled {
         match name {
             ControllerName::Node => registry.add_node_controllers(settings),
             ControllerName::Policy => registry.add::<PolicyController>(),
             ControllerName::Namespace => registry.add::<NamespaceController>(),
             ControllerName::ServiceAccount => registry.add::<ServiceAccountController>(),
-            ControllerName::LoadBalancer => registry.add::<LoadBalancer>(),
+            ControllerName::LoadBalancer => registry.add_granted::<LoadBalancer>(RuleSet::LoadBalancer),
             ControllerName::WorkloadEndpoint => registry.add::<WorkloadEndpoints>(),
         }
     }
@@ -117,7 +124,7 @@ fn build(context: &Context, settings: &Settings, watches: &mut Watches) -> Vec<N
             registry.add::<Tiers>();
         }
         Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) if settings.policy_name_migrator => {
-            registry.add::<PolicyNames>()
+            registry.add_granted::<PolicyNames>(RuleSet::PolicyNames)
         }
         Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) => {}
     }
@@ -127,19 +134,26 @@ fn build(context: &Context, settings: &Settings, watches: &mut Watches) -> Vec<N
 struct Registry<'a> {
     context: &'a Context,
     watches: &'a mut Watches,
+    refused: &'a BTreeSet<RuleSet>,
     controllers: Vec<NamedTask>,
 }
 
 impl Registry<'_> {
     fn add_node_controllers(&mut self, settings: &Settings) {
         self.add::<GarbageCollection>();
-        // Always created: a controller that is turned off deletes the host endpoints that it created.
-        self.add::<HostEndpoints>();
+        // Created also if it is turned off: the controller then deletes the host endpoints that it created.
+        self.add_granted::<HostEndpoints>(RuleSet::HostEndpoints);
         if settings.sync_node_labels {
             self.add::<NodeLabels>();
         }
         if settings.delete_nodes {
             self.add::<NodeDeletion>();
+        }
+    }
+
+    fn add_granted<C: Controller>(&mut self, rights: RuleSet) {
+        if !self.refused.contains(&rights) {
+            self.add::<C>();
         }
     }
 

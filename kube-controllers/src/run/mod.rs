@@ -1,6 +1,7 @@
 //! The life of the process, from reading the environment to the exit code.
 
 mod lifecycle;
+mod rule_sets;
 mod stop;
 
 use std::pin::pin;

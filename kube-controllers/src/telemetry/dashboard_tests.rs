@@ -28,8 +28,9 @@ const WORDS: [&str; 15] = [
 ];
 
 /// Metrics that the dashboard does not need.
-const LEFT_OUT: [&str; 6] = [
+const LEFT_OUT: [&str; 7] = [
     "calico_migration_duration_seconds",
+    "kube_controllers_missing_rights",
     "process_max_fds",
     "process_open_fds",
     "process_start_time_seconds",

@@ -31,6 +31,7 @@ struct Shared {
     workers: WorkerMetricVecs,
     watches: WatchMetricVecs,
     leader_status: IntGaugeVec,
+    missing_rights: IntGaugeVec,
 }
 
 impl Default for Metrics {
@@ -44,6 +45,8 @@ impl Metrics {
     pub fn new() -> Self {
         let registry = Registry::new();
         let leader_status = Opts::new("leader_election_master_status", "1 if this replica is the leader, else 0.");
+        let missing_rights =
+            Opts::new("kube_controllers_missing_rights", "1 if an enabled controller lacks its role, else 0.");
         let build = Opts::new("kube_controllers_build_info", "1, with the version of the program.");
         let build = register(&registry, IntGaugeVec::new(build, &["version"]));
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
@@ -53,6 +56,7 @@ impl Metrics {
             workers: WorkerMetricVecs::new(&registry),
             watches: WatchMetricVecs::new(&registry),
             leader_status: register(&registry, IntGaugeVec::new(leader_status, &["name"])),
+            missing_rights: register(&registry, IntGaugeVec::new(missing_rights, &["role"])),
             registry,
             controller_registry: Mutex::default(),
         };
@@ -83,6 +87,11 @@ impl Metrics {
     /// Sets the metric that shows if this replica is the leader by the Lease of that name.
     pub fn set_leader(&self, lease: &str, is_leader: bool) {
         self.shared.leader_status.with_label_values(&[lease]).set(i64::from(is_leader));
+    }
+
+    /// Sets the metric that shows if an enabled controller lacks the role with this end of its name.
+    pub fn set_missing_rights(&self, role: &str, is_missing: bool) {
+        self.shared.missing_rights.with_label_values(&[role]).set(i64::from(is_missing));
     }
 
     /// Returns all metrics in the text format of Prometheus.

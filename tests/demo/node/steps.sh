@@ -10,7 +10,7 @@ work=/run/demo
 
 export KUBECONFIG=$work/admin.kubeconfig HOME=$work DATASTORE_TYPE=kubernetes
 . tests/demo/control-plane.sh
-for part in cannot image node install pods controllers upgrade uninstall; do . tests/demo/node/$part.sh; done
+for part in cannot image node install pods controllers upgrade restriction uninstall; do . tests/demo/node/$part.sh; done
 
 private_world
 refusal=$(node_refusal)
@@ -102,6 +102,11 @@ if command -v helm >/dev/null; then
 else
     skip "the pod of helm test" "there is no helm"
 fi
+
+step "node-restriction: a token that is bound to the Node, for all steps that follow; attacks with this token"
+restrict
+echo "    the token of the plugins is bound to Node $(bound_to)"
+attack
 
 step "kubectl delete pod: addresses are released and interfaces removed"
 run kubectl -n shop delete pod --all --wait=false

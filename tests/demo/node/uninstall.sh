@@ -26,6 +26,7 @@ no_pods_of() { [ -z "$(kubectl -n kube-system get pods -l k8s-app="$1" -o name)"
 # Deletes the remaining objects in the API server: the rest of the manifests, and the definitions last.
 remove_objects() {
     run kubectl delete --ignore-not-found -k deploy/base
+    remove_restriction
     run kubectl delete -k deploy/rbac/kubernetes
     run kubectl -n kube-system delete configmap -l k8s-app=calico-cni
     run kubectl -n kube-system delete lease/$controllers

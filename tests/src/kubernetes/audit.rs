@@ -49,12 +49,14 @@ pub struct Request {
     pub answered: OffsetDateTime,
 }
 
-/// Returns the audit policy: all requests except those of the server itself and the readiness checks of the harness.
+/// Returns the audit policy: all requests except those of the server itself, the readiness checks of the harness, and
+/// questions about rights, which change nothing and are open to every user.
 pub(super) fn policy(admin: &str) -> String {
     format!(
         "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n\
          - {{ level: None, users: [\"system:apiserver\"] }}\n\
          - {{ level: None, users: [\"{admin}\"], nonResourceURLs: [\"/readyz\"] }}\n\
+         - {{ level: None, resources: [{{ group: authorization.k8s.io }}] }}\n\
          - {{ level: Metadata }}\n"
     )
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::audit::Request;
 use super::service_account::Access;
+use crate::manifests::deploy;
 
 /// A verb on a resource.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,19 +38,34 @@ struct Rule {
 }
 
 impl Role {
-    /// Reads the only ClusterRole of a manifest.
+    /// Reads the ClusterRoles of a manifest.
     pub fn of_manifest(path: &Path) -> Result<Role> {
         let name = || path.display().to_string();
         fs::read_to_string(path).with_context(name).and_then(|text| Role::parse(&text).with_context(name))
     }
 
+    /// Reads the ClusterRoles of all of these manifests.
+    pub fn of_manifests(paths: &[PathBuf]) -> Result<Role> {
+        let roles = paths.iter().map(|path| Role::of_manifest(path)).collect::<Result<Vec<_>>>()?;
+        Ok(Role(roles.into_iter().flat_map(|role| role.0).collect()))
+    }
+
+    /// Returns the manifests that operators apply for kube-controllers with Calico's objects in the API server,
+    /// including the role of host endpoints, which are off by default.
+    pub fn manifests_of_controllers() -> [PathBuf; 2] {
+        ["rbac/kubernetes/calico-kube-controllers.yaml", "components/host-endpoints/rbac.yaml"].map(deploy)
+    }
+
     fn parse(manifest: &str) -> Result<Role> {
         let documents: Result<Vec<Value>, _> =
             serde_norway::Deserializer::from_str(manifest).map(Value::deserialize).collect();
-        let mut roles: Vec<Value> = documents?.into_iter().filter(|object| object["kind"] == "ClusterRole").collect();
-        ensure!(roles.len() == 1, "{} ClusterRoles", roles.len());
-        let rules: Vec<Rule> = serde_json::from_value(roles[0]["rules"].take())?;
-        Ok(Role(rules.iter().flat_map(Rule::permissions).collect()))
+        let mut permissions = BTreeSet::new();
+        for mut role in documents?.into_iter().filter(|object| object["kind"] == "ClusterRole") {
+            let rules: Vec<Rule> = serde_json::from_value(role["rules"].take())?;
+            permissions.extend(rules.iter().flat_map(Rule::permissions));
+        }
+        ensure!(!permissions.is_empty(), "no ClusterRole");
+        Ok(Role(permissions))
     }
 
     /// Returns the permissions that these requests needed.

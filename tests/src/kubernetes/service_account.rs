@@ -1,5 +1,6 @@
 //! Creates namespaces, service accounts and their permissions, in place of controllers and an operator.
 
+use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,6 +11,8 @@ use serde_json::{Value, json};
 use super::api_server::ApiServer;
 use super::client::Client;
 use super::identity::Identity;
+use super::role::Role;
+use crate::controllers::{PATIENCE, await_that};
 
 /// A service account with a token that is valid for an hour. It has no permissions until [`ApiServer::bind`].
 #[derive(Debug)]
@@ -58,6 +61,19 @@ impl ApiServer {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         })
+    }
+
+    /// Creates a service account as an operator does, with the manifests of its roles. Waits until the authorizer
+    /// applies their ClusterRoles.
+    pub fn account_of(&self, namespace: &str, name: &str, manifests: &[PathBuf]) -> Result<ServiceAccount> {
+        let account = self.service_account(namespace, name)?;
+        for manifest in manifests {
+            self.admin().apply(&fs::read_to_string(manifest)?)?;
+        }
+        for permission in Role::of_manifests(manifests)?.0 {
+            await_that(PATIENCE, || self.allows(&account.user, permission.access()))?;
+        }
+        Ok(account)
     }
 
     /// Requests a new token of a service account, valid for an hour or until the account is deleted. The server caches

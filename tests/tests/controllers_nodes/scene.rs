@@ -9,7 +9,7 @@ use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use integration_tests::etcd::ENDPOINT;
-use integration_tests::kubernetes::{Access, ApiServer, Audit, Client, Kubernetes, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Audit, Client, Kubernetes, Role, on_kubernetes};
 use kube_controllers::context::Context;
 use kube_controllers::controllers::host_endpoints::HostEndpoints;
 use kube_controllers::controllers::ip_pool::IpPools;
@@ -68,12 +68,8 @@ pub(crate) fn on_each(modes: &[Mode], test: impl Fn(&Scene) + Send + Sync) {
 
 /// Returns the kubeconfig of the account that `deploy/rbac` creates, with exactly its rights.
 fn controllers_user(api: &ApiServer) -> PathBuf {
-    let account = api.service_account("kube-system", "calico-kube-controllers").unwrap();
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/rbac/kubernetes/calico-kube-controllers.yaml");
-    api.admin().apply(&std::fs::read_to_string(manifest).unwrap()).unwrap();
-    let access = Access { verb: "update", group: "", resource: "services/status" };
-    becomes(true, || api.allows(&account.user, access).unwrap());
-    account.kubeconfig
+    let manifests = Role::manifests_of_controllers();
+    api.account_of("kube-system", "calico-kube-controllers", &manifests).unwrap().kubeconfig
 }
 
 impl Scene {

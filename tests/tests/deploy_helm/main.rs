@@ -2,11 +2,13 @@
 
 mod change;
 mod metadata;
+mod namespaces;
 mod options;
 mod platforms;
 mod pods;
 mod pools;
 mod released;
+mod roles;
 mod same;
 mod uninstall;
 mod values;

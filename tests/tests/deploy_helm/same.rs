@@ -33,7 +33,8 @@ fn without_additions(mut objects: Objects) -> Objects {
 /// Returns true if helm keeps an object: a definition, and with it all addresses, or an account or role without which
 /// running pods could not release their addresses.
 pub(super) fn is_kept(name: &str) -> bool {
-    let is_of_nodes = matches!(name.rsplit([' ', '/']).next(), Some("calico-cni" | "calico-cni-plugin"));
+    let account = name.rsplit([' ', '/']).next();
+    let is_of_nodes = matches!(account, Some("calico-cni" | "calico-cni-plugin" | "calico-cni-plugin-bound"));
     let is_access = ["ServiceAccount ", "Role", "ClusterRole"].iter().any(|kind| name.starts_with(kind));
     name.starts_with("CustomResourceDefinition") || (is_of_nodes && is_access)
 }
@@ -80,6 +81,8 @@ fn chart_values_reproduce_each_kustomize_component() {
         ("components/node-condition", "agent.nodeCondition=true"),
         ("components/prometheus-rule", "metrics.prometheusRule=true"),
         ("components/former-directories", "cni.formerBinDir=/opt/cni/bin"),
+        ("components/node-restriction", "rbac.nodeRestriction=true"),
+        ("components/host-endpoints", "rbac.hostEndpoints=true"),
         ("components/upgrade-ipam", "cni.upgradeIpam=true"),
     ];
     for (component, value) in options {
@@ -87,7 +90,10 @@ fn chart_values_reproduce_each_kustomize_component() {
     }
     let all = compose(directory.path(), &[overlay], &options.map(|(component, _)| component)).unwrap();
     assert_equal(&all, &["--set", &options.map(|(_, value)| value).join(",")]);
-    for (component, value) in [options[1], options[2], options[4], options[5], options[6], options[9]] {
+    // On the host's network kube-controllers needs other constraints, which the chart knows.
+    let constraints = compose(directory.path(), &[overlay], &["components/openshift-scc"]).unwrap();
+    assert_equal(&constraints, &["--set", "namespace.openshift=true"]);
+    for (component, value) in [1, 2, 4, 5, 6, 9, 12].map(|number| options[number]) {
         let with_etcd = compose(directory.path(), &["overlays/etcd"], &[component]).unwrap();
         assert_equal(&with_etcd, &["--set", "datastore=etcd", "--set", value]);
     }
@@ -101,7 +107,9 @@ fn namespace_of_the_release_replaces_kube_system_everywhere() {
     }
     let text = |objects: &Objects| serde_json::to_string(&objects.values().collect::<Vec<&Value>>()).unwrap();
     let usual = text(&template(&[]).unwrap());
-    let other = text(&template(&["--namespace", "calico-system"]).unwrap());
+    let mut other = template(&["--namespace", "calico-system"]).unwrap();
+    other.retain(|name, _| !name.starts_with("ResourceQuota "));
+    let other = text(&other);
     let places = |text: &str, name: &str| text.matches(&format!(r#""namespace":"{name}""#)).count();
     assert_eq!(places(&other, "kube-system"), 0);
     assert_eq!(places(&other, "calico-system"), places(&usual, "kube-system"));

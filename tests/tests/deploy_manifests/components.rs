@@ -105,6 +105,38 @@ fn component_default_pool_sets_the_pool_and_its_permission() {
     }
 }
 
+/// The account with limits replaces the other one where the agent makes tokens. The role is the same.
+#[test]
+fn component_node_restriction_changes_only_the_account_of_the_plugins() {
+    if !can_render() {
+        return;
+    }
+    for base in OVERLAYS {
+        let (objects, changed) = with("components/node-restriction", base);
+        let (rbac, admission) = ("rbac.authorization.k8s.io", "admissionregistration.k8s.io");
+        let pod = format!("{DAEMON_SET}/spec/template/spec");
+        let mut expected = vec![
+            format!("ClusterRoleBinding.{rbac} calico-cni-plugin-bound"),
+            format!("{pod}/containers/0/env"),
+            format!("{pod}/initContainers/0/env"),
+            format!("Role.{rbac} kube-system/calico-cni/rules/0/resourceNames/0"),
+            "ServiceAccount kube-system/calico-cni-plugin-bound".to_owned(),
+        ];
+        for policy in ["affinities", "blocks", "pods", "tokens"] {
+            for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
+                expected.push(format!("{kind}.{admission} calico-cni-{policy}"));
+            }
+        }
+        expected.sort();
+        assert_eq!(changed, expected, "{base}");
+        let role = &objects["ClusterRoleBinding.rbac.authorization.k8s.io calico-cni-plugin-bound"]["roleRef"]["name"];
+        assert_eq!(*role, json!("calico-cni-plugin"));
+        for (name, binding) in objects.iter().filter(|(name, _)| name.starts_with("ValidatingAdmissionPolicyBinding")) {
+            assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]), "{name}");
+        }
+    }
+}
+
 /// On nodes where SELinux protects the host's files from containers, the migration needs privileges too.
 #[test]
 fn component_privileged_applies_to_the_migration_too() {

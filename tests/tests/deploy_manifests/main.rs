@@ -21,15 +21,19 @@ use integration_tests::skip::skipped;
 const OVERLAYS: [&str; 3] = ["overlays/kubernetes-v1", "overlays/kubernetes-v3", "overlays/etcd"];
 
 /// The optional components of an installation.
-const COMPONENTS: [&str; 13] = [
+const COMPONENTS: [&str; 17] = [
     "components/agent-metrics",
     "components/cni-1.1",
+    "components/critical-quota",
     "components/dac-override",
     "components/default-pool",
     "components/flow-control",
     "components/former-directories",
+    "components/host-endpoints",
     "components/host-network-controllers",
     "components/node-condition",
+    "components/node-restriction",
+    "components/openshift-scc",
     "components/privileged",
     "components/prometheus-rule",
     "components/selinux",

@@ -7,8 +7,9 @@ use std::time::Duration;
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::node_pod::{NAMESPACE, may_make_tokens};
 use integration_tests::proxy::{Fault, Point, Refusal};
+use serde_json::json;
 
-use crate::scene::{PLUGINS, asked, claims, in_pod, user};
+use crate::scene::{PLUGINS, asked, claims, in_pod, install, user};
 
 /// The default lifetime of a token, in seconds.
 const DAY: i64 = 86_400;
@@ -123,6 +124,51 @@ fn token_of_a_recreated_account_is_replaced_before_its_expiry() {
         assert_ne!(pod.token().unwrap(), before);
         assert!(user(kubernetes, &pod).is_some());
         assert!(agent.log().contains("the API server rejected the previous token"));
+    });
+}
+
+/// The token ends with its Node. The agent replaces it once a Node of that name exists again.
+#[test]
+fn token_bound_to_a_node_is_replaced_after_the_node_is_recreated() {
+    in_pod(|_, kubernetes, mut pod| {
+        let admin = kubernetes.api.admin();
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
+        admin.apply_object(&node).unwrap();
+        let settings = [
+            ("CNI_TOKEN_BOUND_TO_NODE", "true"),
+            ("KUBERNETES_NODE_NAME", "node1"),
+            ("CNI_TOKEN_TRIAL_INTERVAL", "1s"),
+        ];
+        for (name, value) in settings {
+            pod.set(name, value);
+        }
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        let before = pod.token().unwrap();
+        assert_eq!(claims(&before)["kubernetes.io"]["node"]["name"], "node1");
+        admin.delete("/api/v1/nodes/node1").unwrap().success().unwrap();
+        agent.await_log("Node node1 does not exist").unwrap();
+        admin.apply_object(&node).unwrap();
+        await_that(PATIENCE, || Ok(user(kubernetes, &pod).is_some())).unwrap();
+        assert_ne!(pod.token().unwrap(), before);
+        agent.await_page("/readiness", 200).unwrap();
+    });
+}
+
+/// An installation with the setting replaces a valid token that is not bound to the Node.
+#[test]
+fn install_replaces_a_token_that_is_not_bound_to_the_node() {
+    in_pod(|_, kubernetes, mut pod| {
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
+        kubernetes.api.admin().apply_object(&node).unwrap();
+        install(&mut pod);
+        assert!(claims(&pod.token().unwrap())["kubernetes.io"]["node"].is_null());
+        pod.set("CNI_TOKEN_BOUND_TO_NODE", "true");
+        install(&mut pod);
+        let bound = pod.token().unwrap();
+        assert_eq!(claims(&bound)["kubernetes.io"]["node"]["name"], "node1");
+        install(&mut pod);
+        assert_eq!(pod.token().unwrap(), bound, "a fresh token is kept");
     });
 }
 

@@ -148,7 +148,7 @@ fn check_kubeconfig(place: &str, file: &KubeconfigFile) -> Checked {
 
 /// Checks the remaining lifetime. The agent renews a token after a quarter to half of its lifetime (INST-44), so the
 /// last quarter is late.
-fn check_lifetime(Claims { exp, iat, sub }: &Claims, now: i64) -> Checked {
+fn check_lifetime(Claims { exp, iat, sub, .. }: &Claims, now: i64) -> Checked {
     let remaining = exp - now;
     let owner = if sub.is_empty() { String::new() } else { format!(" of {sub}") };
     if remaining <= 0 {

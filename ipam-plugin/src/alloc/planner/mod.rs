@@ -62,6 +62,9 @@ pub(crate) struct FamilyPlanner<'a> {
     search: Search,
     /// Blocks whose affinity could not be repaired.
     pub(crate) excluded: BTreeSet<Cidr>,
+    /// False after the datastore has refused to let this node take over another node's block. With a policy that
+    /// forbids it, each candidate would be refused in turn.
+    pub(crate) may_reclaim: bool,
 }
 
 impl<'a> FamilyPlanner<'a> {
@@ -89,13 +92,23 @@ impl<'a> FamilyPlanner<'a> {
         };
         let choice = choose_pools(&pools, &pool_request)?;
         let search = search_of(&owner, version, &choice, inputs);
-        Ok(FamilyPlanner { request, version, owner, choice, node_labels, search, excluded: BTreeSet::new() })
+        Ok(FamilyPlanner {
+            request,
+            version,
+            owner,
+            choice,
+            node_labels,
+            search,
+            excluded: BTreeSet::new(),
+            may_reclaim: true,
+        })
     }
 
     /// Chooses the pools again, after the inputs were read again.
     pub(crate) fn choose_again(&mut self, inputs: &AllocationInputs) -> Result<()> {
         let fresh = FamilyPlanner::new(self.request, inputs, self.version)?;
-        *self = FamilyPlanner { excluded: std::mem::take(&mut self.excluded), ..fresh };
+        let (excluded, may_reclaim) = (std::mem::take(&mut self.excluded), self.may_reclaim);
+        *self = FamilyPlanner { excluded, may_reclaim, ..fresh };
         Ok(())
     }
 

@@ -66,6 +66,7 @@ impl FamilyPlanner<'_> {
             UsableBlock::Reclaim(_) if !snapshot.has_all_blocks(self.version) => {
                 read_step(MissingReads::list(self.version))
             }
+            UsableBlock::Reclaim(_) if !self.may_reclaim => Ok(None),
             UsableBlock::Reclaim(candidates) => Ok(self.reclaim(snapshot, &candidates)),
         }
     }

@@ -64,7 +64,8 @@ fn good() -> NodeSnapshot {
         cni_version: "1.0.0".into(),
         ..Content::default()
     };
-    let claims = Claims { exp: NOW + 80_000, iat: NOW - 6_400, sub: "system:serviceaccount:a:b".into() };
+    let claims =
+        Claims { exp: NOW + 80_000, iat: NOW - 6_400, sub: "system:serviceaccount:a:b".into(), ..Claims::default() };
     let permission = |group: &str, resource: &str| PermissionCheck {
         permission: Permission { group: group.into(), resource: resource.into(), verb: "get".into() },
         is_allowed: Ok(true),

@@ -1,0 +1,146 @@
+//! [`RuleSet`]: the rights of an optional controller, which have a role of their own.
+//!
+//! A cluster that does not use the controller does not grant them. A controller without its rights is not started, and
+//! all others run. The log and a metric name the missing role once the settings enable the controller. The API server
+//! is asked again every minute, so that the controller starts when the role is bound.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::future::join_all;
+use hyper::Request;
+use hyper::header::CONTENT_TYPE;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use crate::context::Context;
+use crate::settings::{ControllerName, Mode, Settings};
+
+/// Interval at which the rights are asked for again.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Time limit for an answer. Without an answer the rights count as granted, and each request shows if they are.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+/// The rights of one controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum RuleSet {
+    /// Services and their addresses.
+    LoadBalancer,
+    /// Automatic host endpoints.
+    HostEndpoints,
+    /// Policies under the names of an older Calico.
+    PolicyNames,
+}
+
+const ALL: [RuleSet; 3] = [RuleSet::LoadBalancer, RuleSet::HostEndpoints, RuleSet::PolicyNames];
+
+impl RuleSet {
+    /// Returns the end of the role's name, after `calico-kube-controllers-`.
+    fn name(self) -> &'static str {
+        match self {
+            RuleSet::LoadBalancer => "load-balancer",
+            RuleSet::HostEndpoints => "host-endpoints",
+            RuleSet::PolicyNames => "policy-names",
+        }
+    }
+
+    /// Returns the right that stands for all rights of the set: API group, resource, subresource and verb. `None` if
+    /// the controller needs no right of its own with this datastore.
+    fn right(self, mode: Mode) -> Option<[&'static str; 4]> {
+        match (self, mode) {
+            (RuleSet::LoadBalancer, _) => Some(["", "services", "status", "update"]),
+            (RuleSet::HostEndpoints, Mode::Kubernetes(ApiGroup::CrdV1)) => {
+                Some(["crd.projectcalico.org", "hostendpoints", "", "create"])
+            }
+            (RuleSet::HostEndpoints, Mode::Kubernetes(ApiGroup::V3)) => {
+                Some(["projectcalico.org", "hostendpoints", "", "create"])
+            }
+            (RuleSet::PolicyNames, Mode::Kubernetes(ApiGroup::CrdV1)) => {
+                Some(["crd.projectcalico.org", "globalnetworkpolicies", "", "delete"])
+            }
+            (RuleSet::HostEndpoints, Mode::Etcd) | (RuleSet::PolicyNames, _) => None,
+        }
+    }
+
+    /// Returns true if the settings enable the controller.
+    fn is_enabled(self, settings: &Settings) -> bool {
+        match self {
+            RuleSet::LoadBalancer => settings.enabled.contains(&ControllerName::LoadBalancer),
+            RuleSet::HostEndpoints => settings.host_endpoints.enabled,
+            RuleSet::PolicyNames => settings.policy_name_migrator,
+        }
+    }
+}
+
+/// Returns the sets that the API server refuses to this process.
+pub(super) async fn refused(context: &Context) -> BTreeSet<RuleSet> {
+    let answers = ALL.into_iter().map(async |set| match set.right(context.mode) {
+        Some(right) => is_refused(&context.kubernetes, right).await.then_some(set),
+        None => None,
+    });
+    join_all(answers).await.into_iter().flatten().collect()
+}
+
+async fn is_refused(kubernetes: &kube::Client, [group, resource, subresource, verb]: [&str; 4]) -> bool {
+    let attributes = json!({ "group": group, "resource": resource, "subresource": subresource, "verb": verb });
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": attributes },
+    });
+    let post = Request::post(REVIEWS).header(CONTENT_TYPE, "application/json");
+    let Ok(request) = post.body(review.to_string().into_bytes()) else { return false };
+    match timeout(DEADLINE, kubernetes.request::<Value>(request)).await {
+        Ok(Ok(answer)) => answer["status"]["allowed"] == false,
+        Ok(Err(_)) | Err(_) => false,
+    }
+}
+
+/// Waits until the API server refuses other sets than `refused`. Reports each of these sets while the settings enable
+/// its controller.
+pub(super) async fn await_change(context: &Context, refused: &BTreeSet<RuleSet>) {
+    let mut settings = context.settings.clone();
+    let mut reported = BTreeSet::new();
+    loop {
+        let current = settings.borrow_and_update().clone();
+        report(context, &current, refused, &mut reported);
+        tokio::select! {
+            () = sleep(INTERVAL) => {}
+            Ok(()) = settings.changed() => continue,
+        }
+        if self::refused(context).await != *refused {
+            return;
+        }
+    }
+}
+
+fn report(context: &Context, settings: &Settings, refused: &BTreeSet<RuleSet>, reported: &mut BTreeSet<RuleSet>) {
+    for set in ALL {
+        let is_missing = refused.contains(&set) && set.is_enabled(settings);
+        context.metrics.set_missing_rights(set.name(), is_missing);
+        if !is_missing {
+            reported.remove(&set);
+        } else if reported.insert(set) {
+            tracing::warn!(
+                role = %format!("calico-kube-controllers-{}", set.name()),
+                "the role of an enabled controller is missing; the controller starts within a minute after the role \
+                 is bound"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_set_has_a_right_only_where_its_controller_needs_one() {
+        let with_right = |mode| ALL.into_iter().filter(|set| set.right(mode).is_some()).collect::<Vec<_>>();
+        assert_eq!(with_right(Mode::Kubernetes(ApiGroup::CrdV1)), ALL);
+        assert_eq!(with_right(Mode::Kubernetes(ApiGroup::V3)), [RuleSet::LoadBalancer, RuleSet::HostEndpoints]);
+        assert_eq!(with_right(Mode::Etcd), [RuleSet::LoadBalancer]);
+    }
+}

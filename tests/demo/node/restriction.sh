@@ -1,0 +1,54 @@
+# shellcheck shell=bash
+# components/node-restriction on the running node. The steps of the demo source this file after install.sh and pods.sh.
+
+restriction=deploy/components/node-restriction
+
+# Applies the manifest with the component, and waits until the plugins have a token that is bound to the Node.
+restrict() {
+    local folder=$work/restricted
+    mkdir -p "$folder"
+    # kustomize accepts no absolute paths.
+    cat >"$folder/kustomization.yaml" <<YAML
+resources: [$(realpath --relative-to "$folder" deploy/overlays/kubernetes-v1)]
+components: [$(realpath --relative-to "$folder" $restriction)]
+YAML
+    run kubectl apply --server-side -k "$folder" | grep -E '[$]|daemonset|validatingadmissionpolicy/|plugin-bound'
+    rolled_out daemonset/calico-cni
+    wait_for 60 has_bound_token
+}
+
+# Prints the name of the Node in the token of the plugins. The claims are base64 without padding.
+bound_to() {
+    local token
+    token=$(sed -n 's/^ *token: //p' /etc/cni/net.d/calico-kubeconfig)
+    (cut -d. -f2 <<<"$token" | tr '_-' '/+' | base64 -d 2>/dev/null || true) | jq -r '."kubernetes.io".node.name'
+}
+has_bound_token() { [ "$(bound_to)" = $node ]; }
+
+# as_plugins COMMAND...: runs kubectl with the token of the plugins
+as_plugins() { kubectl --kubeconfig /etc/cni/net.d/calico-kubeconfig "$@"; }
+
+# refused_by POLICY COMMAND...: prints the refusal; fails if the policy does not refuse the command
+refused_by() {
+    local policy=$1 said
+    shift
+    ! said=$("$@" 2>&1) || return
+    grep -F "ValidatingAdmissionPolicy '$policy'" <<<"$said" | sed 's/^/    /'
+}
+
+# Tries a label of a pod and an affinity of another node, with the token of the plugins. A policy takes effect a moment
+# after it was written, so the requests are dry runs, which policies check too.
+attack() {
+    local label='{ "metadata": { "labels": { "app": "thief" } } }'
+    wait_for 30 refused_by calico-cni-pods as_plugins -n shop patch pod web-1 --subresource status --type merge \
+        --dry-run=server -p "$label"
+    cat >$work/affinity.yaml <<YAML
+apiVersion: crd.projectcalico.org/v1
+kind: BlockAffinity
+metadata: { name: other-10-99-0-0-26 }
+spec: { state: confirmed, node: other, type: host, cidr: 10.99.0.0/26, deleted: "false" }
+YAML
+    wait_for 30 refused_by calico-cni-affinities as_plugins create --dry-run=server -f $work/affinity.yaml
+}
+
+remove_restriction() { run kubectl delete -f $restriction/rbac.yaml -f $restriction/policies.yaml; }

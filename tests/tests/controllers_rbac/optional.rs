@@ -1,0 +1,58 @@
+//! An enabled controller whose role is missing: the log names the role once, the other controllers run, and the
+//! controller starts when the role is bound.
+
+use integration_tests::controllers::{Controllers, PATIENCE, World, await_that};
+use integration_tests::kubernetes::{Role, with_kubernetes};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::json;
+
+use super::{NAME, NAMESPACE};
+
+/// Longer than the program waits before it asks for the rights again.
+#[track_caller]
+fn until(controllers: &Controllers, what: &str, is_so: impl Fn() -> bool) {
+    let seen = await_that(PATIENCE * 3, || Ok(is_so()));
+    assert!(seen.is_ok(), "{what}: not seen\n{}", controllers.log().unwrap());
+}
+
+#[test]
+fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound() {
+    with_kubernetes(|host, servers| {
+        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+        let api = world.api;
+        let role = Role::of_manifests(&Role::manifests_of_controllers()).unwrap();
+        let mut base = role.clone();
+        base.0.retain(|one| one.resource != "services/status" && one.resource != "hostendpoints");
+        let account = api.service_account(NAMESPACE, NAME).unwrap();
+        api.cluster_role(NAME, &base.rules()).unwrap();
+        api.bind(&account, NAME).unwrap();
+        world.node("n1", "10.0.0.1");
+        world.pool("balancer", "10.80.0.0/16", "LoadBalancer");
+        world.service("web", "10.80.0.7");
+
+        let audit = api.audit().unwrap();
+        let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
+        let mut controllers = setup.env("LEADER_ELECTION", "false").start(host, "controllers").unwrap();
+        let named = |role: &str| controllers.log().unwrap().matches(&format!("calico-kube-controllers-{role}")).count();
+        until(&controllers, "the role of the Services is missing", || named("load-balancer") == 1);
+        let configuration = || world.calico("kubecontrollersconfigurations", "default");
+        until(&controllers, "there is a configuration", || !configuration().is_null());
+        assert_eq!(named("host-endpoints"), 0, "the controller is off");
+
+        // Enabled at run time.
+        world.configure(&json!({ "leakGracePeriod": "1s", "hostEndpoint": { "autoCreate": "Enabled" } }));
+        until(&controllers, "the role of the host endpoints is missing", || named("host-endpoints") == 1);
+        world.address_left_behind("n1", "10.65.1.0");
+        until(&controllers, "the leak is gone", || world.handles_and_blocks().0.is_empty());
+        let refused: Vec<_> =
+            audit.of(&account.user).unwrap().into_iter().filter(|one| one.code == Some(403)).collect();
+        assert!(refused.is_empty(), "{refused:#?}");
+        assert_eq!((named("load-balancer"), named("host-endpoints")), (1, 1));
+
+        api.cluster_role(NAME, &role.rules()).unwrap();
+        until(&controllers, "the Service has its address", || world.shown("web") == ["10.80.0.7"]);
+        until(&controllers, "the node has an endpoint", || !world.calico("hostendpoints", "n1-auto-hep").is_null());
+        assert_eq!((named("load-balancer"), named("host-endpoints")), (1, 1));
+        assert!(controllers.terminate().unwrap().success());
+    });
+}

@@ -1,0 +1,55 @@
+//! The roles of optional controllers: each has a value, and the defaults agree with those of the configuration object.
+
+use integration_tests::manifests::template;
+use kube_controllers::settings::{ControllerName, Environment, Mode, default_configuration, merge};
+use libcalico::kubernetes::ApiGroup;
+
+use super::can_render;
+
+const ROLES: [(&str, &str); 3] = [
+    ("load-balancer", "rbac.loadBalancer"),
+    ("policy-names", "rbac.policyNames"),
+    ("host-endpoints", "rbac.hostEndpoints"),
+];
+
+/// Returns true for each of [`ROLES`] that the chart renders, with its binding.
+fn granted(values: &[&str]) -> [bool; 3] {
+    let set: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
+    let objects = template(&set).unwrap();
+    ROLES.map(|(role, _)| {
+        let [role, binding] = ["ClusterRole", "ClusterRoleBinding"].map(|kind| {
+            objects.contains_key(&format!("{kind}.rbac.authorization.k8s.io calico-kube-controllers-{role}"))
+        });
+        assert_eq!(role, binding);
+        role
+    })
+}
+
+#[test]
+fn roles_of_optional_controllers_agree_with_the_default_configuration() {
+    if !can_render() {
+        return;
+    }
+    let environment = Environment::read(|_| None).unwrap();
+    let settings = merge(&environment, &default_configuration(), Mode::Kubernetes(ApiGroup::CrdV1)).settings;
+    let enabled = [
+        settings.enabled.contains(&ControllerName::LoadBalancer),
+        settings.policy_name_migrator,
+        settings.host_endpoints.enabled,
+    ];
+    assert_eq!(granted(&[]), enabled);
+}
+
+#[test]
+fn role_of_an_optional_controller_is_granted_only_if_its_value_is_true() {
+    if !can_render() {
+        return;
+    }
+    for (index, (_, value)) in ROLES.into_iter().enumerate() {
+        for is_on in [true, false] {
+            let mut expected = granted(&[]);
+            expected[index] = is_on;
+            assert_eq!(granted(&[&format!("{value}={is_on}")]), expected, "{value}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Affinities of other nodes.
+
+use libcalico::kubernetes::ApiGroup;
+use serde_json::json;
+
+use crate::scene::{Scene, assert_denied, restricted};
+
+const POLICY: &str = "calico-cni-affinities";
+
+fn path(scene: &Scene<'_>, name: &str) -> String {
+    format!("{}/{name}", scene.path("blockaffinities"))
+}
+
+fn affinities_are_those_of_the_node(group: ApiGroup) {
+    restricted(group, |scene| {
+        let (admin, plugins) = (scene.api.admin(), scene.plugins_of("node1"));
+        let all = scene.path("blockaffinities");
+        let (own, foreign) = (path(scene, "node1-10-65-1-0-30"), path(scene, "node2-10-65-2-0-30"));
+        admin.create(&all, &scene.affinity("node2", "10.65.2.0/30")).unwrap().success().unwrap();
+
+        assert_denied(plugins.create(&all, &scene.affinity("node2", "10.65.3.0/30")), POLICY);
+        assert_denied(plugins.delete(&foreign), POLICY);
+        for (field, value) in
+            [("state", json!("pendingDeletion")), ("node", json!("node1")), ("type", json!("virtual"))]
+        {
+            let edited = scene.change(&plugins, &foreign, |affinity| affinity["spec"][field] = value);
+            assert_denied(edited, POLICY);
+        }
+        assert_eq!(admin.get(&foreign).unwrap().success().unwrap()["spec"]["state"], "confirmed");
+
+        plugins.create(&all, &scene.affinity("node1", "10.65.1.0/30")).unwrap().success().unwrap();
+        let edited = scene.change(&plugins, &own, |affinity| affinity["spec"]["node"] = json!("node2"));
+        assert_denied(edited, POLICY);
+        let marked = scene.change(&plugins, &own, |affinity| affinity["spec"]["state"] = json!("pendingDeletion"));
+        marked.unwrap().success().unwrap();
+        plugins.delete(&own).unwrap().success().unwrap();
+
+        // A reader completes a deletion that another program began.
+        let begun = scene.change(admin, &foreign, |affinity| affinity["spec"]["deleted"] = scene.mark(true));
+        begun.unwrap().success().unwrap();
+        plugins.delete(&foreign).unwrap().success().unwrap();
+    });
+}
+
+#[test]
+fn token_of_a_node_writes_only_its_affinities_in_crd_v1() {
+    affinities_are_those_of_the_node(ApiGroup::CrdV1);
+}
+
+#[test]
+fn token_of_a_node_writes_only_its_affinities_in_v3() {
+    affinities_are_those_of_the_node(ApiGroup::V3);
+}

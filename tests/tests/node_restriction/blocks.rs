@@ -1,0 +1,133 @@
+//! Blocks of other nodes: neither deleted nor given another owner, and borrowed from.
+
+use integration_tests::kubernetes::Client;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use crate::scene::{Scene, assert_denied, restricted};
+
+const POLICY: &str = "calico-cni-blocks";
+
+/// Creates blocks: of each node one without addresses and one with an address of `node2`, and both without an owner.
+fn create_blocks(scene: &Scene<'_>) {
+    for (cidr, owner, allocations) in [
+        ("10.65.1.0/30", "host:node1", &[][..]),
+        ("10.65.1.4/30", "host:node1", &["node2"][..]),
+        ("10.65.2.0/30", "host:node2", &[][..]),
+        ("10.65.2.4/30", "host:node2", &["node2"][..]),
+        ("10.65.3.0/30", "", &[][..]),
+        ("10.65.3.4/30", "", &["node2"][..]),
+    ] {
+        let block = scene.block(cidr, owner, allocations);
+        scene.api.admin().create(&scene.path("ipamblocks"), &block).unwrap().success().unwrap();
+    }
+}
+
+fn path(scene: &Scene<'_>, name: &str) -> String {
+    format!("{}/{name}", scene.path("ipamblocks"))
+}
+
+#[track_caller]
+fn assert_edit_denied(scene: &Scene<'_>, thief: &Client, name: &str, edit: impl FnOnce(&mut Value)) {
+    let path = path(scene, name);
+    let spec = || scene.api.admin().get(&path).unwrap().success().unwrap()["spec"].clone();
+    let before = spec();
+    assert_denied(scene.change(thief, &path, edit), POLICY);
+    assert_eq!(spec(), before, "{name}");
+}
+
+fn other_blocks_keep_their_owner(group: ApiGroup) {
+    restricted(group, |scene| {
+        create_blocks(scene);
+        let thief = scene.plugins_of("node1");
+        for foreign in ["10-65-2-0-30", "10-65-2-4-30"] {
+            assert_denied(thief.delete(&path(scene, foreign)), POLICY);
+            assert_edit_denied(scene, &thief, foreign, |block| block["spec"]["affinity"] = json!("host:node1"));
+            assert_edit_denied(scene, &thief, foreign, |block| {
+                block["spec"].as_object_mut().unwrap().remove("affinity");
+            });
+            assert_edit_denied(scene, &thief, foreign, |block| block["spec"]["deleted"] = json!(true));
+            assert_edit_denied(scene, &thief, foreign, |block| block["spec"]["cidr"] = json!("10.66.0.0/30"));
+            assert_edit_denied(scene, &thief, foreign, |block| {
+                block["metadata"]["finalizers"] = json!(["example.com/held"]);
+            });
+            // The garbage collector of Kubernetes would delete the block.
+            assert_edit_denied(scene, &thief, foreign, |block| {
+                let gone = json!({ "apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "none" });
+                block["metadata"]["ownerReferences"] = json!([gone]);
+            });
+        }
+        assert_edit_denied(scene, &thief, "10-65-3-4-30", |block| block["spec"]["affinity"] = json!("host:node1"));
+        assert_edit_denied(scene, &thief, "10-65-1-4-30", |block| block["spec"]["affinity"] = json!("host:node2"));
+        let block = scene.block("10.65.4.0/30", "host:node2", &[]);
+        assert_denied(thief.create(&scene.path("ipamblocks"), &block), POLICY);
+        // Addresses of other nodes keep a block of this node, and a block without an owner.
+        for occupied in ["10-65-1-4-30", "10-65-3-4-30"] {
+            assert_denied(thief.delete(&path(scene, occupied)), POLICY);
+        }
+    });
+}
+
+fn own_blocks_are_written_and_other_blocks_borrowed_from(group: ApiGroup) {
+    restricted(group, |scene| {
+        create_blocks(scene);
+        let plugins = scene.plugins_of("node1");
+        let block = scene.block("10.65.4.0/30", "host:node1", &["node1"]);
+        plugins.create(&scene.path("ipamblocks"), &block).unwrap().success().unwrap();
+        for (name, cidr, owner) in
+            [("10-65-2-4-30", "10.65.2.4/30", "host:node2"), ("10-65-3-4-30", "10.65.3.4/30", "")]
+        {
+            for allocations in [&["node2", "node1"][..], &["node2"][..]] {
+                let spec = scene.block(cidr, owner, allocations)["spec"].take();
+                let written = scene.change(&plugins, &path(scene, name), |block| block["spec"] = spec);
+                written.unwrap().success().unwrap();
+            }
+        }
+        let given_up = scene.change(&plugins, &path(scene, "10-65-1-4-30"), |block| {
+            block["spec"].as_object_mut().unwrap().remove("affinity");
+        });
+        given_up.unwrap().success().unwrap();
+        for empty in ["10-65-1-0-30", "10-65-3-0-30"] {
+            plugins.delete(&path(scene, empty)).unwrap().success().unwrap();
+        }
+    });
+}
+
+/// Blocks that count as empty although an entry of theirs is in use, and a block that another program marked.
+#[test]
+fn blocks_that_ipam_deletes_may_be_deleted() {
+    restricted(ApiGroup::CrdV1, |scene| {
+        let plugins = scene.plugins_of("node1");
+        for (attribute, owner, deleted) in [
+            (json!({ "handle_id": "Windows-Reserved-IPAM-Handle" }), "host:node1", false),
+            (json!({ "handle_id": "net.a", "releasedAt": "2026-01-02T03:04:05Z" }), "", false),
+            (json!({ "handle_id": "net.a" }), "host:node2", true),
+        ] {
+            let mut block = scene.block("10.65.1.0/30", owner, &["node1"]);
+            block["spec"]["attributes"][0] = attribute;
+            block["spec"]["deleted"] = json!(deleted);
+            scene.api.admin().create(&scene.path("ipamblocks"), &block).unwrap().success().unwrap();
+            plugins.delete(&path(scene, "10-65-1-0-30")).unwrap().success().unwrap();
+        }
+    });
+}
+
+#[test]
+fn token_of_a_node_neither_deletes_nor_takes_blocks_of_another_node_in_crd_v1() {
+    other_blocks_keep_their_owner(ApiGroup::CrdV1);
+}
+
+#[test]
+fn token_of_a_node_neither_deletes_nor_takes_blocks_of_another_node_in_v3() {
+    other_blocks_keep_their_owner(ApiGroup::V3);
+}
+
+#[test]
+fn token_of_a_node_writes_its_blocks_and_borrows_in_crd_v1() {
+    own_blocks_are_written_and_other_blocks_borrowed_from(ApiGroup::CrdV1);
+}
+
+#[test]
+fn token_of_a_node_writes_its_blocks_and_borrows_in_v3() {
+    own_blocks_are_written_and_other_blocks_borrowed_from(ApiGroup::V3);
+}

@@ -1,0 +1,161 @@
+//! ADD, DEL, a borrowed address, an empty block of another node, and a Node that is created again: with the programs
+//! that are shipped, and tokens that are bound to Nodes.
+
+use std::path::{Path, PathBuf};
+
+use integration_tests::controllers::{PATIENCE, await_that};
+use integration_tests::journal::journal_entries;
+use integration_tests::kubernetes::Identity;
+use integration_tests::namespaces::NETNS_DIR;
+use integration_tests::plugin::{Outcome, Plugins};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use crate::scene::{NAMESPACE, PLUGINS, SYSTEM, Scene, restricted};
+
+/// The plugins of a node. All nodes share the private host.
+struct Node<'s> {
+    scene: &'s Scene<'s>,
+    name: &'static str,
+    plugins: Plugins,
+    token: Identity,
+    kubeconfig: PathBuf,
+}
+
+impl<'s> Node<'s> {
+    fn new(scene: &'s Scene<'s>, name: &'static str) -> Node<'s> {
+        let token = scene.token_of(name);
+        let kubeconfig = scene.api.kubeconfig(name, &token).unwrap();
+        Node { scene, name, plugins: Plugins::locate().unwrap(), token, kubeconfig }
+    }
+
+    /// Replaces the token, as the agent does.
+    fn renew(&mut self) {
+        *self = Node::new(self.scene, self.name);
+    }
+
+    #[track_caller]
+    fn add(&self, pod: &str) {
+        self.scene.host.ensure_pod(pod).unwrap();
+        self.scene.pod(self.name, pod);
+        self.succeed("ADD", pod);
+    }
+
+    #[track_caller]
+    fn succeed(&self, verb: &str, pod: &str) {
+        let outcome = self.verb(verb, pod);
+        assert_eq!(outcome.exit, Some(0), "{verb} {pod}: {} {}", outcome.stdout, outcome.stderr);
+    }
+
+    fn verb(&self, verb: &str, pod: &str) -> Outcome {
+        let conf = json!({
+            "cniVersion": "1.1.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
+            "datastore_type": "kubernetes", "calico_api_group": self.scene.group.api_version(),
+            "kubernetes": { "kubeconfig": self.kubeconfig }, "nodename": self.name, "nodename_file_optional": true,
+            "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
+        });
+        let args = format!("K8S_POD_NAMESPACE={NAMESPACE};K8S_POD_NAME={pod}");
+        let call = self.plugins.verb("calico", verb, pod, &Path::new(NETNS_DIR).join(pod), &conf);
+        call.env("CNI_ARGS", args).run().unwrap()
+    }
+
+    /// Returns for each block of the node the number of addresses in use.
+    fn blocks(&self) -> Vec<usize> {
+        let list = self.scene.api.admin().get(&self.scene.path("ipamblocks")).unwrap().success().unwrap();
+        let owner = format!("host:{}", self.name);
+        let own = list["items"].as_array().unwrap().iter().filter(|block| block["spec"]["affinity"] == owner.as_str());
+        let taken = |block: &Value| {
+            block["spec"]["allocations"].as_array().unwrap().iter().filter(|index| !index.is_null()).count()
+        };
+        own.map(taken).collect()
+    }
+}
+
+/// Creates the objects that an ADD needs: two blocks of four addresses.
+fn prepare(scene: &Scene<'_>, selector: &str) {
+    let version = scene.group.api_version();
+    for (kind, name, spec) in [
+        ("ClusterInformation", "default", json!({ "datastoreReady": true })),
+        ("IPPool", "pool4", json!({ "cidr": "10.65.0.0/29", "blockSize": 30, "nodeSelector": selector })),
+    ] {
+        let object = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name }, "spec": spec });
+        scene.api.admin().apply_object(&object).unwrap();
+    }
+}
+
+fn life(group: ApiGroup) {
+    restricted(group, |scene| {
+        prepare(scene, "all()");
+        let (near, far) = (Node::new(scene, "node1"), Node::new(scene, "node2"));
+        let pods = ["near-1", "near-2", "near-3", "near-4", "near-5"];
+        let audit = scene.api.audit().unwrap();
+        let user = format!("system:serviceaccount:{SYSTEM}:{PLUGINS}");
+        let refused = || -> Vec<String> {
+            let requests = audit.of(&user).unwrap();
+            requests.iter().filter(|request| request.code == Some(403)).map(ToString::to_string).collect()
+        };
+
+        far.add("far-1");
+        pods.iter().for_each(|pod| near.add(pod));
+        assert_eq!((near.blocks(), far.blocks()), (vec![4], vec![2]), "the fifth address is borrowed");
+        pods.iter().for_each(|pod| near.succeed("DEL", pod));
+        assert_eq!((near.blocks(), far.blocks()), (vec![0], vec![1]));
+        assert_eq!(refused(), Vec::<String>::new());
+
+        // A node takes no empty block from another node, and borrows from it.
+        far.succeed("DEL", "far-1");
+        let list = scene.api.admin().get(&scene.path("ipamblocks")).unwrap().success().unwrap();
+        for block in list["items"].as_array().unwrap() {
+            let path = format!("{}/{}", scene.path("ipamblocks"), block["metadata"]["name"].as_str().unwrap());
+            let long_ago = json!({ "spec": { "affinityClaimTime": "2020-01-02T03:04:05Z" } });
+            scene.api.admin().patch(&path, &long_ago).unwrap().success().unwrap();
+        }
+        pods.iter().for_each(|pod| near.add(pod));
+        assert_eq!((near.blocks(), far.blocks()), (vec![4], vec![1]));
+        let refused = refused();
+        let is_reclaim = |line: &String| line.starts_with("update blockaffinities node2-");
+        assert!(!refused.is_empty() && refused.iter().all(is_reclaim), "{refused:?}");
+
+        // A block whose pool does not select the node any more is deleted with its last address.
+        prepare(scene, "!all()");
+        pods.iter().for_each(|pod| near.succeed("DEL", pod));
+        assert_eq!(near.blocks(), Vec::<usize>::new());
+    });
+}
+
+#[test]
+fn plugins_add_borrow_and_release_with_bound_tokens_in_crd_v1() {
+    life(ApiGroup::CrdV1);
+}
+
+#[test]
+fn plugins_add_borrow_and_release_with_bound_tokens_in_v3() {
+    life(ApiGroup::V3);
+}
+
+/// The API server rejects the token as soon as the Node is deleted. Interface and journal need no token.
+#[test]
+fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token() {
+    restricted(ApiGroup::CrdV1, |scene| {
+        prepare(scene, "all()");
+        let mut node = Node::new(scene, "node1");
+        node.add("late");
+        let plugins = scene.api.client(&node.token).unwrap();
+        scene.api.admin().delete("/api/v1/nodes/node1").unwrap().success().unwrap();
+        // The server remembers a valid token for some seconds.
+        await_that(PATIENCE, || Ok(plugins.get("/version")?.code == 401)).unwrap();
+        node.succeed("DEL", "late");
+        assert_eq!((journal_entries().len(), node.blocks()), (1, vec![1]));
+
+        scene.node("node1");
+        node.renew();
+        node.add("next");
+        node.succeed("DEL", "next");
+        await_that(PATIENCE, || {
+            node.verb("STATUS", "");
+            Ok(journal_entries().is_empty())
+        })
+        .unwrap();
+        assert_eq!(node.blocks(), [0]);
+    });
+}

@@ -1,0 +1,58 @@
+//! Tokens that the agent makes.
+
+use integration_tests::kubernetes::Identity;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use crate::scene::{PLUGINS, SYSTEM, assert_denied, restricted, token_path, token_request};
+
+const POLICY: &str = "calico-cni-tokens";
+
+fn bound_to(kind: &str, name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": kind, "name": name })
+}
+
+#[test]
+fn agent_makes_tokens_of_its_node_for_the_api_server_and_a_day_only() {
+    restricted(ApiGroup::CrdV1, |scene| {
+        let agent = scene.agent_of("node1");
+        let ask = |spec: Value| agent.create(&token_path(PLUGINS), &token_request(spec));
+        let own = bound_to("Node", "node1");
+        let right = json!({ "boundObjectRef": own, "expirationSeconds": 86_400, "audiences": [] });
+        let made = ask(right.clone()).unwrap().success().unwrap();
+        let identity = Identity::Token(made["status"]["token"].as_str().unwrap().to_owned());
+        let plugins = scene.api.client(&identity).unwrap();
+        plugins.get("/api/v1/nodes/node2").unwrap().success().unwrap();
+
+        for (field, value) in [
+            ("boundObjectRef", Value::Null),
+            ("boundObjectRef", bound_to("Node", "node2")),
+            ("boundObjectRef", bound_to("Pod", "calico-cni-node1")),
+            ("expirationSeconds", json!(31_536_000)),
+            ("audiences", json!(["vault"])),
+            ("audiences", json!(["https://kubernetes.default.svc", "vault"])),
+        ] {
+            let mut wrong = right.clone();
+            wrong[field] = value;
+            assert_denied(ask(wrong), POLICY);
+        }
+        // The account without limits is not the agent's any more.
+        let unlimited = agent.create(&token_path("calico-cni-plugin"), &token_request(right)).unwrap();
+        assert_eq!(unlimited.code, 403, "{unlimited:?}");
+    });
+}
+
+/// A token that `kubectl create token` makes names no node.
+#[test]
+fn tokens_without_a_node_are_refused() {
+    restricted(ApiGroup::CrdV1, |scene| {
+        let unbound = |account: &str| scene.api.client(&Identity::Token(scene.api.token(SYSTEM, account).unwrap()));
+        let (agent, plugins) = (unbound("calico-cni").unwrap(), unbound(PLUGINS).unwrap());
+        let request = token_request(json!({ "boundObjectRef": bound_to("Node", "node1") }));
+        assert_denied(agent.create(&token_path(PLUGINS), &request), POLICY);
+        let block = scene.block("10.65.1.0/30", "host:node1", &[]);
+        assert_denied(plugins.create(&scene.path("ipamblocks"), &block), "calico-cni-blocks");
+        let affinity = scene.affinity("node1", "10.65.1.0/30");
+        assert_denied(plugins.create(&scene.path("blockaffinities"), &affinity), "calico-cni-affinities");
+    });
+}

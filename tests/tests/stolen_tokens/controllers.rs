@@ -1,0 +1,179 @@
+//! The token in a pod of kube-controllers.
+
+use integration_tests::controllers::{NAMESPACE, World, service_path};
+use integration_tests::kubernetes::{Role, with_kubernetes};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use crate::thief::{SYSTEM, Thief, assert_refused, done};
+
+const ACCOUNT: &str = "calico-kube-controllers";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+fn prepare(world: &World<'_>) {
+    world.api.define_machines().unwrap();
+    world.node("node2", "10.0.0.2");
+    world.address_left_behind("node2", "10.65.2.0");
+    world.service("web", "10.80.0.1");
+    world.pool("pool4", "10.65.0.0/16", "Workload");
+    world.put("ClusterInformation", "clusterinformations", "default", &json!({ "datastoreReady": true }));
+    world.put("Tier", "tiers", "mine", &json!({ "order": 7 }));
+}
+
+/// Reads and writes that both API groups have.
+fn attack(thief: &Thief<'_>) {
+    let world = thief.world;
+    let calico = |plural: &str| format!("/apis/{}/{plural}", world.group.unwrap().api_version());
+    let all = |plural: &str| format!("/api/v1/{plural}");
+    for (collection, name) in [
+        (all("nodes"), "node2"),
+        (all("pods"), "none"),
+        (all("namespaces"), NAMESPACE),
+        (all("services"), "none"),
+        ("/apis/kubevirt.io/v1/virtualmachines".to_owned(), "none"),
+        ("/apis/kubevirt.io/v1/virtualmachineinstances".to_owned(), "none"),
+        (format!("/apis/apps/v1/namespaces/{SYSTEM}/daemonsets"), "calico-node"),
+    ] {
+        thief.reads(&collection, name);
+    }
+    for plural in ["ippools", "ipreservations", "ipamblocks", "blockaffinities", "ipamhandles", "hostendpoints"] {
+        thief.reads(&calico(plural), "none");
+    }
+    for plural in ["clusterinformations", "tiers", "kubecontrollersconfigurations"] {
+        thief.reads(&calico(plural), "default");
+    }
+
+    // Another address of a Service, to which clients then connect.
+    thief.replaces(&format!("{}/status", service_path("web")), |service| {
+        service["status"]["loadBalancer"] = json!({ "ingress": [{ "ip": "10.9.9.9" }] });
+    });
+    assert_eq!(world.shown("web"), ["10.9.9.9"]);
+    let involved = json!({ "kind": "Pod", "namespace": NAMESPACE, "name": "victim" });
+    let event = json!({ "apiVersion": "v1", "kind": "Event", "metadata": { "name": "lie", "namespace": NAMESPACE },
+        "involvedObject": involved, "type": "Warning", "reason": "Lie", "message": "untrue" });
+    thief.creates(&format!("/api/v1/namespaces/{NAMESPACE}/events"), &event);
+
+    let mark = if world.group == Some(ApiGroup::V3) { json!(false) } else { json!("false") };
+    for (kind, plural, spec) in [
+        (
+            "IPAMBlock",
+            "ipamblocks",
+            json!({
+                "cidr": "10.66.0.0/32", "affinity": "host:node1", "strictAffinity": false,
+                "allocations": [null], "unallocated": [0], "attributes": [],
+            }),
+        ),
+        (
+            "BlockAffinity",
+            "blockaffinities",
+            json!({ "state": "confirmed", "node": "node1", "type": "host", "cidr": "10.66.0.0/32", "deleted": mark }),
+        ),
+        ("IPAMHandle", "ipamhandles", json!({ "handleID": "stolen", "block": {} })),
+        // Policy applies to an interface of a node.
+        ("HostEndpoint", "hostendpoints", json!({ "node": "node2", "interfaceName": "eth0" })),
+    ] {
+        thief.writes(kind, &calico(plural), &spec);
+    }
+    thief.deletes(&format!("{}/10-65-2-0-26", calico("ipamblocks")));
+
+    // No pod of the cluster starts while this is false.
+    let information = world.path("clusterinformations", "default");
+    thief.replaces(&information, |object| object["spec"]["datastoreReady"] = json!(false));
+    assert_eq!(world.get(&information)["spec"]["datastoreReady"], false);
+    for (kind, plural, spec) in [
+        ("ClusterInformation", "clusterinformations", json!({ "datastoreReady": false })),
+        ("Tier", "tiers", json!({ "order": 1 })),
+        ("KubeControllersConfiguration", "kubecontrollersconfigurations", json!({ "controllers": {} })),
+    ] {
+        let version = world.group.unwrap().api_version();
+        let object = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": "stolen" }, "spec": spec });
+        thief.creates(&calico(plural), &object);
+    }
+    let configuration = format!("{}/status", world.path("kubecontrollersconfigurations", "stolen"));
+    thief.replaces(&configuration, |object| object["status"] = json!({ "environmentVars": { "A": "b" } }));
+}
+
+#[test]
+fn stolen_controllers_token_uses_every_right_and_deletes_policies_in_crd_v1() {
+    with_kubernetes(|_, servers| {
+        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+        prepare(&world);
+        let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
+        attack(&thief);
+        let calico = |plural: &str| format!("/apis/{}/{plural}", ApiGroup::CrdV1.api_version());
+        thief.reads(&calico("ipamconfigs"), "default");
+        for (kind, plural) in [
+            ("GlobalNetworkPolicy", "globalnetworkpolicies"),
+            ("StagedGlobalNetworkPolicy", "stagedglobalnetworkpolicies"),
+        ] {
+            thief.reads(&calico(plural), "none");
+            thief.writes(kind, &calico(plural), &json!({ "selector": "all()" }));
+        }
+        let of_namespace =
+            |plural: &str| format!("/apis/{}/namespaces/{NAMESPACE}/{plural}", ApiGroup::CrdV1.api_version());
+        for (kind, plural) in [("NetworkPolicy", "networkpolicies"), ("StagedNetworkPolicy", "stagednetworkpolicies")] {
+            thief.reads(&of_namespace(plural), "none");
+            thief.writes(kind, &of_namespace(plural), &json!({ "selector": "all()" }));
+        }
+        thief.assert_every_right_used();
+    });
+}
+
+#[test]
+fn stolen_controllers_token_uses_every_right_and_reads_policies_in_v3() {
+    with_kubernetes(|_, servers| {
+        let world = World::new(&servers, Some(ApiGroup::V3));
+        prepare(&world);
+        let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
+        attack(&thief);
+        let calico = |plural: &str| format!("/apis/{}/{plural}", ApiGroup::V3.api_version());
+        thief.reads(&calico("ipamconfigurations"), "default");
+        for plural in
+            ["globalnetworkpolicies", "networkpolicies", "stagedglobalnetworkpolicies", "stagednetworkpolicies"]
+        {
+            thief.reads(&calico(plural), "none");
+        }
+        // A disabled pool gives no address.
+        let disabled = json!({ "spec": { "disabled": true } });
+        done(thief.client.patch(&world.path("ippools", "pool4"), &disabled));
+        assert_eq!(world.calico("ippools", "pool4")["spec"]["disabled"], true);
+        for (plural, name) in [("ippools", "pool4"), ("tiers", "mine")] {
+            let path = format!("{}/status", world.path(plural, name));
+            done(thief.client.patch(&path, &json!({ "status": { "conditions": [] } })));
+        }
+        done(thief.client.patch(&world.path("tiers", "mine"), &json!({ "spec": { "order": 1 } })));
+        thief.assert_every_right_used();
+    });
+}
+
+#[test]
+fn stolen_controllers_token_is_refused_everything_else() {
+    with_kubernetes(|_, servers| {
+        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+        prepare(&world);
+        let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
+        let client = &thief.client;
+        let nothing = Value::Object(serde_json::Map::new());
+        let token = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
+        let accounts = format!("/api/v1/namespaces/{SYSTEM}/serviceaccounts");
+        let leases = "/apis/coordination.k8s.io/v1/namespaces";
+        assert_refused([
+            ("create a pod", client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &nothing)),
+            ("patch a node", client.patch("/api/v1/nodes/node2", &nothing)),
+            ("patch a node's status", client.patch("/api/v1/nodes/node2/status", &nothing)),
+            ("delete a node", client.delete("/api/v1/nodes/node2")),
+            ("replace a Service", client.replace(&service_path("web"), &world.get(&service_path("web")))),
+            ("read Secrets", client.get("/api/v1/secrets")),
+            ("read ConfigMaps", client.get("/api/v1/configmaps")),
+            ("make itself a token", client.create(&format!("{accounts}/{ACCOUNT}/token"), &token)),
+            ("make the plugins a token", client.create(&format!("{accounts}/calico-cni-plugin/token"), &token)),
+            ("delete a pool", client.delete(&world.path("ippools", "pool4"))),
+            ("delete a tier", client.delete(&world.path("tiers", "mine"))),
+            ("patch a pool", client.patch(&world.path("ippools", "pool4"), &nothing)),
+            ("read Leases of others", client.get(&format!("{leases}/{NAMESPACE}/leases"))),
+            ("take a Lease of others", client.get(&format!("{leases}/{SYSTEM}/leases/kube-scheduler"))),
+            ("delete a definition", client.delete(&format!("{DEFINITIONS}/ippools.crd.projectcalico.org"))),
+            ("create a role", client.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &nothing)),
+        ]);
+    });
+}

@@ -1,0 +1,106 @@
+//! [`Thief`]: the owner of a stolen token.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use integration_tests::controllers::World;
+use integration_tests::kubernetes::{Answer, Audit, Client, Permission, Role};
+use serde_json::{Value, json};
+
+/// The namespace of the accounts.
+pub(crate) const SYSTEM: &str = "kube-system";
+
+pub(crate) struct Thief<'a> {
+    pub(crate) world: World<'a>,
+    pub(crate) client: Client,
+    user: String,
+    role: Role,
+    audit: Audit,
+}
+
+impl<'a> Thief<'a> {
+    /// Applies manifests, and takes a token of their account.
+    pub(crate) fn of(world: World<'a>, manifests: &[PathBuf], account: &str) -> Thief<'a> {
+        let stolen = world.api.account_of(SYSTEM, account, manifests).unwrap();
+        let group = world.group.unwrap().api_version().split('/').next().unwrap();
+        let role = Role::of_manifests(manifests).unwrap().of_groups(&["", "apps", "kubevirt.io", group]);
+        Thief { client: stolen.client, user: stolen.user, role, audit: world.api.audit().unwrap(), world }
+    }
+
+    /// Reads a collection and the object `name` in it by each verb of the role: get, list and watch.
+    #[track_caller]
+    pub(crate) fn reads(&self, collection: &str, name: &str) {
+        let resource = collection.rsplit('/').next().unwrap();
+        let mut verbs = 0;
+        for (verb, path) in [
+            ("get", format!("{collection}/{name}")),
+            ("list", collection.to_owned()),
+            ("watch", format!("{collection}?watch=true&timeoutSeconds=1")),
+        ] {
+            let has_verb = |one: &Permission| one.resource == resource && one.verb == verb;
+            if self.role.0.iter().any(has_verb) {
+                let answer = self.client.get(&path).unwrap();
+                assert!(matches!(answer.code, 200 | 404), "{path}: {answer:?}");
+                verbs += 1;
+            }
+        }
+        assert!(verbs > 0, "the role does not let anybody read {collection}");
+    }
+
+    /// Creates an object in a collection.
+    #[track_caller]
+    pub(crate) fn creates(&self, collection: &str, object: &Value) {
+        done(self.client.create(collection, object));
+    }
+
+    /// Replaces the object at a path after `edit`, with the resourceVersion that everybody knows who may read it.
+    #[track_caller]
+    pub(crate) fn replaces(&self, path: &str, edit: impl FnOnce(&mut Value)) {
+        let mut object = self.world.get(path);
+        edit(&mut object);
+        done(self.client.replace(path, &object));
+    }
+
+    /// Deletes the object at a path.
+    #[track_caller]
+    pub(crate) fn deletes(&self, path: &str) {
+        done(self.client.delete(path));
+        assert_eq!(self.world.api.admin().get(path).unwrap().code, 404, "{path}");
+    }
+
+    /// Creates, replaces and deletes an object named `stolen` of a kind of Calico.
+    #[track_caller]
+    pub(crate) fn writes(&self, kind: &str, collection: &str, spec: &Value) {
+        let version = self.world.group.unwrap().api_version();
+        let object = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": "stolen" }, "spec": spec });
+        self.creates(collection, &object);
+        let path = format!("{collection}/stolen");
+        self.replaces(&path, |object| object["metadata"]["annotations"] = json!({ "by": "thief" }));
+        self.deletes(&path);
+    }
+
+    /// Expects that the thief has used every right of the role.
+    #[track_caller]
+    pub(crate) fn assert_every_right_used(&self) {
+        let mut requests = self.audit.of(&self.user).unwrap();
+        requests.retain(|request| request.code != Some(403));
+        let used = Role::used_by(&requests);
+        let unused = Role(self.role.0.difference(&used.0).cloned().collect());
+        assert_eq!(unused, Role::default(), "granted, and not tried by the thief:\n{unused}");
+    }
+}
+
+/// Returns the object of a request that succeeded.
+#[track_caller]
+pub(crate) fn done(answer: Result<Answer>) -> Value {
+    answer.and_then(Answer::success).unwrap()
+}
+
+/// Expects that the API server refuses each of these requests for lack of a right.
+#[track_caller]
+pub(crate) fn assert_refused(requests: impl IntoIterator<Item = (&'static str, Result<Answer>)>) {
+    for (what, answer) in requests {
+        let answer = answer.unwrap();
+        assert_eq!(answer.code, 403, "{what}: {answer:?}");
+    }
+}

@@ -38,7 +38,7 @@ pub struct Status {
     pub suspension: Option<String>,
     /// The configuration that container runtimes use.
     pub selection: Selection,
-    /// Whether the node has a network, according to kubelet; `None` if that is not read or not known.
+    /// True if the node has a network according to kubelet; `None` if that is not read or not known.
     pub has_network: Option<bool>,
     /// The reason for which kubelet's report makes the agent not ready.
     pub node_problem: Option<String>,

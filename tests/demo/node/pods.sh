@@ -41,13 +41,13 @@ annotation() { kubectl -n shop get pod "$1" -o 'jsonpath={.metadata.annotations.
 interfaces() { ip -brief link show type veth | grep -c '^cali' || true; }
 
 # Runs the pod that the chart has for `helm test`, and prints its log. The manifests installed the same objects as the
-# chart would.
+# chart would, except that the ConfigMap which the pod reads has a hash in its name.
 helm_test() {
     helm template calico-cni deploy/helm/calico-cni --namespace kube-system 2>/dev/null |
-        awk 'BEGIN { RS = "---\n" } /\nkind: Pod\n/' >$work/helm-test.yaml
+        awk 'BEGIN { RS = ORS = "---\n" } /\nkind: Pod\n/ || /\n  name: calico-cni-config\n/' >$work/helm-test.yaml
     kubectl apply -f $work/helm-test.yaml >/dev/null
     kubectl -n kube-system wait pod/calico-cni-test --for 'jsonpath={.status.phase}=Succeeded' --timeout 60s >/dev/null
     run kubectl -n kube-system logs calico-cni-test
     kubectl -n kube-system logs calico-cni-test | grep -q 'is in use'
-    kubectl -n kube-system delete pod calico-cni-test >/dev/null
+    kubectl delete -f $work/helm-test.yaml >/dev/null
 }

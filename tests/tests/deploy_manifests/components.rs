@@ -122,7 +122,7 @@ fn component_node_restriction_changes_only_the_account_of_the_plugins() {
             format!("Role.{rbac} kube-system/calico-cni/rules/0/resourceNames/0"),
             "ServiceAccount kube-system/calico-cni-plugin-bound".to_owned(),
         ];
-        for policy in ["affinities", "blocks", "pods", "tokens"] {
+        for policy in ["affinities", "blocks", "pods", "settings", "tokens"] {
             for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
                 expected.push(format!("{kind}.{admission} calico-cni-{policy}"));
             }

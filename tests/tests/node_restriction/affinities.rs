@@ -29,8 +29,13 @@ fn affinities_are_those_of_the_node(group: ApiGroup) {
         assert_eq!(admin.get(&foreign).unwrap().success().unwrap()["spec"]["state"], "confirmed");
 
         plugins.create(&all, &scene.affinity("node1", "10.65.1.0/30")).unwrap().success().unwrap();
-        let edited = scene.change(&plugins, &own, |affinity| affinity["spec"]["node"] = json!("node2"));
-        assert_denied(edited, POLICY);
+        for (field, value) in [("node", json!("node2")), ("cidr", json!("10.65.2.0/30"))] {
+            assert_denied(scene.change(&plugins, &own, |affinity| affinity["spec"][field] = value), POLICY);
+        }
+        // Under this name `node2` would claim the block.
+        let mut misnamed = scene.affinity("node1", "10.65.3.0/30");
+        misnamed["metadata"]["name"] = json!("node2-10-65-3-0-30");
+        assert_denied(plugins.create(&all, &misnamed), POLICY);
         let marked = scene.change(&plugins, &own, |affinity| affinity["spec"]["state"] = json!("pendingDeletion"));
         marked.unwrap().success().unwrap();
         plugins.delete(&own).unwrap().success().unwrap();

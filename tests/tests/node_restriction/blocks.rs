@@ -61,10 +61,18 @@ fn other_blocks_keep_their_owner(group: ApiGroup) {
         assert_edit_denied(scene, &thief, "10-65-1-4-30", |block| block["spec"]["affinity"] = json!("host:node2"));
         let block = scene.block("10.65.4.0/30", "host:node2", &[]);
         assert_denied(thief.create(&scene.path("ipamblocks"), &block), POLICY);
-        // Addresses of other nodes keep a block of this node, and a block without an owner.
-        for occupied in ["10-65-1-4-30", "10-65-3-4-30"] {
-            assert_denied(thief.delete(&path(scene, occupied)), POLICY);
+        // A second block with the range of another node's block, also in another spelling.
+        for (name, cidr) in [
+            ("10-65-9-0-30", "10.65.2.4/30"),
+            ("10-65-2-5-30", "10.65.2.5/30"),
+            ("fd00-10-244--1-0-0-40-126", "fd00:10:244::1:0:0:40/126"),
+        ] {
+            let mut block = scene.block(cidr, "host:node1", &[]);
+            block["metadata"]["name"] = json!(name);
+            assert_denied(thief.create(&scene.path("ipamblocks"), &block), POLICY);
         }
+        // The address of another node keeps a block of this node.
+        assert_denied(thief.delete(&path(scene, "10-65-1-4-30")), POLICY);
     });
 }
 
@@ -87,9 +95,12 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(group: ApiGroup) {
             block["spec"].as_object_mut().unwrap().remove("affinity");
         });
         given_up.unwrap().success().unwrap();
-        for empty in ["10-65-1-0-30", "10-65-3-0-30"] {
-            plugins.delete(&path(scene, empty)).unwrap().success().unwrap();
+        // The release of the last address of a block without an owner deletes the block with this address.
+        for name in ["10-65-1-0-30", "10-65-3-0-30", "10-65-3-4-30"] {
+            plugins.delete(&path(scene, name)).unwrap().success().unwrap();
         }
+        let ipv6 = scene.block("fd00:10:244:0:1::40/126", "host:node1", &[]);
+        plugins.create(&scene.path("ipamblocks"), &ipv6).unwrap().success().unwrap();
     });
 }
 
@@ -100,7 +111,7 @@ fn blocks_that_ipam_deletes_may_be_deleted() {
         let plugins = scene.plugins_of("node1");
         for (attribute, owner, deleted) in [
             (json!({ "handle_id": "Windows-Reserved-IPAM-Handle" }), "host:node1", false),
-            (json!({ "handle_id": "net.a", "releasedAt": "2026-01-02T03:04:05Z" }), "", false),
+            (json!({ "handle_id": "net.a", "releasedAt": "2026-01-02T03:04:05Z" }), "host:node1", false),
             (json!({ "handle_id": "net.a" }), "host:node2", true),
         ] {
             let mut block = scene.block("10.65.1.0/30", owner, &["node1"]);

@@ -159,3 +159,21 @@ fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token() {
         assert_eq!(node.blocks(), [0]);
     });
 }
+
+/// The stored block still has the address when it is deleted.
+#[test]
+fn del_of_the_last_address_of_a_block_without_an_owner_deletes_the_block() {
+    restricted(ApiGroup::CrdV1, |scene| {
+        prepare(scene, "all()");
+        let node = Node::new(scene, "node1");
+        node.add("last");
+        let all = scene.path("ipamblocks");
+        let blocks = || scene.api.admin().get(&all).unwrap().success().unwrap()["items"].take();
+        let stored = blocks();
+        let path = format!("{all}/{}", stored[0]["metadata"]["name"].as_str().unwrap());
+        let without_owner = json!({ "spec": { "affinity": null, "affinityClaimTime": null } });
+        scene.api.admin().patch(&path, &without_owner).unwrap().success().unwrap();
+        node.succeed("DEL", "last");
+        assert_eq!((blocks(), journal_entries().len()), (json!([]), 0));
+    });
+}

@@ -143,7 +143,8 @@ impl Scene<'_> {
         if self.group == ApiGroup::CrdV1 { json!(deleted.to_string()) } else { json!(deleted) }
     }
 
-    fn calico(&self, kind: &str, name: &str, spec: Value) -> Value {
+    /// Returns an object of Calico.
+    pub(crate) fn calico(&self, kind: &str, name: &str, spec: Value) -> Value {
         json!({ "apiVersion": self.group.api_version(), "kind": kind, "metadata": { "name": name }, "spec": spec })
     }
 
@@ -157,7 +158,7 @@ impl Scene<'_> {
 
 /// Returns the name of a block.
 fn dashed(cidr: &str) -> String {
-    cidr.replace(['.', '/'], "-")
+    cidr.replace(['.', ':', '/'], "-")
 }
 
 pub(crate) fn status_path(pod: &str) -> String {
@@ -176,7 +177,8 @@ fn is_denied(answer: &Answer, policy: &str) -> bool {
     answer.code == 403 && answer.reason().contains(&format!("ValidatingAdmissionPolicy '{policy}'"))
 }
 
-fn await_denial(policy: &str, probe: impl Fn() -> Result<Answer>) {
+/// Waits until a policy refuses a request.
+pub(crate) fn await_denial(policy: &str, probe: impl Fn() -> Result<Answer>) {
     let denied = await_that(PATIENCE, || Ok(is_denied(&probe()?, policy)));
     assert!(denied.is_ok(), "{policy} does not refuse: {:?}", probe());
 }

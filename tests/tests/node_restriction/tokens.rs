@@ -1,12 +1,13 @@
-//! Tokens that the agent makes.
+//! Tokens that the agent makes, and the objects that no token of the plugins writes.
 
 use integration_tests::kubernetes::Identity;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::scene::{PLUGINS, SYSTEM, assert_denied, restricted, token_path, token_request};
+use crate::scene::{PLUGINS, SYSTEM, assert_denied, await_denial, restricted, token_path, token_request};
 
 const POLICY: &str = "calico-cni-tokens";
+const SETTINGS: &str = "calico-cni-settings";
 
 fn bound_to(kind: &str, name: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": kind, "name": name })
@@ -54,5 +55,33 @@ fn tokens_without_a_node_are_refused() {
         assert_denied(plugins.create(&scene.path("ipamblocks"), &block), "calico-cni-blocks");
         let affinity = scene.affinity("node1", "10.65.1.0/30");
         assert_denied(plugins.create(&scene.path("blockaffinities"), &affinity), "calico-cni-affinities");
+    });
+}
+
+/// Upstream's role of the plugins has the name of ours and grants these writes.
+#[test]
+fn token_of_a_node_writes_no_pools_and_settings_with_upstreams_role() {
+    restricted(ApiGroup::CrdV1, |scene| {
+        let rules = json!([{
+            "apiGroups": ["crd.projectcalico.org"], "verbs": ["get", "list", "create", "update", "delete"],
+            "resources": ["clusterinformations", "ippools", "ipreservations", "ipamconfigs"],
+        }]);
+        scene.api.cluster_role("calico-cni-plugin", &rules).unwrap();
+        let (admin, plugins) = (scene.api.admin(), scene.plugins_of("node1"));
+        for (kind, plural, spec) in [
+            ("ClusterInformation", "clusterinformations", json!({ "datastoreReady": true })),
+            ("IPPool", "ippools", json!({ "cidr": "10.65.0.0/24" })),
+            ("IPReservation", "ipreservations", json!({ "reservedCIDRs": ["10.65.0.0/30"] })),
+            ("IPAMConfig", "ipamconfigs", json!({ "strictAffinity": false, "autoAllocateBlocks": true })),
+        ] {
+            let (all, object) = (scene.path(plural), scene.calico(kind, "default", spec));
+            await_denial(SETTINGS, || plugins.create(&format!("{all}?dryRun=All"), &object));
+            assert_denied(plugins.create(&all, &object), SETTINGS);
+            admin.create(&all, &object).unwrap().success().unwrap();
+            let path = format!("{all}/default");
+            let annotated = scene.change(&plugins, &path, |object| object["metadata"]["annotations"] = json!({}));
+            assert_denied(annotated, SETTINGS);
+            assert_denied(plugins.delete(&path), SETTINGS);
+        }
     });
 }

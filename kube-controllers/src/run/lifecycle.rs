@@ -51,7 +51,7 @@ pub(super) enum LifecycleEnd {
 pub(super) async fn run_until_changed(context: &Context, status: &Status) -> LifecycleEnd {
     let (settings, stop) = (context.settings.borrow().clone(), &context.stop);
     let context = Context { stop: stop.child_token(), ..context.clone() };
-    let Some(refused) = stop.run_until_cancelled(rule_sets::refused(&context)).await else {
+    let Some(refused) = stop.run_until_cancelled(rule_sets::refused(&context, &BTreeSet::new())).await else {
         return LifecycleEnd::Stopped;
     };
     let mut watches = Watches::default();

@@ -19,7 +19,7 @@ use crate::settings::{ControllerName, Mode, Settings};
 
 /// Interval at which the rights are asked for again.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Time limit for an answer. Without an answer the rights count as granted, and each request shows if they are.
+/// Time limit for an answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -75,27 +75,27 @@ impl RuleSet {
     }
 }
 
-/// Returns the sets that the API server refuses to this process.
-pub(super) async fn refused(context: &Context) -> BTreeSet<RuleSet> {
-    let answers = ALL.into_iter().map(async |set| match set.right(context.mode) {
-        Some(right) => is_refused(&context.kubernetes, right).await.then_some(set),
-        None => None,
+/// Returns the sets that the API server refuses to this process. A set without an answer is refused if it is in
+/// `before`, so that an unreachable server restarts no controller.
+pub(super) async fn refused(context: &Context, before: &BTreeSet<RuleSet>) -> BTreeSet<RuleSet> {
+    let answers = ALL.into_iter().map(async |set| {
+        let is_refused = is_refused(&context.kubernetes, set.right(context.mode)?).await;
+        is_refused.unwrap_or_else(|| before.contains(&set)).then_some(set)
     });
     join_all(answers).await.into_iter().flatten().collect()
 }
 
-async fn is_refused(kubernetes: &kube::Client, [group, resource, subresource, verb]: [&str; 4]) -> bool {
+/// Returns `None` if the API server does not answer.
+async fn is_refused(kubernetes: &kube::Client, [group, resource, subresource, verb]: [&str; 4]) -> Option<bool> {
     let attributes = json!({ "group": group, "resource": resource, "subresource": subresource, "verb": verb });
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
         "spec": { "resourceAttributes": attributes },
     });
     let post = Request::post(REVIEWS).header(CONTENT_TYPE, "application/json");
-    let Ok(request) = post.body(review.to_string().into_bytes()) else { return false };
-    match timeout(DEADLINE, kubernetes.request::<Value>(request)).await {
-        Ok(Ok(answer)) => answer["status"]["allowed"] == false,
-        Ok(Err(_)) | Err(_) => false,
-    }
+    let request = post.body(review.to_string().into_bytes()).ok()?;
+    let answer = timeout(DEADLINE, kubernetes.request::<Value>(request)).await.ok()?.ok()?;
+    answer["status"]["allowed"].as_bool().map(|is_allowed| !is_allowed)
 }
 
 /// Waits until the API server refuses other sets than `refused`. Reports each of these sets while the settings enable
@@ -110,7 +110,7 @@ pub(super) async fn await_change(context: &Context, refused: &BTreeSet<RuleSet>)
             () = sleep(INTERVAL) => {}
             Ok(()) = settings.changed() => continue,
         }
-        if self::refused(context).await != *refused {
+        if self::refused(context, refused).await != *refused {
             return;
         }
     }

@@ -1,6 +1,6 @@
 //! The token in a pod of kube-controllers.
 
-use integration_tests::controllers::{NAMESPACE, World, service_path};
+use integration_tests::controllers::{NAMESPACE, PATIENCE, World, await_that, service_path};
 use integration_tests::kubernetes::{Role, with_kubernetes};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -143,6 +143,28 @@ fn stolen_controllers_token_uses_every_right_and_reads_policies_in_v3() {
         }
         done(thief.client.patch(&world.path("tiers", "mine"), &json!({ "spec": { "order": 1 } })));
         thief.assert_every_right_used();
+    });
+}
+
+#[test]
+fn stolen_controllers_token_takes_the_lease_and_changes_no_other() {
+    with_kubernetes(|_, servers| {
+        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+        let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
+        let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases");
+        let lease = |name: &str| {
+            let spec = json!({ "holderIdentity": "thief", "leaseDurationSeconds": 3600 });
+            json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": name }, "spec": spec })
+        };
+        // The Role, which names the Lease, takes effect on its own.
+        await_that(PATIENCE, || Ok(thief.client.create(&leases, &lease(ACCOUNT))?.code == 201)).unwrap();
+        let own = format!("{leases}/{ACCOUNT}");
+        done(thief.client.get(&own));
+        thief.replaces(&own, |lease| lease["spec"]["leaseDurationSeconds"] = json!(31_536_000));
+        thief.creates(&leases, &lease("other"));
+        let other = format!("{leases}/other");
+        let replaced = thief.client.replace(&other, &thief.world.get(&other));
+        assert_refused([("replace a Lease", replaced), ("delete the Lease", thief.client.delete(&own))]);
     });
 }
 

@@ -10,7 +10,7 @@ use node_process::process;
 use time::OffsetDateTime;
 
 use crate::service_account::ServiceAccount;
-use crate::token::{Claims, IssuedToken, TokenCheck, TokenError, TokenRequest, check_token};
+use crate::token::{Claims, TokenCheck, TokenError, TokenRequest, check_token};
 use os::atomic_file::{self, AtomicFileError, Change, regular_file};
 
 /// The file name in the configuration directory. It has no extension of CNI, so runtimes ignore the file.
@@ -126,22 +126,9 @@ pub fn ensure(pod: &ServiceAccount, request: &TokenRequest, net_dir: &Path) -> R
         {
             return write(&file, pod, &token);
         }
-        Ok(renew(&file, pod, request).await?.1)
+        let issued = request.send(pod).await?;
+        write(&file, pod, issued.token.reveal())
     })
-}
-
-/// Requests a token and writes it to `file`.
-///
-/// # Errors
-/// Returns an error if no token can be requested, or if the file cannot be written.
-pub async fn renew(
-    file: &Path,
-    pod: &ServiceAccount,
-    request: &TokenRequest,
-) -> Result<(IssuedToken, Change), KubeconfigError> {
-    let issued = request.send(pod).await?;
-    let change = write(file, pod, issued.token.reveal())?;
-    Ok((issued, change))
 }
 
 /// Returns the token in the file if it belongs to the account and the Node of the request and is fresh.

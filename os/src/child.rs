@@ -72,9 +72,9 @@ pub fn run_without_capabilities(
     busy: BusyRetry,
 ) -> io::Result<Option<Output>> {
     thread::scope(|scope| {
-        let run_it = move || drop_capabilities().and_then(|()| run(command, input, limit, busy));
-        let running = thread::Builder::new().name("child-start".into()).spawn_scoped(scope, run_it)?;
-        running.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it ended")))
+        let starter = move || drop_capabilities().and_then(|()| run(command, input, limit, busy));
+        let running = thread::Builder::new().name("child-start".into()).spawn_scoped(scope, starter)?;
+        running.join().unwrap_or_else(|_| Err(io::Error::other("the thread that runs the program ended")))
     })
 }
 

@@ -108,8 +108,11 @@ struct Refresher {
 ///
 /// The token of the plugins is requested as the service account of `pod` and written to `kubeconfig`. Without a pod, or
 /// if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `reconcile` restores the installed
-/// files and runs at most once a minute. `replay` replays deferred DELs and never returns. When Calico's objects move to
-/// another API group, or one of the `watched` directories is removed on the node, the agent returns an error.
+/// files and runs at most once a minute. `replay` replays deferred DELs and never returns.
+///
+/// # Errors
+/// Returns an error if the port of the probes is not available, if Calico's objects move to another API group, or if one
+/// of the `watched` directories is removed on the node.
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,

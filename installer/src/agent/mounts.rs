@@ -17,7 +17,7 @@ const REMOVED: &str = "//deleted";
 /// Waits until one of the mounted directories is removed on the node, and returns its mount point.
 pub(super) async fn wait_for_removal(directories: &[PathBuf]) -> PathBuf {
     loop {
-        // The number of links of a directory does not serve: an overlay file system may say 1 after the removal. An
+        // The number of links of a directory is no evidence: on an overlay file system it may be 1 after the removal. An
         // unreadable list counts as one without removed directories.
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         if let Some(removed) = directories.iter().find(|directory| is_removed(&mounts, directory)) {

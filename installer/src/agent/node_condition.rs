@@ -86,7 +86,7 @@ impl NodeCondition {
         }
     }
 
-    /// Returns the Ready condition; `None` if kubelet has not reported one.
+    /// Returns the Ready condition; `None` if kubelet reports none.
     async fn read(&self) -> Result<Option<Value>, NodeReadError> {
         let client = kubernetes::client(&self.account.access(DEADLINE)?).await?;
         // The API server's cache serves the read.
@@ -109,8 +109,11 @@ impl NodeCondition {
     }
 }
 
+/// Returns the Ready condition that kubelet reports. The node controller sets the status `Unknown` when kubelet reports
+/// no more.
 fn ready_condition(node: &Value) -> Option<&Value> {
-    node["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == "Ready")
+    let mut conditions = node["status"]["conditions"].as_array()?.iter();
+    conditions.find(|condition| condition["type"] == "Ready" && condition["status"] != "Unknown")
 }
 
 /// Returns kubelet's message if it says that the runtime has no network. Any other reason for a node that is not ready
@@ -134,12 +137,13 @@ mod tests {
             let conditions = json!([{ "type": "DiskPressure", "status": "False" },
                 { "type": "Ready", "status": status, "message": message }]);
             let node = json!({ "status": { "conditions": conditions } });
-            missing_network(ready_condition(&node).unwrap()).map(str::to_owned)
+            let condition = ready_condition(&node);
+            (condition.is_some(), condition.and_then(missing_network).map(str::to_owned))
         };
-        assert_eq!(message("False", network).as_deref(), Some(network));
-        assert_eq!(message("True", "kubelet is posting ready status"), None);
-        assert_eq!(message("False", "PLEG is not healthy"), None);
-        assert_eq!(message("Unknown", "Kubelet stopped posting node status."), None);
+        assert_eq!(message("False", network), (true, Some(network.to_owned())));
+        assert_eq!(message("True", "kubelet is posting ready status"), (true, None));
+        assert_eq!(message("False", "PLEG is not healthy"), (true, None));
+        assert_eq!(message("Unknown", "Kubelet stopped posting node status."), (false, None));
         assert!(ready_condition(&json!({ "status": {} })).is_none());
     }
 }

@@ -8,6 +8,7 @@ use node_process::process::{Variable, variable};
 
 use super::refresh_schedule::RefreshPace;
 use crate::environment::Environment;
+use crate::settings::token_node;
 use crate::token::{DEFAULT_ACCOUNT, DEFAULT_LIFETIME, MIN_LIFETIME};
 
 /// Default address of the probes and metrics. It is reachable only from this node.
@@ -98,12 +99,11 @@ impl AgentSettings {
             None
         });
         let check_interval = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(DEFAULT_CHECK_INTERVAL);
-        // The settings of the installation, which are read before, reject another value and a missing name.
-        let is_bound = Environment { lookup }.boolean("CNI_TOKEN_BOUND_TO_NODE").is_ok_and(|bound| bound == Some(true));
         Ok(AgentSettings {
             manages_token: !value_of("CALICO_MANAGE_CNI").is_some_and(|value| value.eq_ignore_ascii_case("false")),
             account: value_of("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or_else(|| DEFAULT_ACCOUNT.into()),
-            node: value_of("KUBERNETES_NODE_NAME").filter(|_| is_bound),
+            // The settings of the installation, which are read before, reject an invalid value and a missing name.
+            node: token_node(&Environment { lookup }).unwrap_or_default(),
             lifetime: duration("CNI_TOKEN_LIFETIME")?.unwrap_or(DEFAULT_LIFETIME).max(MIN_LIFETIME),
             pace: RefreshPace { refresh_interval, check_interval },
             listen,

@@ -43,7 +43,7 @@ pub struct InstallReconciler<'a> {
     installation: Installation<'a>,
     /// True if this process has installed the files.
     is_installer: bool,
-    /// The record of the configuration that this agent restores; `None` until the first check.
+    /// The record of the configuration that this agent restores; `None` while no record is found.
     owned: Option<ConfigRecord>,
     /// True once the log says that no installation is recorded.
     reported_unrecorded: bool,
@@ -67,7 +67,9 @@ impl<'a> InstallReconciler<'a> {
     /// left to the agent of that environment, and so are the files of a later installation.
     pub fn new(installation: Installation<'a>, is_installer: bool) -> InstallReconciler<'a> {
         let conflict = ConflictBackoff::default();
-        let (owned, reported_unrecorded, reported_mtu) = (None, false, None);
+        // Another pod may install before the first check. Its record is not the one read here.
+        let owned = if is_installer { installation.read_record().unwrap_or_default() } else { None };
+        let (reported_unrecorded, reported_mtu) = (false, None);
         InstallReconciler { installation, is_installer, owned, reported_unrecorded, reported_mtu, conflict }
     }
 
@@ -182,18 +184,20 @@ impl<'a> InstallReconciler<'a> {
 }
 
 impl Installation<'_> {
-    /// Reads the record of the configuration: of that with the name that this pod gives it, or else of another one.
+    /// Reads the record of the configuration: of that with the name that this pod gives it, or else of another one. As
+    /// in [`Target::new`], the name of a `.conf` file that another program converted to a list is this pod's as well.
     /// Unlike in [`load_state`](Self::load_state), an unreadable record is an error here, because this check is
     /// repeated and an installation is not.
     fn read_record(&self) -> Result<Option<ConfigRecord>, StateError> {
         let Installation { settings, layout, .. } = *self;
         let state = State::load(layout)?;
-        let target = Target::new(&layout.net_dir(&settings.net_dir), settings, &state);
+        let own = settings.conf_name.as_str();
+        let is_own = |name: &str| name == own || name.strip_suffix("list") == Some(own);
         let recorded = state.files.get(&DirectoryRole::Net).into_iter().flatten();
         let configurations = recorded.filter(|(name, _)| is_read_by_runtimes(name));
-        let found = configurations.max_by_key(|(name, _)| **name == target.name);
+        let found = configurations.max_by_key(|(name, _)| is_own(name));
         Ok(found.map(|(name, file)| {
-            let (version, has_own_name) = (state.version.clone(), *name == target.name);
+            let (version, has_own_name) = (state.version.clone(), is_own(name));
             ConfigRecord { version, has_own_name, file: file.clone() }
         }))
     }

@@ -114,7 +114,7 @@ impl Settings {
             conf_name,
             conf_mode: environment.mode("TEST_FILE_PERMISSION", 0o600)?,
             net_dir,
-            bin_dir: environment.text("CNI_BIN_DIR", crate::layout::BIN_DIR),
+            bin_dir: environment.non_empty("CNI_BIN_DIR").unwrap_or_else(|| crate::layout::BIN_DIR.to_owned()),
             former_net_dir: environment.non_empty("CNI_FORMER_NET_DIR"),
             former_bin_dir: environment.non_empty("CNI_FORMER_BIN_DIR"),
             tls_assets: environment.text("TLS_ASSETS_DIR", "/calico-secrets").into(),
@@ -171,7 +171,7 @@ fn file_name(name: &str, found: String) -> Result<String, SettingsError> {
 }
 
 /// Returns the Node to which tokens are bound, if `CNI_TOKEN_BOUND_TO_NODE` is true.
-fn token_node(environment: &Environment<'_>) -> Result<Option<String>, SettingsError> {
+pub(crate) fn token_node(environment: &Environment<'_>) -> Result<Option<String>, SettingsError> {
     const NAME: &str = "KUBERNETES_NODE_NAME";
     if environment.boolean("CNI_TOKEN_BOUND_TO_NODE")? != Some(true) {
         return Ok(None);

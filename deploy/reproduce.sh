@@ -12,8 +12,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tree=$PWD
-# The time of a release is that of its commit. A setting of this shell must not affect only one of the builds.
-unset SOURCE_DATE_EPOCH CARGO_TARGET_DIR
+# The time of a release is that of its commit. A setting of this shell must not affect only one of the builds. The
+# comparison needs no signature, and the clones do not have a key whose path is relative to the tree.
+unset SOURCE_DATE_EPOCH CARGO_TARGET_DIR SIGNING_KEY
 if [ $# -gt 0 ]; then
     mkdir -p "$1"
     [ -z "$(ls -A "$1")" ] || { echo "$1 is not empty" >&2; exit 2; }

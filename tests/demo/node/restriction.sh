@@ -12,7 +12,7 @@ restrict() {
 resources: [$(realpath --relative-to "$folder" deploy/overlays/kubernetes-v1)]
 components: [$(realpath --relative-to "$folder" $restriction)]
 YAML
-    run kubectl apply --server-side -k "$folder" | grep -E '[$]|daemonset|validatingadmissionpolicy/|plugin-bound'
+    run kubectl apply --server-side -k "$folder" | grep -E '[$]|daemonset|validatingadmissionpolicy[.]|plugin-bound'
     rolled_out daemonset/calico-cni
     wait_for 60 has_bound_token
 }

@@ -105,6 +105,8 @@ fn openshift_value_binds_the_accounts_to_security_context_constraints() {
     assert_eq!([role(&bound, 0), role(&bound, 1)], ["privileged", "nonroot-v2"].map(of_openshift));
     let on_host = rendered(&["namespace.openshift=true", "kubeControllers.hostNetwork=true"]);
     assert_eq!(role(&on_host, 1), of_openshift("privileged"));
+    let on_nodes_alone = rendered(&["namespace.openshift=true", "kubeControllers.enabled=false"]);
+    assert!(on_nodes_alone.contains_key(&bindings[0]) && !on_nodes_alone.contains_key(&bindings[1]));
 }
 
 fn of_openshift(constraints: &str) -> Value {

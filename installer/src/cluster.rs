@@ -66,8 +66,8 @@ pub enum ClusterError {
     },
     /// The settings of IPAM cannot be created.
     #[error(
-        "cannot get or create IPAMConfig default: {source}; allow {requester} to get and create ipamconfigs, in \
-         projectcalico.org ipamconfigurations, or set CALICO_IPAM_STRICT_AFFINITY=false"
+        "cannot get or create IPAMConfig default: {source}; allow {requester} to get and create ipamconfigs \
+         (ipamconfigurations in projectcalico.org), or set CALICO_IPAM_STRICT_AFFINITY=false"
     )]
     IpamConfig {
         /// The account that sent the request.

@@ -12,6 +12,10 @@ use crate::settings::Settings;
 use crate::state::{InstalledFile, State};
 use os::atomic_file::{ReadFile, Replacement, regular_file};
 
+/// The extension that Cilium with `cni.exclusive` adds to the configurations of other networks. Runtimes read no file of
+/// such a name.
+pub(crate) const CILIUM_BACKUP: &str = "cilium_bak";
+
 /// The file to write, and the state's record of the present one.
 #[derive(Debug, Clone)]
 pub struct Target {
@@ -64,13 +68,9 @@ impl Target {
             return None;
         }
         let (_, text) = selected(&self.directory)?;
-        let renamed = has_plugin(&text, |kind| kind == CILIUM).then(|| ReadFile::read(&self.cilium_backup()))?;
+        let backup = self.path().with_added_extension(CILIUM_BACKUP);
+        let renamed = has_plugin(&text, |kind| kind == CILIUM).then(|| ReadFile::read(&backup))?;
         renamed.ok().flatten().filter(|renamed| read_chain(&renamed.contents).is_some())
-    }
-
-    /// Returns the name that Cilium with `cni.exclusive` gives to our file.
-    fn cilium_backup(&self) -> PathBuf {
-        self.path().with_added_extension("cilium_bak")
     }
 
     /// Returns true if the text is a configuration, or if it is missing as expected. Otherwise another program may be

@@ -16,6 +16,7 @@ use std::{fs, io};
 use serde_json::{Map, Value};
 
 pub use self::configuration::{ChainProgram, Conflist, ConflistError};
+pub(crate) use self::files::CILIUM_BACKUP;
 pub use self::files::{FormerConfig, Target};
 pub use self::included::{CILIUM, COPYING, MULTUS, delegate_names};
 pub use self::selection::{Selection, warn_if_not_selected};

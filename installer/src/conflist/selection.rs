@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::files::Target;
+use super::files::{CILIUM_BACKUP, Target};
 use super::included::{runs_calico, selected};
 use super::{candidates, is_read_by_runtimes};
 
@@ -38,7 +38,7 @@ impl Selection {
         let winner = path.display();
         Selection::Other(match target.renamed_by_cilium() {
             Some(_) => format!(
-                "Cilium renamed {name} to {name}.cilium_bak, and pods get the network of {winner}; chain Cilium to \
+                "Cilium renamed {name} to {name}.{CILIUM_BACKUP}, and pods get the network of {winner}; chain Cilium to \
                  Calico (cni.chainingMode), or remove Cilium"
             ),
             None => format!(

@@ -13,10 +13,10 @@ use netconf::conf::DatastoreConf;
 
 use super::plan::{RemovalTask, Verdict};
 use super::report::UninstallReport;
-use crate::conflist::is_backup;
+use crate::conflist::{CILIUM_BACKUP, has_calico, is_backup};
 use crate::layout::{DirectoryRole, JOURNAL, Layout};
 use crate::state::{self, State};
-use os::atomic_file;
+use os::atomic_file::{self, regular_file};
 
 use crate::nodename;
 
@@ -117,8 +117,18 @@ pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut Un
     }
 }
 
-/// Reports the installer's copies of unreadable configurations.
+/// Reports the installer's copies of unreadable configurations, and configurations of Calico's that Cilium renamed.
 pub(super) fn report_backups(directory: &Path, report: &mut UninstallReport) {
+    let is_renamed = |path: &Path| {
+        path.extension().is_some_and(|extension| extension == CILIUM_BACKUP)
+            && regular_file::contents(path).is_ok_and(has_calico)
+    };
+    for path in entries(directory).into_iter().filter(|path| is_renamed(path)) {
+        report.add_remaining(
+            path.display(),
+            "Cilium renamed the configuration, and no runtime reads it; delete it by hand",
+        );
+    }
     let reason = "the copy of a configuration that was not a JSON object and was replaced; it may contain a token: \
         remove it when its plugins are added again";
     for path in entries(directory).into_iter().filter(|path| is_backup(path)) {
@@ -308,8 +318,15 @@ mod tests {
         ];
         assert_eq!(left, expected.map(|(name, reason)| (name.to_owned(), reason)));
         fs::write(run.join("10-calico.conflist.unreadable"), "").unwrap();
+        fs::write(run.join("10-calico.conflist.cilium_bak"), r#"{"type": "calico"}"#).unwrap();
+        fs::write(run.join("10-flannel.conflist.cilium_bak"), r#"{"type": "flannel"}"#).unwrap();
         report_backups(&run, &mut report);
-        assert!(report.remaining.last().unwrap().target.ends_with("10-calico.conflist.unreadable"));
+        let targets: Vec<&str> = report.remaining.iter().map(|remaining| remaining.target.as_str()).collect();
+        let ends = ["10-calico.conflist.cilium_bak", "10-calico.conflist.unreadable"];
+        assert!(
+            targets[targets.len() - 2..].iter().zip(ends).all(|(target, end)| target.ends_with(end)),
+            "{targets:?}"
+        );
         report_unowned(&layout, true, &mut report);
         assert!(report.mentions(&layout.state_dir().join(state::NAME).display().to_string()));
     }

@@ -280,11 +280,38 @@ impl ConflictBackoff {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::{Error, ErrorKind};
     use std::path::PathBuf;
 
     use super::*;
+    use crate::host_network::testing::FixedNetwork;
+    use crate::layout::Layout;
+    use crate::settings::Settings;
     use os::atomic_file::AtomicFileError;
+
+    /// istio-cni and linkerd-cni convert a single plugin to a list under another name.
+    #[test]
+    fn record_of_a_conf_file_stays_own_after_its_conversion_to_a_list() {
+        let root = tempfile::tempdir().unwrap();
+        let (layout, network) = (Layout::below(root.path()), FixedNetwork::default());
+        let lookup = |name: &str| (name == "CNI_CONF_NAME").then(|| "10-calico.conf".to_owned());
+        let settings = Settings::from_environment(&lookup, "n").unwrap();
+        let installation = Installation { settings: &settings, layout: &layout, account: None, network: &network };
+        let net_dir = layout.net_dir(&settings.net_dir);
+        fs::create_dir_all(&net_dir).unwrap();
+        assert_eq!(installation.read_record().unwrap(), None);
+        let list = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "istio-cni"}]}"#;
+        for (name, is_own) in [("10-calico.conf", true), ("10-calico.conflist", true), ("05-calico.conf", false)] {
+            let mut state = State::default();
+            state.record(DirectoryRole::Net, name, Some("aa".into()), false);
+            state.save(&layout).unwrap();
+            let _ = fs::remove_file(net_dir.join("10-calico.conflist"));
+            let before = installation.read_record().unwrap().unwrap();
+            fs::write(net_dir.join("10-calico.conflist"), list).unwrap();
+            assert_eq!((installation.read_record().unwrap().as_ref(), before.has_own_name), (Some(&before), is_own));
+        }
+    }
 
     #[test]
     fn configuration_changed_each_time_is_restored_less_often() {

@@ -95,7 +95,7 @@ fn each_missing_referenced_object_is_reported() {
     }
     let whole = overlay(OVERLAYS[0]);
     for gone in [
-        "ConfigMap kube-system/calico-config",
+        super::COPY,
         "ServiceAccount kube-system/calico-cni",
         "ServiceAccount kube-system/calico-cni-plugin",
         "Role.rbac.authorization.k8s.io kube-system/calico-cni",

@@ -40,7 +40,7 @@ pub(super) fn kubernetes(
 }
 
 /// Returns an API server like [`kubernetes`], which also refuses requests with the status of an `Err`.
-pub(super) fn refusing_kubernetes(
+pub(crate) fn refusing_kubernetes(
     answer: impl Fn(&hyper::Uri) -> Result<serde_json::Value, u16> + Clone + Send + Sync + 'static,
 ) -> kube::Client {
     let service = tower::service_fn(move |request: hyper::Request<kube::client::Body>| {

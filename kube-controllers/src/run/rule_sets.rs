@@ -135,6 +135,20 @@ fn report(context: &Context, settings: &Settings, refused: &BTreeSet<RuleSet>, r
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controllers::testing::refusing_kubernetes;
+
+    #[tokio::test]
+    async fn review_without_an_answer_neither_grants_nor_refuses() {
+        for (answer, expected) in [
+            (Ok(json!({ "status": { "allowed": false } })), Some(true)),
+            (Ok(json!({ "status": { "allowed": true } })), Some(false)),
+            (Ok(json!({})), None),
+            (Err(503_u16), None),
+        ] {
+            let server = refusing_kubernetes(move |_| answer.clone());
+            assert_eq!(is_refused(&server, ["", "services", "status", "update"]).await, expected);
+        }
+    }
 
     #[test]
     fn each_set_has_a_right_only_where_its_controller_needs_one() {

@@ -27,6 +27,9 @@ pub struct Ahead {
     pub calendar: i32,
     /// Offset of the time since boot (CLOCK_BOOTTIME), as if the machine had slept.
     pub boot: i32,
+    /// Offset of the clock of tokio's timers (CLOCK_MONOTONIC). A process that waits for a timer is interrupted while its
+    /// clocks are set, so a timer that is due by this offset ends at once.
+    pub timers: i32,
 }
 
 /// Support for setting clocks on this machine: the instructions are written for x86-64 only.
@@ -49,13 +52,11 @@ pub(crate) fn set(pid: u32, ahead: Ahead) -> Result<()> {
 fn code(ahead: Ahead) -> Vec<u8> {
     let mut code = vec![0xb8, 0xe4, 0, 0, 0]; // mov eax, 228
     code.extend([0x0f, 0x05]); // syscall
-    code.extend([0x85, 0xff, 0x75, 0x08]); // test edi, edi; jne past the ret
-    code.extend([0x48, 0x81, 0x06]); // add qword [rsi], …
-    code.extend(ahead.calendar.to_le_bytes());
-    code.push(0xc3); // ret
-    code.extend([0x83, 0xff, 0x07, 0x75, 0x07]); // cmp edi, 7; jne to the ret
-    code.extend([0x48, 0x81, 0x06]); // add qword [rsi], …
-    code.extend(ahead.boot.to_le_bytes());
+    for (clock, offset) in [(0, ahead.calendar), (1, ahead.timers), (7, ahead.boot)] {
+        code.extend([0x83, 0xff, clock, 0x75, 0x07]); // cmp edi, clock; jne past the add
+        code.extend([0x48, 0x81, 0x06]); // add qword [rsi], …
+        code.extend(offset.to_le_bytes());
+    }
     code.push(0xc3); // ret
     code
 }

@@ -12,8 +12,9 @@ use serde_json::Value;
 
 use super::{kinds, names};
 
-/// Pause between two starts, so that other processes run.
-const PAUSE: Duration = Duration::from_micros(100);
+/// Pause between two starts: shorter than the time that a neighbor needs to notice a change, and long enough that other
+/// processes run.
+const PAUSE: Duration = Duration::from_micros(500);
 
 /// Reads the configuration again and again, as a runtime does for each pod, and checks that it contains a plugin.
 #[derive(Debug)]

@@ -35,8 +35,9 @@ fn collection_works_with_an_ipv6_only_api_server() {
     collects_at("[::1]", &[]);
 }
 
+/// No program listens at the proxy's address.
 #[test]
 fn collection_ignores_proxy_variables() {
-    let nobody = "http://127.0.0.1:9";
-    collects_at("127.0.0.1", &[("HTTPS_PROXY", nobody), ("https_proxy", nobody), ("HTTP_PROXY", nobody)]);
+    let proxy = "http://127.0.0.1:9";
+    collects_at("127.0.0.1", &[("HTTPS_PROXY", proxy), ("https_proxy", proxy), ("HTTP_PROXY", proxy)]);
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 
-use integration_tests::kubernetes::{Kubernetes, on_kubernetes};
+use integration_tests::kubernetes::{ENDPOINT, Kubernetes, on_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::node_pod::{NAMESPACE, NodePod, may_make_tokens};
 use nix::mount::{MsFlags, mount};
@@ -41,8 +41,7 @@ fn install_and_refresh_work_with_an_ipv6_only_api_server() {
 #[test]
 fn install_and_refresh_work_with_a_name_of_which_one_address_is_unreachable() {
     on_kubernetes(|host, kubernetes| {
-        let hosts = host.dir("hosts").join("hosts");
-        fs::create_dir_all(hosts.parent().unwrap()).unwrap();
+        let hosts = host.dir("names").join("hosts");
         fs::write(&hosts, "fd00:5::2 localhost\n127.0.0.1 localhost\n").unwrap();
         mount(Some(&hosts), "/etc/hosts", None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
         let kubeconfig = installs_at(host, kubernetes, "https://localhost:6443", &[]);
@@ -50,13 +49,12 @@ fn install_and_refresh_work_with_a_name_of_which_one_address_is_unreachable() {
     });
 }
 
-/// A runtime that pulls images through a proxy passes these variables on to the plugins, and an operator may set them
-/// for all pods.
+/// An operator may set these variables for all pods. No program listens at the proxy's address.
 #[test]
 fn proxy_variables_are_ignored() {
     on_kubernetes(|host, kubernetes| {
-        let nobody = "http://127.0.0.1:9";
-        let variables = [("HTTPS_PROXY", nobody), ("https_proxy", nobody), ("HTTP_PROXY", nobody), ("NO_PROXY", "")];
-        installs_at(host, kubernetes, integration_tests::kubernetes::ENDPOINT, &variables);
+        let proxy = "http://127.0.0.1:9";
+        let variables = [("HTTPS_PROXY", proxy), ("https_proxy", proxy), ("HTTP_PROXY", proxy), ("NO_PROXY", "")];
+        installs_at(host, kubernetes, ENDPOINT, &variables);
     });
 }

@@ -23,7 +23,7 @@ fn agent_requests_a_new_token_after_each_clock_change() {
         let first = pod.token().unwrap();
         assert_eq!(agent.metric("clock_jumps_total").unwrap(), 0);
 
-        agent.set_clocks(Ahead { calendar: 3 * HOUR, boot: 0 }).unwrap();
+        agent.set_clocks(Ahead { calendar: 3 * HOUR, ..Ahead::default() }).unwrap();
         agent.await_metric("clock_jumps_total", 1).unwrap();
         agent.await_metric("token_refreshes_total", 2).unwrap();
         assert_ne!(pod.token().unwrap(), first);
@@ -52,7 +52,7 @@ fn agent_requests_a_new_token_after_a_suspend() {
         agent.await_page("/readiness", 200).unwrap();
         let first = pod.token().unwrap();
         // A token for a day is renewed after half a day at the latest.
-        agent.set_clocks(Ahead { calendar: 13 * HOUR, boot: 13 * HOUR }).unwrap();
+        agent.set_clocks(Ahead { calendar: 13 * HOUR, boot: 13 * HOUR, ..Ahead::default() }).unwrap();
         agent.await_metric("token_refreshes_total", 2).unwrap();
         assert_ne!(pod.token().unwrap(), first);
         assert_eq!(agent.metric("clock_jumps_total").unwrap(), 0);

@@ -31,10 +31,10 @@ impl Hastened {
         Hastened { agent: pod.agent().unwrap(), slept: 0 }
     }
 
-    /// Advances both clocks, as if the machine had slept.
+    /// Advances all clocks, as if the machine had slept, and ends the agent's pause of up to ten seconds.
     pub(crate) fn look(&mut self) {
         self.slept += LOOK;
-        self.agent.set_clocks(Ahead { calendar: self.slept, boot: self.slept }).unwrap();
+        self.agent.set_clocks(Ahead { calendar: self.slept, boot: self.slept, timers: self.slept }).unwrap();
     }
 }
 

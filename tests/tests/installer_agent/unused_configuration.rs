@@ -4,8 +4,9 @@
 use std::fs;
 
 use integration_tests::clock::KNOWN;
+use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::installation::NET;
-use integration_tests::kubernetes::Kubernetes;
+use integration_tests::kubernetes::{Kubernetes, Request};
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
@@ -79,16 +80,21 @@ fn agent_is_not_ready_while_kubelet_reports_no_network() {
     });
 }
 
-/// The Node is missing. An account without the right to read it gets the same treatment.
+/// The Node is missing. The agent treats a missing right to read the Node in the same way.
 #[test]
 fn agent_that_cannot_read_its_node_claims_nothing() {
-    in_pod(|_, _, mut pod| {
+    in_pod(|_, kubernetes, mut pod| {
         install(&mut pod);
         pod.set("CNI_NODE_CONDITION_INTERVAL", "200ms");
+        let audit = kubernetes.api.audit().unwrap();
         let agent = pod.agent().unwrap();
-        agent.await_log("cannot read the Ready condition of Node node1").unwrap();
+        let is_read = |request: &Request| request.resource == "nodes";
+        let reads = || audit.of(&pod.account.user).unwrap().into_iter().filter(is_read).count();
+        await_that(PATIENCE, || Ok(reads() >= 3)).unwrap();
         agent.await_page("/readiness", 200).unwrap();
+        let log = agent.log();
+        assert!(log.contains("cannot read the Ready condition of Node node1"), "{log}");
         assert!(agent.metric("node_network_ready").is_err());
-        assert_eq!(agent.log().matches("cannot read the Ready condition").count(), 1, "{}", agent.log());
+        assert_eq!(log.matches("cannot read the Ready condition").count(), 1, "{log}");
     });
 }

@@ -27,8 +27,8 @@ pub struct Ahead {
     pub calendar: i32,
     /// Offset of the time since boot (CLOCK_BOOTTIME), as if the machine had slept.
     pub boot: i32,
-    /// Offset of the clock of tokio's timers (CLOCK_MONOTONIC). A process that waits for a timer is interrupted while its
-    /// clocks are set, so a timer that is due by this offset ends at once.
+    /// Offset of the clock of tokio's timers (CLOCK_MONOTONIC). The process is interrupted while its clocks are set, so
+    /// timers that are due by this offset end at once.
     pub timers: i32,
 }
 

@@ -98,14 +98,13 @@ async fn is_refused(kubernetes: &kube::Client, [group, resource, subresource, ve
     answer["status"]["allowed"].as_bool().map(|is_allowed| !is_allowed)
 }
 
-/// Waits until the API server refuses other sets than `refused`. Reports each of these sets while the settings enable
-/// its controller.
+/// Waits until the API server refuses other sets than `refused`. Reports each of these sets once while the settings
+/// enable its controller, also if all controllers restart meanwhile.
 pub(super) async fn await_change(context: &Context, refused: &BTreeSet<RuleSet>) {
     let mut settings = context.settings.clone();
-    let mut reported = BTreeSet::new();
     loop {
         let current = settings.borrow_and_update().clone();
-        report(context, &current, refused, &mut reported);
+        report(context, &current, refused);
         tokio::select! {
             () = sleep(INTERVAL) => {}
             Ok(()) = settings.changed() => continue,
@@ -116,13 +115,11 @@ pub(super) async fn await_change(context: &Context, refused: &BTreeSet<RuleSet>)
     }
 }
 
-fn report(context: &Context, settings: &Settings, refused: &BTreeSet<RuleSet>, reported: &mut BTreeSet<RuleSet>) {
+fn report(context: &Context, settings: &Settings, refused: &BTreeSet<RuleSet>) {
     for set in ALL {
         let is_missing = refused.contains(&set) && set.is_enabled(settings);
-        context.metrics.set_missing_rights(set.name(), is_missing);
-        if !is_missing {
-            reported.remove(&set);
-        } else if reported.insert(set) {
+        let was_missing = context.metrics.set_missing_rights(set.name(), is_missing);
+        if is_missing && !was_missing {
             tracing::warn!(
                 role = %format!("calico-kube-controllers-{}", set.name()),
                 "the role of an enabled controller is missing; the controller starts within a minute after the role \

@@ -89,9 +89,13 @@ impl Metrics {
         self.shared.leader_status.with_label_values(&[lease]).set(i64::from(is_leader));
     }
 
-    /// Sets the metric that shows if an enabled controller lacks the role with this end of its name.
-    pub fn set_missing_rights(&self, role: &str, is_missing: bool) {
-        self.shared.missing_rights.with_label_values(&[role]).set(i64::from(is_missing));
+    /// Sets the metric that shows if an enabled controller lacks the role with this end of its name. Returns the former
+    /// value.
+    pub fn set_missing_rights(&self, role: &str, is_missing: bool) -> bool {
+        let gauge = self.shared.missing_rights.with_label_values(&[role]);
+        let was_missing = gauge.get() != 0;
+        gauge.set(i64::from(is_missing));
+        was_missing
     }
 
     /// Returns all metrics in the text format of Prometheus.

@@ -60,7 +60,7 @@ fn node_local_api_server_requires_controllers_on_the_hosts_network() {
     if !can_render() {
         return;
     }
-    for host in ["localhost", "127.0.0.1", "::1"] {
+    for host in ["localhost", "127.0.0.1", "::1", "[::1]"] {
         let endpoint = format!("kubernetesServiceEndpoint.host={host}");
         let error = template(&["--set", &endpoint]).unwrap_err().to_string();
         assert!(error.contains("set kubeControllers.hostNetwork=true"), "{error}");

@@ -24,7 +24,10 @@ fn read_only_net_directory_is_named_until_it_is_writable() {
         pod.container.remount(NET, MsFlags::MS_RDONLY).unwrap();
         let (token, audit) = (pod.token().unwrap(), kubernetes.api.audit().unwrap());
         let mut agent = Hastened::start(&pod);
-        agent.agent.await_metric("token_refresh_failures_total", 2).unwrap();
+        for failures in 1..=2 {
+            agent.agent.await_metric("token_refresh_failures_total", failures).unwrap();
+            agent.look();
+        }
         agent.agent.await_reason(&["Read-only file system", "calico-kubeconfig"]).unwrap();
         agent.agent.await_log("missing or changed, installing again").unwrap();
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
@@ -33,8 +36,8 @@ fn read_only_net_directory_is_named_until_it_is_writable() {
         assert_eq!(pod.token().unwrap(), token, "the one that is there holds");
 
         pod.container.remount(NET, MsFlags::empty()).unwrap();
-        agent.agent.await_metric("token_refreshes_total", 1).unwrap();
         agent.look();
+        agent.agent.await_metric("token_refreshes_total", 1).unwrap();
         agent.agent.await_metric("files_mended_total", 1).unwrap();
         agent.agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 1);

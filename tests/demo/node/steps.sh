@@ -10,7 +10,7 @@ work=/run/demo
 
 export KUBECONFIG=$work/admin.kubeconfig HOME=$work DATASTORE_TYPE=kubernetes
 . tests/demo/control-plane.sh
-for part in cannot image node install pods controllers upgrade restriction uninstall; do . tests/demo/node/$part.sh; done
+for part in cannot image node install pods controllers upgrade neighbor restriction uninstall; do . tests/demo/node/$part.sh; done
 
 private_world
 refusal=$(node_refusal)
@@ -86,6 +86,16 @@ if [ -z "$refusal" ]; then
 else
     skip "a port of the node for a pod" "$refusal"
 fi
+
+step "Another program chains a plugin, as istio-cni does: upgrades keep its entry, and new pods have the plugin"
+chain_neighbor
+pods tuned | kubectl apply -f - >/dev/null
+wait_for 60 running 1 tuned
+is_tuned tuned
+not is_tuned web-1
+run jq -c '.plugins[] | .type' $conflist
+kubectl -n shop delete pod tuned --wait=false >/dev/null
+wait_for 60 gone tuned
 
 step "Upgrade to $now while pods run and exchange packets"
 roll "$former" "$now"

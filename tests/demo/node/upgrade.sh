@@ -55,6 +55,8 @@ roll() {
     rolled_out deployment/calico-kube-controllers
     wait_for 120 running $many middle-
     wait_for 60 running 1 right-after
+    keeps_neighbor
+    is_tuned right-after
     kill -INT $pinging
     wait $pinging || true
     touch $work/watched

@@ -64,8 +64,8 @@ pub(super) async fn open(settings: &KubernetesConfig, connections: usize) -> Res
 /// Interval between checks of the files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(50);
 
-/// The files of the credentials, with their contents at the last read: the kubeconfig, the client's certificate and key,
-/// and the CA certificates of the settings. Token files are not included, because a token is renewed without a new
+/// The files of the credentials, with their contents at the last read: the kubeconfig, the client's certificate and
+/// key, and the CA certificates of the settings. Token files are not included, because a token is renewed without a new
 /// connection.
 pub(super) struct CredentialFiles {
     paths: Vec<PathBuf>,

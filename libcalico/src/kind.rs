@@ -43,7 +43,7 @@ pub trait Kind: Serialize + DeserializeOwned + Clone + fmt::Debug + Send + Sync 
     fn belongs_to(&self, _key: &Self::Key) -> bool {
         true
     }
-    /// Stores the revision in `value`, for kinds that have a field for it (`metadata.resourceVersion`).
+    /// Sets `metadata.resourceVersion` to the revision of the read. Does nothing for a kind without that field.
     fn set_revision(&mut self, _revision: &Revision) {}
     /// Returns the bytes to store: the value without the fields that the store itself maintains.
     fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {

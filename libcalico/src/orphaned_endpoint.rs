@@ -14,8 +14,8 @@ pub struct ExaminedEndpoint<'a> {
     pub addresses: &'a [Cidr],
     /// The node of the endpoint.
     pub node: ExaminedNode<'a>,
-    /// The uid of the pod that the endpoint was created for, if known. No stored data provides it: in etcd, the
-    /// endpoint and the attributes of its addresses contain only the name of the pod.
+    /// The uid of the pod that the endpoint was created for, if kube-controllers has seen that pod with the endpoint's
+    /// address since its start. The stored endpoint has only the name of the pod.
     pub pod_uid: Option<Uuid>,
 }
 

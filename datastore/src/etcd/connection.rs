@@ -91,7 +91,7 @@ impl Connection {
             match create_endpoints(&self.config) {
                 Ok(endpoints) => state.endpoints = endpoints,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot read the certificates again; the previous certificates stay in use");
+                    tracing::warn!(%error, "cannot read the certificates for a new connection; keeping the old ones");
                 }
             }
         }

@@ -52,7 +52,8 @@ impl Leases {
                 continue;
             }
             let Ok(ip) = name.parse() else {
-                tracing::warn!(file = %file.display(), "skipping a file of host-local whose name is not an address");
+                let file = file.display();
+                tracing::warn!(%file, "ignoring a file of host-local whose name is not an address; it will be deleted");
                 continue;
             };
             let text = fs::read_to_string(&file).map_err(|cause| file_error(&file, cause))?;

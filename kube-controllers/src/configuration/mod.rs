@@ -221,8 +221,8 @@ impl ProblemReporter {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Logs the problem and creates an Event. A replica that is not the leader does so too: the Event is about this
-    /// process.
+    /// Logs the problem and creates an Event about the object, unless the last report was the same. Every replica does
+    /// so, because each one reads the object and may find another problem.
     async fn report(&self, reason: &str) {
         let before = mem::replace(&mut *self.reported.lock().unwrap_or_else(PoisonError::into_inner), reason.into());
         if before == reason {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kube::Config;
 use kube::client::ConfigExt;
-use kube::config::{AuthInfo, Context, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use super::access_error::AccessError;
 use super::auth::AuthHeader;
@@ -21,26 +21,38 @@ pub(super) struct ClusterAccess {
     pub(super) config: Config,
     /// The credentials, used instead of those of `config`.
     pub(super) auth: AuthHeader,
+    /// The file of the CA certificates, if they are in one.
+    pub(super) ca_file: Option<PathBuf>,
 }
+
+/// The CA certificates that the kubelet mounts into a pod, and writes again when the cluster's change.
+const POD_CA_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 
 /// Reads the files that the settings name.
 pub(super) async fn read(settings: &KubernetesConfig) -> Result<ClusterAccess, AccessError> {
     let overrides = &settings.overrides;
     let home = settings.home_kubeconfig.as_slice().iter().filter(|file| file.exists()).cloned().collect::<Vec<_>>();
     let files = if settings.kubeconfig.is_empty() { &home } else { &settings.kubeconfig };
-    let (mut config, place) = match (read_kubeconfig(files)?, &overrides.server) {
-        (Some((merged, place)), _) => (resolve(merged, &place, overrides).await?, format!("kubeconfig {place}")),
+    let (mut config, place, ca_file) = match (read_kubeconfig(files)?, &overrides.server) {
+        (Some((merged, place)), _) => {
+            let ca_file = find_ca_file(&merged, overrides.context.as_ref());
+            (resolve(merged, &place, overrides).await?, format!("kubeconfig {place}"), ca_file)
+        }
         // A configured server may not be the API server of this pod's cluster, so the pod's credentials are not sent to
         // it (DS-19).
-        (None, Some(server)) => (Config::new(parse_url(server)?), CONFIGURATION_PLACE.into()),
-        (None, None) => (Config::incluster_env().map_err(AccessError::NotConfigured)?, "this pod".into()),
+        (None, Some(server)) => (Config::new(parse_url(server)?), CONFIGURATION_PLACE.into(), None),
+        (None, None) => {
+            let config = Config::incluster_env().map_err(AccessError::NotConfigured)?;
+            (config, "this pod".into(), Some(POD_CA_FILE.into()))
+        }
     };
     apply_overrides(&mut config, overrides)?;
     if config.cluster_url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         config.cluster_url = parse_url(&without_credentials(&config.cluster_url.to_string()))?;
     }
     let auth = AuthHeader::new(&config.auth_info, &place, overrides)?;
-    Ok(ClusterAccess { config, auth })
+    let ca_file = overrides.ca_certificates.clone().or(ca_file);
+    Ok(ClusterAccess { config, auth, ca_file })
 }
 
 /// Returns the kubeconfig and its path. Several files are merged.
@@ -92,11 +104,20 @@ fn find_context<'k>(kubeconfig: &'k Kubeconfig, context: Option<&String>) -> Opt
     kubeconfig.contexts.iter().find(|named| Some(&named.name) == current)?.context.as_ref()
 }
 
+fn find_cluster<'k>(kubeconfig: &'k Kubeconfig, cluster: &str) -> Option<&'k Cluster> {
+    kubeconfig.clusters.iter().find(|named| named.name == cluster)?.cluster.as_ref()
+}
+
+/// Returns the file of the CA certificates that the context's cluster names.
+fn find_ca_file(kubeconfig: &Kubeconfig, context: Option<&String>) -> Option<PathBuf> {
+    let cluster = find_cluster(kubeconfig, &find_context(kubeconfig, context)?.cluster)?;
+    cluster.certificate_authority.as_ref().map(PathBuf::from)
+}
+
 /// Returns true if the kubeconfig has a proxy for `cluster`. Proxies of the environment, which a runtime passes on, are
 /// ignored.
 fn has_proxy(kubeconfig: &Kubeconfig, cluster: &str) -> bool {
-    let named = kubeconfig.clusters.iter().find(|named| named.name == cluster);
-    let proxy = named.and_then(|named| named.cluster.as_ref()?.proxy_url.as_deref());
+    let proxy = find_cluster(kubeconfig, cluster).and_then(|cluster| cluster.proxy_url.as_deref());
     proxy.is_some_and(|proxy| !proxy.is_empty())
 }
 

@@ -37,8 +37,8 @@ pub(super) type Opened = (OpenedClient, Option<CredentialFiles>);
 
 /// Reads the settings and prepares the client. In a long-running process, also returns the files that were read.
 pub(super) async fn open(settings: &KubernetesConfig, connections: usize) -> Result<Opened, AccessError> {
-    let ClusterAccess { config, auth } = access::read(settings).await?;
-    let files = (connections > 1).then(|| CredentialFiles::read(settings, &config.auth_info));
+    let ClusterAccess { config, auth, ca_file } = access::read(settings).await?;
+    let files = (connections > 1).then(|| CredentialFiles::read(settings, &config.auth_info, ca_file));
     let tls = match config.cluster_url.scheme_str() {
         Some("http") => None,
         _ => Some(tls::client_config(&config)?),
@@ -64,8 +64,9 @@ pub(super) async fn open(settings: &KubernetesConfig, connections: usize) -> Res
 /// Interval between checks of the files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(50);
 
-/// The kubeconfig, client certificates and CA certificates, with their contents at the last read. Token files are not
-/// included, because a token is renewed without a new connection.
+/// The files of the credentials, with their contents at the last read: the kubeconfig, the client's certificate and
+/// key, and the CA certificates. Token files are not included, because a token is renewed without a new
+/// connection.
 pub(super) struct CredentialFiles {
     paths: Vec<PathBuf>,
     contents: Vec<Option<Vec<u8>>>,
@@ -73,12 +74,11 @@ pub(super) struct CredentialFiles {
 }
 
 impl CredentialFiles {
-    /// Reads the files that `settings` and `info` name.
-    pub(super) fn read(settings: &KubernetesConfig, info: &AuthInfo) -> CredentialFiles {
+    /// Reads the files that `settings` and `info` name, and the file of the CA certificates.
+    pub(super) fn read(settings: &KubernetesConfig, info: &AuthInfo, ca_file: Option<PathBuf>) -> CredentialFiles {
         let certificates = [&info.client_certificate, &info.client_key].into_iter().flatten().map(PathBuf::from);
-        let configured =
-            settings.kubeconfig.iter().chain(&settings.home_kubeconfig).chain(&settings.overrides.ca_certificates);
-        let paths: Vec<PathBuf> = configured.cloned().chain(certificates).collect();
+        let configured = settings.kubeconfig.iter().chain(&settings.home_kubeconfig).cloned();
+        let paths: Vec<PathBuf> = configured.chain(ca_file).chain(certificates).collect();
         CredentialFiles { contents: read_all(&paths), paths, checked_at: Instant::now() }
     }
 

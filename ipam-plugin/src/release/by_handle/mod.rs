@@ -146,7 +146,7 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
         }
         let plan = state.plan(clock.now())?;
         let (writes, addresses) = (plan.writes.len(), plan.addresses);
-        tracing::debug!(writes, addresses, "writing blocks and handles without the addresses");
+        tracing::debug!(writes, addresses, "releasing addresses: writing their blocks and handles");
         match store.write(&plan.writes).await {
             Ok(revisions) => {
                 let is_update = |write: &Write| write.kind == Block::KIND && matches!(write.op, WriteOp::Update(..));

@@ -107,7 +107,10 @@ impl PolicyNameReconciler {
             Err(blocker) => {
                 let incomplete_checks = self.incomplete_checks.fetch_add(1, Ordering::Relaxed);
                 if incomplete_checks == 0 {
-                    tracing::info!(controller = Self::NAME, "not renaming policies yet: {blocker}");
+                    tracing::info!(
+                        controller = Self::NAME,
+                        "not renaming policies yet: {blocker}; checking again later"
+                    );
                 }
                 Ok(Some(NextReconcile::After(PAUSES.pause(incomplete_checks.saturating_add(1), 0.0))))
             }

@@ -95,7 +95,7 @@ impl<L: Leases> Elector<L> {
                 self.last_warning = None;
                 self.set_term(LeadershipTerm::No);
                 let holder = self.election.holder();
-                tracing::debug!(lease = self.config.name, holder, "another replica is the leader");
+                tracing::debug!(lease = self.config.name, holder, "another process holds the Lease");
                 pause.min(free.saturating_duration_since(now))
             }
             Err(LeaseError::Forbidden(reason)) if self.may_write_without_lease() => {

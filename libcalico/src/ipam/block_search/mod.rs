@@ -33,8 +33,9 @@ pub enum UsableBlock {
 /// used.
 pub type RoomOf<'a> = &'a dyn Fn(&Cidr) -> Option<Option<Room>>;
 
-/// Returns the next block for `owner`, in the order of the pools and of the walk over each pool. `ranges` are the
-/// ranges of all existing blocks.
+/// Returns the first block that `owner` can claim, or that is the owner's and has room, in the order of the pools and
+/// of the walk over each pool. If there is none, returns the empty blocks of other owners. `ranges` are the ranges of
+/// all existing blocks.
 ///
 /// A range that overlaps a block of another size is not claimed, because both blocks could assign the same address.
 /// Such blocks remain when a pool is deleted and created again with another block size.

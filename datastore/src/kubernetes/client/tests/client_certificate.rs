@@ -1,4 +1,4 @@
-//! A client certificate that changes while the client runs.
+//! Certificates that change while the client runs: the client's and the cluster's.
 
 use super::*;
 
@@ -40,4 +40,23 @@ async fn changed_client_certificate_is_used_on_a_new_connection() {
     assert_eq!(connections_after_requests().await, 2, "the client checks the files once per interval");
     later().await;
     assert_eq!(connections_after_requests().await, 4);
+}
+
+/// The kubeconfig stays the same. The file has a further certificate, as during a rotation of the cluster's CA.
+#[tokio::test]
+async fn changed_file_of_ca_certificates_is_used_on_a_new_connection() {
+    let server = Server::start(&["http/1.1"], &[]).await;
+    server.set_authority_file("");
+    let lasting = ApiClient::long_running(&server.config(LONG));
+    let connections_after_a_request = async || {
+        lasting.send(&ApiRequest::get("/a")).await.unwrap();
+        server.recorded.lock().unwrap().connections
+    };
+    assert_eq!(connections_after_a_request().await, 1);
+    later().await;
+    assert_eq!(connections_after_a_request().await, 1, "nothing changed");
+    let CertifiedKey { cert, .. } = generate_simple_self_signed(vec!["new".into()]).unwrap();
+    server.set_authority_file(&cert.pem());
+    later().await;
+    assert_eq!(connections_after_a_request().await, 2);
 }

@@ -83,11 +83,22 @@ impl Server {
     }
 
     pub(super) fn set_user(&self, user: serde_json::Value) {
+        let authority = data_encoding::BASE64.encode(self.authority.as_bytes());
+        self.set_user_and_authority(user, "certificate-authority-data", &authority);
+    }
+
+    /// Writes a kubeconfig with a file of the CA certificates, and writes these and `more` into the file.
+    pub(super) fn set_authority_file(&self, more: &str) {
+        let file = self.file().with_file_name("ca.crt");
+        std::fs::write(&file, format!("{}{more}", self.authority)).unwrap();
+        self.set_user_and_authority(json!({ "token": "first" }), "certificate-authority", file.to_str().unwrap());
+    }
+
+    fn set_user_and_authority(&self, user: serde_json::Value, key: &str, authority: &str) {
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{ "name": "k", "cluster": {
-                "server": format!("https://localhost:{}", self.port),
-                "certificate-authority-data": data_encoding::BASE64.encode(self.authority.as_bytes()),
+                "server": format!("https://localhost:{}", self.port), key: authority,
             }}],
             "users": [{ "name": "u", "user": user }],
             "contexts": [{ "name": "c", "context": { "cluster": "k", "user": "u" } }],

@@ -51,17 +51,10 @@ pub(super) async fn wait_for_group_move(clients: &Clients) -> StartError {
     };
     if began != used {
         tracing::error!(
-<<<<<<< HEAD
-            "CALICO_API_GROUP names {}, but Calico's objects are in {}; set CALICO_API_GROUP to the latter, with the \
-             manifests of deploy/ by calico_api_group in the ConfigMap calico-cni-config",
-            used.api_version(),
-            began.api_version()
-=======
             "CALICO_API_GROUP is {used}, but Calico's objects are in {began}; continuing with {used}. Set \
-             CALICO_API_GROUP to {began} (manifests of deploy/: calico_api_group of the ConfigMap calico-config)",
+             CALICO_API_GROUP to {began} (manifests of deploy/: calico_api_group of the ConfigMap calico-cni-config)",
             used = used.api_version(),
             began = began.api_version()
->>>>>>> main
         );
     }
     let now = wait_for_changed_group(began, CHECK_INTERVAL, read_group).await;

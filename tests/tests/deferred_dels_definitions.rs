@@ -6,13 +6,12 @@ use std::path::PathBuf;
 
 use integration_tests::cluster::{Cluster, ControlPlane, Faulty, on_api_server};
 use integration_tests::content::Content;
+use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
 use integration_tests::kubernetes::Objects;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
-
-const JOURNAL: &str = "/var/lib/calico/cni-journal";
 
 /// Runs a test with plugins that log warnings.
 fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &ControlPlane<'_>) + Send) {
@@ -21,11 +20,6 @@ fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &ControlPlane<'_
         let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0", "log_level": "warning" }));
         test(&mut Faulty::new(cluster, &control_plane.proxy, conf), control_plane);
     });
-}
-
-fn entries() -> Vec<PathBuf> {
-    let files = fs::read_dir(JOURNAL).into_iter().flatten().flatten().map(|entry| entry.path());
-    files.filter(|path| path.extension().is_some_and(|extension| extension == "json" || extension == "debt")).collect()
 }
 
 fn objects<'c>(cluster: &'c Cluster<'_>) -> &'c Objects {
@@ -47,18 +41,18 @@ fn replays_once_the_definitions_exist(group: ApiGroup) {
         api.admin().undefine().unwrap();
         assert_eq!(faulty.call("DEL", &pod).run().unwrap().success(), "");
         assert_eq!(kernel::host().unwrap()["links"], json!({}));
-        let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
+        let [entry] = &journal_entries()[..] else { panic!("{:?}", journal_entries()) };
         let pending_del: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
         assert!(pending_del["reason"].as_str().unwrap().contains("ClusterInformation(default)"), "{pending_del}");
         // The deferred DEL cannot be replayed yet and remains in the journal.
         faulty.call("STATUS", &pod).run().unwrap().error();
-        assert_eq!(entries().len(), 1);
+        assert_eq!(journal_entries().len(), 1);
 
         api.define(group.api_version()).unwrap();
         objects(faulty.cluster).load(&backup).unwrap();
         assert!(!faulty.cluster.accounts().held.is_empty(), "the address is still held");
         faulty.run("STATUS", &pod);
-        assert_eq!(entries(), Vec::<PathBuf>::new());
+        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
         // This includes `calico-ipam check`.
         faulty.cluster.assert_nothing_left();
     });
@@ -89,7 +83,7 @@ fn deletes_with_an_unknown_group(group: ApiGroup) {
         let told = deleted.stderr.lines().filter(|line| line.contains("calico_api_group")).count();
         assert_eq!(told, 1, "{}", deleted.stderr);
         let questions = faulty.proxy.requests().iter().filter(|request| *request == "GET /apis").count();
-        assert_eq!((questions, entries()), (1, Vec::new()));
+        assert_eq!((questions, journal_entries()), (1, Vec::new()));
         faulty.cluster.assert_nothing_left();
     });
 }

@@ -6,9 +6,8 @@ use std::path::Path;
 
 use integration_tests::cluster::{Cluster, on_local};
 use integration_tests::content::Content;
+use integration_tests::journal::JOURNAL;
 use serde_json::{Value, json};
-
-const JOURNAL: &str = "/var/lib/calico/cni-journal";
 
 /// Returns a configuration that logs warnings. STATUS needs version 1.1.0.
 fn conf(cluster: &Cluster<'_>) -> Value {

@@ -193,7 +193,6 @@ fn del_on_a_full_disk_succeeds_or_names_the_cause() {
     });
 }
 
-/// Returns the number of deferred DELs in the journal, which is on another disk.
 #[test]
 fn add_on_a_read_only_disk_names_the_file() {
     on_a_small_disk(|cluster, disk| {

@@ -24,8 +24,8 @@ pub struct SuspectContainer {
     /// True if the container may have an address in another network. All networks of a container that is not a pod
     /// share one interface, so its removal needs the same proof by a route.
     pub may_have_other_network: bool,
-    /// The aliases that its interfaces in this network may have. An interface with another alias of the container needs
-    /// a route to one of the addresses.
+    /// The aliases that the container's interfaces in this network may have. An interface of the container with another
+    /// alias is a suspect only if a host route leads through it to an address in `allocated` or `listed`.
     pub aliases: Vec<InterfaceAlias>,
     /// The addresses that IPAM has allocated to the container. A host route to one of them identifies an interface
     /// without an alias, such as one of upstream's.

@@ -29,10 +29,8 @@ pub(super) fn apply(setting: &Sysctl) -> Result<(), SysctlError> {
     let (key, value) = (&setting.key, setting.value.to_string());
     let written = match key {
         // The names of the crate are dotted, which is unambiguous as long as they contain no interface name.
-        SysctlKey::Namespace(name) => write_value_if_different(name, &value).map_err(Cause::from),
-        SysctlKey::Interface { .. } => {
-            write_file_if_different(&format!("/proc/sys/{key}"), &value).map_err(Cause::from)
-        }
+        SysctlKey::Namespace(name) => ensure_value(name, &value).map_err(Cause::from),
+        SysctlKey::Interface { .. } => ensure_file_value(&format!("/proc/sys/{key}"), &value).map_err(Cause::from),
     };
     let Err(source) = written else { return Ok(()) };
     let error = SysctlError { action: format!("set to {value}"), key: key.clone(), source };
@@ -54,7 +52,7 @@ pub(super) fn read(key: &SysctlKey) -> Result<String, SysctlError> {
 }
 
 /// Writes the value unless the setting has it already.
-fn write_value_if_different(name: &str, value: &str) -> Result<(), sysctl::SysctlError> {
+fn ensure_value(name: &str, value: &str) -> Result<(), sysctl::SysctlError> {
     let ctl = Ctl::new(name)?;
     if ctl.value_string()?.trim() != value {
         ctl.set_value_string(value)?;
@@ -63,7 +61,7 @@ fn write_value_if_different(name: &str, value: &str) -> Result<(), sysctl::Sysct
 }
 
 /// Writes the value, and reads the file only if the write fails: most settings of a new interface have another value.
-fn write_file_if_different(path: &str, value: &str) -> io::Result<()> {
+fn ensure_file_value(path: &str, value: &str) -> io::Result<()> {
     let written = OpenOptions::new().write(true).open(path).and_then(|file| file.write_all_at(value.as_bytes(), 0));
     match written {
         Err(_) if read_file(path).is_ok_and(|found| found.trim() == value) => Ok(()),

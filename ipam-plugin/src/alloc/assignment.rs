@@ -299,6 +299,7 @@ mod tests {
             assert_eq!(sources, ["claimed", "claimed", both, "own", "reclaimed", "borrowed", "own"]);
         }
     }
+
     #[tokio::test]
     async fn log_line_names_the_reason_for_each_unused_block_of_the_node() {
         let cluster = Cluster::new();

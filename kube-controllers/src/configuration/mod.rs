@@ -48,8 +48,8 @@ pub(crate) struct Configuration {
 type ConfigurationEvents = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>>;
 
 impl Configuration {
-    /// Creates the configuration. A replica that is not the leader follows the object and writes nothing. The leader of
-    /// a locked datastore (`elected` without `leadership`) writes only the status.
+    /// Creates the configuration. A replica that is not the leader follows the object and does not write it. The leader
+    /// of a locked datastore (`elected` without `leadership`) writes its status, but does not create it.
     pub(crate) fn new(clients: Clients, environment: Environment, elected: Leadership, leadership: Leadership) -> Self {
         let Clients { kubernetes, calico, mode } = clients;
         let reporter = ProblemReporter::new(kubernetes, mode);

@@ -33,8 +33,8 @@ pub struct Timing {
     pub renew_deadline: Duration,
     /// Delay between two attempts to take or renew the Lease.
     pub retry: Duration,
-    /// Interval at which a replica that writes without a Lease checks if the role allows one, and the time limit of
-    /// each attempt. Half of `renew_deadline`.
+    /// Time limit of each attempt to take or renew the Lease. Also the interval at which a replica that writes without
+    /// a Lease checks if the role allows one. Half of `renew_deadline` by default.
     pub check_interval: Duration,
     /// Longest time that a write may take which was begun in time.
     pub write: Duration,

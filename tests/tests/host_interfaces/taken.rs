@@ -6,6 +6,7 @@ use std::thread;
 use integration_tests::cluster::Cluster;
 use integration_tests::command::ip;
 use integration_tests::content::Content;
+use integration_tests::journal::JOURNAL;
 use integration_tests::kernel;
 use integration_tests::on_each_datastore;
 use integration_tests::plugin::CniError;
@@ -165,7 +166,7 @@ fn away(conf: &Value) -> Value {
 
 /// Returns the entries of the journal.
 fn journal_entries() -> Vec<PathBuf> {
-    let journal = std::fs::read_dir("/var/lib/calico/cni-journal").into_iter().flatten().flatten();
+    let journal = std::fs::read_dir(JOURNAL).into_iter().flatten().flatten();
     journal.map(|entry| entry.path()).filter(|path| path.extension().is_some()).collect()
 }
 

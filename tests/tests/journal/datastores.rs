@@ -7,9 +7,8 @@ use std::process::Command;
 use integration_tests::cluster::{Cluster, Pod, handle};
 use integration_tests::content::Content;
 use integration_tests::etcd::ENDPOINT;
-use serde_json::{Value, json};
-
 use integration_tests::journal::{JOURNAL, journal_entries};
+use serde_json::{Value, json};
 
 use super::{conf, etcd, later_call, pod_with_deferred_del, with_etcd};
 

@@ -9,12 +9,12 @@ use anyhow::{Result, ensure};
 use integration_tests::command::ip_json;
 use integration_tests::golden::compare::differences;
 use integration_tests::golden::marks::Bindings;
+use integration_tests::journal::JOURNAL;
 use integration_tests::kernel;
 use serde_json::{Map, Value, json};
 
 use super::world::World;
 
-const JOURNAL: &str = "/var/lib/calico/cni-journal";
 /// Directories of a node, and those below them that belong to the plugin or the runtime.
 const DIRECTORIES: [&str; 4] = ["/run", "/var/lib", "/var/log", "/etc/cni"];
 const OURS: [&str; 5] = ["/run/netns", "/run/calico", "/var/lib/calico", "/var/log/calico", "/run/lock"];

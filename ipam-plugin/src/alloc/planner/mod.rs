@@ -120,10 +120,21 @@ impl<'a> FamilyPlanner<'a> {
     /// Returns the affinities to the node's blocks that the request may use. The blocks are read before the node claims
     /// another block.
     pub(crate) fn own_blocks<'k>(&'k self, snapshot: &'k Snapshot) -> impl Iterator<Item = &'k Entry<BlockAffinity>> {
-        snapshot.own_affinities(self.version).filter(|entry| {
-            let cidr = &entry.key.cidr;
-            self.is_allowed(cidr) && !self.excluded.contains(cidr) && !snapshot.reservations.covers(cidr)
-        })
+        let affinities = snapshot.own_affinities(self.version);
+        affinities.filter(|entry| self.exclusion_reason(snapshot, &entry.key.cidr).is_none())
+    }
+
+    /// Returns the reason for which the request may not use a block of the node, if there is one.
+    pub(super) fn exclusion_reason(&self, snapshot: &Snapshot, cidr: &Cidr) -> Option<&'static str> {
+        if !self.is_allowed(cidr) {
+            Some("its pool is not chosen for this request")
+        } else if self.excluded.contains(cidr) {
+            Some("its affinity cannot be repaired")
+        } else if snapshot.reservations.covers(cidr) {
+            Some("all its addresses are reserved, or the request skips them")
+        } else {
+            None
+        }
     }
 
     /// Returns the node's first unread block that probably has a free address.

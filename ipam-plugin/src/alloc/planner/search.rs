@@ -49,15 +49,13 @@ impl FamilyPlanner<'_> {
     ) -> impl Iterator<Item = (Cidr, &'static str)> + 'k {
         snapshot.own_affinities(self.version).map(|affinity| {
             let cidr = affinity.key.cidr;
-            let reason = match snapshot.block(&cidr) {
-                _ if !self.is_allowed(&cidr) => "its pool is not chosen for this request",
-                _ if self.excluded.contains(&cidr) => "its affinity cannot be repaired",
-                _ if snapshot.reservations.covers(&cidr) => "an IPReservation covers it",
+            let reason = self.exclusion_reason(snapshot, &cidr);
+            let reason_as_read = || match snapshot.block(&cidr) {
                 Some(BlockRead::Corrupt) => "it cannot be read",
                 Some(BlockRead::Absent) => "it overlaps with a block of another size",
                 Some(BlockRead::Present(_) | BlockRead::Surveyed(_)) | None => "it has no free address",
             };
-            (cidr, reason)
+            (cidr, reason.unwrap_or_else(reason_as_read))
         })
     }
 

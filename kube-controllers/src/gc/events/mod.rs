@@ -38,8 +38,8 @@ impl EventPublisher {
         stream::iter(written).buffer_unordered(MAX_CONCURRENT).collect::<Vec<bool>>().await;
     }
 
-    /// Posts an Event. Returns true if another attempt would change nothing: the Event exists, or the API server refused
-    /// it (403). Returns false if this replica is not the leader, or after another error.
+    /// Posts an Event. Returns true if another attempt would change nothing: the Event exists, or the API server
+    /// refused it (403). Returns false if this replica is not the leader, or after another error.
     pub(super) async fn write(&self, client: &kube::Client, gate: &LeaderGate, event: Value) -> bool {
         // A 403 in another namespace may come from a quota or from the namespace's deletion, and does not apply
         // elsewhere.

@@ -47,17 +47,13 @@ pub fn conflict_kind(block: &Block, address: IpAddr, namespace: &str, name: &str
     };
     let attribute = allocation.attribute.filter(|attribute| attribute.handle().is_some())?;
     let (allocation_owner, _) = AllocationOwner::of(attribute);
-    let mut owner_pods = AllocationOwner::owners(attribute);
+    let owner_pods = || AllocationOwner::owners(attribute);
     let owner = match allocation_owner {
         AllocationOwner::Unnamed => return None,
         AllocationOwner::Pod { namespace: of, name: pod } if (of, pod) == (namespace, name) => return None,
-        AllocationOwner::Vmi { .. } if owner_pods.any(|pod| pod == (namespace, name)) => return None,
+        AllocationOwner::Vmi { .. } if owner_pods().any(|pod| pod == (namespace, name)) => return None,
         // The allocation names no pod of the VMI, so the pod may be the VMI's.
-        AllocationOwner::Vmi { namespace: of, .. }
-            if of == namespace && AllocationOwner::owners(attribute).next().is_none() =>
-        {
-            return None;
-        }
+        AllocationOwner::Vmi { namespace: of, .. } if of == namespace && owner_pods().next().is_none() => return None,
         AllocationOwner::Pod { namespace, name } => format!("pod {namespace}/{name}"),
         AllocationOwner::Vmi { namespace, name } => format!("virtual machine {namespace}/{name}"),
         AllocationOwner::Service { namespace, name } => format!("service {namespace}/{name}"),

@@ -145,11 +145,13 @@ impl Suspect {
     fn owner_facts<'a>(&'a self, facts: &CurrentFacts<'a>) -> OwnerFacts<'a> {
         let look_up = |pod: &Lookup<PodState<'a>>| pod.map(|pod| pod.address_state(self.address));
         let are_complete = facts.owners.len() >= self.owners.len();
-        let owner = || OwnerPodsLookup::of(facts.owners.iter().map(look_up));
         OwnerFacts {
             pod: look_up(&facts.pod),
             vmi: facts.vmi,
-            owner: if are_complete { owner() } else { OwnerPodsLookup::Unknown },
+            owner: match are_complete {
+                true => OwnerPodsLookup::of(facts.owners.iter().map(look_up)),
+                false => OwnerPodsLookup::Unknown,
+            },
             service: facts.service,
             tunnel_node: facts.calico_node,
             unnamed: Lookup::Unknown,

@@ -68,7 +68,8 @@ pub struct Allocation<'a> {
     pub ordinal: usize,
     /// The allocation's attribute; `None` if the block is corrupt here.
     pub attribute: Option<&'a Attribute>,
-    /// The block's sequence number at the allocation; `None` for addresses that the host reserves.
+    /// The sequence number that the block stores for the address; `None` if it stores none, as for addresses that the
+    /// host reserves.
     pub sequence: Option<u64>,
 }
 
@@ -111,7 +112,7 @@ impl Block {
         self.cidr.size()
     }
 
-    /// Returns the block's owner; `None` for a block without owner.
+    /// Returns the block's owner; `None` if `affinity` is missing or has an unknown prefix.
     pub fn owner(&self) -> Option<AffinityOwner> {
         self.affinity.as_deref().and_then(AffinityOwner::parse)
     }
@@ -139,8 +140,8 @@ impl Block {
         self.allocation_at(ordinal, (*self.allocations.get(ordinal)?)?)
     }
 
-    /// Returns an ordinal that is neither allocated nor in the free list, for a block whose arrays have the right
-    /// length.
+    /// Returns the first ordinal that is neither allocated nor in the free list; `None` if there is none. The block
+    /// must have as many allocation slots as addresses.
     pub fn lost_ordinal(&self) -> Option<usize> {
         let mut accounted: Vec<bool> = self.allocations.iter().map(Option::is_some).collect();
         for &ordinal in &self.unallocated {

@@ -45,8 +45,8 @@ pub struct PodView<'n, 'a> {
 
 impl<'a> PodState<'a> {
     /// Derives the facts from the fields. The addresses are incomplete if the pod has no valid node, has not reported
-    /// an address yet, or has an unreadable address or too many in annotations. A pod that is being deleted has not
-    /// ended because of an empty address annotation, unlike in upstream (KC-435).
+    /// an address yet, or has an unreadable address or too many in annotations. An empty address annotation of a pod
+    /// that is being deleted does not count as the pod's end, unlike in upstream (KC-435).
     pub fn read(view: &PodView<'a, '_>) -> Self {
         let PodView { node, reason, host_network, addresses, .. } = *view;
         let is_evicted = addresses.phase == "Failed" && reason == "Evicted";

@@ -60,8 +60,8 @@ impl fmt::Display for AllocatedAddress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "finding", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Finding {
-    /// An allocated address that no endpoint has. An address is left out if its owner needs no endpoint, or if an ADD
-    /// may be in progress.
+    /// An allocated address that no endpoint has. Not reported are addresses whose owner needs no endpoint, addresses
+    /// of a container that has an endpoint in another network, and addresses of an ADD in progress.
     #[error("address without endpoint: {0}")]
     AddressWithoutEndpoint(AllocatedAddress),
     /// An address that belongs to another container than the endpoint that has it.
@@ -168,8 +168,9 @@ pub enum Finding {
         /// The block's owner; `None` if the block is missing or has no owner.
         owner: Option<String>,
     },
-    /// An affinity in an unfinished state, as a killed program leaves it, to a block in which its owner has no address.
-    /// The affinity gives no ownership. The next ADD of its owner completes or deletes the affinity.
+    /// An affinity in an unfinished state, as a killed program leaves it, to a block that is missing, empty or not of
+    /// the affinity's owner. The affinity gives no ownership. The next ADD of its owner completes or deletes the
+    /// affinity.
     #[error("unfinished affinity: {claimant} to {block} is {state}; the node's next ADD completes or deletes it")]
     UnfinishedClaim {
         /// The block.

@@ -204,7 +204,7 @@ pub struct OldHandle {
 
 impl OldHandle {
     /// Returns the old handle of a pod; `None` if the text can be the handle of a VMI. An address of a stopped virtual
-    /// machine has no attributes either, so the VMI's handle would be taken for an old one.
+    /// machine has no attributes either, and would be taken for one of the pod.
     pub fn of_pod(namespace: &str, pod: &str) -> Option<Self> {
         let id = HandleId::new(format!("{namespace}.{pod}"));
         (!id.may_be_of_vmi()).then(|| OldHandle { id, pod: Some((namespace.to_owned(), pod.to_owned())) })

@@ -39,7 +39,7 @@ pub struct Sample<'a> {
     pub borrowed: i64,
     /// `ipam_allocations_gc_candidates`: candidates and confirmed leaks.
     pub candidates: i64,
-    /// Addresses whose owner is of a kind that cannot be looked up. They are never collected.
+    /// Addresses whose allocation names no owner, or an owner of an unknown type. They are never collected.
     pub unknown_owner: i64,
     /// `ipam_blocks`.
     pub blocks: i64,

@@ -46,8 +46,8 @@ pub struct AddressInPod<'a> {
 /// The result of looking up a VMI (a KubeVirt VirtualMachineInstance) and the VirtualMachine of the same name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum VmiLookup {
-    /// The VirtualMachine or the VMI exists. A VMI counts even if no VirtualMachine owns it, because its launcher pod
-    /// may run (KC-436).
+    /// The VirtualMachine or the VMI exists. A VMI counts even after the deletion of the VirtualMachine that owns it,
+    /// because its launcher pod may run (KC-436).
     Present,
     /// Neither object exists.
     Absent,

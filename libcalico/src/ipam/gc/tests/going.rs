@@ -1,4 +1,5 @@
-//! Release of blocks, nodes and handles.
+//! Tests of the release of excess blocks and of deleted nodes' affinities, and of the search for wrong handles and
+//! affinities.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -54,7 +55,7 @@ fn deleted_node_with_existing_pods_is_not_released() {
     cluster.index.remove_calico_node("n1");
     assert_eq!(after_grace(&mut cluster), 0);
     assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
-    // The index is wrong. The fresh read of the node keeps the address that the index has as leaked.
+    // The index has the node and the pod as deleted, although both exist. The fresh reads keep the address.
     cluster.index.remove_pod("ns", "p");
     let mut gone = cluster.decide(|_| false);
     assert!(gone.blocks.is_empty() && !gone.kept.is_empty());

@@ -71,7 +71,7 @@ pub enum AffinityState {
     /// The owner is about to give the block up.
     #[serde(rename = "pendingDeletion")]
     PendingDeletion,
-    /// The state in data of old releases. The allocator treats it as confirmed (IPAM-68).
+    /// The state in data of old Calico versions. The allocator treats it as confirmed (IPAM-68).
     #[default]
     #[serde(rename = "")]
     Unset,
@@ -114,9 +114,9 @@ pub struct AffinitySelect {
     pub owner: Option<AffinityOwner>,
     /// The address family to list; `None` for both. Ignored without an owner.
     pub version: Option<IpVersion>,
-    /// Whether to list only the affinities without labels, whatever the owner. Old releases wrote affinities without
-    /// labels to Kubernetes. A list by owner selects by label and misses them (DS-70). Other datastores have no such
-    /// objects.
+    /// Whether to list only the affinities without labels, whatever the owner. Old Calico versions wrote affinities
+    /// without labels to Kubernetes. A list by owner selects by label and misses them (DS-70). Other datastores have no
+    /// such objects.
     pub without_labels: bool,
 }
 
@@ -166,7 +166,7 @@ impl Kind for BlockAffinity {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
-        // Releases before v3 wrote an empty value (DS-34).
+        // Calico before v3 wrote an empty value (DS-34).
         if bytes.is_empty() { Ok(Self::default()) } else { serde_json::from_slice(bytes) }
     }
 }

@@ -157,7 +157,7 @@ impl HandleId {
         network.is_some_and(|network| network.ends_with('.'))
     }
 
-    /// Returns true if the ID has the form of [`HandleId::for_vmi`].
+    /// Returns true if the ID contains `.vmi.`, as an ID of [`HandleId::for_vmi`] does.
     pub fn may_be_of_vmi(&self) -> bool {
         self.0.contains(".vmi.")
     }

@@ -21,7 +21,7 @@ pub const RECLAIM_AFTER: Duration = Duration::seconds(60);
 pub enum ListedBlock {
     /// The range of a block without its fields, because they were not requested or the block is unreadable.
     Range(Cidr),
-    /// A block.
+    /// A block with the fields that a search for room reads.
     Block(BlockSummary),
 }
 
@@ -82,7 +82,7 @@ impl BlockSummary {
     }
 
     /// Returns the room for `owner` at `now`, after freeing the addresses whose cooldown has elapsed. Returns `None`
-    /// for a block that must not be used: it is corrupt or being deleted.
+    /// for a block that must not be used: it is corrupt or marked for deletion.
     pub fn room(
         self,
         cooldown_seconds: i64,

@@ -39,7 +39,8 @@ const PREFIX: &str = "calico-cni";
 const SEPARATOR: char = '/';
 /// The longest container ID, in bytes, that the alias contains unchanged.
 const LONGEST_ID: usize = 64;
-/// The prefix of a digest that replaces a long container ID. An unchanged ID contains no colon.
+/// The prefix of a digest that replaces a container ID that the alias cannot contain unchanged. An unchanged ID
+/// contains no colon.
 const DIGEST: &str = "sha256:";
 /// The length of a digest in hexadecimal.
 const DIGEST_LENGTH: usize = 64;
@@ -74,7 +75,8 @@ impl InterfaceAlias {
         (is_container && is_digest(pod)).then(|| InterfaceAlias { container: container.into(), pod: pod.into() })
     }
 
-    /// Returns the container ID, or its digest if the ID is long.
+    /// Returns the container ID, or a digest in place of an ID that is empty, is too long or has characters which CNI
+    /// does not allow.
     pub fn container(&self) -> &str {
         &self.container
     }

@@ -23,7 +23,7 @@ pub struct AllocatedAddress {
     /// The allocation's sequence number. A release must give it, and fails if the address was reallocated meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_number: Option<u64>,
-    /// The allocation's attributes: node, pod, namespace, timestamp.
+    /// The attributes of the allocation's active owner: node, pod, namespace, timestamp.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attributes: BTreeMap<String, String>,
 }

@@ -28,7 +28,7 @@ pub struct Repaired {
     /// Addresses that the repair freed. They were neither allocated nor in the free list, or their allocation referred
     /// to a missing attribute.
     pub freed: Vec<IpAddr>,
-    /// Addresses that the repair allocated, because a pod reports them or because they are a node's tunnel addresses.
+    /// Addresses that the repair allocated to the pod, container or tunnel that uses them.
     pub kept: Vec<IpAddr>,
 }
 

@@ -7,7 +7,7 @@ use super::{Attribute, Block};
 use crate::api::parse_time;
 use crate::ipam::{AffinityOwner, HandleId, Reservations};
 
-/// The handle of addresses that Windows reserves. A block that contains only such addresses is empty.
+/// The handle of addresses that Windows reserves. A block in which only such addresses are allocated counts as empty.
 pub const WINDOWS_RESERVED_HANDLE: &str = "windows-reserved-ipam-handle";
 
 /// A contradiction between the parts of a block. No address is assigned from such a block, because an address in its
@@ -74,7 +74,7 @@ pub struct Allocation<'a> {
 }
 
 impl<'a> Allocation<'a> {
-    /// Returns the allocation's handle, cut as by [`HandleId::new`].
+    /// Returns the allocation's handle, cut as by [`HandleId::new`]; `None` if it is missing or empty.
     pub fn handle(&self) -> Option<HandleId> {
         self.attribute?.handle()
     }

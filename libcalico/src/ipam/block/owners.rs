@@ -31,7 +31,7 @@ impl Attribute {
         self.slot_of(namespace, pod).is_some()
     }
 
-    /// Returns true if the allocation records only a handle, as releases before v3 wrote it.
+    /// Returns true if the allocation records only a handle, as Calico before v3 wrote it.
     pub fn has_no_attributes(&self) -> bool {
         self.active_owner.is_empty() && self.alternate_owner.is_empty() && self.unknown.is_empty()
     }

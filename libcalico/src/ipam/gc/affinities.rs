@@ -53,7 +53,7 @@ impl UnfinishedAffinities {
     }
 
     /// Returns the affinities that have been suspect and unchanged for `grace`, and for at least five minutes, with
-    /// their revisions.
+    /// their revisions. Postponed affinities are left out.
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<(AffinityKey, Revision)> {
         let due = self.suspects.due(now, grace.max(MIN_GRACE)).into_iter();
         due.filter_map(|key| Some((key.clone(), self.suspects.state(&key)?.clone()))).collect()

@@ -67,7 +67,7 @@ pub fn conflict_kind(block: &Block, address: IpAddr, namespace: &str, name: &str
 
 #[derive(Debug, Default)]
 pub(super) struct Conflicts {
-    /// The suspected conflicts, by the pod's row.
+    /// The suspected conflicts, by the pod's row and the address.
     pub(super) suspected: GraceTracker<(RowId, IpAddr), ()>,
     /// The conflicts that were reported to operators.
     pub(super) reported: BTreeSet<(RowId, IpAddr)>,

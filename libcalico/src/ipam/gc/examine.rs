@@ -102,7 +102,7 @@ impl Index {
         let Some(tracked) = self.addresses.get(row) else { return };
         let is_node_deleted = tracked.is(AddressRow::NAMES_NODE) && self.is_node_deleted(tracked.node);
         if tracked.kind == OwnerKind::Tunnel && is_node_deleted {
-            // `examine_node` decides after all other addresses of the node.
+            // `examine_node` decides about the tunnel's address, after all other addresses of the node.
             return;
         }
         let (grace, kind) = (self.settings.leak_grace, tracked.kind);

@@ -66,8 +66,8 @@ impl OrphanHandles {
         self.blocks.retain(|id, _| listed.contains(id));
     }
 
-    /// Returns the handles that have been suspect and unchanged for `grace`. `grace` must exceed the duration of an
-    /// ADD, which writes the handle before the block (IPAM-128).
+    /// Returns the handles that have been suspect and unchanged for `grace`, except those that are postponed. `grace`
+    /// must exceed the duration of an ADD, which writes the handle before the block (IPAM-128).
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<SuspectHandle> {
         let suspect = |id: HandleId| SuspectHandle {
             revision: self.suspects.state(&id).cloned().flatten(),

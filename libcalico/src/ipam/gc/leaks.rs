@@ -47,7 +47,7 @@ pub(super) struct Leaks {
     postponed: BTreeMap<RowId, Postponement>,
 }
 
-/// The pauses between the attempts to release or repair something.
+/// The pauses between the attempts to release or repair an object.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(300), jitter: Jitter::None };
 

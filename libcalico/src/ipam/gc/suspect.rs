@@ -126,7 +126,7 @@ impl Suspect {
         let reason = match assess(self.owner.kind, &self.owner_facts(facts)) {
             Verdict::InUse(in_use_reason) => return Decision::Keep(in_use_reason),
             // The pod exists again. Only the index can determine whether the address belongs to a second interface of
-            // the pod.
+            // the pod, so the address is kept.
             Verdict::Leaked(reason) if reason.may_be_second_interface() && !self.reason.may_be_second_interface() => {
                 return Decision::Keep(InUseReason::NotLookedUp);
             }

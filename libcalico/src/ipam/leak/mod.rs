@@ -15,7 +15,7 @@ pub enum Lookup<T> {
     Absent,
     /// The object exists.
     Present(T),
-    /// The object could not be looked up.
+    /// The object was not looked up, or could not be.
     #[default]
     Unknown,
 }
@@ -53,7 +53,7 @@ pub enum VmiLookup {
     Absent,
     /// Neither kind is defined: KubeVirt is not installed.
     Undefined,
-    /// The objects could not be looked up.
+    /// The objects were not looked up, or could not be.
     #[default]
     Unknown,
 }
@@ -66,7 +66,7 @@ pub enum OwnerPodsLookup {
     Absent,
     /// A pod exists, and has ended or has only other addresses.
     Present,
-    /// A pod could not be looked up.
+    /// A pod was not looked up, or could not be.
     #[default]
     Unknown,
     /// A pod that has not ended has the address or may have it, as [`AddressInPod::has`] says.
@@ -151,13 +151,14 @@ pub enum InUseReason {
     /// The allocation names an owner of an unknown type, or no owner.
     #[error("its owner is unknown")]
     UnknownOwner,
-    /// The node that the allocation names is not a Kubernetes node.
+    /// The node that the allocation names, or otherwise the owner of its block, is not a Kubernetes node.
     #[error("its node is not a Kubernetes node")]
     NotKubernetesNode,
     /// The node, whose deletion was the reason to release the address without a grace period, exists.
     #[error("its node exists")]
     Node,
-    /// The owner could not be looked up.
+    /// The owner or its node was not looked up, or could not be. Also: the pod exists again, and the address may belong
+    /// to its second interface.
     #[error("its owner cannot be looked up")]
     NotLookedUp,
 }
@@ -168,7 +169,7 @@ pub enum LeakReason {
     /// The pod does not exist.
     #[error("its pod is gone")]
     PodGone,
-    /// The pod is on another node.
+    /// The pod is on another node than the allocation, and does not report the address or has ended.
     #[error("its pod is on another node")]
     PodElsewhere,
     /// The pod has only other addresses.
@@ -192,7 +193,7 @@ pub enum LeakReason {
     /// The tunnel's node does not exist.
     #[error("its node is gone")]
     NodeGone,
-    /// No endpoint has the address.
+    /// The allocation names no owner, and no endpoint has the address.
     #[error("no endpoint has the address")]
     NoEndpoint,
 }

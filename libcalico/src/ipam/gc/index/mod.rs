@@ -120,8 +120,7 @@ impl Index {
         &self.settings
     }
 
-    /// Returns the approximate number of pods, VMIs and Services: those that exist, and those that only an address
-    /// names.
+    /// Returns the number of pods, VMIs and Services: those that exist, and those that only an address names.
     pub fn owners(&self) -> usize {
         self.owners.len()
     }

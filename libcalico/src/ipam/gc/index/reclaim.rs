@@ -85,8 +85,9 @@ impl Index {
         blocks.iter().filter(|&&row| self.blocks.get(row).is_some_and(|block| block.cidr.version() == version)).count()
     }
 
-    /// Returns the deleted nodes that no allocation names, except those that are postponed. The affinities of their
-    /// empty blocks can be released. A block with other nodes' addresses stays until these are released (KC-461).
+    /// Returns the deleted nodes that no allocation names, except those that are postponed. After a failure, a node
+    /// with blocks is returned only if one of the blocks is empty. The affinities of their empty blocks can be
+    /// released. A block with other nodes' addresses stays until these are released (KC-461).
     pub fn nodes_to_release(&self, now: Duration) -> Vec<DeletedNode> {
         let is_ready = |&(&node, pause): &(&RowId, &Postponement)| {
             pause.until <= now

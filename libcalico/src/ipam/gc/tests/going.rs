@@ -129,7 +129,8 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
     assert_eq!(cluster.index.excess_blocks(due + GRACE), []);
     cluster.check();
 
-    // A node that is migrating from Flannel, a missing grace period, or a block that is in use again keeps all blocks.
+    // All blocks are kept if the node is migrating from Flannel, if there is no grace period, or if the blocks are in
+    // use again.
     let mut cluster = cluster_with_spare();
     cluster.index.put_kubernetes_node("n2", true);
     assert_eq!(cluster.index.excess_blocks(cluster.now + GRACE), []);
@@ -315,7 +316,7 @@ fn rewritten_orphan_handle_restarts_its_grace_period() {
     assert_eq!(wrong.due(cluster.now, grace).len(), 1);
     wrong.failed(&orphan, cluster.now);
     assert_eq!(wrong.due(cluster.now, grace), []);
-    // The handle's ADD finished, or the handle was deleted.
+    // The handle was deleted.
     stored.remove(&orphan);
     list(&mut wrong, &cluster, &stored, "2");
     assert!(wrong.is_empty());

@@ -122,9 +122,9 @@ fn of_other_interfaces(status: Option<&str>) -> Vec<Option<IpAddr>> {
 /// The addresses that a pod reports, in the smallest form that fits them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportedAddresses {
-    /// A single IPv4 address, from the status.
+    /// An IPv4 address from the status, and no other address.
     V4(Ipv4Addr),
-    /// One address of each family, both from the status.
+    /// An IPv4 and an IPv6 address, both from the status, and no other address.
     Dual(Ipv4Addr, Ipv6Addr),
     /// Any other set of addresses.
     Several {

@@ -3,7 +3,7 @@
 //!
 //! [`BlockWalk`] is the order in which a node considers the blocks of a pool. The walk starts at an index derived from
 //! the owner's name and visits every block of the pool once. A node and upstream's allocator on the same node therefore
-//! try the same blocks in the same order, and different nodes start at distant blocks (IPAM-119).
+//! try the same blocks in the same order, and different nodes usually start at distant blocks (IPAM-119).
 
 use std::collections::BTreeSet;
 use std::iter::FusedIterator;

@@ -29,9 +29,9 @@ impl UnfinishedAffinities {
         self.listed_suspects.clear();
     }
 
-    /// Processes an affinity of the list. Ignores affinities that are marked for deletion, those of virtual owners,
-    /// those of a deleted node, which are released with the node, and those of a Calico node that is not a Kubernetes
-    /// node.
+    /// Processes an affinity of the list. Ignores affinities that are marked for deletion, and those of virtual owners
+    /// and of Calico nodes that are not Kubernetes nodes. Also ignores those of a deleted node, which are released with
+    /// the node.
     pub fn listed(&mut self, entry: &Entry<BlockAffinity>, index: &Index, now: Duration) {
         let AffinityOwner::Host(node) = &entry.key.owner else { return };
         let is_valid = match entry.value.state {

@@ -208,9 +208,9 @@ impl Index {
         self.blocks.get(tracked.block)?.cidr.nth(u128::from(tracked.ordinal))
     }
 
-    /// Returns the addresses of confirmed leaks, about `limit` at most. A handle is returned with all of its
-    /// addresses, and only if all of them are confirmed (KC-445). Handles whose release failed recently are left out,
-    /// so that they are not read again in every pass.
+    /// Returns the addresses of confirmed leaks, about `limit` at most. A handle is returned with all of its addresses,
+    /// and only if all of them are confirmed (KC-445). Handles whose lookup or release failed recently are left out, so
+    /// that they are not read again in every pass.
     pub fn suspects(&self, now: Duration, limit: usize) -> Vec<Suspect> {
         let mut handles = BTreeSet::new();
         let mut suspects = Vec::new();

@@ -110,7 +110,7 @@ impl Index {
         };
         let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else {
             // A list cannot distinguish a block that was released and claimed again from the released block. If a
-            // deleted node claimed a block again, its affinities must be released again.
+            // deleted node claimed a block again, the affinities of the node must be released again.
             if !self.reclaim.deleted_nodes.contains_key(&owner) {
                 self.node_changed(owner);
             }

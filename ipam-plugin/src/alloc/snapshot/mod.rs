@@ -25,7 +25,8 @@ pub(crate) use self::read::MissingReads;
 pub(crate) enum BlockRead {
     /// The block is missing.
     Absent,
-    /// The block exists, but its content is invalid, so it gives no address and is not written.
+    /// The block exists, but gives no address and is not written: the block is invalid or being deleted, or its
+    /// affinity is unreadable.
     Corrupt,
     /// The block exists, and a survey of all blocks, or a note of an earlier one, found this room in it. The block has
     /// to be read before it gives an address.
@@ -56,7 +57,7 @@ pub(crate) struct Snapshot {
     read_with_affinities: BTreeSet<Cidr>,
     /// Blocks that were read before, or concurrently with, a later read of the affinities.
     read_before_affinities: BTreeSet<Cidr>,
-    /// The part of [`Snapshot::handle`] that counts for this operation's blocks, which are not written yet.
+    /// The counts of [`Snapshot::handle`] for addresses that this operation has not assigned yet.
     pub(crate) reserved: BlockCounts,
     /// Blocks that differ from the note about them.
     pub(crate) changed: BTreeSet<Cidr>,
@@ -144,7 +145,7 @@ impl Snapshot {
         self.blocks.get(cidr).and_then(|block| self.room(block)).map_or(0, |room| room.in_use)
     }
 
-    /// Returns the room in a block that exists and is usable, as far as it was read.
+    /// Returns the room in a block, as far as it was read; `None` for a missing or unusable block.
     pub(crate) fn room(&self, block: &BlockRead) -> Option<Room> {
         match block {
             BlockRead::Present(entry) => Some(Room::of(&entry.value, &self.reservations, &self.query.owner, self.now)),
@@ -179,7 +180,8 @@ impl Snapshot {
         self.ranges.get(&version)
     }
 
-    /// Returns a block of another size in the snapshot that shares addresses with `cidr`.
+    /// Returns a block of another size that shares addresses with `cidr`; `None` if there is no such block or the
+    /// ranges were not read.
     pub(crate) fn overlapping(&self, cidr: &Cidr) -> Option<Cidr> {
         self.ranges(cidr.version())?.iter().find(|range| range.conflicts_with(cidr)).copied()
     }
@@ -191,8 +193,8 @@ impl Snapshot {
         })
     }
 
-    /// Returns one affinity, or `None` if it was not read yet. An affinity of this owner that the inputs lack may
-    /// exist nevertheless, because another process may be claiming the block at the same time.
+    /// Returns one affinity: `Some(None)` if it is missing, `None` if it was not read yet. An affinity of this owner
+    /// that the inputs lack may exist nevertheless, because another process may be claiming the block at the same time.
     pub(crate) fn affinity(&self, key: &AffinityKey) -> Option<Option<&Entry<BlockAffinity>>> {
         match self.inputs.affinities.iter().find(|entry| entry.key == *key) {
             Some(entry) => Some(Some(entry)),
@@ -252,7 +254,8 @@ fn reservations(inputs: &AllocationInputs) -> Reservations {
 }
 
 impl Snapshot {
-    /// Records the stored handle, whose counts that belong to this operation are all used.
+    /// Records the handle that this operation wrote. It has no reserved counts any more: each count is for an assigned
+    /// address.
     pub(crate) fn record_handle(&mut self, value: Handle, revision: Revision) {
         self.inputs.handle = StoredHandle::Existing(Entry { key: self.query.handle.clone(), value, revision });
         self.reserved.clear();

@@ -139,7 +139,10 @@ impl SearchNotes {
         let file = self.file.as_deref()?;
         last_release(file).or_else(|| {
             if let Err(error) = write(&releases_of(file), &new_number()) {
-                tracing::debug!(file = %file.display(), %error, "cannot prepare a note of this search; the next ADD searches again");
+                tracing::debug!(
+                    file = %file.display(), %error,
+                    "cannot prepare a note of this search; the next ADD searches again"
+                );
                 return None;
             }
             last_release(file)

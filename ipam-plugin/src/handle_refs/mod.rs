@@ -72,7 +72,10 @@ pub(crate) fn subtract(handle: &mut Handle, id: &HandleId, counts: impl IntoIter
     for (cidr, n) in counts {
         match handle.decrement(id, cidr, n) {
             Ok(()) => has_changed = true,
-            Err(error) => tracing::warn!(handle = %id, %error, "cannot decrement the handle in a block; the count of the block stays"),
+            Err(error) => tracing::warn!(
+                handle = %id, %error,
+                "cannot decrement the handle in a block; the count of the block stays"
+            ),
         }
     }
     has_changed

@@ -98,7 +98,7 @@ impl<'a> ListedAddresses<'a> {
     }
 }
 
-/// Returns the pod that an allocation names.
+/// Returns the pod that an allocation names; `None` if the owner is not a pod.
 fn pod(attribute: &Attribute) -> Option<String> {
     let AllocationOwner::Pod { namespace, name } = AllocationOwner::of(attribute).0 else { return None };
     Some(format!("{namespace}/{name}"))

@@ -1,4 +1,4 @@
-//! [`Listings`]: the endpoints that list addresses. An address becomes free only after its endpoint gave it up.
+//! [`Listings`]: the endpoints that list addresses. An address becomes free only after no endpoint lists it any more.
 //! Otherwise, two endpoints would list the address as soon as another container gets it.
 
 use std::future::Future;

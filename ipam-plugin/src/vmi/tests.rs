@@ -124,7 +124,7 @@ async fn new_launcher_pod_takes_over_the_addresses_of_its_predecessor() {
 
     del(&cluster, &pod("a", "i-1", None)).await;
     assert_eq!(owners(&cluster), ["", ""]);
-    // Another instance of the same VM, on another node and for one family only: it gets all existing addresses.
+    // Another instance of the same VM gets all existing addresses.
     instance(&cluster, "i-2", true, false);
     let second = add(&cluster, &pod("b", "i-2", None)).await.unwrap();
     assert_eq!(addresses(&second), [format!("{}/32", kept[0]), format!("{}/128", kept[1])]);
@@ -178,7 +178,7 @@ async fn last_owner_of_a_deleted_vm_releases_the_addresses() {
         for pod in &pods {
             add(&cluster, pod).await.unwrap();
         }
-        // Deleting the instance alone does not release the addresses: the VM will run again.
+        // The VM is deleted, too: without that, it would run again and keep its addresses.
         instance(&cluster, "i-1", true, true);
         machine(&cluster, true);
         if !source_first {

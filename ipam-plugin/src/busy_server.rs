@@ -23,8 +23,8 @@ pub fn longest_wait(command: Command) -> Duration {
     }
 }
 
-/// Makes a request of this process that a busy API server (429) rejects wait and try again, until `until` at the
-/// latest. The process releases its IPAM locks before the first wait.
+/// Makes requests of this process wait and try again after an API server rejected them as busy (429), until `until` at
+/// the latest. Before a request waits, the process releases its IPAM locks.
 pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
     let rule = BusyRule { file: LOCK_FILE.into(), until, before_waiting: lock::release_ipam_locks };
     if let KubernetesApi::Separate(api) = api {

@@ -20,7 +20,8 @@ pub(crate) struct PodQueries {
     vmi: bool,
 }
 
-/// The labels of the pod's namespace, and the pod's VMI; `None` if they were not read, or if the pod has no VMI.
+/// The labels of the pod's namespace, and the pod's VMI; `None` if they were not read, or if the pod has no VMI that
+/// keeps its addresses.
 #[derive(Debug, Default)]
 pub(crate) struct PodLookup {
     labels: Option<Labels>,

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::hint_file;
 use crate::lock::HostLock;
 
-/// Maximum number of pairs of network and namespace in the file: more than a node's pods usually use at a time. Before
-/// a further pair is stored, all pairs are removed.
+/// Maximum number of pairs of network and namespace in the file: more than a node's pods usually use at a time. If a
+/// further pair is stored, the file is emptied first.
 const MAX_NAMESPACES: usize = 128;
 
 /// The node's blocks as the last ADD found them, for each network and namespace, because namespaces may select pools.

@@ -99,8 +99,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         Ok(observed)
     }
 
-    /// Returns the writes that store the block without the assignment, so that the lost write fails: the block as it is
-    /// with another revision, or an empty block if it is missing.
+    /// Returns the writes that store the block without the assignment, so that the lost write fails: the block
+    /// unchanged, which gives it another revision, or an empty block if the block is missing.
     fn overwriting_writes(
         &self,
         assignment: &BlockAssignment,

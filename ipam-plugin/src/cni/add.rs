@@ -55,8 +55,8 @@ pub async fn add<S: Store, C: Clock>(
     if !kept.is_empty() {
         let mut result = cni_result(&kept);
         if call.vmi.as_ref().is_some_and(VmiPod::is_migration_target) {
-            // Until the migration ends, the addresses route to the VMI's source pod. At its end, Felix moves the
-            // routes.
+            // Until the migration ends, the addresses route to the VMI's source pod. Felix moves the routes when the
+            // migration ends.
             result.routes.clear();
         }
         return Ok(AddResult { result, replaced });

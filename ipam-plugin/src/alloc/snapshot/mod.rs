@@ -57,7 +57,7 @@ pub(crate) struct Snapshot {
     read_with_affinities: BTreeSet<Cidr>,
     /// Blocks that were read before, or concurrently with, a later read of the affinities.
     read_before_affinities: BTreeSet<Cidr>,
-    /// The counts of [`Snapshot::handle`] for addresses that this operation has not assigned yet.
+    /// The counts in [`Snapshot::handle`] that belong to this operation, for addresses that it has not assigned yet.
     pub(crate) reserved: BlockCounts,
     /// Blocks that differ from the note about them.
     pub(crate) changed: BTreeSet<Cidr>,
@@ -254,8 +254,8 @@ fn reservations(inputs: &AllocationInputs) -> Reservations {
 }
 
 impl Snapshot {
-    /// Records the handle that this operation wrote. It has no reserved counts any more: each count is for an assigned
-    /// address.
+    /// Records the handle that this operation wrote. No count is reserved any more: the assigned addresses use all
+    /// counts of this operation.
     pub(crate) fn record_handle(&mut self, value: Handle, revision: Revision) {
         self.inputs.handle = StoredHandle::Existing(Entry { key: self.query.handle.clone(), value, revision });
         self.reserved.clear();

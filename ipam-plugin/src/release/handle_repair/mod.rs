@@ -39,8 +39,8 @@ pub async fn repair_handles<S: Store, G: WriteGate>(
 }
 
 /// Does the same as [`repair_handles`] for suspects that were not watched for the maximum duration of an allocation. An
-/// allocation that keeps losing races does not increment its handle again. It may have read handle and block after the
-/// block and before the handle is written here, and assign its address after both writes. The blocks are therefore
+/// allocation that keeps losing races does not increment its handle again. It may read handle and block between the two
+/// writes of a repair, of the block and then of the handle, and assign its address after both. The blocks are therefore
 /// rewritten once more after the handles, and their addresses are counted then.
 pub async fn repair_unwatched_handles<S: Store, G: WriteGate>(
     store: &S,

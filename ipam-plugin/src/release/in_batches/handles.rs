@@ -95,7 +95,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
                 Err(error) => {
                     tracing::warn!(
                         handle = %id, %error,
-                        "cannot decrement the handle by the released addresses; the handle may count too many"
+                        "cannot decrement the handle by the released addresses; the handle may count too many addresses"
                     )
                 }
             }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::kubernetes_api::KubernetesApi;
 use crate::lock;
 
-/// The lock file of the process that sends requests while the server is busy.
+/// The lock file by which one process of the node at a time sends requests while an API server is busy.
 pub const LOCK_FILE: &str = "/var/run/calico/api-server-busy.lock";
 
 /// Returns the longest time in total for which a call waits for a busy API server. Runtimes limit a call to two

@@ -37,11 +37,11 @@ pub struct Assigned {
     pub shortfalls: Vec<Shortfall>,
     /// The blocks from which the next addresses will probably come, and the node's other blocks.
     pub(crate) next_hints: HintedBlocks,
-    /// The revision of the last block written; `None` if no block was written.
+    /// The revision of the last block that was written and whose revision is known; `None` if there is none.
     pub(crate) last_write: Option<Revision>,
     /// The outcomes of searches of all blocks.
     pub(crate) searches: Vec<SearchOutcome>,
-    /// True if the node claimed another block.
+    /// True if the node claimed a block, or confirmed its unfinished claim of one.
     pub(crate) has_claimed: bool,
 }
 

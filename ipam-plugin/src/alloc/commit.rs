@@ -56,7 +56,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         let list = list.map_err(|cause| CommitError { committed: Vec::new(), cause })?;
         for BlockAssignment { addresses, block, prior_affinity, .. } in &assignments {
             let (addresses, block, claims) = (comma_separated(addresses), block.cidr, prior_affinity.is_some());
-            tracing::debug!(addresses, %block, claims, "writing handle and block");
+            tracing::debug!(addresses, %block, claims, "writing the block, and first the handle if its counts change");
         }
         match self.store.write(&list.writes).await {
             Ok(revisions) => self.finish(list, assignments, revisions).await,

@@ -84,7 +84,7 @@ impl From<Option<Entry<Handle>>> for StoredHandle {
     }
 }
 
-/// The objects that an allocation has before it reads blocks.
+/// The objects that an allocation reads first.
 #[derive(Debug, Clone)]
 pub struct AllocationInputs {
     /// The cluster-wide settings, or their defaults if the object is missing (IPAM-77).

@@ -62,12 +62,13 @@ pub struct IpamRequest {
     pub lock_file: Option<PathBuf>,
     /// The file that stores the blocks of recent addresses; `None` disables it.
     pub recent_file: Option<PathBuf>,
-    /// The file that lists addresses in use by the node's kernel, see [`crate::busy`]; `None` disables it.
+    /// The file that lists free addresses to which the node's kernel has a route, see [`crate::busy`]; `None` disables
+    /// it.
     pub busy_file: Option<PathBuf>,
     /// The file that lists searches without a free address, see [`crate::exhausted`]; `None` disables it.
     pub exhausted_file: Option<PathBuf>,
-    /// The file whose existence means that the node's affinities have labels (IPAM-47). With `None`, each call checks
-    /// them.
+    /// The file whose existence means that the node's affinities have labels (IPAM-47). With `None`, each ADD of a
+    /// requested address checks them.
     pub labels_marker: Option<PathBuf>,
 }
 
@@ -209,7 +210,7 @@ impl IpamRequest {
         BlockHints::read_locked(lock, self.recent_file.as_deref())
     }
 
-    /// Returns the addresses that the kernel recently had in use.
+    /// Returns the addresses to which the node's kernel recently had a route, although they were free.
     pub(crate) fn busy_addresses(&self, now: OffsetDateTime) -> BTreeSet<IpAddr> {
         let notes = self.busy_file.as_deref().map(|file| busy::valid_notes(file, now)).unwrap_or_default();
         notes.into_iter().map(|note| note.address).collect()

@@ -74,7 +74,7 @@ pub(crate) fn subtract(handle: &mut Handle, id: &HandleId, counts: impl IntoIter
             Ok(()) => has_changed = true,
             Err(error) => tracing::warn!(
                 handle = %id, %error,
-                "cannot decrement the handle in a block; the count of the block stays"
+                "cannot decrement the handle in a block; the handle's count in the block stays"
             ),
         }
     }

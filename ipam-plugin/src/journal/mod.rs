@@ -42,7 +42,8 @@ pub struct LockedJournal<'a> {
 pub struct Entry {
     /// The file.
     pub path: PathBuf,
-    /// Time of the file's last modification. After a failed replay this time moves the entry behind the others.
+    /// Time of the file's last modification. A failed replay sets this time to the present, so that the other entries
+    /// are tried before this one.
     pub modified: SystemTime,
     /// The deferred DEL, or the error from reading it.
     pub pending_del: Result<PendingDel, io::Error>,
@@ -260,8 +261,8 @@ impl LockedJournal<'_> {
         Ok(())
     }
 
-    /// Returns the entries for `target`, the one with the oldest attempt first. Entries that are unreadable or for
-    /// another datastore are logged and stay.
+    /// Returns the entries for `target`, the one whose last attempt is the oldest first. Entries that are unreadable or
+    /// for another datastore are logged and stay.
     pub fn pending(&self, target: &DatastoreIdentity) -> Vec<(PathBuf, PendingDel)> {
         let (pending, others): (Vec<_>, Vec<_>) =
             self.readable().into_iter().partition(|(_, pending_del)| pending_del.belongs_to(target));

@@ -181,7 +181,7 @@ fn is_zero(number: &u64) -> bool {
 mod tests {
     use super::*;
 
-    /// Every version has written this text.
+    /// Entries of every version contain these fields.
     #[test]
     fn deferred_del_names_the_pod_of_its_old_handle() {
         let noted = |endpoint: [&str; 2]| {

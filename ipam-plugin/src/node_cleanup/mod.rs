@@ -1,6 +1,7 @@
 //! [`delete_node`]: deletes a node of the datastore, with all objects that exist for it (KC-472).
 //!
-//! In Kubernetes a Node is the API server's own object, and dependent objects are deleted in other ways.
+//! This is for etcd and the embedded datastore. On an API server, a Node is Kubernetes' own object, and dependent
+//! objects are deleted in other ways.
 
 mod addresses;
 #[cfg(test)]

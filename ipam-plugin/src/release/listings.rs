@@ -16,7 +16,7 @@ use crate::reads::{all_pools, blocks_of, read_blocks};
 pub struct AddressToRelease {
     /// The address.
     pub ip: IpAddr,
-    /// Namespace and name of the pod in the allocation's attributes; `None` outside Kubernetes.
+    /// Namespace and name of the pod in the allocation's attributes; `None` if these name no pod.
     pub pod: Option<(String, String)>,
     /// The handle of the allocation, if it has one.
     pub handle: Option<HandleId>,

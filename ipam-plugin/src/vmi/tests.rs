@@ -310,7 +310,7 @@ async fn concurrent_adds_of_a_vmi_share_an_address_per_family() {
     assert_eq!(call.handle(), HandleId::new(HANDLE));
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
     let first = add(&cluster, &source).await.unwrap();
-    // The request acts as if it had read before the other wrote.
+    // The second process found no address of the VMI before the first wrote, so it goes on to an allocation.
     let assigned = cluster.assign(&request).await.unwrap();
     let (again, before): (Vec<_>, Vec<_>) =
         (assigned.addresses.iter().map(|a| a.ip).collect(), first.ips.iter().map(|ip| ip.address.addr()).collect());

@@ -10,7 +10,7 @@ use crate::error::{IpamError, Result};
 use crate::reads::find;
 use crate::write_gate::{GatedStore, WriteGate};
 
-/// The outcome for an affinity.
+/// The result of [`finish_affinity`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishedAffinity {
     /// The block is the owner's, and the affinity is confirmed now.

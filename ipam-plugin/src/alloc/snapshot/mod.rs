@@ -170,7 +170,7 @@ impl Snapshot {
         self.inputs.blocks_may_lag && self.read_with_affinities.contains(cidr)
     }
 
-    /// Returns true if every block of the family was read.
+    /// Returns true if all blocks of the family were surveyed: their ranges, and the room in each.
     pub(crate) fn has_all_blocks(&self, version: IpVersion) -> bool {
         self.surveyed_families.contains(&version)
     }
@@ -217,12 +217,12 @@ impl Snapshot {
             Ok(Some(mut entry)) => match entry.value.collect_garbage(cooldown, self.now) {
                 Ok(_) => BlockRead::Present(Box::new(entry)),
                 Err(problem) => {
-                    tracing::warn!(%problem, "skipping an inconsistent block");
+                    tracing::warn!(%problem, "assigning no address from an inconsistent block");
                     BlockRead::Corrupt
                 }
             },
             Err(StoreError::Corrupt { key, reason }) => {
-                tracing::warn!(block = %key, %reason, "skipping a block that cannot be read");
+                tracing::warn!(block = %key, %reason, "assigning no address from a block that cannot be read");
                 BlockRead::Corrupt
             }
             Err(error) => return Err(error),
@@ -236,7 +236,10 @@ impl Snapshot {
         match answer {
             Ok(found) => _ = self.affinities.insert(key, found.filter(|entry| !entry.value.deleted)),
             Err(StoreError::Corrupt { key: path, reason }) => {
-                tracing::warn!(affinity = %path, %reason, "skipping a block whose affinity cannot be read");
+                tracing::warn!(
+                    affinity = %path, %reason,
+                    "assigning no address from a block whose affinity cannot be read"
+                );
                 self.blocks.insert(key.cidr, BlockRead::Corrupt);
             }
             Err(error) => return Err(error),

@@ -175,7 +175,7 @@ struct ReleaseState {
     inputs: ReleaseInputs,
     /// The blocks; `None` for an unreadable block.
     blocks: BTreeMap<Cidr, Option<Entry<Block>>>,
-    /// The affinities of missing blocks.
+    /// The affinities to missing blocks whose creation may still be in progress.
     missing: Vec<Entry<BlockAffinity>>,
 }
 

@@ -23,8 +23,9 @@ pub fn longest_wait(command: Command) -> Duration {
     }
 }
 
-/// Makes requests of this process wait and try again after an API server rejected them as busy (429), until `until` at
-/// the latest. Before a request waits, the process releases its IPAM locks.
+/// From now on, requests of this process that an API server rejects as busy (429) are sent again after a wait, in turn
+/// with those of the node's other processes, until `until` at the latest. Before a request waits, the process releases
+/// its IPAM locks.
 pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
     let rule = BusyRule { file: LOCK_FILE.into(), until, before_waiting: lock::release_ipam_locks };
     if let KubernetesApi::Separate(api) = api {

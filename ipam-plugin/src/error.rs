@@ -41,7 +41,7 @@ pub enum IpamError {
     /// Fewer addresses than requested are available.
     #[error(transparent)]
     Shortfall(#[from] Shortfall),
-    /// The requested address is allocated already, be it to the same handle, or cooling down.
+    /// The requested address is already allocated, possibly to the request's own handle, or is cooling down.
     #[error("resource already exists: {ip} with error: Address already assigned in block")]
     AlreadyAssigned {
         /// The address.

@@ -66,7 +66,8 @@ pub(crate) struct SearchedPool {
     pub(crate) cidr: Cidr,
     /// Addresses that were not in the free lists of the pool's blocks.
     pub(crate) in_use: u64,
-    /// True if a block of the pool had a free address. In a note, this is a block of another node.
+    /// True if a block of the pool had a free address. In a note, this is a block that this node must not use: another
+    /// node's, or one without an owner.
     pub(crate) has_room: bool,
 }
 

@@ -134,8 +134,9 @@ fn is_of_another_network(cx: &Context, aliases: &BTreeMap<String, InterfaceAlias
     spec.orchestrator == "k8s" && alias.is_some_and(|alias| !alias.is_of_same_pod(&own))
 }
 
-/// Returns true if an address of the endpoint may be allocated to the same container in another network. Interfaces of
-/// upstream's plugin and of gRPC dataplanes have no alias that names their network.
+/// Returns true if an address of the endpoint may be allocated to the same container in another network. The alias is
+/// not sufficient to find this out: interfaces of upstream's plugin and of gRPC dataplanes have no alias that names
+/// their network.
 fn lists_addresses_of_another_network(leaked: &LeakedAddresses, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
     spec.host_link().1.into_iter().any(|ip| leaked.may_be_held_elsewhere(&spec.container_id, ip))
@@ -217,7 +218,8 @@ fn report_running(cx: &Context, running: &RunningContainer) -> String {
     text
 }
 
-/// Returns the endpoint for the removal of its addresses, which only happens while it belongs to the stale container.
+/// Returns the endpoint for the removal of its addresses, which only happens while the endpoint belongs to the stale
+/// container.
 fn endpoints_of<'s>(cx: &'s Context, entry: &ExistingEndpoint) -> ContainerEndpoints<'s, Datastore> {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.clone().unwrap_or_default();
@@ -228,7 +230,7 @@ fn endpoints_of<'s>(cx: &'s Context, entry: &ExistingEndpoint) -> ContainerEndpo
         endpoint: String::new(),
         orchestrator: Orchestrator::Kubernetes(pod),
     };
-    // The pod has to be read: the endpoint lacks some of its properties.
+    // On Kubernetes the pod has to be read: the endpoint lacks some properties of the pod.
     let listings = (!cx.is_on_kubernetes()).then(|| vec![entry.clone().into()]);
     ContainerEndpoints::new(&cx.store, workload).with_listings(listings)
 }

@@ -50,7 +50,8 @@ impl Clock {
     }
 }
 
-/// Returns the context of a call for the pod shop/web on node1 with the datastore `server`. Its files are in `files`.
+/// Returns the context of a call for the pod shop/web on node1 with the datastore `server`. The files of the call are
+/// in `files`.
 pub(crate) fn context(command: &str, server: &ApiServer, files: &Path) -> Context {
     let conf = json!({
         "nodename_file_optional": true, "datastore_type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1",
@@ -59,7 +60,8 @@ pub(crate) fn context(command: &str, server: &ApiServer, files: &Path) -> Contex
     open(command, "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web", conf, files)
 }
 
-/// Returns the context of a call on node1 with these CNI_ARGS and these configuration keys. Its journal is in `files`.
+/// Returns the context of a call on node1 with these CNI_ARGS and these configuration keys. The journal of the call is
+/// in `files`.
 pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> Context {
     let env = |name: &str| {
         let value = match name {

@@ -45,8 +45,8 @@ impl PodCidrSubnets {
         Ok(PodCidrSubnets { v4: text(IpVersion::V4), v6: text(IpVersion::V6) })
     }
 
-    /// Returns subnets that contain every address, for STATUS and DEL, which need a valid subnet but do not use it:
-    /// host-local finds the addresses of a container by its ID (CNI-205).
+    /// Returns subnets that contain every address, for the verbs except ADD, which need a valid subnet but do not use
+    /// it: host-local finds the addresses of a container by its ID (CNI-205).
     pub fn any() -> Self {
         PodCidrSubnets { v4: "0.0.0.0/0".into(), v6: "::/0".into() }
     }

@@ -22,8 +22,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// replays now. Writes nothing while the datastore is not ready.
 ///
 /// # Errors
-/// The datastore is unreachable, rejects a request, or is not ready. The configuration is invalid. The journal cannot
-/// be locked.
+/// The datastore is unreachable, rejects a request, or is not ready. The configuration is invalid, or the file of the
+/// embedded datastore is missing in this container. The journal cannot be locked.
 pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
     let journal = Journal::new(&plugins.journal);
     if journal.is_empty() && !plugins.reads_identity {

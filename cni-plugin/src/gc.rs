@@ -90,9 +90,9 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
         .with_details(failures.join("; ")))
 }
 
-/// Returns the endpoints to examine. On Kubernetes the plugin may get pods but not list them (DS-83), so these are the
-/// endpoints of the pods that own leaked addresses. The endpoint of a pod with addresses of another IPAM plugin stays
-/// until the pod's next ADD.
+/// Returns the endpoints to examine: all endpoints, except on Kubernetes. There the plugin may get pods but not list
+/// them (DS-83), so these are the endpoints of the pods that own leaked addresses. The endpoint of a pod with addresses
+/// of another IPAM plugin then stays until the pod's next ADD.
 async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<ExistingEndpoint>, StoreError> {
     if !cx.is_on_kubernetes() {
         return cx.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
@@ -112,7 +112,8 @@ async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<Existin
 /// endpoint of a plain container has its network as a profile. The endpoint of a pod does not if `policy.type` is
 /// `k8s`; [`is_of_another_network`] then excludes the endpoints of other networks by their interfaces.
 ///
-/// A pod has one endpoint, with the interface name of its first ADD, so only the container ID is compared.
+/// Of a pod's endpoint, only the container ID is compared: a pod has one endpoint, with the interface name of its first
+/// ADD.
 fn is_stale(cx: &Context, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
     let is_valid = cx.call.conf.valid_attachments.iter().flatten().any(|attachment| {
@@ -126,7 +127,7 @@ fn is_stale(cx: &Context, entry: &ExistingEndpoint) -> bool {
             || (spec.orchestrator == "k8s" && cx.call.conf.policy.policy_type == "k8s"))
 }
 
-/// Returns true if the interface of a pod's endpoint was created for another network.
+/// Returns true if the alias of the interface shows that a pod's endpoint belongs to another network.
 fn is_of_another_network(cx: &Context, aliases: &BTreeMap<String, InterfaceAlias>, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
     let own = own_alias(cx, entry);

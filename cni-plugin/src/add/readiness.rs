@@ -37,8 +37,8 @@ struct GateTimeouts {
 const GATE_TIMEOUTS: GateTimeouts =
     GateTimeouts { interval: Duration::from_secs(5), total: Duration::from_secs(30), probe: Duration::from_secs(5) };
 
-/// Waits for the readiness gates, if there are any and the datastore is ready. The ADD reads its objects afterwards:
-/// the wait may take minutes, in which a pool may be disabled (CNI-77, IPAM-100).
+/// Waits for the readiness gates. If there are any, first fails if the datastore is not ready. The ADD reads its
+/// objects afterwards: the wait may take minutes, in which a pool may be disabled (CNI-77, IPAM-100).
 pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
     let gates = &cx.call.conf.readiness.readiness_gates;
     if gates.is_empty() {

@@ -33,7 +33,7 @@ pub struct Annotations {
     pub addresses: AddressSource,
     /// Names or CIDRs of the IPv4 pools to assign from, instead of the configured ones.
     pub ipv4_pools: Option<Vec<String>>,
-    /// The same for IPv6.
+    /// Names or CIDRs of the IPv6 pools to assign from, instead of the configured ones.
     pub ipv6_pools: Option<Vec<String>>,
     /// The families for which annotations name pools or an address that must be available to the pod's namespace. Empty
     /// unless `feature_control.restrict_annotations` is set.

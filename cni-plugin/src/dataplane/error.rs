@@ -41,7 +41,7 @@ pub enum DataplaneError {
     /// Other calls held the lock of the interfaces for too long.
     #[error("cannot replace host interface {ifname} while other ADDs create interfaces: {source}")]
     LockBusy {
-        /// The interface.
+        /// The interface to be replaced or deleted.
         ifname: String,
         /// The failure to take the lock.
         source: LockError,
@@ -88,7 +88,7 @@ pub enum DataplaneError {
     /// The kernel did not finish deleting the interface in time. It may still do so.
     #[error("deleting interface {ifname} took longer than {} s", .waited.as_secs())]
     DeletionTimeout {
-        /// The interface.
+        /// The interface to be deleted.
         ifname: String,
         /// The time limit.
         waited: Duration,
@@ -99,7 +99,7 @@ pub enum DataplaneError {
     /// The thread for a deletion cannot be started.
     #[error("cannot start a thread to delete interface {ifname}: {source}")]
     Thread {
-        /// The interface.
+        /// The interface to be deleted.
         ifname: String,
         /// The error of the system.
         source: io::Error,

@@ -121,6 +121,7 @@ fn address_family(family: IpVersion) -> AddressFamily {
 
 impl KernelRoute {
     /// Reads the answer to [`find`]: a route of the main table, or the local route to an address of the host itself.
+    /// Returns `None` for any other route.
     pub(crate) fn from_answer(object: RouteNetlinkMessage) -> Option<Self> {
         Self::from_tables(object, &[RouteHeader::RT_TABLE_MAIN, TABLE_LOCAL])
     }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::netlink::Link;
 use super::plan::{DesiredInterface, PriorInterface};
 
-/// A host interface that an ADD does not replace, although it has the name of the ADD's own. It is left unchanged.
+/// A host interface that has the name of the call's own, but that the call neither replaces nor deletes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConflictingInterface {
     /// Index of the interface.

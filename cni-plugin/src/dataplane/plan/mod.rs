@@ -110,7 +110,7 @@ pub enum PlanError {
     /// A MAC address that no interface can have.
     #[error("invalid MAC address {0} for an interface: the address is zero or multicast")]
     Mac(MacAddr),
-    /// No queues.
+    /// A number of queues that is 0.
     #[error("interface {0} needs at least one queue")]
     NoQueue(String),
 }

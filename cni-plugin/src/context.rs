@@ -129,7 +129,7 @@ fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
 /// a name.
 pub fn node_name_or_empty(conf: &NetConf) -> String {
     if let Err(error) = ensure_nodename_file(conf) {
-        tracing::warn!(%error, "cannot use the nodename file; using nodename of the configuration, if set");
+        tracing::warn!(%error, "cannot use the nodename file; using only nodename of the configuration");
         return conf.node.nodename.clone();
     }
     node_name::from_conf(conf).unwrap_or_else(|error| {

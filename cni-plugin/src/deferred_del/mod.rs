@@ -159,7 +159,7 @@ impl<'a> Replayer<'a> {
         if let Err(error) = locked.record_identity(&self.target) {
             tracing::warn!(
                 datastore = %self.target.name, %error,
-                "cannot record the identity of the datastore; the journal keeps the former identity, if any"
+                "cannot record the identity of the datastore; the recorded identity stays unchanged"
             );
         }
         let mut entries = locked.pending(&self.target);
@@ -178,7 +178,7 @@ impl<'a> Replayer<'a> {
         // On Kubernetes a pod has one endpoint, independent of the name of its interface.
         let is_shared = !matches!(store, Datastore::Kubernetes(_)) && has_other_endpoint(store, &workload).await?;
         if is_shared {
-            tracing::info!("the container has another interface; keeping the addresses");
+            tracing::info!("the container of a deferred DEL has another interface; keeping its addresses");
         } else {
             ipam::release::release_deferred(store, pending_del, &endpoints).await?;
             Box::pin(self.release_vmi(pending_del, &endpoints)).await?;
@@ -365,7 +365,7 @@ pub async fn record_identity(cx: &Context) {
     if let Err(error) = locked.and_then(|locked| locked.map_or(Ok(()), |locked| locked.record_identity(&target))) {
         tracing::warn!(
             datastore = %target.name, %error,
-            "cannot record the identity of the datastore; the journal keeps the former identity, if any"
+            "cannot record the identity of the datastore; the recorded identity stays unchanged"
         );
     }
 }

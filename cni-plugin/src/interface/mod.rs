@@ -63,7 +63,7 @@ impl PendingRemoval {
         match self.0.map(Teardown::finish).transpose().map_err(dataplane_error)? {
             Some(Removed { interface: Some(interface) }) => tracing::info!(interface, "deleted the interface"),
             Some(Removed { interface: None }) => tracing::info!("found no interface to delete"),
-            None => tracing::info!("the gRPC dataplane deleted the interface"),
+            None => tracing::info!("the gRPC dataplane removed the interface"),
         }
         Ok(())
     }

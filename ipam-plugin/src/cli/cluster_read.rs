@@ -126,7 +126,8 @@ impl ClusterRead {
         held.filter(|(_, allocation)| !allocation.is_cooling())
     }
 
-    /// Returns the reason why the pod in the allocation of `address` still needs the address; `None` if it does not.
+    /// Returns the reason why the pod in the allocation of `address` still needs the address; `None` if there is no
+    /// such pod, or if it does not need the address.
     pub(super) fn keeping_pod(&self, address: IpAddr) -> Option<InUseReason> {
         pod_in_use_reason(&self.allocation(address)?.1, &self.pods)
     }

@@ -47,9 +47,9 @@ impl Context {
     /// configured time limit of a request; `None` keeps that limit.
     ///
     /// # Errors
-    /// The configuration is invalid, the node's name is unknown to a call other than DEL, or calico-node has not
-    /// written the nodename file that an ADD or STATUS requires. An ADD names no pod although the datastore is an API
-    /// server.
+    /// The configuration is invalid. The name of the node is unknown; a DEL continues without the name. calico-node has
+    /// not written the nodename file that an ADD or STATUS requires. An ADD names no pod although the datastore is an
+    /// API server.
     pub fn open(call: Box<Call>, request_timeout: Option<Duration>) -> Result<Self, CniError> {
         let node = match call.command {
             Command::Del => node_name_or_empty(&call.conf),
@@ -125,8 +125,8 @@ fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
 }
 
 /// Returns the name of the node. If the required nodename file is missing, returns `nodename` of the configuration,
-/// which may be empty: the kernel's host name may be the name of another node. Returns an empty name if no source gives
-/// a name.
+/// which may be empty. The kernel's host name is not used then, because it may be the name of another node. Returns an
+/// empty name if no source gives a name.
 pub fn node_name_or_empty(conf: &NetConf) -> String {
     if let Err(error) = ensure_nodename_file(conf) {
         tracing::warn!(%error, "cannot use the nodename file; using only nodename of the configuration");

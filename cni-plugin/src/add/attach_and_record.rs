@@ -1,6 +1,6 @@
 //! Creates the interface and writes the endpoint, one after the other or, on an API server, concurrently. After a
-//! failure, undoes the completed steps in the reverse order, unless the outcome of a step is unknown or another address
-//! may replace a busy one.
+//! failure, undoes the completed steps in the reverse order. Exceptions are an unknown outcome of a step, and a busy
+//! address that another address may replace.
 
 use futures::future::join;
 use libcalico::api::WorkloadEndpoint;
@@ -33,9 +33,9 @@ pub(super) enum AttachFailure {
     Other(CniError),
 }
 
-/// Creates the interface and writes the endpoint. `write` contains the endpoint before the interface exists: the name
-/// and the MAC address of the created interface replace those in the endpoint, except on an API server, which does not
-/// store them.
+/// Creates the interface and writes the endpoint. `write` contains the endpoint before the interface exists. The name
+/// and the MAC address of the created interface then replace those in the endpoint, except on an API server, which does
+/// not store them.
 pub(super) async fn attach_and_record(
     attachment: &Attachment<'_>,
     timings: &mut Timings,

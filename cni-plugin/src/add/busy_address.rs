@@ -68,7 +68,7 @@ pub(super) async fn attach(
 }
 
 /// Replaces a busy address. If IPAM assigns no other address, or the ADD has tried the maximum number, releases all
-/// addresses and returns an error that names the busy addresses and their routes.
+/// addresses. The error then names the busy addresses and their routes.
 async fn replace(
     attachment: &Attachment<'_>,
     assigned: &mut AssignedAddresses,

@@ -18,7 +18,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 use crate::context::Context;
 use crate::reads;
 
-/// The interval at which the file of an endpoint is looked for while its directory cannot be watched, for example
+/// The polling interval for the file of an endpoint while the directory of the file cannot be watched, for example
 /// because the directory does not exist yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 

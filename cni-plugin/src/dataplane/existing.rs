@@ -47,8 +47,7 @@ pub fn is_absent(host_ifname: &str, container_ifname: &str, netns: &NetnsFd) -> 
 /// Returns the host interface that an ADD may replace; `None` if there is no interface of that name.
 ///
 /// Fails if that interface may not be replaced. Also fails if the pod's namespace has an interface named CNI_IFNAME
-/// that is not the other end of that interface: the ADD cannot succeed then, and nothing may be deleted for it
-/// (CNI-258).
+/// that is not its other end. The ADD cannot succeed then, and nothing may be deleted for it (CNI-258).
 pub(super) fn replaceable(
     host: &mut NetlinkSocket,
     desired: &DesiredInterface<'_>,

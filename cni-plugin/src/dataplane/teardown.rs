@@ -39,7 +39,7 @@ pub struct TeardownTarget {
 pub enum HostLinkProof {
     /// The name is sufficient, because it is derived from the container ID.
     Name,
-    /// The name is sufficient unless the other end is in the pod's namespace: there it has another name than the
+    /// The name is sufficient unless the other end is in the pod's namespace. There it has another name than the
     /// interface to delete, so the pair belongs to another attachment of the container. For a caller that cannot
     /// determine the interfaces of the container.
     NameUnlessPeerInPod,

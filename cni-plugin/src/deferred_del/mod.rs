@@ -1,5 +1,5 @@
-//! Deferred DELs: a DEL that cannot finish its work in the datastore records the remaining work in the journal, and a
-//! later call or the agent replays it. `urgency` orders the entries that an ADD replays.
+//! Deferred DELs: a DEL that cannot finish its work in the datastore records the remaining work in the journal. A later
+//! call or the agent replays it. `urgency` orders the entries that an ADD replays.
 
 mod urgency;
 

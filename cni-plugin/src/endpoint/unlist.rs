@@ -224,8 +224,8 @@ impl<S: Store> Listings for ContainerEndpoints<'_, S> {
     }
 }
 
-/// Returns the error of a failed write. A pod that has terminated no longer uses its addresses, so the failure is then
-/// only logged, and the result is `None`, although the annotations still list the addresses.
+/// Returns the error of a failed write. A pod that has terminated no longer uses its addresses, although the
+/// annotations still list them. The failure is then only logged, and the result is `None`.
 fn write_failed(listing: &Listing, cause: StoreError) -> Result<Option<Listing>, IpamError> {
     let endpoint = identifier::<WorkloadEndpoint>(&listing.key);
     if listing.is_finished {

@@ -69,8 +69,8 @@ impl InterfaceConfig<'_> {
     }
 
     /// Returns true if the host interface that DEL would find by its name belongs to another attachment of the
-    /// container: the container's end has another name than CNI_IFNAME. This happens because a runtime also deletes
-    /// interfaces whose ADD failed. Returns false for a gRPC dataplane, and without a namespace.
+    /// container. The container's end then has another name than CNI_IFNAME. This happens because a runtime also
+    /// deletes interfaces whose ADD failed. Returns false for a gRPC dataplane, and without a namespace.
     pub fn is_of_another_interface(&self) -> Result<bool, CniError> {
         if self.grpc_socket().is_some() {
             return Ok(false);

@@ -55,7 +55,8 @@ pub fn release_by_plugin(call: &Call) -> Result<(), CniError> {
     Ok(())
 }
 
-/// Runs STATUS of the plugin within `limit`, if the version of the configuration has STATUS.
+/// Runs STATUS of the plugin within `limit`. If the version of the configuration has no STATUS, only checks that the
+/// plugin exists.
 pub fn status_of_plugin(call: &Call, limit: Duration) -> Result<(), CniError> {
     let plugin = IpamExec::for_call(call)?.with_limit(limit);
     if call.version < Version::V1_1_0 {

@@ -216,8 +216,8 @@ impl ReadObjects {
         self.readiness().map_err(|not_ready| not_ready.error)
     }
 
-    /// Fails if the datastore is not ready: it was never set up, the cluster is being upgraded, or its objects have
-    /// moved to another API group than the configured one (CNI-75, CNI-76).
+    /// Fails if the datastore is not ready: it was never set up, or the cluster is being upgraded (CNI-75, CNI-76).
+    /// Also fails if its objects have moved to another API group than the configured one.
     pub fn readiness(&self) -> Result<(), NotReady> {
         let has_cluster_information = self.cluster.is_some();
         let error = if self.has_moved {

@@ -120,7 +120,8 @@ impl PodQueries {
 }
 
 impl PendingPodLookup {
-    /// Adds the reads of a call on `node` to a batch of the Kubernetes API.
+    /// Adds the reads for the pod of a call to a batch of the Kubernetes API; none for a plain container. `node` is the
+    /// name of the Kubernetes Node unless `kubernetes.node_name` is configured.
     pub fn add_to(batch: &mut ReadBatch, call: &Call, config: &DatastoreConfig, node: &str) -> Self {
         let Some(pod) = call.args.pod() else { return PendingPodLookup::default() };
         let queries = PodQueries::for_call(call, config);

@@ -158,7 +158,7 @@ async fn serve(stream: TcpStream, script: Script, requests: Arc<Mutex<Vec<String
     Ok(())
 }
 
-/// Reads a request, and returns `METHOD PATH`.
+/// Reads a request, and returns `METHOD PATH`; `None` at the end of the connection.
 async fn read(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<String>> {
     let (mut request, mut length) = (None, 0);
     loop {

@@ -31,8 +31,8 @@ impl Timings {
         self.last = now;
     }
 
-    /// Returns one JSON object: the microseconds of each stage in order, the total, and the number of requests to the
-    /// datastore.
+    /// Returns one JSON object: the microseconds of each stage in order, the total, and `requests`, the number of
+    /// requests to the datastore and to a separate API server.
     pub fn to_json(&self, command: &str, requests: u64) -> String {
         let mut line = format!("{{\"command\":\"{command}\"");
         for (name, took) in &self.stages {

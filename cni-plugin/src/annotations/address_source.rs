@@ -46,7 +46,7 @@ impl AddressSource {
     }
 }
 
-/// Returns true if the pod has addresses in the annotation `ipAddrsNoIpam`, which IPAM does not record, and the
+/// Returns true if the pod has the annotation `ipAddrsNoIpam`, whose addresses IPAM does not record, and the
 /// configuration permits the annotation. Does not validate the addresses: CHECK calls this function, and the ADD has
 /// validated them.
 pub fn has_fixed_addresses(pod: &Pod, conf: &NetConf) -> bool {

@@ -145,7 +145,7 @@ impl<'a> Replayer<'a> {
                     "cannot postpone the journal entry; the next replay starts with this entry"
                 );
             }
-            // The datastore is unreachable for the others, too.
+            // With this code the datastore is probably unreachable, for the others, too.
             if error.code == Code::TRY_AGAIN && !is_required {
                 break;
             }

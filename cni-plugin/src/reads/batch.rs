@@ -57,7 +57,7 @@ pub struct ReadObjects {
     pub(super) inputs: Option<AllocationInputs>,
     /// The allocations of the container's handles; `None` without handles.
     pub release: Option<ReleaseInputs>,
-    /// An error if the pod or node of an ADD is missing, or if a Kubernetes API that is not the datastore did not
+    /// An error if an object that an ADD needs is missing, or if a Kubernetes API that is not the datastore did not
     /// respond.
     pub pod_lookup: Result<PodLookup, PodLookupError>,
     /// True if the objects moved to `projectcalico.org/v3` while the configuration names the other group.

@@ -1,5 +1,5 @@
 //! [`Trace`]: the data found about a pod, and its text. [`StoredObjects`]: the datastore's objects for the pod: its
-//! endpoint on this node, and the addresses whose allocations name the pod.
+//! endpoint on this node, and the addresses whose allocations name the pod or one of its containers.
 
 use std::collections::BTreeSet;
 use std::error::Error;

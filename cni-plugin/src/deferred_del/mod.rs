@@ -54,7 +54,7 @@ pub struct ReplayOutcome {
 pub struct Replayer<'a> {
     /// The configuration of the plugins.
     pub conf: &'a NetConf,
-    /// The variables that complete the configuration.
+    /// The lookup of the environment variables that complete the configuration.
     pub environment: fn(&str) -> Option<String>,
     /// The settings of the connection to the datastore.
     pub datastore_config: &'a DatastoreConfig,

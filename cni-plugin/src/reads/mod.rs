@@ -77,7 +77,8 @@ pub async fn ensure_cluster_is_ready(cx: &Context) -> Result<(), CniError> {
     read(cx, Query::Cluster).await?.ensure_ready()
 }
 
-/// Reads the pod of an ADD, for the replay of deferred DELs; `None` for a plain container.
+/// Reads the pod of an ADD, for the replay of deferred DELs. Returns `None` for a plain container, for a pod that the
+/// ADD does not read, and after an error about the pod.
 ///
 /// # Errors
 /// The datastore is unreachable or not ready.

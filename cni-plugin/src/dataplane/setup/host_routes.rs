@@ -93,9 +93,9 @@ impl HostRoutes<'_> {
         Ok(())
     }
 
-    /// Adds a route despite an existing one, unless the existing route has to stay. A route is never replaced in place,
-    /// because another program could use it by then. Instead, the idle route is deleted by its interface, and the new
-    /// route is added if its place is still free.
+    /// Adds a route although another one exists; fails if the existing route has to stay. A route is never replaced in
+    /// place, because another program could use it by then. Instead, the idle route is deleted by its interface, and
+    /// the new route is added if its place is still free.
     fn replace_idle_route(&mut self, destination: Cidr, mut last_error: NetlinkError) -> Result<(), DataplaneError> {
         for _ in 0..MAX_ATTEMPTS {
             if self.delete_idle_routes(destination)? {

@@ -176,7 +176,7 @@ fn percent(part: u128, whole: u128) -> u64 {
     (share(part, whole) * 100.0).round() as u64
 }
 
-/// Returns a bar that is empty only without any use, and full only for a full block.
+/// Returns a bar that is empty only if no address is in use, and full only if all are.
 fn bar(part: u128, whole: u128) -> String {
     let filled = (share(part, whole) * BAR as f64).round() as usize;
     let filled = match part {

@@ -124,7 +124,7 @@ impl IpamExec {
         IpamExec { limit, ..self }
     }
 
-    /// Runs the plugin and returns its stdout. `args` is the plugin's CNI_ARGS; it inherits the rest of the
+    /// Runs the plugin and returns its stdout. `args` is the plugin's CNI_ARGS; the plugin inherits the rest of the
     /// environment. A plugin that exceeds its time limit is killed.
     fn call(&self, command: &str, args: &str, stdin: &[u8]) -> Result<Vec<u8>, CniError> {
         let mut plugin = Command::new(&self.binary);

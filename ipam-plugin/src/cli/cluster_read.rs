@@ -33,7 +33,7 @@ pub(super) struct ClusterRead {
     pub(super) unreadable: Vec<UnreadableObject>,
 }
 
-/// A stored value that cannot be read. Allocation skips such values, so no other operation reports them (DS-42).
+/// A stored value that cannot be read. Allocation skips such values without an error (DS-42).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UnreadableObject {
     /// The path.

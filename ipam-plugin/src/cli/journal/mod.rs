@@ -1,4 +1,5 @@
-//! `journal`: lists the deferred DELs of this node. `journal adopt` assigns deferred DELs to another datastore.
+//! `journal`: lists the deferred DELs of this node. `journal adopt` assigns deferred DELs to the datastore of the
+//! command.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -27,12 +27,12 @@ const VARIABLES: [Variable; 4] = [
     Variable { name: "CNI_PATH", required_for: &[Add, Check, Del, Gc], check: |_| Ok(()) },
 ];
 
-/// The validated variables of one call. A variable that is not set is empty.
+/// The variables of one call. A variable that is not set is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     /// `CNI_COMMAND`, not yet validated: upstream reports errors of stdin before an unknown command (CNI-23).
     pub command: String,
-    /// `CNI_CONTAINERID`.
+    /// `CNI_CONTAINERID`: the container's ID.
     pub container_id: String,
     /// `CNI_NETNS`: path of the container's network namespace.
     pub netns: String,
@@ -51,8 +51,8 @@ impl Environment {
     /// Reads the variables and validates the ones that the command requires.
     ///
     /// # Errors
-    /// Code 4: the first required variable that is malformed, or else all required variables that are missing. An empty
-    /// value counts as missing.
+    /// Code 4. The error names the first required variable that is malformed, or else all required variables that are
+    /// missing. An empty value counts as missing.
     pub fn read(lookup: EnvLookup<'_>) -> Result<Environment, CniError> {
         let get = |name: &str| lookup(name).unwrap_or_default();
         let command = get("CNI_COMMAND");

@@ -150,7 +150,8 @@ fn add_missing_fields(stored: Entry<ClusterInformation>, cluster_type: &str) -> 
     Write::update(&stored.key, &value, &stored.revision).map(Some)
 }
 
-/// Returns the comma-separated list `stored`, followed by the items of `more` that `stored` lacks.
+/// Returns the comma-separated list `stored`, followed by the items of `more` that `stored` lacks. If there are such
+/// items, empty items are omitted.
 fn merge_lists(stored: &str, more: &str) -> String {
     let mut items: Vec<&str> = stored.split(',').filter(|item| !item.is_empty()).collect();
     let missing: Vec<&str> = more.split(',').filter(|item| !item.is_empty() && !items.contains(item)).collect();

@@ -77,8 +77,8 @@ impl Datastore {
     }
 
     /// Ends all requests as soon as `patience` has elapsed from now, unless the server has responded to any request by
-    /// then. After the first response, each request has the configured time limit. Has no effect on a file, which is
-    /// always reachable, and in a second call.
+    /// then. After the first response, each request has the configured time limit. A second call has no effect, nor has
+    /// a call for a file, which is always reachable.
     pub fn expect_first_answer_within(&self, patience: Duration) {
         match self {
             Datastore::Etcd(etcd) => etcd.deadline.expect_first_answer_within(patience),
@@ -88,8 +88,8 @@ impl Datastore {
     }
 
     /// Returns true if upstream's migration has moved Calico's objects to `projectcalico.org/v3` while this process
-    /// still uses `crd.projectcalico.org/v1`. Call this after finding the ClusterInformation of that group missing or
-    /// not ready. Returns false for the other datastores.
+    /// still uses `crd.projectcalico.org/v1`. Call this after finding the ClusterInformation of
+    /// `crd.projectcalico.org/v1` missing or not ready. Returns false for the other datastores.
     pub async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
         match self {
             Datastore::Kubernetes(kubernetes) => kubernetes.has_migrated_to_v3().await,

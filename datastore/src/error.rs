@@ -96,8 +96,8 @@ pub enum ConfigError {
     },
 }
 
-/// Returns an error and its causes as one line. Omits a cause that the text already contains, and the cause `transport
-/// error`, which explains nothing.
+/// Returns an error and its causes as one line. Omits causes that the text already contains, and `transport error`, a
+/// cause that explains nothing.
 pub fn describe_error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {

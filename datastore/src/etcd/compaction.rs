@@ -16,7 +16,7 @@ const KEY: &str = "compact_rev_key";
 /// The state of one compacting process between two rounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Compaction {
-    /// The number of rounds of all processes, as this process knows it.
+    /// The number of rounds of all processes, as this process last read or counted it.
     round: i64,
     /// The store's revision when this process last tried a round; 0 before the first try.
     revision: i64,

@@ -205,7 +205,7 @@ impl<S: WatchSource> Watcher<S> {
             tracing::info!(
                 kind = self.source.kind(),
                 reason,
-                "the server does not serve this kind; the list counts as empty, asking again periodically"
+                "the server does not serve this kind; the kind counts as empty until the server serves it"
             );
             self.start_list();
             self.end_list(true);
@@ -225,7 +225,7 @@ impl<S: WatchSource> Watcher<S> {
                 self.stats.update(|report| report.unreadable += 1);
                 if self.unreadable.insert(name.clone()) {
                     let kind = self.source.kind();
-                    tracing::error!(kind, name, reason, "cannot read an object; the watch omits the object");
+                    tracing::error!(kind, name, reason, "cannot read an object; the object counts as deleted");
                 }
                 self.pending.extend(key.map(WatchEvent::Delete));
                 return;
@@ -239,7 +239,7 @@ impl<S: WatchSource> Watcher<S> {
         self.backoff.reset();
         self.stats.update(|report| report.last_response = Some(Instant::now()));
         if std::mem::take(&mut self.has_warned) {
-            tracing::info!(kind = self.source.kind(), "the watch resumed");
+            tracing::info!(kind = self.source.kind(), "the server responds again; the watch continues");
         }
     }
 

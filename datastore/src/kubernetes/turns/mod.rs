@@ -157,7 +157,7 @@ impl Turns {
             let warn = |error: &io::Error| {
                 tracing::warn!(
                     file = %rule.file.display(), %error,
-                    "cannot open the file; this process does not wait for other processes of this node"
+                    "cannot open the lock file of this node; this process does not wait for other processes of the node"
                 );
             };
             let file = open(&rule.file).inspect_err(warn).ok();

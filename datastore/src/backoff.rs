@@ -1,11 +1,11 @@
-//! [`Backoff`]: the pauses between retries. They double from one to the next, and half of each is random, so that
-//! clients that failed together do not retry at the same time.
+//! [`Backoff`]: the pauses between retries. Each pause is twice as long as the pause before, and half of it is random,
+//! so that clients that failed together do not retry at the same time.
 
 use std::time::Duration;
 
 use libcalico::backoff::{self, Jitter};
 
-/// Pauses that double up to a limit, and the number of failures so far.
+/// Pauses that double with each failure, up to a limit, and the number of failures so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Backoff {
     pauses: backoff::Backoff,
@@ -18,13 +18,13 @@ impl Backoff {
         Backoff { pauses: backoff::Backoff { first, longest, jitter: Jitter::None }, failures: 0 }
     }
 
-    /// Returns the pause after one more failure.
+    /// Counts one more failure, and returns the pause before the next retry.
     pub(crate) fn next(&mut self) -> Duration {
         self.next_with_retry_after(None).within(Duration::MAX)
     }
 
-    /// Returns the pause after one more failure. `retry_after` is the pause that the server asks for, or `None` if the
-    /// server asks for none.
+    /// Counts one more failure, and returns the pause before the next retry. `retry_after` is the pause that the server
+    /// asks for, or `None` if the server asks for none.
     pub(crate) fn next_with_retry_after(&mut self, retry_after: Option<Duration>) -> RetryPause {
         self.failures = self.failures.saturating_add(1);
         RetryPause::new(self.pauses.pause(self.failures, 0.0), retry_after)

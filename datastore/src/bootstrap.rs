@@ -1,4 +1,5 @@
-//! Creates the objects that Calico needs in an empty datastore.
+//! Creates objects that Calico needs, if they are missing: the ClusterInformation, the built-in tiers, a Node, the
+//! first pool.
 
 use libcalico::api::{
     ClusterInformation, ClusterInformationSpec, IpPool, Node, Object, ObjectKey, ObjectSelect, Spec, Tier, TierSpec,

@@ -85,7 +85,7 @@ impl CniArgs {
     /// Returns the pod, for operations that require one.
     ///
     /// # Errors
-    /// Code 4, naming the keys that `CNI_ARGS` lacks and the way to set them.
+    /// Code 4. The error names the missing keys and the way to set them.
     pub fn require_pod(&self) -> Result<Pod<'_>, CniError> {
         self.pod().ok_or_else(|| {
             let keys = [("K8S_POD_NAMESPACE", &self.pod_namespace), ("K8S_POD_NAME", &self.pod_name)];
@@ -97,7 +97,8 @@ impl CniArgs {
     }
 }
 
-/// Returns the `CNI_ARGS` of a delegated plugin. Upstream prepends `IgnoreUnknown=1` to its own `CNI_ARGS` (CNI-14).
+/// Returns the `CNI_ARGS` for a delegated plugin: `IgnoreUnknown=1`, followed by `text`, the `CNI_ARGS` of this call.
+/// Upstream does the same (CNI-14).
 pub fn for_delegate(text: &str) -> String {
     if text.is_empty() {
         return "IgnoreUnknown=1".to_owned();

@@ -2,7 +2,7 @@
 
 use crate::{CniError, Code, Command};
 
-/// A function that looks up an environment variable.
+/// A function that returns the value of an environment variable, or `None` if the variable is not set.
 pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The kernel's maximum length of an interface name in bytes (IFNAMSIZ without the terminating zero).
@@ -18,8 +18,8 @@ use Command::{Add, Check, Del, Gc};
 
 /// The required variables in upstream's order, which is the order of the checks and of the names in the error (CNI-16).
 ///
-/// The CNI specification makes CNI_PATH optional for STATUS. Upstream requires it (CNI-211); this table follows the
-/// specification.
+/// The CNI specification makes `CNI_PATH` optional for STATUS. Upstream requires the variable (CNI-211); this table
+/// follows the specification.
 const VARIABLES: [Variable; 4] = [
     Variable { name: "CNI_CONTAINERID", required_for: &[Add, Check, Del], check: check_container_id },
     Variable { name: "CNI_NETNS", required_for: &[Add, Check], check: |_| Ok(()) },

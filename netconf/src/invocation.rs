@@ -65,7 +65,8 @@ impl Plugin {
     }
 }
 
-/// Determines the task of the process. `arguments` excludes the program's name; `build` is the version of the build.
+/// Determines the task of the process. `arguments` excludes the program's name; `build` is the version that `-v` and
+/// the help print.
 ///
 /// Calls `read_stdin` only for CNI operations and VERSION. `read_stdin` should return no bytes if stdin is a terminal,
 /// so that the process does not wait for input that never comes.

@@ -76,7 +76,7 @@ impl DatastoreSettings {
     }
 }
 
-/// A lookup of settings in their three sources.
+/// A lookup of settings in the environment and in the network configuration.
 pub(crate) struct SettingLookup<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
 }

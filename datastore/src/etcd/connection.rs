@@ -17,7 +17,8 @@ use crate::config::{ConfigError, EtcdConfig};
 use crate::dial::dial;
 use crate::error::describe_error_chain;
 
-/// Maximum size of a response. tonic's default of 4 MiB is too small for all handles of a large cluster.
+/// Maximum size of a response: no limit, because tonic's default of 4 MiB is too small for all handles of a large
+/// cluster.
 pub(super) const MAX_RESPONSE_BYTES: usize = usize::MAX;
 /// Interval and timeout of the pings that detect a dead connection.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
@@ -30,7 +31,7 @@ pub(super) struct Connection {
     config: EtcdConfig,
     /// The endpoints, with the certificates and keys as they were read when the value was created.
     initial_endpoints: Vec<Endpoint>,
-    /// A description of the certificates and keys, for errors.
+    /// A description of the certificates and keys, for errors; `None` without TLS.
     tls: Option<String>,
     /// True for a connection of watches, which need a member that is in contact with the rest of the cluster.
     is_for_watches: bool,

@@ -72,14 +72,14 @@ pub enum TransferError {
          values explicitly or import into an empty datastore"
     )]
     ConflictingPairs {
-        /// The number of such pairs.
+        /// The number of pairs that have other values.
         count: usize,
-        /// The first few of their keys.
+        /// The keys of these pairs, or the first few of them.
         named: String,
     },
 }
 
-/// A line that is not a pair of the export.
+/// The reason why a line is not a valid pair of an export.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum LineError {
     #[error("{0}")]

@@ -40,7 +40,7 @@ pub enum OnExisting {
     Overwrite,
 }
 
-/// The numbers of an import.
+/// The number of pairs of an import, for each outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ImportSummary {
     /// Pairs that were missing.

@@ -1,4 +1,5 @@
-//! [`AuthHeader`]: the credentials of each request, and the place where they are configured, for errors.
+//! [`AuthHeader`]: the token, or the user name and password, of each request, and the place where the credentials are
+//! configured, for errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use crate::config::Overrides;
 /// Maximum age of a token that was read from a file (DS-21): client-go's one minute minus its leeway.
 const MAX_TOKEN_AGE: Duration = Duration::from_secs(50);
 
-/// The credentials of each request. Clones share the token that was read last.
+/// The token, or the user name and password, of each request. Clones share the token that was read last.
 #[derive(Clone)]
 pub(super) struct AuthHeader {
     /// Descriptions of the credentials for errors, such as `the token in FILE`. Includes the client certificate.

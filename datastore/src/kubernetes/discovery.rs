@@ -11,7 +11,8 @@
 //! objects in v1, by Calico's API server. Thus a process with a cached v3 looks up v1 in parallel with its first reads.
 //! That costs one more request, but no additional round trip.
 //!
-//! An exception applies while upstream's migration has opened v3 and v1 still exists, see [`migration`].
+//! The rule has one exception: v3 is used if upstream's migration has opened v3 while v1 still exists, see
+//! [`migration`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,8 @@ struct CachedGroup {
 #[derive(Debug)]
 pub(super) struct GroupCache {
     file: Option<PathBuf>,
-    /// True after the cached group has proved wrong, even if the file could not be removed.
+    /// True from the time at which the cached group proves wrong, even if the file cannot be removed, until another
+    /// group is stored.
     invalid: AtomicBool,
 }
 
@@ -60,7 +62,8 @@ impl GroupCache {
         groups.find(|group| group.api_version() == cached.group)
     }
 
-    /// Caches the group. If the file cannot be written, the next process only sends one more request.
+    /// Caches the group. Does nothing without a file. If the file cannot be written, the next process sends one more
+    /// request.
     pub(super) fn store(&self, server: &str, group: ApiGroup) {
         let Some(file) = &self.file else { return };
         let cached = CachedGroup { server: server.into(), group: group.api_version().into() };
@@ -179,13 +182,13 @@ mod tests {
             fs::write(dir.path().join("state/api-group"), &whole[..cut]).unwrap();
             assert_eq!(cache.load("https://a"), None);
         }
-        // Two concurrent writers.
+        // A file as two concurrent writers may leave it.
         fs::write(dir.path().join("state/api-group"), [&whole[..], b"}"].concat()).unwrap();
         assert_eq!(cache.load("https://a"), None);
         cache.store("https://a", ApiGroup::CrdV1);
         cache.invalidate();
         assert_eq!(cache.load("https://a"), None);
-        // A file that cannot be removed.
+        // A file that `invalidate` could not remove.
         fs::write(dir.path().join("state/api-group"), &whole).unwrap();
         assert_eq!(cache.load("https://a"), None);
     }

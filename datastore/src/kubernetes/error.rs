@@ -22,7 +22,8 @@ pub(super) enum RequestError {
     /// A response with an error status, from the API server or from a proxy.
     #[error("{0}")]
     Refused(Box<ApiStatusError>),
-    /// The settings do not lead to an API server. No request was sent, and a retry does not help.
+    /// The settings name no usable API server or no usable credentials. No request was sent, and a retry cannot
+    /// succeed.
     #[error("{0}")]
     NoAccess(String),
     /// The request was not sent, for example because there was no connection.

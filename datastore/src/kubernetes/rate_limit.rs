@@ -19,7 +19,8 @@ struct TokenBucket {
     interval: Duration,
     /// The time in which an empty bucket fills, except for the last token.
     depth: Duration,
-    /// The instant at which the bucket will be full if no more tokens are taken.
+    /// The instant at which the bucket will be full if no more tokens are taken; `None` before the first token is
+    /// taken.
     full_at: Mutex<Option<Instant>>,
 }
 

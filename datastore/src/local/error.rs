@@ -27,7 +27,7 @@ pub(super) struct BusyRetry {
 }
 
 impl BusyRetry {
-    /// Starts the time limit now.
+    /// Creates a time limit that ends after `limit` from now.
     pub(super) fn new(limit: Duration) -> Self {
         BusyRetry { limit, until: Instant::now() + limit }
     }
@@ -130,7 +130,8 @@ pub(super) fn version_error(path: &Path, found: i64) -> StoreError {
     })
 }
 
-/// Returns the error for a file or directory that is missing and cannot be created.
+/// Returns the error for `object_path`, a missing file or directory that cannot be created. `object` describes it in
+/// the error, and `path` is the database file.
 pub(super) fn creation_error(path: &Path, object: &str, object_path: &Path, error: &io::Error) -> StoreError {
     let place = object_path.display();
     match error.kind() {

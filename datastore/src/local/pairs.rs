@@ -110,7 +110,7 @@ fn parse_revision(write: &Write, revision: &Revision) -> Result<i64, StoreError>
 /// Applies all writes and returns their new revision. The inner result is the error of the first write whose condition
 /// does not hold. The caller commits or drops the transaction.
 pub(super) fn apply(tx: &Transaction<'_>, writes: &[Prepared<'_>]) -> rusqlite::Result<Result<i64, WriteError>> {
-    // Two statements are cheaper than RETURNING, which would create an in-memory table with its own page cache.
+    // Two statements take less time than `RETURNING`, which would create an in-memory table with its own page cache.
     tx.prepare_cached("UPDATE counter SET revision = revision + 1")?.execute([])?;
     let revision = tx.prepare_cached("SELECT revision FROM counter")?.query_row([], |row| row.get(0))?;
     for (index, write) in writes.iter().enumerate() {

@@ -28,7 +28,7 @@ pub struct NetConf {
     pub cni_version: String,
 
     /// Name of the network: letters, digits and `_.-`, starting with a letter or digit. Also the prefix of IPAM
-    /// handles, and the name of the profile if `policy.type` is not `k8s`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// handles, and the name of the profile if `policy.type` is not `k8s`. Read by ADD, DEL, CHECK, STATUS, GC.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")))]
     pub name: String,
 
@@ -43,7 +43,7 @@ pub struct NetConf {
     #[cfg_attr(feature = "schema", serde(flatten))]
     pub interface: InterfaceConf,
 
-    /// The name of the node.
+    /// The sources of the node's name, and the lock of its IPAM processes.
     #[cfg_attr(feature = "schema", serde(flatten))]
     pub node: NodeConf,
 

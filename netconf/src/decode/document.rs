@@ -12,7 +12,7 @@ use crate::{CniError, Code};
 /// Maximum size of a document: 1 MiB.
 pub const MAX_INPUT: usize = 1 << 20;
 
-/// Input that is not an acceptable JSON document.
+/// The reason why an input is not an acceptable JSON document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
     /// The input ends too early, or is empty. The text is upstream's.
@@ -28,7 +28,7 @@ pub(crate) enum Malformed {
     Syntax(String),
 }
 
-/// A value in a JSON document that cannot be used.
+/// The reason why a value in a JSON document cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {problem}")]
 pub struct DecodeError {
@@ -93,7 +93,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
 /// A deserializer of [`Value`] that rejects duplicate keys. serde_json's own keeps the last of two equal keys silently.
 struct Strict<'a> {
     path: &'a Path<'a>,
-    /// Path of the first duplicate key. It is stored here because serde errors carry only text.
+    /// Path of the first duplicate key; `None` if there is none. The path is stored here because serde errors carry
+    /// only text.
     duplicate: &'a RefCell<Option<String>>,
 }
 

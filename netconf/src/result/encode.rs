@@ -1,4 +1,4 @@
-//! Encodes a result for each version of the CNI specification, byte for byte as upstream does.
+//! Encodes a result in the form of each version of the CNI specification, byte for byte as upstream does.
 
 use std::net::IpAddr;
 

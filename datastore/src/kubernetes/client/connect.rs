@@ -65,9 +65,9 @@ pub(super) async fn open(settings: &KubernetesConfig, connections: usize) -> Res
 /// Minimum time between two checks of [`CredentialFiles`].
 const CHECK_INTERVAL: Duration = Duration::from_secs(50);
 
-/// The files of the credentials, with their contents at the last read: the kubeconfig, the client's certificate and
-/// key, and the CA certificates of the settings. Token files are not included, because a token is renewed without a new
-/// connection.
+/// The files of the credentials, with their contents when [`read`](Self::read) created the value: the kubeconfig, the
+/// client's certificate and key, and the CA certificates of the settings. Token files are not included, because a token
+/// is renewed without a new connection.
 pub(super) struct CredentialFiles {
     paths: Vec<PathBuf>,
     contents: Vec<Option<Vec<u8>>>,

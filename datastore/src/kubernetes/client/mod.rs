@@ -237,7 +237,8 @@ impl ApiClient {
         timeout(deadline, answer).await.unwrap_or_else(|_| Err(TransportError::Timeout(deadline).into()))
     }
 
-    /// Returns the client itself, for requests with long-running responses. `must_renew` reads the credentials again.
+    /// Returns the client itself, for requests with long-running responses. If `must_renew` is true, reads the
+    /// credentials again.
     pub(super) async fn kube_client(&self, must_renew: bool) -> Result<kube::Client, AccessError> {
         if must_renew {
             *self.opened.lock().await = None;

@@ -19,7 +19,7 @@ pub(super) struct Http1Pool {
 
 /// The permission of one request to use a connection.
 pub(super) struct Http1Permit {
-    /// Absent for a watch, which does not count towards the limit.
+    /// `None` for a watch, which does not count towards the limit.
     permit: Option<OwnedSemaphorePermit>,
     pool: Arc<Http1Pool>,
 }

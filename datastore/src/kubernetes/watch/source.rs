@@ -46,8 +46,8 @@ pub trait Decode: Send + 'static {
     /// Returns the URL path of the list of all objects.
     fn collection(&mut self) -> impl Future<Output = Result<String, CollectionError>> + Send;
 
-    /// Decodes an object of a list, or of an event that adds or changes it. Returns `None` for an object that does not
-    /// belong to the watch; after an event, the object then counts as deleted.
+    /// Decodes an object of a list, or of an event that adds or changes the object. Returns `None` for an object that
+    /// does not belong to the watch; after an event, the object then counts as deleted.
     fn decode(&mut self, object: &str) -> Option<ObjectChange<Self::Value, Self::Key>>;
 
     /// Returns the key of an object, even if other parts of the object are invalid. Returns `None` if the object has no

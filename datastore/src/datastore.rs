@@ -50,7 +50,7 @@ impl Datastore {
     /// Returns `None` if that value is empty.
     ///
     /// # Errors
-    /// The datastore is unreachable, rejects the request, or has no such object.
+    /// The datastore is unreachable, rejects the request, or lacks the namespace or the ClusterInformation.
     pub async fn identity(&self) -> Result<Option<String>, StoreError> {
         let (kind, id) = match self {
             Datastore::Kubernetes(api) => {

@@ -13,7 +13,7 @@ pub struct EtcdConfig {
     pub endpoints: Vec<String>,
     /// TLS settings; `None` if the endpoints are `http://`.
     pub tls: Option<TlsConfig>,
-    /// User name and password; `None` if either is not configured.
+    /// User name and password; `None` if one of the two is not configured.
     pub credentials: Option<(String, String)>,
     /// Time limit of one request, including the time to connect.
     pub deadline: Duration,

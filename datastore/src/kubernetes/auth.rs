@@ -44,8 +44,8 @@ struct TokenFile {
 }
 
 impl AuthHeader {
-    /// Returns the credentials that `info` configures. `place` is the file that contains them, unless `overrides`
-    /// replaces them.
+    /// Returns the credentials that `info` configures. `place` names the file that contains them, for errors. If
+    /// `overrides` has a token, errors about the token name that setting instead.
     ///
     /// As in client-go, a token file takes precedence over a token: if both are configured, the file is the one that is
     /// renewed. The token is used if the file cannot be read.
@@ -74,7 +74,8 @@ impl AuthHeader {
         Ok(AuthHeader { credentials: source.into_iter().chain(certificate).collect(), place: place.into(), header })
     }
 
-    /// Adds the token, or the user name and password, to a request. Without either, returns the request unchanged.
+    /// Adds the token, or the user name and password, to a request. Without such credentials, returns the request
+    /// unchanged.
     pub(super) fn authenticate<B>(&self, mut request: Request<B>) -> Request<B> {
         let header = match &self.header {
             HeaderSource::None => return request,

@@ -190,8 +190,9 @@ fn find_lock_owner(path: &Path) -> Option<String> {
     Some(format!("process {pid} ({})", name.trim_end()))
 }
 
-/// Returns the ID of a process that has a write lock on one of the inodes, from lines such as `1: POSIX  ADVISORY
-/// WRITE 4711 08:01:123456 120 120`. Ignores a line with `->`, which describes a waiting process.
+/// Finds a write lock on one of the inodes in the text of `/proc/locks`, and returns the ID of the process that has it.
+/// A line is like `1: POSIX ADVISORY WRITE 4711 08:01:123456 120 120`. A line with `->` describes a waiting process and
+/// is ignored.
 fn find_writer(locks: &str, inodes: &[u64]) -> Option<u32> {
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);

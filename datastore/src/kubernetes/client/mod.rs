@@ -223,7 +223,7 @@ impl ApiClient {
         request.parse(&bytes).map_err(|e| RequestError::Unreadable(format!("cannot read the answer: {e}")))
     }
 
-    /// Sends a request of any kind once, within the deadline unless the request is marked with [`OwnDeadline`].
+    /// Sends a request of any kind once. A request without the mark [`OwnDeadline`] fails at the configured time limit.
     async fn forward(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
         let OpenedClient { client, .. } = self.ensure_open().await?;
         if request.extensions().get::<OwnDeadline>().is_some() {

@@ -38,7 +38,7 @@ pub(in crate::kubernetes) enum TransportError {
     /// No complete response arrived within this time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The connection broke, either while the request was under way or directly after the connection was opened.
+    /// The connection broke while the request was under way, or directly after the connection was opened.
     #[error("the connection broke: {0}")]
     ConnectionLost(#[from] hyper::Error),
 }

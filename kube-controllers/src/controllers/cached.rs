@@ -120,8 +120,7 @@ impl<R: CachedReconcile> Controller for CachedController<R> {
         let reconciler = Arc::new(R::new(&context, &self));
         let workers = R::CONTROLLER.map_or(1, |name| context.settings.borrow().workers_of(name));
         let work = runtime::run(reconciler, self.queue.clone(), workers, context.clone());
-        // The controller ends with its workers. The comparisons end when the controller is stopped, which the workers
-        // notice too.
+        // The controller ends with its workers, because `resync` never returns.
         tokio::select! {
             () = work => {}
             () = self.resync(&context) => {}

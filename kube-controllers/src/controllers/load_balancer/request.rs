@@ -37,7 +37,7 @@ pub(super) enum RequestError {
 }
 
 impl AddressRequest {
-    /// Returns the requested address of a family.
+    /// Returns the requested address of a family, or `None` if the Service requests none.
     pub(super) fn address(&self, version: IpVersion) -> Option<IpAddr> {
         self.addresses.iter().copied().find(|ip| IpVersion::of(*ip) == version)
     }
@@ -50,7 +50,8 @@ impl AddressRequest {
         }
     }
 
-    /// Parses the annotations of a Service.
+    /// Parses the annotations and `spec.loadBalancerIP` of a Service. `spec.loadBalancerIP` counts only if the
+    /// annotation contains no address.
     pub(super) fn parse(service: &LoadBalancerService, pools: &[LoadBalancerPool]) -> Result<Self, RequestError> {
         let mut request = AddressRequest {
             addresses: addresses(service.addresses.as_deref())?,

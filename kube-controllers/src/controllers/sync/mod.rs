@@ -50,7 +50,8 @@ pub trait SyncedKind: Send + Sync + 'static {
     fn target_of(source: &ObjectKey) -> ObjectKey;
     /// Returns the key of a target's source, or `None` if no source has a target with this key.
     fn source_of(target: &ObjectKey) -> Option<ObjectKey>;
-    /// Converts a source to the `spec` of its target. Also describes the parts of the source that cannot be converted.
+    /// Converts a source to the `spec` of its target. Also returns a description of each part of the source that cannot
+    /// be converted.
     fn convert(source: &ObjectKey, cached: &Self::Cached) -> (Self::Target, Vec<String>);
     /// Completes and validates an object before it is written.
     fn admit(object: Object<Self::Target>) -> Result<Object<Self::Target>, ValidationError>;

@@ -116,7 +116,8 @@ async fn run_passes(mut gc_pass: GcPass) {
     }
 }
 
-/// Waits until all required kinds have been listed. A kind whose list is forbidden is named in the log again and again.
+/// Waits until all required kinds have been listed. Each minute, the log names the kinds that have not been listed, for
+/// example because the role does not allow it.
 async fn wait_until_listed(cache: &ClusterCache, metrics: &PassMetrics) {
     let mut remind_at = Instant::now() + LOG_INTERVAL;
     loop {

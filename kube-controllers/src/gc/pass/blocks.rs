@@ -19,8 +19,8 @@ use super::GcPass;
 const CONFIG_IS_FRESH: Duration = Duration::from_secs(30);
 
 impl GcPass {
-    /// Returns addresses whose cooldown has ended to the free lists of their blocks, if no allocation writes the block
-    /// otherwise (KC-450).
+    /// Puts addresses whose cooldown has ended back into the free lists of their blocks (KC-450). An allocation in such
+    /// a block would do so too, but may not come.
     pub(super) async fn release_cooled_addresses(&mut self) {
         if self.cache.index().next_cooldown_end(OffsetDateTime::now_utc()).is_none() {
             return;
@@ -94,7 +94,7 @@ impl GcPass {
         }
     }
 
-    /// Releases the blocks of deleted nodes that hold no address any more.
+    /// Releases the blocks of deleted nodes that no allocation names any more.
     pub(super) async fn release_deleted_nodes(&self) {
         let gone = self.cache.index().nodes_to_release(self.now());
         let released = gone.into_iter().map(|node| self.release_deleted_node(node));

@@ -120,7 +120,7 @@ impl GcPass {
         self.events.publish(&self.context.kubernetes, &self.gate, GcMode::Reclaim, &released).await;
     }
 
-    /// Removes leaks that no longer exist from the reported ones, so that they are reported if they come back.
+    /// Removes the leaks that no longer exist from `reported`, so that a leak that comes back is reported again.
     pub(in crate::gc) fn prune_reported(&mut self) {
         if self.reported.is_empty() {
             return;

@@ -49,7 +49,7 @@ fn expressions(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Returns the sources of the program, without tests.
+/// Returns the sources of the program, without the files whose names end with `tests`.
 fn sources() -> Vec<String> {
     fn files(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("a folder").flatten() {

@@ -122,7 +122,7 @@ struct ProcessMetrics {
     descriptions: Vec<Desc>,
 }
 
-/// Reads one value from the kernel's data.
+/// A function that reads one value from the kernel's data; `None` if the value is unreadable.
 type ReadValue = fn(&Process, &Stat) -> Option<f64>;
 
 const GAUGES: [(&str, &str, ReadValue); 6] = [

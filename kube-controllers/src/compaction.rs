@@ -35,7 +35,7 @@ pub(crate) async fn run(
         match leadership.while_held(compaction.round(etcd)).await {
             Some(Ok(Round::Compacted(revision))) => tracing::info!("etcd compacted to revision {revision}"),
             Some(Ok(Round::First | Round::ByAnotherProcess)) | None => {}
-            Some(Err(error)) => tracing::warn!("cannot compact etcd: {error}"),
+            Some(Err(error)) => tracing::warn!("cannot compact etcd; trying again after the period: {error}"),
         }
     }
 }

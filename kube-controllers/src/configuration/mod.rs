@@ -41,7 +41,8 @@ pub(crate) struct Configuration {
     /// The right to create the object: this replica is the leader, and the datastore is not locked.
     leadership: Leadership,
     reporter: ProblemReporter,
-    /// The settings that were read at the start, until [`Configuration::follow`] takes them.
+    /// The settings of the object at the start, until [`Configuration::follow`] takes them. `None` if the object was
+    /// missing.
     first_spec: Mutex<Option<KubeControllersConfigurationSpec>>,
 }
 

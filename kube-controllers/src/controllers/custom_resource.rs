@@ -99,7 +99,7 @@ pub(super) fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound")
 }
 
-/// A condition without its time.
+/// A condition in the status of an object, without its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StatusCondition {
     /// The `type` of the condition.

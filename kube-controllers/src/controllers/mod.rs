@@ -1,7 +1,7 @@
 //! The controllers.
 //!
 //! Most are a `cached::CachedController` with a reconciler. [`policy`], [`namespace`] and [`service_account`] share
-//! [`sync`]. No other controller uses a part of another one.
+//! [`sync`]. No other controller uses a part of another controller.
 
 mod cached;
 mod custom_resource;

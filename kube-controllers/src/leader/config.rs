@@ -8,7 +8,7 @@ use uuid::Uuid;
 /// File in which kubelet gives a pod its namespace.
 const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-/// The Lease, and the candidate.
+/// The Lease, the candidate, and the rules of the election.
 #[derive(Debug, Clone)]
 pub struct LeaderElectionConfig {
     /// Namespace of the Lease.

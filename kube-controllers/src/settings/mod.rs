@@ -50,8 +50,8 @@ pub struct Settings {
     pub workers: BTreeMap<ControllerName, usize>,
     /// Time for which an address must look leaked before it is released. `None` and zero disable the release (KC-438).
     pub leak_grace_period: Option<Duration>,
-    /// Time for which an endpoint must be without its pod before the endpoint is deleted (etcd only). Zero disables the
-    /// deletion.
+    /// Time for which an endpoint must look orphaned, for example because its pod is missing, before the endpoint is
+    /// deleted (etcd only). Zero disables the deletion.
     pub orphan_endpoint_grace_period: Duration,
     /// Whether to copy labels of Kubernetes nodes to Calico's nodes (etcd only).
     pub sync_node_labels: bool,

@@ -1,4 +1,5 @@
-//! The dashboard in deploy/grafana uses only metrics and labels that exist, and uses all metrics.
+//! The dashboard in deploy/grafana uses only metrics and labels that exist, and uses all metrics except those in
+//! [`LEFT_OUT`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,8 +1,8 @@
 //! Automatic HostEndpoints of nodes, on etcd and on an API server.
 //!
 //! [`libcalico::host_endpoints`] computes the desired endpoints; this controller compares them with the stored ones.
-//! Only endpoints with Calico's own label are changed or deleted. Those of a missing node are deleted only after the
-//! datastore has confirmed that the node is missing.
+//! Only endpoints with Calico's own label are changed or deleted. The endpoints of a missing node are deleted only
+//! after the datastore has confirmed that the node is missing.
 
 mod cache;
 #[cfg(test)]

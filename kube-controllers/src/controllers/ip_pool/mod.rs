@@ -157,7 +157,8 @@ impl IpPoolReconciler {
             ReconcileError::Retry(format!("cannot release the blocks of IPPool {name}: {error}"))
         };
         release_pool_affinities(&*self.store, &clock, range).await.map_err(problem)?;
-        // Only empty blocks: Services find their addresses by the owner of the block.
+        // Of the blocks for Services, only the empty ones are released: Services find their addresses by the owner of
+        // the block.
         let services = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
         release_empty_affinities(&*self.store, &clock, &services, range).await.map_err(problem)?;
         let mut batch = ReadBatch::new();

@@ -21,7 +21,7 @@ use time::OffsetDateTime;
 use super::decision::{HeldAddress, MissingAddress};
 use crate::runtime::ReconcileError;
 
-/// The addresses of all Services.
+/// Access to the addresses of all Services in the datastore.
 pub(super) struct ServiceAddresses {
     pub(super) store: Arc<Datastore>,
 }

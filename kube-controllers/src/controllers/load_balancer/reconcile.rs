@@ -27,7 +27,7 @@ use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::{AssignIps, ControllerName, Settings};
 use crate::watches::Watches;
 
-/// Delay before the next look when the cache lags behind.
+/// Delay before the next look when the cache lags behind the API server or the datastore.
 pub(super) const CACHE_LAG: Duration = Duration::from_secs(1);
 
 /// The outcome of writing a Service's status.

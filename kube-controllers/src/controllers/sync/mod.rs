@@ -2,9 +2,9 @@
 //! Kubernetes object, the source. Three controllers work this way; [`SyncedKind`] describes their differences.
 //!
 //! A target is recognized by its name alone: every object whose name has the controller's prefix belongs to the
-//! controller, regardless of its writer (KC-222). Only targets that differ are written. An update replaces `spec` and
-//! keeps other writers' metadata (KC-224). Before a deletion the source is looked up in Kubernetes, because a watch may
-//! lag behind the writes of another replica.
+//! controller, regardless of its writer (KC-222). Only targets that differ from their source are written. An update
+//! replaces `spec` and keeps other writers' metadata (KC-224). Before a deletion the source is looked up in Kubernetes,
+//! because a watch may lag behind the writes of another replica.
 
 mod reconcile;
 #[cfg(test)]

@@ -169,7 +169,7 @@ impl DeletionCandidates {
         self.by_endpoint.get_mut(endpoint).is_some_and(|candidate| !std::mem::replace(&mut candidate.reported, true))
     }
 
-    /// Removes the endpoints that no longer exist.
+    /// Removes the endpoints that no longer exist, for which `exists` returns false.
     pub(super) fn retain(&mut self, exists: impl Fn(&ObjectKey) -> bool) {
         self.by_endpoint.retain(|endpoint, _| exists(endpoint));
     }

@@ -56,7 +56,7 @@ pub(super) struct CachedEndpoint {
     pub(super) name: Box<str>,
     /// Node of the endpoint by its name in Calico.
     pub(super) node: Arc<str>,
-    /// Fingerprint of the endpoint's fields.
+    /// Fingerprint of the endpoint's fields that are copied from the pod.
     pub(super) labels_hash: u64,
     sandbox: Sandbox,
     list: u64,

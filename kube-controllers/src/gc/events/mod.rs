@@ -22,7 +22,8 @@ const MAX_MESSAGE_LENGTH: usize = 550;
 /// Number of Events that are posted at the same time.
 const MAX_CONCURRENT: usize = 8;
 
-/// Posts Events as long as the role allows it.
+/// A publisher of Events. Once the role has refused an Event in the namespace `default`, no more Events are posted
+/// there.
 #[derive(Debug, Default)]
 pub(super) struct EventPublisher {
     forbidden: AtomicBool,

@@ -85,7 +85,7 @@ impl GcPass {
                 tracing::debug!(%block, %owner, "kept a block: the block is in use again")
             }
             Err(IpamError::Stopped) => {
-                tracing::info!(%block, %owner, "kept an empty block: this replica may no longer write")
+                tracing::info!(%block, %owner, "kept an empty block: this replica may not write, or stops")
             }
             Err(error) => {
                 self.metrics.count_failure("blocks");
@@ -135,7 +135,7 @@ impl GcPass {
                 outcome.kept.is_empty()
             }
             Err(IpamError::Stopped) => {
-                tracing::info!(node = name, "kept the blocks of a deleted node: this replica may no longer write");
+                tracing::info!(node = name, "kept the blocks of a deleted node: this replica may not write, or stops");
                 false
             }
             Err(error) => {

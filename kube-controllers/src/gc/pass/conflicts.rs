@@ -14,7 +14,7 @@ use crate::gc::cache::pod_state;
 use crate::gc::events::conflict_event;
 
 impl GcPass {
-    /// Counts the conflicts, on each replica.
+    /// Publishes the numbers of conflicts in the metrics, on each replica.
     pub(super) fn count_conflicts(&self) {
         let (free, another) = self.cache.index().conflicting(self.now());
         self.metrics.set_conflicts(free, another);

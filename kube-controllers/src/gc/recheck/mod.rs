@@ -96,13 +96,13 @@ impl ApiReader<'_> {
         (Lookup::Unknown, self.exists(NODES, &ObjectKey::global(name)).await)
     }
 
-    /// Reads the object.
+    /// Reads an object from the API server. The result of a failed read is unknown.
     async fn read_object<T: DeserializeOwned + 'static>(&self, resource: Resource, key: &ObjectKey) -> Lookup<T> {
         self.gate.pace(1).await;
         to_lookup(api_reads::read_object(self.kubernetes, resource, key).await)
     }
 
-    /// Looks up if the object exists.
+    /// Looks up if the object exists in the API server. The result of a failed read is unknown.
     async fn exists(&self, resource: Resource, key: &ObjectKey) -> Lookup<()> {
         self.gate.pace(1).await;
         to_lookup(api_reads::exists(self.kubernetes, resource, key).await.map(|there| there.then_some(())))

@@ -323,7 +323,7 @@ proptest! {
             seconds(40).await;
             let leaders = replicas.iter().filter(|replica| replica.leadership.holds()).count();
             assert_eq!(leaders, 1);
-            // With fewer, the failures would have been too many for a useful test.
+            // With fewer times, the failures would have been too many for a useful test.
             assert!(led > 20, "somebody led {led} times of 600");
             // A failed assertion in the server makes the task of a replica panic.
             for replica in replicas {

@@ -30,8 +30,8 @@ pub struct LeaderElectionConfig {
 pub struct Timing {
     /// Time since the last change of the Lease after which other replicas may take it.
     pub lease: Duration,
-    /// Time since the last renewal of the Lease for which the holder writes. Shorter than `lease`, so that the holder's
-    /// last requests have ended before another replica may take the Lease.
+    /// Time since the last renewal of the Lease for which the holder writes. Shorter than `lease`, so that the holder
+    /// has stopped writing before another replica may take the Lease.
     pub renew_deadline: Duration,
     /// Delay between two attempts to take or renew the Lease.
     pub retry: Duration,

@@ -102,7 +102,8 @@ pub enum GcMode {
 /// Limits on the requests of garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GcLimits {
-    /// Number of blocks or handles processed, and pods read, at the same time (`GC_PARALLELISM`).
+    /// Number of blocks, handles or nodes that are processed, or of objects that are read, at the same time
+    /// (`GC_PARALLELISM`).
     pub parallelism: usize,
     /// Requests per second (`GC_REQUESTS_PER_SECOND`). 0 leaves only the client's own limit.
     pub requests_per_second: u32,

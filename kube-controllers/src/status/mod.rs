@@ -30,7 +30,7 @@ use file::Liveness;
 
 /// Interval of heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
-/// Age of the last heartbeat at which the process counts as hanging. Long enough for a slow disk and a throttled
+/// Age of the last heartbeat above which the process counts as hanging. Long enough for a slow disk and a throttled
 /// processor.
 const HEARTBEAT_LIMIT: Duration = Duration::from_secs(60);
 

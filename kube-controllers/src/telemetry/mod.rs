@@ -59,7 +59,8 @@ impl Metrics {
         Metrics { shared: Arc::new(shared) }
     }
 
-    /// Adds a controller's own metrics, until [`Metrics::remove_controllers`]. Fails if a metric has the same name.
+    /// Adds a controller's own metrics, until [`Metrics::remove_controllers`]. Fails if a controller has already added
+    /// a metric with the same name.
     pub fn register(&self, collector: impl Collector + 'static) -> Result<(), prometheus::Error> {
         self.controller_registry().register(Box::new(collector))
     }

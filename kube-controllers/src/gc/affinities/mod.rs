@@ -58,8 +58,9 @@ impl AffinityAudit {
         self.get().next_deadline(now, grace)
     }
 
-    /// Finishes or deletes the affinities that have been unfinished for `grace`. Returns the number of failures. In the
-    /// mode `report`, only logs each affinity once; `reported` contains those that were logged.
+    /// Finishes or deletes the affinities that have been unfinished for `grace`, and for at least five minutes. Returns
+    /// the number of failures. In the mode `report`, only logs each affinity once; `reported` contains those that were
+    /// logged.
     pub(super) async fn finish(
         &self,
         calico: &Datastore,

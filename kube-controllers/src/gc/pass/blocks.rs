@@ -146,7 +146,8 @@ impl GcPass {
         }
     }
 
-    /// Logs the blocks that would be released, and repeats that when the grace period has passed again.
+    /// Logs the blocks that would be released. The log names an empty block again after another grace period, and a
+    /// deleted node after pauses that grow up to five minutes.
     pub(super) fn report_blocks(&self) {
         let now = self.now();
         let mut index = self.cache.index();

@@ -14,13 +14,14 @@ use crate::gc::cache::pod_state;
 use crate::gc::events::conflict_event;
 
 impl GcPass {
-    /// Publishes the numbers of conflicts in the metrics, on each replica.
+    /// Publishes the numbers of conflicts that have lasted two minutes in the metrics, on each replica.
     pub(super) fn count_conflicts(&self) {
         let (free, another) = self.cache.index().conflicting(self.now());
         self.metrics.set_conflicts(free, another);
     }
 
-    /// Reports the conflicts that have not been reported, by one Event per pod and address.
+    /// Reports the conflicts that have lasted two minutes and have not been reported: by a log line and an Event for
+    /// each pod and address.
     pub(super) async fn report_conflicts(&self) {
         let conflicts = self.cache.index().conflicts(self.now());
         let reports = conflicts.into_iter().map(|conflict| self.report_conflict(conflict));

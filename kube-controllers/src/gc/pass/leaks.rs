@@ -110,7 +110,7 @@ impl GcPass {
         {
             let mut index = self.cache.index();
             released.iter().for_each(|suspect| index.released(suspect));
-            // Postponed until the next event of the block shows the result.
+            // Postpones the other suspects. The next event of their block shows if they are leaked.
             remaining.iter().for_each(|suspect| index.failed(suspect, now));
         }
         for suspect in &released {

@@ -92,7 +92,7 @@ impl GcPass {
             Ok(answers) => (group, Some(answers.each(&ticket).collect())),
             Err(error) => {
                 tracing::warn!(node = group.1, namespace = group.0, %error,
-                    "cannot list the endpoints of pods with leaked addresses; the addresses stay until the next pass");
+                    "cannot list the endpoints of pods with leaked addresses; the addresses stay until a later pass");
                 (group, None)
             }
         }

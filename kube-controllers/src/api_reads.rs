@@ -1,5 +1,5 @@
 //! Reads the current state from the Kubernetes API. A watch may lag behind, so a controller that is about to delete an
-//! object checks the current state first, always through this module.
+//! object reads the current state first.
 //!
 //! An object is read by a list with its name as the field selector: upstream's role allows listing every watched kind,
 //! but not getting every kind. The response never comes from the API server's cache. Only an empty list of the

@@ -218,7 +218,7 @@ async fn apply_in_place(
     }
 }
 
-/// Checks the datastore and the API server while `enabled` is true.
+/// Checks the datastore and the API server while `enabled` is true, until `stop`.
 async fn follow_health(
     status: Status,
     clients: Clients,

@@ -43,7 +43,7 @@ impl HeldAddress {
 pub(super) enum Decision {
     /// The Service is not managed and has no address.
     Nothing,
-    /// The Service needs an address, but there is no pool.
+    /// The Service needs an address, but there is no pool for Services.
     NoPool,
     /// Remove the Service's addresses from the status, and release them.
     Withdraw,

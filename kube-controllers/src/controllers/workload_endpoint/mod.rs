@@ -47,7 +47,7 @@ enum EndpointNeed {
     CopyLabels,
     /// The endpoint may be orphaned.
     CheckOrphan,
-    /// The endpoint is up to date.
+    /// The endpoint needs no work at present.
     UpToDate,
 }
 

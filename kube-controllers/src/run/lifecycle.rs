@@ -110,8 +110,8 @@ fn build(context: &Context, settings: &Settings, watches: &mut Watches) -> Vec<N
         }
     }
     match context.mode {
-        // This group has no API server of Calico's, so kube-controllers does its work. Names of policies are the names
-        // of their resources, so the migrator has no work.
+        // With this group there is no API server of Calico's, so kube-controllers does the work of that server. Names
+        // of policies are the names of their resources, so the migrator has no work.
         Mode::Kubernetes(ApiGroup::V3) => {
             registry.add::<IpPools>();
             registry.add::<Tiers>();
@@ -133,7 +133,7 @@ struct Registry<'a> {
 impl Registry<'_> {
     fn add_node_controllers(&mut self, settings: &Settings) {
         self.add::<GarbageCollection>();
-        // Always created: a controller that is turned off deletes the host endpoints that it created.
+        // Always created: if automatic host endpoints are turned off, this controller deletes those that it created.
         self.add::<HostEndpoints>();
         if settings.sync_node_labels {
             self.add::<NodeLabels>();

@@ -1,4 +1,4 @@
-//! Calico's four kinds of policies, which have the same fields as far as this program uses them.
+//! Calico's four kinds of policies, which have the same fields as far as this code uses them.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! [`Rule`]: a rule of a policy or profile. Only the fields that this program uses are typed; all others are kept
+//! [`Rule`]: a rule of a policy or profile. Only the fields that our programs use are typed; all other fields are kept
 //! unchanged.
 
 use serde::{Deserialize, Serialize};

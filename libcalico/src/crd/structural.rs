@@ -28,7 +28,7 @@ pub(super) fn structural<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Converts a schema and all schemas in it. Returns true if the schema itself allowed null before.
+/// Converts a schema and all schemas in it. Returns true if the schema itself allowed null before the conversion.
 fn convert(schema: &mut Value) -> bool {
     let Some(schema) = schema.as_object_mut() else { return false };
     let mut is_nullable = remove_null_branch(schema);

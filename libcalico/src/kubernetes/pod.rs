@@ -1,4 +1,4 @@
-//! [`Pod`] and [`Namespace`]: the fields that the plugins need, read unchanged. [`PodOnNode`]: a pod of a given node,
+//! [`Pod`] and [`Namespace`]: the fields that our programs need, read unchanged. [`PodOnNode`]: a pod of a given node,
 //! so that the API server filters the list by node.
 
 use std::fmt;

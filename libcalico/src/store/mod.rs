@@ -52,7 +52,8 @@ pub enum StoreError {
         datastore: String,
         /// The cause.
         reason: String,
-        /// True if the connection broke after a write was sent: the write may have been applied (IPAM-184).
+        /// True if the writes sent may have been applied: the answer did not arrive, or the disk did not confirm them
+        /// (IPAM-184).
         outcome_unknown: bool,
     },
     /// The server is reachable but does not serve Calico's kinds.
@@ -129,8 +130,8 @@ pub enum WriteOp {
     /// separately keeps all other fields; any other store replaces the whole object. For a WorkloadEndpoint that is
     /// stored in its pod, this operation writes the addresses and leaves the container ID as it is.
     UpdateStatus(Vec<u8>, Revision),
-    /// Deletes the object if it is still at this revision, or at any revision if there is none. A missing object is an
-    /// error either way.
+    /// Deletes the object if it is still at this revision; without a revision, deletes it at any revision. A missing
+    /// object is an error in both cases.
     Delete(Option<Revision>),
 }
 

@@ -1,4 +1,4 @@
-//! Rules for KubeControllersConfiguration, of which there is only one object.
+//! Rules for KubeControllersConfiguration, a kind with a single object.
 
 use std::collections::BTreeSet;
 

@@ -8,7 +8,7 @@ use crate::validation_error::FieldError;
 /// The largest total size of all annotations, in bytes.
 const MAX_ANNOTATIONS: usize = 256 << 10;
 
-/// The name of objects of which there is only one.
+/// The name of the only object of a kind that has only one.
 pub(super) const SINGLETON: &str = "default";
 
 /// Returns the invalid fields of the metadata of an object of a kind that has only one object. `resource` names the

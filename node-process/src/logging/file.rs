@@ -25,7 +25,7 @@ pub(super) struct Retention {
     /// Maximum size of the log file in bytes. The file is rotated before a line that would exceed it; an empty file
     /// takes a line of any length.
     pub(super) max_bytes: u64,
-    /// Time since its last write after which a rotated file is removed. The removal happens at the next rotation.
+    /// Maximum time since the last write to a rotated file. An older file is removed at the next rotation.
     pub(super) max_age: Duration,
     /// Number of rotated files to keep.
     pub(super) max_count: usize,

@@ -19,7 +19,7 @@ const MAX_SELECTOR: usize = 1024;
 /// The stored objects that a pool is checked against.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PoolContext<'a> {
-    /// The pool as stored; `None` if it is new.
+    /// The pool as stored; `None` if the pool is new.
     pub previous: Option<&'a IpPool>,
     /// All stored pools. The pool of the same name is skipped.
     pub pools: &'a [IpPool],

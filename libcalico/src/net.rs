@@ -1,4 +1,4 @@
-//! [`Cidr`]: a network in canonical, masked form, the form of every Calico key and field. [`IpVersion`]: the two
+//! [`Cidr`]: a network in canonical, masked form, as Calico's keys and blocks contain it. [`IpVersion`]: the two
 //! address families.
 
 use std::cmp::Ordering;

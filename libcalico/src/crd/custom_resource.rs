@@ -44,7 +44,7 @@ impl CustomResource {
             "spec": {
                 "group": group_name,
                 "names": { "kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": singular },
-                // A definition from before structural schemas may exist with `true`.
+                // An installed definition that is older than structural schemas may have `true`.
                 "preserveUnknownFields": false,
                 "scope": "Cluster",
                 "versions": [{ "name": version, "served": true, "storage": true, "schema": schema }],

@@ -73,7 +73,8 @@ pub(super) fn is_of_any_owner(prefix: &str) -> bool {
     prefix == ipam::WITHOUT_LABELS
 }
 
-/// Converts a `spec` to the affinity's key and its stored fields.
+/// Converts a `spec` to the key and the stored fields of an affinity. Returns an error if the node or the range is
+/// missing, or if the range, the type or the mark for deletion is invalid.
 pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKey, Fields), Malformed> {
     let mut required = |key: &str| take_text(&mut spec, key).ok_or_else(|| Malformed(format!("spec.{key} is missing")));
     let node = required("node")?;

@@ -27,7 +27,7 @@ pub(super) fn block_path_of_spec(spec: &Fields) -> Result<String, Malformed> {
     Ok(Block::path(&cidr))
 }
 
-/// Returns the resource name of the block at `path`.
+/// Returns the resource name of the block at `path`; `None` if it is not the path of a block.
 pub(super) fn block_name_of_path(path: &str) -> Option<String> {
     Some(cidr_name(&Block::parse_path(path)?))
 }

@@ -17,7 +17,7 @@ pub struct NetworkPolicySpec {
     /// The rules for traffic from the pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<EgressRule>,
-    /// The directions: `Ingress`, `Egress`.
+    /// The directions of traffic to which the policy applies: `Ingress`, `Egress`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policy_types: Vec<String>,
 }

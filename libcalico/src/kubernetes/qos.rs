@@ -119,7 +119,7 @@ impl Limit {
     }
 }
 
-/// Parses a number of six bits, or the name of a DSCP, in any case.
+/// Parses a number from 0 to 63, or the name of a DSCP in upper or lower case; returns `None` for any other text.
 fn parse_dscp(text: &str) -> Option<Value> {
     if let Ok(number) = text.parse::<u8>() {
         return (number < 64).then(|| number.into());

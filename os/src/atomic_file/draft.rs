@@ -76,7 +76,7 @@ impl Draft {
     /// Creates an empty draft of `target` in the directory of `target`, with mode 0600.
     ///
     /// # Errors
-    /// Returns an error if the directory is missing, read-only or full.
+    /// Returns an error if the directory is missing or read-only, or if the disk is full.
     pub fn beside(target: &Path) -> Result<Draft> {
         let mut last_error = io::Error::from(ErrorKind::AlreadyExists);
         for _ in 0..ATTEMPTS {

@@ -63,7 +63,7 @@ pub enum RuleProblem {
     /// An invalid port.
     #[error("failed to parse k8s port: invalid port {text}: {problem}")]
     Port {
-        /// The port as text, including the end of its range.
+        /// The port as text, followed by the end of the range if the entry has one.
         text: String,
         /// The parser's error.
         problem: PortParseError,

@@ -1,4 +1,4 @@
-//! DEL.
+//! The dataplane's part of a DEL.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

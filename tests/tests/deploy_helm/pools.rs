@@ -60,7 +60,8 @@ fn pool_values_with_etcd_set_the_same_variables() {
     assert!(!objects.keys().any(|name| name == "ClusterRole.rbac.authorization.k8s.io calico-cni"));
 }
 
-/// Without a pool in the values, the notes explain how to create one. With etcd, kubectl cannot do this.
+/// Without a pool in the values, the notes explain how to create one. With etcd, the notes name `calico-ipam` instead
+/// of kubectl, which cannot write to etcd.
 #[test]
 fn notes_explain_pool_creation_only_without_a_pool() {
     if !can_render() {

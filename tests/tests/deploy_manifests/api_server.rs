@@ -46,8 +46,9 @@ fn server_dry_run_accepts_every_rendering() {
     });
 }
 
-/// Covers the DaemonSet that uninstalls the plugins, and the patches in the comment of its file: with the first it
-/// deletes what it otherwise only lists, and with the second also pods' networks and addresses.
+/// Covers the DaemonSet that uninstalls the plugins, and the patches in the comment of its file: with the first patch
+/// the DaemonSet deletes the files that it otherwise only lists, and with the second patch also the networks and
+/// addresses of pods.
 #[test]
 fn uninstall_manifest_is_accepted_and_its_patches_apply() {
     if !can_render() {
@@ -80,7 +81,8 @@ fn uninstall_manifest_is_accepted_and_its_patches_apply() {
     });
 }
 
-/// `components/privileged` has a counterpart for nodes with SELinux.
+/// `uninstall/privileged.yaml` patches this DaemonSet for nodes with SELinux, as `components/privileged` patches the
+/// installation.
 #[test]
 fn uninstall_manifest_can_be_patched_to_privileged() {
     if !can_render() {

@@ -98,7 +98,7 @@ impl Server {
         out.whole(200, &object)
     }
 
-    /// Returns an object, or a short list.
+    /// Returns the object or the short list at a path; `None` for a path that this server does not serve.
     fn object(&self, path: &str, metadata_only: bool) -> Option<Value> {
         let state = self.state.lock().unwrap();
         let metadata =
@@ -189,7 +189,7 @@ fn name_of(number: usize) -> String {
     cidr(number).replace(['.', '/'], "-")
 }
 
-/// Returns a block of 64 addresses of pods, 17 KiB long as upstream's blocks are.
+/// Returns a block of 64 addresses of pods, 17 KiB long as upstream's blocks are, or its metadata only.
 fn block(number: usize, metadata_only: bool) -> String {
     let metadata = format!(
         r#""metadata":{{"name":"{}","uid":"00000000-0000-4000-8000-{number:012}","resourceVersion":"5"}}"#,
@@ -242,7 +242,7 @@ fn parts(owner: &str) -> [String; 3] {
 }
 
 /// Reads method and target of a request, a flag that is true for a request of metadata only, and the length of the
-/// body.
+/// body; `None` if the client has closed the connection.
 fn head(lines: &mut impl BufRead) -> std::io::Result<Option<(String, bool, u64)>> {
     let (mut request, mut metadata_only, mut length) = (String::new(), false, 0);
     loop {

@@ -50,7 +50,7 @@ impl World<'_> {
         audit::check(self)
     }
 
-    /// Changes pods before the calls.
+    /// Deletes, before the calls, the Pod objects or network namespaces of some sandboxes that get a DEL.
     fn before(&mut self, jobs: &[Job]) {
         for job in jobs {
             let Task::Del(sandbox) = &job.task else { continue };

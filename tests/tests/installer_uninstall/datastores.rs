@@ -37,8 +37,8 @@ fn hold(host: &Host, datastore: &Value, network: &str, container: &str, args: &s
     result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned()
 }
 
-/// Asserts that uninstall releases only the address of this network's container, among three containers: another handle
-/// is a VMI's and another network's. `blocks` reads the blocks.
+/// Assigns an address to a container of this network, to a handle of this network that is no container's, and to a
+/// container of another network. Asserts that uninstall releases only the first one. `blocks` reads the blocks.
 #[track_caller]
 fn only_what_is_this_networks_is_given_back(
     host: &Host,

@@ -135,8 +135,8 @@ fn add_with_forged_annotations_keeps_the_address_of_the_other_pod() {
     });
 }
 
-/// A VMI's handle consists of the names of objects. Here it has the address for the pod itself, as for a virt-launcher
-/// pod.
+/// A VMI's handle consists of the names of objects, so a tenant can name it in an annotation. Here the VMI's handle has
+/// the address for this pod, as it has for a virt-launcher pod.
 #[test]
 fn add_with_a_forged_vmi_handle_keeps_the_address_of_the_vmi() {
     on_each_group(|cluster, _| {

@@ -159,14 +159,14 @@ impl Local {
         &self.path
     }
 
-    /// Runs SQLite's integrity check. Keeps the log in the state in which a killed plugin left it.
+    /// Runs SQLite's integrity check. Keeps the write-ahead log in the state in which a killed plugin left it.
     pub fn integrity(&self) -> Result<String> {
         let connection = rusqlite::Connection::open(&self.path)?;
         connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         Ok(connection.query_row("PRAGMA integrity_check", [], |row| row.get(0))?)
     }
 
-    /// Moves all content from the log into the file.
+    /// Moves all content from the write-ahead log into the file.
     pub fn checkpoint(&self) -> Result<()> {
         let connection = rusqlite::Connection::open(&self.path)?;
         Ok(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?)

@@ -18,7 +18,7 @@ use crate::plugin::{Outcome, Plugins};
 pub enum Store {
     /// A real etcd.
     Etcd(Etcd),
-    /// The SQLite file, accessed through the binary under test.
+    /// The SQLite file, which `calico-ipam` loads and dumps.
     Local(Local),
     /// Objects of an API server, which runs independently of the store.
     Kubernetes(Objects),
@@ -132,7 +132,7 @@ impl Store {
         }
     }
 
-    /// Deletes every pair except those with a key in `content`, whose values may have changed.
+    /// Deletes every pair except pods, and except pairs with a key in `content`, whose values may have changed.
     pub fn keep_only(&self, content: &BTreeMap<String, Value>) -> Result<()> {
         self.dump()?.keys().filter(|key| !content.contains_key(*key)).try_for_each(|key| {
             match key.strip_prefix("pods/") {

@@ -49,7 +49,7 @@ fn endpoint(cluster: &Cluster<'_>) -> Value {
     endpoints.into_values().next().unwrap()
 }
 
-/// Reads both ends of a pod's interface from the kernel: the host's, the pod's.
+/// Reads both ends of a pod's interface from the kernel: first the host's end, then the pod's end.
 fn links(cluster: &Cluster<'_>, pod: &Pod) -> [Value; 2] {
     let host = kernel::host().unwrap()["links"][format!("cali{}", &pod.container_id[..11])].clone();
     [host, kernel::pod(cluster.host, &pod.name).unwrap()["links"]["eth0"].clone()]
@@ -268,7 +268,7 @@ fn mesos_labels_become_labels_of_the_endpoint(cluster: &Cluster<'_>) {
 }
 
 /// Starts a gate that responds 503 to the first `refusals` requests and 204 to later ones. Returns its URL and the
-/// number of its requests.
+/// counter of its requests.
 fn gate(refusals: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/ready", listener.local_addr().unwrap());

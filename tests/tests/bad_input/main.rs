@@ -99,7 +99,7 @@ fn invalid_configurations_are_refused_without_changes(cluster: &Cluster<'_>) {
     let mut failures = Vec::new();
     for (path, value) in wrong.chain(ranges) {
         for (verb, pod) in [("ADD", &newcomer), ("DEL", if del_needs(path) { &pod } else { &newcomer })] {
-            // The delegated IPAM plugin reads these keys, and its reply to a DEL is not checked.
+            // The delegated IPAM plugin reads these keys. The test does not check its response to a DEL.
             if verb == "DEL" && ["/ipam/ranges", "/ipam/routes"].contains(&path) {
                 continue;
             }

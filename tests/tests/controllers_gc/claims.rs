@@ -1,5 +1,5 @@
-//! Affinities in an incomplete state, affinities of deleted nodes, and affinities without the labels that older
-//! versions of Calico did not write.
+//! Affinities in an incomplete state, affinities of deleted nodes, and affinities without labels, as older versions of
+//! Calico wrote them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -33,7 +33,7 @@ impl Lab<'_> {
         self.setup(user, group).start(self.host, user).unwrap()
     }
 
-    /// Prepares a replica. Creates the Lease in a released state.
+    /// Prepares a replica. Creates the Lease in a released state unless there is one.
     pub(crate) fn setup(&self, user: &str, group: &str) -> Setup {
         let api = &self.kubernetes.api;
         let kubeconfig = api.kubeconfig(user, &api.user(user, group).unwrap()).unwrap();

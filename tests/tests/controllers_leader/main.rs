@@ -73,7 +73,7 @@ fn leader_paused_past_its_lease_stops_writing() {
         let endpoint = lab.node();
         lab.await_endpoint(&endpoint);
         leader.freeze().unwrap();
-        // The leader's watch has this event in its buffer when it continues, and its last check of the Lease is older.
+        // When the leader continues, its watch has this event in its buffer, and its last check of the Lease is older.
         let endpoint = lab.node();
         await_leader(&standby);
         lab.await_endpoint(&endpoint);
@@ -176,8 +176,8 @@ fn creator_of_the_lease_writes_only_after_the_leaseless_replica_stops() {
         let (last, first) = (of_nodes("one").pop().unwrap(), of_nodes("two").remove(0));
         assert!(last.answered < first.received, "{:?}\n{:?}", lines(&of_nodes("one")), lines(&of_nodes("two")));
         assert_eq!(of_nodes("two").len(), endpoints.len(), "{:?}", lines(&of_nodes("two")));
-        // The Lease is valid for 25 s at first, because the last write of the old leader may take its time. The first
-        // renewal sets the usual 15 s.
+        // The Lease states 25 s while its creator waits, so that the last write of the old leader has ended before the
+        // creator writes. A later renewal sets the usual 15 s.
         let lease = || api.admin().get(LEASE).unwrap().success().unwrap();
         let renewed = await_that(PATIENCE, || Ok(lease()["spec"]["leaseDurationSeconds"] == 15));
         assert!(renewed.is_ok() && lab.holder() == "two", "{}", lease());

@@ -58,7 +58,7 @@ pub(crate) fn hold(replica: &Proxied, held: &[Held]) {
     }
 }
 
-/// Waits until all of these requests are held.
+/// Waits until all requests that [`hold`] names are held.
 fn await_held(replica: &Proxied) {
     replica.proxies().for_each(|proxy| proxy.await_held().unwrap());
 }

@@ -45,8 +45,8 @@ fn ipam_values_set_families_and_one_pool_of_each() {
     assert!(template(&twice).unwrap_err().to_string().contains("two pools of IPv4"));
 }
 
-/// In etcd, the same variables create the pools through the plugins' access to the datastore. No Kubernetes role is
-/// needed.
+/// With etcd, the pools have the same variables as on Kubernetes. The installer creates the pools through the plugins'
+/// access to the datastore, so no Kubernetes role is needed.
 #[test]
 fn pool_values_with_etcd_set_the_same_variables() {
     if !can_render() {

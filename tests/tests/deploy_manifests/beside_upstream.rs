@@ -189,7 +189,7 @@ fn daemon_set_beside_etcd_canal_or_policy_only_is_refused() {
     }
 }
 
-/// Applies upstream's manifest as its documentation says, then the one with our images, then upstream's again. The
+/// Applies upstream's manifest as its documentation says, then the overlay's rendering, then upstream's again. The
 /// server stores each manifest completely, and the same objects before and after.
 #[test]
 fn applying_upstreams_manifest_again_restores_upstream() {

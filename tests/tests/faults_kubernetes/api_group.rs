@@ -1,4 +1,4 @@
-//! A cached API group that has changed since the last process discovered it.
+//! A cached API group after the groups that the API server serves have changed.
 
 use std::fs;
 

@@ -62,8 +62,8 @@ fn without_cache(request: &str) -> &str {
     request.split("resourceVersion=").next().unwrap_or_default().trim_end_matches(['?', '&'])
 }
 
-/// Runs a call with a fault, and asserts that the fault has happened. A refusal that passes is followed by the same
-/// request. Returns the result of the call, or `None` if the call failed.
+/// Runs a call with a fault, and asserts that the fault has happened. After a fault that [`is_passing`], the call must
+/// repeat the request and succeed. Returns the result, or `None` if the call failed.
 #[track_caller]
 fn faulted(faulty: &Faulty<'_>, verb: &str, pod: &Pod, (point, fault): (Point, Fault)) -> Option<Value> {
     let outcome = faulty.faulted(verb, pod, point, fault);

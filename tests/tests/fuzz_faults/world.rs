@@ -75,7 +75,7 @@ impl<'a> World<'a> {
         World::new(cluster, NODES.iter().map(node).collect(), DatastoreConfig::Etcd(config), None, seed)
     }
 
-    /// Creates a world of pods.
+    /// Creates a world of pods on an API server.
     pub(crate) fn on_api_server(cluster: &'a Cluster<'a>, control_plane: &ControlPlane<'_>, seed: u64) -> World<'a> {
         cluster.load(&content());
         let (api, Store::Kubernetes(objects)) = (&control_plane.servers.api, &cluster.store) else {

@@ -12,7 +12,7 @@ use integration_tests::namespaces::isolated;
 
 use crate::scene::in_pod;
 
-/// Over 10,000 rewrites, a reader in a tight loop always reads a complete kubeconfig.
+/// During 10,000 rewrites, a reader in a tight loop always reads a complete kubeconfig.
 #[test]
 fn readers_never_see_a_partial_kubeconfig() {
     isolated(|host| {

@@ -141,7 +141,7 @@ fn install_after_a_release_without_plugin_records_keeps_chained_plugins() {
         };
         succeeded(&container.run(&[("CNI_NETWORK_CONFIG", &custom)]).unwrap());
         forget();
-        // The file is exactly the one in the state.
+        // The file still has the digest that the state records.
         installed_beside(&container, &[], &["calico", "portmap"]);
         Neighbour::Istio.chains_into(&path(&container)).unwrap();
         forget();

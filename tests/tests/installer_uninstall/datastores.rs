@@ -108,7 +108,7 @@ fn release_on_kubernetes_succeeds_with_the_plugins_role() {
             let dump = objects.dump().unwrap().into_iter();
             dump.filter(|(key, _)| key.starts_with("ipamblocks/")).map(|(_, block)| block["spec"].clone()).collect()
         };
-        // Every node lists the blocks of the whole cluster, so it must do that only once.
+        // Uninstall lists the blocks of the whole cluster on every node, so it must list them only once.
         let audit = api.audit().unwrap();
         uninstall(&pod.container, &RELEASE[1..]).run().unwrap().success();
         let requests = audit.lines().unwrap();

@@ -158,7 +158,7 @@ fn addresses_without_ipam_are_configured_and_not_allocated() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "feature_control": { "ip_addrs_no_ipam": true } }));
-        // IPAM has assigned one of the addresses to another pod, and has no record of the other one.
+        // IPAM has assigned one of the addresses to another pod, and has no record of the second address.
         let holder = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\"]")]);
         cluster.add(&holder, &conf);
         let held = cluster.accounts().held;

@@ -189,7 +189,7 @@ fn name_of(number: usize) -> String {
     cidr(number).replace(['.', '/'], "-")
 }
 
-/// Returns a block of 64 addresses of pods, 17 KiB long as upstream's blocks are, or its metadata only.
+/// Returns a block of 64 addresses of pods, 17 KiB long as upstream's blocks are.
 fn block(number: usize, metadata_only: bool) -> String {
     let metadata = format!(
         r#""metadata":{{"name":"{}","uid":"00000000-0000-4000-8000-{number:012}","resourceVersion":"5"}}"#,

@@ -108,7 +108,7 @@ impl Server {
         out.whole(200, &object)
     }
 
-    /// Returns an object, or a short list.
+    /// Returns the object or the short list at a path; `None` for a path that this server does not serve.
     fn object(&self, path: &str, metadata_only: bool) -> Option<Value> {
         let state = self.state.lock().unwrap();
         let metadata =
@@ -257,7 +257,7 @@ fn parts(owner: &str, attributes: usize) -> [String; 3] {
 }
 
 /// Reads method and target of a request, a flag that is true for a request of metadata only, and the length of the
-/// body.
+/// body; `None` if the client has closed the connection.
 fn head(lines: &mut impl BufRead) -> std::io::Result<Option<(String, bool, u64)>> {
     let (mut request, mut metadata_only, mut length) = (String::new(), false, 0);
     loop {

@@ -147,8 +147,9 @@ impl Layout {
         !self.is_container && self.root == Path::new("/")
     }
 
-    /// Returns true if [`state_dir`](Layout::state_dir) persists. In a container this requires a mount; otherwise files
-    /// there end with the container. Another root than `/` is trusted.
+    /// Returns true if files in [`state_dir`](Layout::state_dir) are on the node. In a container whose root is `/` this
+    /// requires a mount, without which the files end with the container. On a node, and below another root, the result
+    /// is always true.
     #[must_use]
     pub fn has_persistent_state(&self) -> bool {
         if !self.is_container || self.root != Path::new("/") {
@@ -163,8 +164,9 @@ impl Layout {
         self.path("/var/run/secrets/kubernetes.io/serviceaccount")
     }
 
-    /// Translates a path on the node. Paths inside the configuration directory `net_dir_on_node` move with it; all
-    /// others are the same below the root.
+    /// Translates a path on the node to a path of this process. A path inside `net_dir_on_node`, the configuration
+    /// directory on the node, is translated to one inside [`net_dir`](Layout::net_dir); any other path is the same
+    /// below the root.
     #[must_use]
     pub fn translate(&self, on_node: &Path, net_dir_on_node: &Path) -> PathBuf {
         match on_node.strip_prefix(net_dir_on_node) {

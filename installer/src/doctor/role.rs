@@ -19,12 +19,12 @@ pub struct Permission {
     pub verb: String,
 }
 
-/// The part of the rules that applies.
+/// The part of the manifest's rules that applies to a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope<'a> {
     /// Calico's objects are in this API group of the API server.
     Calico(&'a str),
-    /// Calico's objects are elsewhere, and only pods are read from the API server.
+    /// Calico's objects are elsewhere, and objects of Kubernetes, such as pods, are only read from the API server.
     Pods,
 }
 

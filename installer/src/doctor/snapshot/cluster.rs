@@ -40,9 +40,9 @@ impl Cluster {
 pub struct ApiServer {
     /// The address.
     pub address: String,
-    /// The reason if it did not respond.
+    /// The reason if the API server did not respond.
     pub reached: Observed<()>,
-    /// Its error if it rejects the plugins' credentials.
+    /// The API server's error if it rejects the plugins' credentials.
     pub rejection: Option<String>,
     /// The required permissions, and whether the account has them.
     pub permissions: Vec<PermissionCheck>,
@@ -57,11 +57,11 @@ pub struct DatastoreAnswers {
     pub silent_members: Vec<(String, String)>,
     /// The required permissions in etcd, and whether the user has them.
     pub etcd_permissions: Vec<PermissionCheck>,
-    /// `datastoreReady` of ClusterInformation; `Ok(None)` if the object is missing.
+    /// `datastoreReady` of ClusterInformation, `Ok(Some(None))` if it is not set; `Ok(None)` if the object is missing.
     pub ready: Observed<Option<Option<bool>>>,
     /// The pools.
     pub pools: Observed<Vec<Pool>>,
-    /// The blocks of this node.
+    /// The numbers of this node's blocks.
     pub blocks: Observed<BlockCount>,
     /// True if the Node of this name exists; `None` if the name is unknown.
     pub node_exists: Option<Observed<bool>>,

@@ -1,5 +1,5 @@
-//! [`NodeSnapshot`]: the observations on the node and in the cluster, without any judgment. An observation is
-//! [`Observed`], or there is a reason why it is missing.
+//! [`NodeSnapshot`]: the observations on the node and in the cluster, without any judgment. An observation that may be
+//! missing is an [`Observed`], which contains the value or the reason why it is missing.
 
 mod cluster;
 mod configuration;
@@ -23,7 +23,7 @@ pub struct NodeSnapshot {
     pub now: i64,
     /// The configuration directory, as a path in this process's file system.
     pub net_dir: PathBuf,
-    /// The names of the files there that a runtime reads, in its order. The runtime uses the first one (INST-160).
+    /// The names of the files in `net_dir` that a runtime reads, in its order. The runtime uses the first (INST-160).
     pub candidates: Observed<Vec<String>>,
     /// The first of these files.
     pub selected: Option<SelectedConfig>,
@@ -73,7 +73,7 @@ impl NodeSnapshot {
 pub(super) const FORWARD: &str = "net.ipv4.ip_forward";
 /// Setting for forwarding IPv6 packets.
 pub(super) const FORWARD_IPV6: &str = "net.ipv6.conf.all.forwarding";
-/// Setting for dropping packets whose source address is not routed to the interface they came from.
+/// Setting for dropping packets whose source address is not routed to the interface on which they arrived.
 pub(super) const REVERSE_PATH: &str = "net.ipv4.conf.all.rp_filter";
 /// The relevant kernel settings.
 pub(super) const SETTINGS: [&str; 3] = [FORWARD, FORWARD_IPV6, REVERSE_PATH];
@@ -87,7 +87,7 @@ pub struct NodeName {
     pub configured: String,
     /// The file in which calico-node or the installer writes the name.
     pub path: PathBuf,
-    /// The content of that file.
+    /// The content of that file; `None` if it cannot be read.
     pub written: Option<String>,
     /// True if the file may be missing.
     pub optional: bool,
@@ -123,7 +123,8 @@ pub struct Lock {
     pub name: &'static str,
     /// The lock file.
     pub path: PathBuf,
-    /// The process that held the lock during the whole observation; `None` if the lock was released meanwhile.
+    /// The process that held the lock during the whole observation; `None` if the lock was free at some time, or
+    /// another process took it.
     pub holder: Observed<Option<LockHolder>>,
 }
 

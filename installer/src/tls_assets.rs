@@ -99,7 +99,8 @@ impl TlsAssets {
     }
 }
 
-/// Removes all files that the configuration does not name, and the directory if it is then empty.
+/// Removes all files in the directory `calico-tls` that the configuration does not name, except temporary files, and
+/// the directory if it is then empty.
 pub fn remove_stale(net_dir: &Path, tls: &TlsPaths) {
     let directory = net_dir.join(DIRECTORY);
     atomic_file::sweep(&directory);

@@ -63,7 +63,7 @@ impl Chain {
     fn single(conf: &Map<String, Value>) -> Chain {
         let keys = conf.iter().filter(|(key, _)| LIST_KEYS.contains(&key.as_str()));
         let keys = keys.map(|(key, value)| (key.clone(), value.clone().into())).collect();
-        // istio-cni and linkerd-cni convert a single plugin to a list in the same way.
+        // istio-cni and linkerd-cni also remove only `cniVersion` from the plugin when they convert it to a list.
         let mut entry = conf.clone();
         entry.remove("cniVersion");
         Chain { keys, entries: vec![entry.into()], is_list: false, has_invalid_elements: false }
@@ -112,7 +112,7 @@ impl Chain {
         self.entries.iter().filter(|entry| is_calico(entry)).count()
     }
 
-    /// Adds the entries that the configuration has a place for.
+    /// Adds the entries whose relation to this configuration is [`EntryRelation::More`], and ignores all others.
     pub fn add_entries(&mut self, entries: Vec<Entry>) {
         let added: Vec<_> = entries.into_iter().filter(|new| self.relation_of(new) == EntryRelation::More).collect();
         self.entries.extend(added);

@@ -30,7 +30,7 @@ pub struct IssuedToken {
     pub token: Secret,
     /// The expiry, in seconds since 1970.
     pub expires: i64,
-    /// The lifetime, computed from the API server's clock only, so that a wrong clock of this node does no harm.
+    /// The lifetime, computed from times of the API server only, so that a wrong clock of this node has no effect.
     pub lifetime: Duration,
 }
 
@@ -55,7 +55,7 @@ impl TokenRequest {
         }
     }
 
-    /// An empty list of audiences stands for the API server's own audience.
+    /// Returns the body of the request. An empty list of audiences stands for the API server's own audience.
     fn body(&self) -> Vec<u8> {
         let spec = json!({ "audiences": [], "expirationSeconds": self.lifetime.as_secs() });
         let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec });
@@ -116,7 +116,7 @@ pub enum TokenError {
     /// The pod's own credentials cannot be read.
     #[error(transparent)]
     Account(#[from] ServiceAccountError),
-    /// The settings for the API server are invalid.
+    /// The settings for the access to the API server are invalid.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// Status 403: the account lacks the permission.

@@ -1,5 +1,5 @@
-//! Finds preconditions of an uninstallation. If there is one, nothing is changed: a half-uninstalled node is worse than
-//! an installed one.
+//! Finds blockers of an uninstallation. If there is one, nothing is changed: a half-uninstalled node is worse than an
+//! installed one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::{ConfError, address_users, addresses, files};
 use crate::host_network::HostNetwork;
 use crate::layout::{DirectoryRole, Layout};
 
-/// A blocker.
+/// A problem because of which nothing is uninstalled: the action that would fail, its object, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Blocker {
     pub(super) action: &'static str,
@@ -82,8 +82,8 @@ fn unreadable_configurations(found: &[FoundFile]) -> Vec<Blocker> {
 
 /// Returns the directories in which all installed files are missing: probably another directory is mounted there.
 ///
-/// The state directory is not checked. Nothing is checked after a killed run that had found the files. Such a run left
-/// a renamed configuration, or, since programs are removed before it, records without a program.
+/// The state directory is not checked. No directory is checked after a killed run that had found the files and removed
+/// some. Such a run left a renamed configuration or, once all programs are removed, records without a program.
 fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocker> {
     let is_program = |file: &FoundFile| matches!(file.place, DirectoryRole::Bin | DirectoryRole::SecondaryBin);
     if found.iter().any(|file| files::is_retired(&file.path)) || !found.iter().any(is_program) {

@@ -147,7 +147,8 @@ pub(crate) async fn replay_once(
     let outcome = timeout(time_limit, replaying).await.unwrap_or(Err(ReplayError::Timeout(time_limit)));
     if let Err(reason) = outcome {
         tracing::info!(
-            "cannot read the identity of the datastore now; the first GC or replay of a deferred DEL reads it: {reason}"
+            "cannot record the identity of the datastore and replay deferred DELs now; later calls of the plugin do \
+             both: {reason}"
         );
     }
 }

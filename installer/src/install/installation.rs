@@ -137,7 +137,7 @@ impl Installation<'_> {
                     return Ok(());
                 }
                 Err(error) if begun.elapsed() + PAUSE >= settings.trial_time => return Err(error),
-                Err(error) => tracing::info!("trying again: {error}"),
+                Err(error) => tracing::info!("cannot create the cluster objects yet, trying again: {error}"),
             }
             thread::sleep(PAUSE);
         }
@@ -197,7 +197,9 @@ impl Installation<'_> {
                 "cannot record the installed files: {error}; until a run records them, plugins other than Calico's are \
                  not updated and `calico uninstall` keeps unrecorded files"
             ),
-            Err(error) => tracing::info!("cannot record the installed files: {error}"),
+            Err(error) => tracing::info!(
+                "cannot record the installed files: {error}; /var/lib/calico is not mounted in this container"
+            ),
         }
     }
 }

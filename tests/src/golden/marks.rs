@@ -115,7 +115,8 @@ impl Bindings {
         self
     }
 
-    /// Returns true if `actual` matches `expected`, and then binds the marks that occur for the first time.
+    /// Returns true if `actual` matches `expected`, and binds the marks that occur for the first time. On a mismatch,
+    /// returns false and binds no mark.
     pub fn matches(&mut self, expected: &Value, actual: &Value) -> bool {
         let Value::String(pattern) = expected else { return expected == actual };
         if let Some(wanted) = sequence(pattern) {

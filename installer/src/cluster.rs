@@ -24,7 +24,7 @@ use crate::settings::Settings;
 /// Time limit for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Reasons for a missing object.
+/// Reasons why the objects cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The pod's account is unusable.
@@ -33,7 +33,7 @@ pub enum ClusterError {
     /// The client for etcd cannot be set up.
     #[error("etcd: {0}")]
     Etcd(NodeConfError),
-    /// The etcd does not respond. This is fatal because only this run creates the Node there.
+    /// The etcd does not respond. In a pod this error ends the run, because only this run creates the Node there.
     #[error(
         "{0}; this run cannot create the Node in etcd, without which no pod gets an address; correct ETCD_ENDPOINTS, \
          or find the cause with `etcdctl endpoint health`"
@@ -76,7 +76,7 @@ pub enum ClusterError {
 }
 
 impl ClusterError {
-    /// Returns true if a retry may succeed.
+    /// Returns true if etcd did not respond, so that a retry may succeed.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, ClusterError::EtcdUnreachable(_))
     }

@@ -67,7 +67,7 @@ pub fn try_out(conf: &Map<String, Value>, plugin: &Path, time: Duration, path_of
 /// Returns the plugin's stdin as a runtime would write it, with paths of this container.
 ///
 /// # Errors
-/// Returns an error if the configuration cannot be tried: it has another plugin than `calico`, or no kubeconfig exists.
+/// Returns an error if the configuration cannot be tried: it lacks the plugin `calico`, or its kubeconfig is missing.
 fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, ConfigTrialError> {
     let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of)?;
     if kind(&plugin) != CALICO {

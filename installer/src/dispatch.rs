@@ -30,7 +30,7 @@ pub enum Command {
     Uninstall,
     /// Checks the node for problems.
     Doctor,
-    /// Queries a probe.
+    /// Queries a health probe.
     Health,
     /// Prints the version.
     Version,

@@ -5,20 +5,20 @@ use std::time::Duration;
 /// Reasons for rejecting the environment. The node is not changed then.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
-    /// An invalid Boolean.
+    /// A variable for a Boolean has an invalid value.
     #[error("{name}: `{found}` is neither true nor false; unset the variable to use its default")]
     Boolean {
-        /// The variable.
+        /// The name of the variable.
         name: String,
-        /// Its value.
+        /// The value of the variable.
         found: String,
     },
-    /// Another invalid value.
+    /// A variable of another type has an invalid value.
     #[error("{name}: `{found}` is not {wanted}")]
     Value {
-        /// The variable.
+        /// The name of the variable.
         name: String,
-        /// Its value.
+        /// The value of the variable.
         found: String,
         /// A description of the valid values.
         wanted: &'static str,

@@ -9,7 +9,7 @@ use libcalico::net::Cidr;
 /// A network interface of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// The name.
+    /// The name of the interface.
     pub name: String,
     /// The MTU in bytes.
     pub mtu: u32,
@@ -20,7 +20,7 @@ pub struct Interface {
 /// A route of the main table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The destination.
+    /// The destination: a range, or a range of one address.
     pub destination: Cidr,
     /// The outgoing interfaces; empty for a route that drops packets.
     pub interfaces: Vec<String>,

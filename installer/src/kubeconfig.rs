@@ -34,7 +34,7 @@ pub struct Kubeconfig<'a> {
 /// The verification of the API server's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust<'a> {
-    /// These CA certificates sign it (PEM).
+    /// The certificate must be signed by one of these CA certificates (PEM).
     Authorities(&'a [u8]),
     /// Any certificate is accepted (`SKIP_TLS_VERIFY`).
     AnyCertificate,

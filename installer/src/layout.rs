@@ -17,7 +17,7 @@ pub const BIN_DIR: &str = "/opt/cni/bin";
 /// The mount point of a second plugin directory in the container. Its path on the node is only known to the operator.
 const SECONDARY_BIN_DIR: &str = "/host/secondary-bin-dir";
 
-/// The directory of deferred DELs in `/var/lib/calico`.
+/// The name of the directory of deferred DELs in `/var/lib/calico`.
 pub const JOURNAL: &str = "cni-journal";
 
 /// The file name of the plugin.
@@ -79,13 +79,13 @@ impl Layout {
         Layout { bin_dir: on_node.into(), ..self }
     }
 
-    /// Returns the layout with a second plugin directory.
+    /// Returns the layout with `on_node` as the second plugin directory. In a container this has no effect.
     #[must_use]
     pub fn with_secondary_bin_dir(self, on_node: impl Into<PathBuf>) -> Self {
         Layout { secondary_bin_dir: Some(on_node.into()), ..self }
     }
 
-    /// Returns the path of an absolute path below the root.
+    /// Returns the path of this process for an absolute path that is meant relative to the root.
     #[must_use]
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let absolute = absolute.as_ref();
@@ -129,7 +129,7 @@ impl Layout {
         self.state_dir().join(JOURNAL)
     }
 
-    /// Returns the lock file of the process that replays deferred DELs.
+    /// Returns the path of the lock that a process holds while it replays deferred DELs.
     #[must_use]
     pub fn journal_lock(&self) -> PathBuf {
         self.journal_dir().join("lock")

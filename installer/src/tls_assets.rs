@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use crate::template::TlsPaths;
 use os::atomic_file::{self, AtomicFileError};
 
-/// The directory beside the configuration.
+/// The name of the directory with the copied TLS files, beside the configuration.
 pub const DIRECTORY: &str = "calico-tls";
 
-/// The files in the directory.
+/// The names of the TLS files, which are the same in the mounted Secret.
 pub const FILES: [&str; 3] = ["etcd-ca", "etcd-cert", "etcd-key"];
 
 /// The mounted TLS files.

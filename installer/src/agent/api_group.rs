@@ -1,6 +1,6 @@
-//! [`ApiGroupWatch`]: watches for Calico's objects to move to `projectcalico.org/v3`, as upstream's migration moves
-//! them. The agent then ends. Its container starts again with the current environment and installs a configuration for
-//! the new group.
+//! [`ApiGroupWatch`]: waits until Calico's objects are in another API group, as after upstream's migration to
+//! `projectcalico.org/v3`. The agent then ends. Its container starts again and installs a configuration for the group
+//! that its environment then names.
 
 use std::error::Error;
 use std::time::Duration;

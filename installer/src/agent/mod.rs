@@ -1,4 +1,5 @@
-//! `calico refresh-token`: the node agent. It renews the plugins' token and repairs installed files until the pod ends.
+//! `calico refresh-token`: the node agent. It renews the plugins' token, repairs installed files and replays deferred
+//! DELs until the pod ends, or until Calico's objects move to another API group.
 //!
 //! ```text
 //! clocks ────────────────┐

@@ -20,7 +20,7 @@ const MAX_BURST: Duration = Duration::from_secs(1);
 /// Pause between two attempts to watch a directory that cannot be watched.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// The directory of the pod's own token, and the watch on the directory; `None` while it cannot be watched.
+/// The directory of the pod's own token, and the watch on it, which is `None` while the directory cannot be watched.
 #[derive(Debug, Default)]
 pub(super) struct ProjectedToken {
     directory: PathBuf,

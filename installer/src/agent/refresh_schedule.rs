@@ -180,7 +180,7 @@ pub struct RefreshAttempt {
 }
 
 impl HeldToken {
-    /// Returns the remaining lifetime.
+    /// Returns the remaining lifetime at the time `now`; zero after the expiry.
     pub fn remaining(&self, now: Duration) -> Duration {
         (self.received_at + self.lifetime).saturating_sub(now)
     }

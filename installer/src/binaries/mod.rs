@@ -171,7 +171,7 @@ fn execute(plan: &Plan) -> Result<(), BinariesError> {
                 tracing::info!("installed {}", target.display());
             }
             ProgramAction::Link => {
-                // A file system may lack hard links.
+                // A file system may not support hard links.
                 atomic_file::link(&plan.directory.join(CALICO), &target).or_else(|error| {
                     tracing::info!("{error}; copying the program instead");
                     copy(source, &target)

@@ -93,9 +93,9 @@ enum HealthError {
     Unhealthy {
         /// Host, port and path.
         url: String,
-        /// The status line.
+        /// The status line of the response, without the HTTP version.
         status: String,
-        /// The body.
+        /// The body of the response.
         reason: String,
     },
 }

@@ -75,7 +75,7 @@ impl Conflist {
         let text = values.fill(&template);
         let conf = template::parse(&text)?;
         let path_of = |path: &Path| layout.translate(path, Path::new(&settings.net_dir));
-        // A template may contain only plugins other than Calico's.
+        // Calico's plugins may be missing: a template may contain other plugins only.
         let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of).ok();
         let refused = |reason| ConflistError::Refused { name: settings.conf_name.clone(), reason };
         let without_token = values.clone().with_token(String::new()).fill(&template);

@@ -14,7 +14,7 @@ use os::atomic_file::regular_file;
 /// The file to write, and the state's record of the present one.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The directory.
+    /// The directory of the file.
     pub directory: PathBuf,
     /// The file name.
     pub name: String,

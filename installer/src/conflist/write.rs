@@ -16,7 +16,7 @@ use os::atomic_file::{self, AtomicFileError, Change, draft_name, regular_file};
 /// The result of writing a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// The change of the file.
+    /// Whether the file was written, or was up to date already.
     pub change: Change,
     /// The digests of our entries and of the foreign entries in the file, to be recorded.
     pub rendering: Rendering,
@@ -58,7 +58,8 @@ impl Conflist {
                 copied = back_up(&path, present).map(|copy| copy.map(|copy| (copy, reason)));
                 copied.as_ref().ok()?;
             }
-            // If another program interferes, the next call reads this text, or this text with that program's change.
+            // If another program writes the file meanwhile, the next call of this closure reads this text, or this text
+            // with that program's change.
             target.recorded.renderings.push(merged_config.rendering.clone());
             proposed = Some(text.clone());
             Some(text)

@@ -211,8 +211,8 @@ fn log_change(change: Change, path: &Path) {
     }
 }
 
-/// Puts the configuration in place with `write`, and then removes the configurations that it replaces. The argument of
-/// `write` are these replaced configurations.
+/// Puts the configuration in place with `write`, and then removes the configurations that it replaces. `write` receives
+/// these replaced configurations.
 fn put_in_place(
     conflist: &Conflist,
     target: &Target,

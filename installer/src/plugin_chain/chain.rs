@@ -119,7 +119,7 @@ impl Chain {
     }
 
     /// Returns the relation of an entry to this configuration. A program adds an entry of its own type once; people add
-    /// several entries of the shared types.
+    /// several entries of the types `tuning` and `bandwidth`.
     pub fn relation_of(&self, entry: &Entry) -> EntryRelation {
         let of_kind: Vec<&Entry> = self.entries.iter().filter(|existing| kind(existing) == kind(entry)).collect();
         if of_kind.iter().any(|existing| is_same(existing, entry)) {

@@ -149,7 +149,7 @@ pub enum EntryRelation {
     More,
 }
 
-/// Returns the type of a plugin. Runtimes match the key without regard to case.
+/// Returns the type of a plugin; empty if it is missing. Runtimes match the key without regard to case.
 pub fn kind(entry: &Entry) -> &str {
     let other_spelling = || entry.iter().find(|(key, _)| key.eq_ignore_ascii_case("type")).map(|(_, kind)| kind);
     entry.get("type").or_else(other_spelling).and_then(Value::as_str).unwrap_or_default()

@@ -59,30 +59,30 @@ pub struct Settings {
 pub enum Template {
     /// The built-in template.
     BuiltIn,
-    /// The text of a variable.
+    /// The text in `CNI_NETWORK_CONFIG`.
     Text(String),
-    /// A file in the container.
+    /// The file in the container that `CNI_NETWORK_CONFIG_FILE` names.
     File(PathBuf),
 }
 
 /// The plugins to install beside Calico's. Upstream's images up to v3.32 contain several (INST-38).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExtraPlugins {
-    /// No plugin.
+    /// Install no plugin beside Calico's.
     None,
-    /// All plugins in the image except these.
+    /// Install all plugins in the image except these.
     AllBut(Vec<String>),
 }
 
 /// The treatment of programs that exist already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
-    /// All are kept.
+    /// All existing programs are kept.
     Never,
     /// Calico's programs are replaced. Other plugins are replaced only if this installer installed them: those of a
     /// distribution are usually newer (INST-40).
     Ours,
-    /// All are replaced.
+    /// All existing programs are replaced.
     Always,
 }
 

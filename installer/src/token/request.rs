@@ -119,18 +119,18 @@ pub enum TokenError {
     /// The settings for the access to the API server are invalid.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// Status 403: the account lacks the permission.
+    /// Status 403: the pod's account lacks the permission to create tokens for the plugins' account.
     #[error(
         "this pod's service account may not create tokens for {account}; grant it verb create on resource \
          serviceaccounts/token with resourceNames [{name}] in a ClusterRole, or in a Role of namespace {namespace}; \
          the API server's message: {message}"
     )]
     Forbidden {
-        /// `<namespace>/<name>`.
+        /// The plugins' service account, as `<namespace>/<name>`.
         account: String,
-        /// The name.
+        /// The name of the plugins' service account.
         name: String,
-        /// The namespace.
+        /// The namespace of the plugins' service account.
         namespace: String,
         /// The API server's message.
         message: String,
@@ -157,7 +157,7 @@ pub enum TokenError {
     Failed {
         /// The URL of the API server.
         server: String,
-        /// `<namespace>/<name>`.
+        /// The plugins' service account, as `<namespace>/<name>`.
         account: String,
         /// The API server's message.
         message: String,

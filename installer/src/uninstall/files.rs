@@ -123,8 +123,8 @@ fn programs(conf: &Map<String, Value>) -> Vec<&str> {
     named
 }
 
-/// Renames a configuration. containerd reloads its configuration on a rename (INST-161). The renamed file is removed
-/// last. Returns true if no runtime reads the file any more, or if the file is not to be removed.
+/// Renames a configuration, unless this is a dry run. containerd reloads its configuration on a rename (INST-161). The
+/// renamed file is removed last. Returns false only if the rename fails, and a runtime still reads the file.
 pub(super) fn retire(task: &RemovalTask, acts: bool, report: &mut UninstallReport) -> bool {
     if task.verdict != Verdict::Remove || !acts || is_retired(&task.file.path) {
         return true;

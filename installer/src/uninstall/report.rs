@@ -13,7 +13,7 @@ pub struct UninstallReport {
     pub remaining: Vec<Remaining>,
 }
 
-/// A step.
+/// A step of the uninstallation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportedStep {
     /// The verb of the action, such as `remove`, `move` or `release`.
@@ -40,7 +40,7 @@ pub enum Outcome {
 pub struct Remaining {
     /// The file or other object.
     pub target: String,
-    /// The reason.
+    /// The reason why the item remains.
     pub reason: String,
 }
 

@@ -147,7 +147,7 @@ impl<'r> State<'r> {
 
     /// Creates a pod that the recording does not contain, and returns its ADD and DEL, with the configuration of the
     /// state's last ADD or, without one, of the recording's first ADD. Returns `None` if there is no ADD, or if that
-    /// ADD has no Pod of its own.
+    /// ADD's step creates no Pod.
     pub fn newcomer(&self, lab: &Lab<'_>) -> Result<Option<(Call, Call)>> {
         let is_add = |step: &&Step| step.env["CNI_COMMAND"] == "ADD";
         let past = self.past().rev().find(is_add);

@@ -33,7 +33,7 @@ pub(super) struct Configurations {
     pub(super) conf: Option<NetConf>,
 }
 
-/// A file that was read.
+/// A configuration file that was read, and the configuration of Calico's plugin in it.
 struct Read {
     selected: SelectedConfig,
     conf: Observed<NetConf>,

@@ -79,7 +79,7 @@ fn read_kernel_interfaces(network: &dyn HostNetwork) -> Observed<Vec<PodInterfac
     Ok(with_addresses.collect())
 }
 
-/// Returns the endpoints of this node.
+/// Returns the addresses of the endpoints that the datastore stores for this node, by interface name.
 async fn read_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, StoreError> {
     let mut names = ReadBatch::new();
     let keys = names.list_keys::<WorkloadEndpoint>(&ObjectSelect::default());
@@ -99,7 +99,8 @@ async fn read_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, Stor
     Ok(endpoints)
 }
 
-/// Returns the endpoints of the pods to which IPAM assigned the addresses of `interfaces`.
+/// Returns the addresses of the endpoints of the pods to which IPAM assigned the addresses of the interfaces `found`,
+/// by interface name.
 async fn read_pod_endpoints(store: &Datastore, node: &str, found: &[PodInterface]) -> Result<Endpoints, StoreError> {
     let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
     let mut blocks: BTreeMap<Cidr, Option<Block>> = BTreeMap::new();

@@ -38,7 +38,7 @@ impl Cluster {
 /// The API server.
 #[derive(Debug, Clone)]
 pub struct ApiServer {
-    /// The address.
+    /// The address of the API server.
     pub address: String,
     /// The reason if the API server did not respond.
     pub reached: Observed<()>,
@@ -71,7 +71,7 @@ pub struct DatastoreAnswers {
     pub busy: Observed<BusyAddresses>,
 }
 
-/// A TLS file.
+/// A TLS file for etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFile {
     /// The configuration key that names the file.
@@ -91,12 +91,12 @@ pub struct PermissionCheck {
     pub is_allowed: Observed<bool>,
 }
 
-/// A pool.
+/// An IP pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    /// The name.
+    /// The name of the pool.
     pub name: String,
-    /// The range.
+    /// The range of the pool.
     pub cidr: String,
     /// True if the pool is enabled for pods.
     pub serves_pods: bool,

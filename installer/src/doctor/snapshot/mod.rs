@@ -25,11 +25,11 @@ pub struct NodeSnapshot {
     pub net_dir: PathBuf,
     /// The names of the files in `net_dir` that a runtime reads, in its order. The runtime uses the first (INST-160).
     pub candidates: Observed<Vec<String>>,
-    /// The first of these files.
+    /// The first of `candidates`; `None` if there is none.
     pub selected: Option<SelectedConfig>,
-    /// Calico's file among the others, if the first one delegates to another network.
+    /// Calico's file among the other candidates, if `selected` delegates to other networks; `None` otherwise.
     pub delegate: Option<SelectedConfig>,
-    /// The programs that these files name, and `loopback`.
+    /// The programs that `selected` and `delegate` name, and `loopback`.
     pub programs: Vec<RequiredProgram>,
     /// The version of this program.
     pub version: String,
@@ -62,7 +62,7 @@ pub struct NodeSnapshot {
 }
 
 impl NodeSnapshot {
-    /// Returns the contents of the relevant configurations that can be read.
+    /// Returns the file names and contents of `selected` and `delegate`, as far as they can be read.
     pub(super) fn contents(&self) -> impl Iterator<Item = (&str, &Content)> {
         let counting = self.selected.iter().chain(&self.delegate);
         counting.filter_map(|SelectedConfig { name, content }| Some((name.as_str(), content.as_ref().ok()?)))
@@ -96,7 +96,7 @@ pub struct NodeName {
 /// The host's end of a pod's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodInterface {
-    /// The name.
+    /// The name of the interface.
     pub name: String,
     /// The destinations of the host routes through the interface.
     pub addresses: Vec<IpAddr>,

@@ -23,7 +23,7 @@ pub(crate) struct Running {
     pub(crate) peak: f64,
     /// Memory at the end, MiB.
     pub(crate) settled: f64,
-    /// Processor seconds per second.
+    /// Processor seconds per second in the steady state.
     pub(crate) steady_cpu: f64,
     /// Actual number of pod changes per second.
     pub(crate) rate: f64,

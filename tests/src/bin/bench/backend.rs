@@ -126,7 +126,7 @@ impl Backend {
             "metadata": { "name": self.name },
             "spec": { "cidr": cidr },
         });
-        // JSON is YAML.
+        // `calico-ipam apply` reads YAML, and JSON is YAML.
         let file = self.work.join("pool.yaml");
         fs::write(&file, pool.to_string())?;
         timed(self.manage(keys).args(["init", "--node", NODE]))?;

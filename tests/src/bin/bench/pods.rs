@@ -53,7 +53,7 @@ pub(crate) struct Details {
 pub(crate) struct Crowd {
     /// Name of the backend.
     pub(crate) name: &'static str,
-    /// Wall-clock time of each.
+    /// Wall-clock time of each ADD.
     pub(crate) each: Sample,
     /// Time from the first start to the last end.
     pub(crate) all: Duration,

@@ -16,7 +16,7 @@ use os::atomic_file::{self, AtomicFileError, Change, draft_name, regular_file};
 /// The result of writing a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// Whether the file was written, or was up to date already.
+    /// The change of the file: it was written, or it was up to date already.
     pub change: Change,
     /// The digests of our entries and of the foreign entries in the file, to be recorded.
     pub rendering: Rendering,

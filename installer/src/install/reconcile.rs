@@ -77,8 +77,9 @@ impl<'a> InstallReconciler<'a> {
         let is_owner = self.installation.is_recorded()?;
         if !is_owner {
             let name = &self.installation.settings.conf_name;
-            tracing::info!("renewing only the token and keeping files as they are: {name} was not installed from this \
-                environment");
+            tracing::info!(
+                "renewing only the token and keeping files as they are: {name} was not installed from this environment"
+            );
         }
         self.is_owner = Some(is_owner);
         Ok(is_owner)

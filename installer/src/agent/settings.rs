@@ -23,7 +23,7 @@ pub struct AgentSettings {
     pub manages_token: bool,
     /// `CALICO_CNI_SERVICE_ACCOUNT`: the service account of the plugins.
     pub account: String,
-    /// `CNI_TOKEN_LIFETIME`: the lifetime to request for a token.
+    /// `CNI_TOKEN_LIFETIME`: the lifetime to request for a token, at least [`MIN_LIFETIME`].
     pub lifetime: Duration,
     /// `CNI_TOKEN_REFRESH_INTERVAL` and `CNI_TOKEN_TRIAL_INTERVAL`.
     pub pace: RefreshPace,
@@ -60,6 +60,9 @@ pub const VARIABLES: [Variable; 6] = [
 
 impl AgentSettings {
     /// Reads the settings from the environment. An empty variable counts as unset.
+    ///
+    /// # Errors
+    /// Returns an error about the first invalid variable. An invalid `CNI_TOKEN_REFRESH_INTERVAL` is only logged.
     pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, AgentSettingsError> {
         let value_of = |name| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
         let duration = |name| match value_of(name) {
@@ -81,7 +84,7 @@ impl AgentSettings {
                 }
             },
         };
-        // An invalid interval falls back to the token's lifetime, as in upstream (INST-44).
+        // With an invalid value the interval is derived from the token's lifetime, as in upstream (INST-44).
         let refresh_interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
             tracing::warn!("{error}; using a quarter of the token's remaining lifetime");
             None

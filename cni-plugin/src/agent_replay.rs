@@ -17,11 +17,13 @@ use crate::deferred_del::{ReplayOutcome, Replayer};
 /// The time limit of one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Replays the deferred DELs of this node, and records the identity of the node's datastore. Sends no request if the
-/// journal is empty and the identity is recorded already. Writes nothing while the datastore is not ready.
+/// Replays a bounded number of deferred DELs of this node, and records the identity of the node's datastore. Sends no
+/// request if the journal is empty and `reads_identity` is false. Replays nothing if another process on the node
+/// replays now. Writes nothing while the datastore is not ready.
 ///
 /// # Errors
-/// The datastore is unreachable, rejects a request, or is not ready, or the configuration is invalid.
+/// The datastore is unreachable, rejects a request, or is not ready. The configuration is invalid, or the file of the
+/// embedded datastore is missing in this container. The journal cannot be locked.
 pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
     let journal = Journal::new(&plugins.journal);
     if journal.is_empty() && !plugins.reads_identity {
@@ -31,7 +33,7 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
     if let DatastoreConfig::Local(local) = &config
         && !local.path.exists()
     {
-        // Opening it would create an empty datastore in the file system of this container.
+        // Opening the datastore would create an empty file in the file system of this container.
         return Err(failed(format!(
             "the file {} of the embedded datastore is missing in this container; mount its directory",
             local.path.display()

@@ -1,6 +1,6 @@
 //! CHECK: compares the container's network with the result of its ADD. Upstream's CHECK compares nothing.
 //!
-//! All parts are compared before an error is returned, so that one CHECK names every difference.
+//! A difference does not end the comparison: the error of a CHECK names the differences of all parts.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -23,7 +23,8 @@ use crate::timings::Timings;
 /// Compares interface, routes, settings, endpoint and addresses with prevResult.
 ///
 /// # Errors
-/// There are differences, which the error lists, or the state of the network cannot be read.
+/// There are differences, which the error lists. prevResult is missing or lacks the addresses of the interface. The
+/// state of the network cannot be read.
 pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let previous = cx.call.prev_result.clone().ok_or_else(|| {
         CniError::new(Code::INVALID_CONFIG, "CHECK needs prevResult, the result of the ADD")
@@ -55,9 +56,9 @@ pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> 
 /// list, which may contain interfaces and addresses of other plugins.
 #[derive(Debug, PartialEq, Eq)]
 struct RecordedAttachment {
-    /// The container's end of the interface.
+    /// The container's end of the interface; `None` if prevResult does not contain it.
     container_end: Option<Interface>,
-    /// The host's end of the interface.
+    /// The host's end of the interface; `None` if prevResult does not contain it.
     host_end: Option<Interface>,
     addresses: Vec<IpAddr>,
 }
@@ -119,7 +120,7 @@ fn compare_endpoint(cx: &Context, objects: &CheckReads, recorded: &RecordedAttac
     if let Some(host) = &recorded.host_end {
         compare("interfaceName", &host.name, &spec.interface_name);
     }
-    // The annotations of a pod do not contain the MAC address (DS-80).
+    // On Kubernetes the endpoint has no MAC address, because the annotations of a pod do not contain it (DS-80).
     let container_end = recorded.container_end.as_ref().filter(|end| !end.mac.is_empty() && !cx.is_on_kubernetes());
     if let Some(container_end) = container_end {
         compare("mac", &container_end.mac.to_lowercase(), &spec.mac);
@@ -127,8 +128,9 @@ fn compare_endpoint(cx: &Context, objects: &CheckReads, recorded: &RecordedAttac
     differences
 }
 
-/// Returns the differences between the addresses in the result of an ADD and the allocations, as one text for each.
-/// `vmi` is the VMI in the pod, if it keeps its addresses.
+/// Returns the differences between the addresses in the result of an ADD and the allocations, as one text for each. For
+/// another IPAM plugin, returns the error of its CHECK, if there is one. `vmi` is the pod's VMI if the VMI keeps its
+/// addresses.
 async fn compare_allocations(cx: &Context, vmi: Option<VmiPod>, recorded: &[IpAddr]) -> Result<Vec<String>, CniError> {
     if let Some(request) = ipam::request(&cx.call, &cx.workload.node, vmi) {
         let differences = cni::differences(&cx.store, &request, recorded).await;

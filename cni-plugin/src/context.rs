@@ -18,7 +18,8 @@ use tokio::time::Instant;
 use crate::interface::InterfaceConfig;
 use crate::pod_lookup;
 
-/// The time in which a datastore must answer the first request of a DEL.
+/// The time in which the datastore, and a separate API server, must answer any request of a DEL. Otherwise all requests
+/// to that server fail.
 const FIRST_RESPONSE_LIMIT_OF_DEL: Duration = Duration::from_secs(3);
 
 /// A CNI call and the connections that serve it.
@@ -43,10 +44,12 @@ pub struct Context {
 
 impl Context {
     /// Determines the node's name and opens the datastore without sending a request. `request_timeout` replaces the
-    /// configured time limit of a request.
+    /// configured time limit of a request; `None` keeps that limit.
     ///
     /// # Errors
-    /// The configuration is invalid, the node's name is unknown, or calico-node has not started on this node.
+    /// The configuration is invalid. The name of the node is unknown; a DEL continues without the name. calico-node has
+    /// not written the nodename file that an ADD or STATUS requires. An ADD names no pod although the datastore is an
+    /// API server.
     pub fn open(call: Box<Call>, request_timeout: Option<Duration>) -> Result<Self, CniError> {
         let node = match call.command {
             Command::Del => node_name_or_empty(&call.conf),
@@ -62,7 +65,7 @@ impl Context {
         let api = pod_lookup::open_api(&call, &datastore_config)?;
         let busy_until = match call.command {
             Command::Del => {
-                // A server that answers none of the requests ends all of them early.
+                // If a server has answered no request within this time, all requests to it fail at once.
                 store.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
                 if let KubernetesApi::Separate(api) = &api {
                     api.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
@@ -88,8 +91,8 @@ impl Context {
         matches!(self.store, Datastore::Kubernetes(_))
     }
 
-    /// Returns K8S_POD_UID if endpoints have their pod's uid (CNI-223); an empty text otherwise, and without the
-    /// variable.
+    /// Returns K8S_POD_UID of CNI_ARGS on Kubernetes, where an endpoint has the uid of its pod (CNI-223). Returns an
+    /// empty text on another datastore, or if CNI_ARGS does not contain the uid.
     pub fn pod_uid(&self) -> &str {
         self.call.args.pod().filter(|_| self.is_on_kubernetes()).and_then(|pod| pod.uid).unwrap_or_default()
     }
@@ -105,8 +108,9 @@ impl Context {
     }
 }
 
-/// Fails until calico-node has started on this node and written the nodename file, even if the configuration contains
-/// the node's name (CNI-71). The embedded datastore works without calico-node, so no program writes the file there.
+/// Fails while the nodename file is missing, which calico-node writes when it starts, even if the configuration
+/// contains the node's name (CNI-71). Does not require the file if `nodename_file_optional` is set, or on the embedded
+/// datastore, which works without calico-node.
 fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
     let node = &conf.node;
     if node.nodename_file_optional || conf.datastore.kind() == DatastoreType::Local {
@@ -120,11 +124,12 @@ fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
     })
 }
 
-/// Returns the name of the node, or an empty name if neither calico-node has written it nor the configuration has it.
-/// The kernel's host name is not used then, because it may be the name of another node.
+/// Returns the name of the node. If the required nodename file is missing, returns `nodename` of the configuration,
+/// which may be empty. The kernel's host name is not used then, because it may be the name of another node. Returns an
+/// empty name if no source gives a name.
 pub fn node_name_or_empty(conf: &NetConf) -> String {
     if let Err(error) = ensure_nodename_file(conf) {
-        tracing::warn!(%error, "cannot use the nodename file; using nodename of the configuration, if set");
+        tracing::warn!(%error, "cannot use the nodename file; using only nodename of the configuration");
         return conf.node.nodename.clone();
     }
     node_name::from_conf(conf).unwrap_or_else(|error| {
@@ -147,7 +152,8 @@ fn workload_of(call: &Call, node: String) -> WorkloadIdentity {
             if !call.args.test_namespace.is_empty() {
                 container.namespace = call.args.test_namespace.clone();
             }
-            // For every verb: a label may name the namespace, and DEL has to find the endpoint there (CNI-154).
+            // Every verb applies the labels, because one of them may name the namespace of the endpoint, in which DEL
+            // has to find the endpoint (CNI-154).
             let labels = &call.conf.args.mesos.network_info.labels.labels;
             container.add_mesos_labels(labels.iter().map(|label| (label.key.as_str(), label.value.as_str())));
             Orchestrator::Cni(container)

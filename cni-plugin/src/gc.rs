@@ -90,9 +90,9 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
         .with_details(failures.join("; ")))
 }
 
-/// Returns the endpoints to examine. On Kubernetes the plugin may get pods but not list them (DS-83), so these are the
-/// endpoints of the pods that own leaked addresses. The endpoint of a pod with addresses of another IPAM plugin stays
-/// until the pod's next ADD.
+/// Returns the endpoints to examine: all endpoints, except on Kubernetes. There the plugin may get pods but not list
+/// them (DS-83), so these are the endpoints of the pods that own leaked addresses. The endpoint of a pod with addresses
+/// of another IPAM plugin then stays until the pod's next ADD.
 async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<ExistingEndpoint>, StoreError> {
     if !cx.is_on_kubernetes() {
         return cx.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
@@ -112,7 +112,8 @@ async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<Existin
 /// endpoint of a plain container has its network as a profile. The endpoint of a pod does not if `policy.type` is
 /// `k8s`; [`is_of_another_network`] then excludes the endpoints of other networks by their interfaces.
 ///
-/// A pod has one endpoint, with the interface name of its first ADD, so only the container ID is compared.
+/// Of a pod's endpoint, only the container ID is compared: a pod has one endpoint, with the interface name of its first
+/// ADD.
 fn is_stale(cx: &Context, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
     let is_valid = cx.call.conf.valid_attachments.iter().flatten().any(|attachment| {
@@ -126,7 +127,7 @@ fn is_stale(cx: &Context, entry: &ExistingEndpoint) -> bool {
             || (spec.orchestrator == "k8s" && cx.call.conf.policy.policy_type == "k8s"))
 }
 
-/// Returns true if the interface of a pod's endpoint was created for another network.
+/// Returns true if the alias of the interface shows that a pod's endpoint belongs to another network.
 fn is_of_another_network(cx: &Context, aliases: &BTreeMap<String, InterfaceAlias>, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
     let own = own_alias(cx, entry);
@@ -134,8 +135,9 @@ fn is_of_another_network(cx: &Context, aliases: &BTreeMap<String, InterfaceAlias
     spec.orchestrator == "k8s" && alias.is_some_and(|alias| !alias.is_of_same_pod(&own))
 }
 
-/// Returns true if an address of the endpoint may be allocated to the same container in another network. Interfaces of
-/// upstream's plugin and of gRPC dataplanes have no alias that names their network.
+/// Returns true if an address of the endpoint may be allocated to the same container in another network. The alias is
+/// not sufficient to find this out: interfaces of upstream's plugin and of gRPC dataplanes have no alias that names
+/// their network.
 fn lists_addresses_of_another_network(leaked: &LeakedAddresses, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
     spec.host_link().1.into_iter().any(|ip| leaked.may_be_held_elsewhere(&spec.container_id, ip))
@@ -217,7 +219,8 @@ fn report_running(cx: &Context, running: &RunningContainer) -> String {
     text
 }
 
-/// Returns the endpoint for the removal of its addresses, which only happens while it belongs to the stale container.
+/// Returns the endpoint for the removal of its addresses, which only happens while the endpoint belongs to the stale
+/// container.
 fn endpoints_of<'s>(cx: &'s Context, entry: &ExistingEndpoint) -> ContainerEndpoints<'s, Datastore> {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.clone().unwrap_or_default();
@@ -228,7 +231,7 @@ fn endpoints_of<'s>(cx: &'s Context, entry: &ExistingEndpoint) -> ContainerEndpo
         endpoint: String::new(),
         orchestrator: Orchestrator::Kubernetes(pod),
     };
-    // The pod has to be read: the endpoint lacks some of its properties.
+    // On Kubernetes the pod has to be read: the endpoint lacks some properties of the pod.
     let listings = (!cx.is_on_kubernetes()).then(|| vec![entry.clone().into()]);
     ContainerEndpoints::new(&cx.store, workload).with_listings(listings)
 }

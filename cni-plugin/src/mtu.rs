@@ -47,7 +47,7 @@ pub fn of_interface(conf: &InterfaceConf) -> Result<u32, MtuError> {
 }
 
 /// Returns the MTU of both ends of the interface, 0 for the kernel's default. A configured MTU takes precedence, and an
-/// invalid file is then only logged.
+/// invalid file is then only logged. A missing file that is `required` is always an error.
 fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuError> {
     match read(file) {
         Ok(None) if required => Err(MtuError::Missing(file.to_owned())),

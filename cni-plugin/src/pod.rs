@@ -12,7 +12,7 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 pub struct PodWithNamespace {
     /// The pod.
     pub pod: Pod,
-    /// Its namespace; the name is empty if the namespace no longer exists.
+    /// The pod's namespace; its name is empty if the namespace no longer exists.
     pub namespace: Namespace,
 }
 

@@ -1,5 +1,5 @@
-//! Reads the pod, its namespace and, if its pod CIDRs are needed, the node from the Kubernetes API. If the API is not
-//! the datastore, the plugin queries it in addition, at the same time as the datastore (CNI-69).
+//! Reads the pod, its namespace and, for `usePodCidr`, the node from the Kubernetes API. If the API is not the
+//! datastore, the plugin queries the API in addition, at the same time as the datastore (CNI-69).
 
 use datastore::DatastoreConfig;
 use ipam_plugin::kubernetes_api::{KubernetesApi, may_have_vmi, selects_by_namespace};
@@ -22,7 +22,7 @@ struct PodQueries {
     namespace_labels: bool,
     /// Whether to read the pod because it may belong to a KubeVirt VMI.
     vmi: bool,
-    /// Whether to read the node.
+    /// Whether to read the node for its pod CIDRs.
     node: bool,
 }
 
@@ -35,7 +35,8 @@ pub struct PendingPodLookup {
     queries: PodQueries,
 }
 
-/// The objects read. A field is `None` if the call does not need it.
+/// The objects read. A field is `None` if the call does not need it, or if the object is missing and the call works
+/// without it.
 #[derive(Debug, Default)]
 pub struct PodLookup {
     /// The pod and its namespace.
@@ -58,7 +59,7 @@ pub enum PodLookupError {
         /// The cause.
         cause: StoreError,
     },
-    /// The API returned the objects, but an ADD cannot continue with them.
+    /// The API responded, but an ADD cannot continue: an object is missing or unsuitable.
     Rejected(CniError),
 }
 
@@ -119,7 +120,8 @@ impl PodQueries {
 }
 
 impl PendingPodLookup {
-    /// Adds the reads of a call on `node` to a batch of the Kubernetes API.
+    /// Adds the reads for the pod of a call to a batch of the Kubernetes API; none for a plain container. `node` is the
+    /// name of the Kubernetes Node unless `kubernetes.node_name` is configured.
     pub fn add_to(batch: &mut ReadBatch, call: &Call, config: &DatastoreConfig, node: &str) -> Self {
         let Some(pod) = call.args.pod() else { return PendingPodLookup::default() };
         let queries = PodQueries::for_call(call, config);
@@ -137,7 +139,8 @@ impl PendingPodLookup {
         }
     }
 
-    /// Returns the objects in the answers. On ADD, the pod and the node must exist.
+    /// Returns the objects in the answers. On ADD, the pod and the node must exist, and the namespace if its labels are
+    /// needed.
     pub fn resolve(&self, call: &Call, answers: Result<&Answers, StoreError>) -> Result<PodLookup, PodLookupError> {
         let read_error = |cause: StoreError| {
             let pod = call.args.pod().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();

@@ -56,7 +56,7 @@ async fn run_verb(call: Box<Call>, timings: Timings) -> Result<String, CniError>
         (Err(error), Command::Status) => return Err(status::not_available(&error)),
         (cx, _) => cx?,
     };
-    // Dropping it would only cost time: the process ends with the verb.
+    // Dropping the context would only cost time: the process ends with the verb.
     let (cx, mut timings) = (ManuallyDrop::new(cx), timings);
     let output = match command {
         Command::Add => add::add(&cx, &mut timings).await.and_then(|result| result.to_json(result_version)),

@@ -1,4 +1,5 @@
-//! STATUS: succeeds if an ADD could be served now. containerd calls it every few seconds, so it sends few requests.
+//! STATUS: succeeds if an ADD could be served now. containerd calls STATUS every few seconds, so a STATUS sends few
+//! requests.
 
 use std::time::Duration;
 

@@ -50,7 +50,8 @@ impl Clock {
     }
 }
 
-/// Returns the context of a call for the pod shop/web on node1 with the datastore `server`. Its files are in `files`.
+/// Returns the context of a call for the pod shop/web on node1 with the datastore `server`. The files of the call are
+/// in `files`.
 pub(crate) fn context(command: &str, server: &ApiServer, files: &Path) -> Context {
     let conf = json!({
         "nodename_file_optional": true, "datastore_type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1",
@@ -59,7 +60,8 @@ pub(crate) fn context(command: &str, server: &ApiServer, files: &Path) -> Contex
     open(command, "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web", conf, files)
 }
 
-/// Returns the context of a call on node1 with these CNI_ARGS and these configuration keys. Its journal is in `files`.
+/// Returns the context of a call on node1 with these CNI_ARGS and these configuration keys. The journal of the call is
+/// in `files`.
 pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> Context {
     let env = |name: &str| {
         let value = match name {
@@ -82,7 +84,7 @@ pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> 
 }
 
 /// Returns true in a test that has an empty /run of its own. Otherwise runs the calling test again with an empty /run,
-/// because all calls on a node to a busy server take turns by means of a file in /run.
+/// and returns false. The reason is that all calls on a node to a busy server take turns by means of a file in /run.
 pub(crate) fn has_empty_run() -> bool {
     if std::env::var_os(WITH_EMPTY_RUN).is_some() {
         return true;
@@ -156,7 +158,7 @@ async fn serve(stream: TcpStream, script: Script, requests: Arc<Mutex<Vec<String
     Ok(())
 }
 
-/// Reads a request, and returns `METHOD PATH`.
+/// Reads a request, and returns `METHOD PATH`; `None` at the end of the connection.
 async fn read(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<String>> {
     let (mut request, mut length) = (None, 0);
     loop {

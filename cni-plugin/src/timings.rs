@@ -31,8 +31,8 @@ impl Timings {
         self.last = now;
     }
 
-    /// Returns one JSON object: the microseconds of each stage in order, the total, and the number of requests to the
-    /// datastore.
+    /// Returns one JSON object: the microseconds of each stage in order, the total, and `requests`, the number of
+    /// requests to the datastore and to a separate API server.
     pub fn to_json(&self, command: &str, requests: u64) -> String {
         let mut line = format!("{{\"command\":\"{command}\"");
         for (name, took) in &self.stages {
@@ -45,12 +45,12 @@ impl Timings {
     /// Logs the stages and appends them to the file that [`TIMINGS_VARIABLE`] names, if set.
     pub fn report(&self, command: &str, requests: u64) {
         let line = self.to_json(command, requests);
-        tracing::debug!(timings = %line, "stages");
+        tracing::debug!(timings = %line, "the stages of the call ended");
         if let Some(path) = std::env::var_os(TIMINGS_VARIABLE) {
             let file = File::options().create(true).append(true).open(&path);
             let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
             if let Err(error) = written {
-                tracing::warn!(path = %path.to_string_lossy(), %error, "cannot write timings");
+                tracing::warn!(path = %path.to_string_lossy(), %error, "cannot write the timings of the call");
             }
         }
     }

@@ -1,11 +1,11 @@
-//! [`Backoff`]: the pauses between retries. They double from one to the next, and half of each is random, so that
-//! clients that failed together do not retry at the same time.
+//! [`Backoff`]: the pauses between retries. Each pause is twice as long as the pause before, and half of it is random,
+//! so that clients that failed together do not retry at the same time.
 
 use std::time::Duration;
 
 use libcalico::backoff::{self, Jitter};
 
-/// Pauses that double up to a limit, and the number of failures so far.
+/// Pauses that double with each failure, up to a limit, and the number of failures so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Backoff {
     pauses: backoff::Backoff,
@@ -18,18 +18,19 @@ impl Backoff {
         Backoff { pauses: backoff::Backoff { first, longest, jitter: Jitter::None }, failures: 0 }
     }
 
-    /// Returns the pause after one more failure.
+    /// Counts one more failure, and returns the pause before the next retry.
     pub(crate) fn next(&mut self) -> Duration {
         self.next_with_retry_after(None).within(Duration::MAX)
     }
 
-    /// Returns the pause after one more failure of a server that asks for a pause of `retry_after`.
+    /// Counts one more failure, and returns the pause before the next retry. `retry_after` is the pause that the server
+    /// asks for, or `None` if the server asks for none.
     pub(crate) fn next_with_retry_after(&mut self, retry_after: Option<Duration>) -> RetryPause {
         self.failures = self.failures.saturating_add(1);
         RetryPause::new(self.pauses.pause(self.failures, 0.0), retry_after)
     }
 
-    /// Starts again with the shortest pause after a success.
+    /// Makes the next pause the first one again. Call this after a success.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
@@ -45,14 +46,15 @@ pub(crate) struct RetryPause {
 }
 
 impl RetryPause {
-    /// Creates a pause between half of `pause` and all of it. It is never shorter than the time that the server asks
-    /// for, and not much longer if that time is the longer one.
+    /// Creates a pause whose minimum is half of `pause`, or `retry_after` if that is longer. The random addition is at
+    /// most half of `pause`, or an eighth of `retry_after` if that is longer.
     pub(crate) fn new(pause: Duration, retry_after: Option<Duration>) -> RetryPause {
         let retry_after = retry_after.unwrap_or_default();
         RetryPause { minimum: retry_after.max(pause / 2), spread: (retry_after / 8).max(pause / 2) }
     }
 
-    /// Returns a random pause that leaves at least half of the remaining time after `minimum` for the request.
+    /// Returns a random pause. Its random part takes at most half of the time by which `remaining` exceeds `minimum`,
+    /// so that the rest is left for the request.
     pub(crate) fn within(&self, remaining: Duration) -> Duration {
         let spread = self.spread.min(remaining.saturating_sub(self.minimum) / 2);
         self.minimum + spread.mul_f64(fastrand::f64())

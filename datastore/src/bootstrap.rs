@@ -1,4 +1,5 @@
-//! Creates the objects that Calico needs in an empty datastore.
+//! Creates objects that Calico needs, if they are missing: the ClusterInformation, the built-in tiers, a Node, the
+//! first pool.
 
 use libcalico::api::{
     ClusterInformation, ClusterInformationSpec, IpPool, Node, Object, ObjectKey, ObjectSelect, Spec, Tier, TierSpec,
@@ -15,17 +16,17 @@ const DEFAULT_NAME: &str = "default";
 /// The built-in tiers: name, default action, order (DS-51).
 const TIERS: [(&str, &str, u32); 3] =
     [(DEFAULT_NAME, "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
-/// Maximum number of attempts. Another process that initializes at the same time can win only a few of them, since each
-/// attempt finds more objects.
+/// Maximum number of attempts to initialize. Other processes that initialize at the same time can make only a few
+/// attempts fail, since each attempt finds more objects.
 const ATTEMPTS: usize = 10;
 
-/// Creates missing objects by compare-and-swap, and leaves existing objects alone. Sends one read, and one write unless
-/// nothing is missing.
+/// Creates the ClusterInformation and the built-in tiers, as far as they are missing. Adds missing fields to an
+/// existing ClusterInformation, and the missing items of `cluster_type`, a comma-separated list that may be empty.
+/// Leaves existing tiers alone. An attempt is one read, and one write if anything is missing. An attempt that fails
+/// because another process has changed the objects is repeated.
 ///
-/// A ClusterInformation with `datastoreReady: false` keeps that value and only gets missing fields. The tiers are then
-/// not created either, because the operator who locked the datastore expects no new objects. Without `datastoreReady`,
-/// the ClusterInformation becomes ready (DS-52). The items of `cluster_type`, a comma-separated list that may be empty,
-/// are added to the stored list.
+/// A ClusterInformation without `datastoreReady` becomes ready (DS-52). With `datastoreReady: false`, it keeps that
+/// value, and missing tiers are not created, because the operator who locked the datastore expects no new objects.
 pub async fn ensure_initialized(store: &impl Store, cluster_type: &str) -> Result<(), StoreError> {
     let mut attempts = 1;
     loop {
@@ -64,7 +65,7 @@ pub async fn ensure_node(store: &impl Store, node: Node) -> Result<bool, StoreEr
     create_if_missing(store, node).await
 }
 
-/// Creates `object` if no object has its key.
+/// Creates `object` if no object has its key. Returns true if the object was created.
 async fn create_if_missing<S: Spec>(store: &impl Store, object: Object<S>) -> Result<bool, StoreError> {
     let mut batch = ReadBatch::new();
     let ticket = batch.get::<Object<S>>(&object.key());
@@ -74,8 +75,8 @@ async fn create_if_missing<S: Spec>(store: &impl Store, object: Object<S>) -> Re
     is_created(store.write_one(create(object, OffsetDateTime::now_utc())?).await)
 }
 
-/// Creates `pool` if there is no pool of its family. The permissions `list` and `create` are sufficient. Returns true
-/// if the pool was created.
+/// Creates `pool` if there is no pool of its address family. The permissions `list` and `create` are sufficient.
+/// Returns true if the pool was created, and false if there is a pool already.
 pub async fn ensure_first_pool(store: &impl Store, pool: IpPool) -> Result<bool, FirstPoolError> {
     let invalid = |cause| FirstPoolError::Invalid { name: pool.metadata.name.clone(), cause };
     let admitted = admit_ip_pool(pool.clone(), &PoolContext::default()).map_err(invalid)?;
@@ -100,7 +101,8 @@ pub async fn ensure_ipam_config(store: &impl Store, config: &IpamConfig) -> Resu
     Ok((!is_created).then(|| config.clone()))
 }
 
-/// Treats an existing object as success, because a concurrent process created the same object.
+/// Returns true if the write created the object, and false if the object exists, because another process created it
+/// meanwhile. Passes on any other error.
 fn is_created<T>(created: Result<T, StoreError>) -> Result<bool, StoreError> {
     match created {
         Ok(_) => Ok(true),
@@ -134,7 +136,7 @@ async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), St
     store.write(&writes).await.map(|_| ()).map_err(|e| e.cause)
 }
 
-/// Returns the writes that fill a new datastore.
+/// Returns the writes that create the ClusterInformation and the built-in tiers in a new embedded datastore.
 #[cfg(feature = "local")]
 pub(crate) fn initial_objects() -> Result<Vec<Write>, StoreError> {
     let now = OffsetDateTime::now_utc();
@@ -142,13 +144,14 @@ pub(crate) fn initial_objects() -> Result<Vec<Write>, StoreError> {
     std::iter::once(create(cluster_information(""), now)).chain(tiers).collect()
 }
 
-/// Returns true if `path` is one of the objects that [`ensure_initialized`] creates.
+/// Returns true if `path` is the path of an object that [`ensure_initialized`] creates.
 pub(crate) fn is_initial(path: &str) -> bool {
     ClusterInformation::parse_path(path).is_some_and(|key| key.name == DEFAULT_NAME)
         || Tier::parse_path(path).is_some_and(|key| TIERS.iter().any(|(name, _, _)| *name == key.name))
 }
 
-/// Returns the update that adds missing fields to a ClusterInformation, or `None` if no field is missing.
+/// Returns the update that adds missing fields and missing items of `cluster_type` to a ClusterInformation, or `None`
+/// if there is nothing to add.
 fn add_missing_fields(stored: Entry<ClusterInformation>, cluster_type: &str) -> Result<Option<Write>, StoreError> {
     let mut value = stored.value.clone();
     value.spec.datastore_ready.get_or_insert(true);
@@ -162,12 +165,13 @@ fn add_missing_fields(stored: Entry<ClusterInformation>, cluster_type: &str) -> 
     Write::update(&stored.key, &value, &stored.revision).map(Some)
 }
 
-/// Merges two comma-separated lists, without duplicates and in order.
+/// Returns the comma-separated list `stored`, followed by the items of `more` that `stored` lacks. If there are such
+/// items, empty items are omitted.
 fn merge_lists(stored: &str, more: &str) -> String {
     let mut items: Vec<&str> = stored.split(',').filter(|item| !item.is_empty()).collect();
     let missing: Vec<&str> = more.split(',').filter(|item| !item.is_empty() && !items.contains(item)).collect();
     if missing.is_empty() {
-        // Keeps the stored text, including empty items and duplicates.
+        // Returns the text as it is stored, even with empty items, so that no write is necessary.
         return stored.to_owned();
     }
     items.extend(missing);

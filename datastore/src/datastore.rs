@@ -45,12 +45,12 @@ impl Datastore {
         })
     }
 
-    /// Reads the identity of the datastore with one request: the UID of the namespace `kube-system`, the `clusterGUID`
-    /// of etcd's ClusterInformation, or the ID in the embedded datastore's file. Returns `None` if the datastore has no
-    /// identity yet.
+    /// Reads the identity of the datastore with at most one request: `kubernetes` and the UID of the namespace
+    /// `kube-system`, `etcd` and the `clusterGUID` of the ClusterInformation, or `local` and the ID of the file.
+    /// Returns `None` if that value is empty.
     ///
     /// # Errors
-    /// The datastore is unreachable, or rejects the request.
+    /// The datastore is unreachable, rejects the request, or lacks the namespace or the ClusterInformation.
     pub async fn identity(&self) -> Result<Option<String>, StoreError> {
         let (kind, id) = match self {
             Datastore::Kubernetes(api) => {
@@ -76,8 +76,9 @@ impl Datastore {
         }
     }
 
-    /// Ends all requests after `patience` unless the server has responded to any of them by then. After the first
-    /// response, each request has the configured time limit. Has no effect on a file, which is always reachable.
+    /// Ends all requests as soon as `patience` has elapsed from now, unless the server has responded to any request by
+    /// then. After the first response, each request has the configured time limit. A second call has no effect, nor has
+    /// a call for a file, which is always reachable.
     pub fn expect_first_answer_within(&self, patience: Duration) {
         match self {
             Datastore::Etcd(etcd) => etcd.deadline.expect_first_answer_within(patience),
@@ -86,8 +87,9 @@ impl Datastore {
         }
     }
 
-    /// Returns true if upstream's migration has moved Calico's objects to `projectcalico.org/v3`. Call this after
-    /// finding the ClusterInformation of `crd.projectcalico.org/v1` missing or not ready.
+    /// Returns true if upstream's migration has moved Calico's objects to `projectcalico.org/v3` while this process
+    /// still uses `crd.projectcalico.org/v1`. Call this after finding the ClusterInformation of
+    /// `crd.projectcalico.org/v1` missing or not ready. Returns false for the other datastores.
     pub async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
         match self {
             Datastore::Kubernetes(kubernetes) => kubernetes.has_migrated_to_v3().await,
@@ -95,13 +97,13 @@ impl Datastore {
         }
     }
 
-    /// Returns true if the settings name the API group of Calico's objects.
+    /// Returns true if the datastore is an API server and the settings name the API group of Calico's objects.
     pub fn has_configured_group(&self) -> bool {
         matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.configured_group().is_some())
     }
 
-    /// Reads and writes in `projectcalico.org/v3` from now on, and lets later processes on this node do so. Results of
-    /// earlier reads and writes belong to the other group.
+    /// Reads and writes in `projectcalico.org/v3` from now on, and stores this choice for later processes on this node.
+    /// Results of earlier reads and writes belong to the other group. Has no effect on the other datastores.
     pub async fn switch_to_v3(&self) -> Result<(), StoreError> {
         match self {
             Datastore::Kubernetes(kubernetes) => kubernetes.switch_to_v3().await,
@@ -109,20 +111,22 @@ impl Datastore {
         }
     }
 
-    /// Makes requests wait in turn with other processes while the API server is busy (429), beyond the time limit of a
-    /// request. Other datastores do not report that they are busy.
+    /// Makes requests wait while the API server is busy (429), in turn with other processes of the node, even beyond
+    /// the time limit of a request. Has no effect on the other datastores, which do not report that they are busy.
     pub fn wait_while_busy(&self, rule: BusyRule) {
         if let Datastore::Kubernetes(kubernetes) = self {
             kubernetes.wait_while_busy(rule);
         }
     }
 
-    /// Returns true if the API server was busy, and a request waited for it or failed.
+    /// Returns true if the API server was busy (429), so that a request had to wait or failed. Always false unless
+    /// [`wait_while_busy`](Self::wait_while_busy) was called.
     pub fn was_busy(&self) -> bool {
         matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.was_busy())
     }
 
-    /// Returns all pairs whose path begins with `prefix`, in path order, as one snapshot.
+    /// Returns all pairs whose path begins with `prefix`, in path order, as one snapshot. Fails for an API server,
+    /// which has no pairs.
     pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
         let ranges = [prefix_range(prefix)];
         let pairs = match self {
@@ -144,19 +148,19 @@ impl Datastore {
     }
 
     /// Makes the datastore usable by creating missing objects: the ClusterInformation and the built-in tiers. A new
-    /// file contains them from the start.
+    /// file contains these objects from the start. See [`bootstrap::ensure_initialized`].
     pub async fn ensure_initialized(&self) -> Result<(), StoreError> {
         bootstrap::ensure_initialized(self, "").await
     }
 
-    /// Does the same, and records in the ClusterInformation that Kubernetes runs the cluster: `k8s`, or `k8s,kdd` if
-    /// the API server is the datastore (KC-112).
+    /// Does the same as [`ensure_initialized`](Self::ensure_initialized), and records in the ClusterInformation that
+    /// Kubernetes runs the cluster: `k8s`, or `k8s,kdd` if the API server is the datastore (KC-112).
     pub async fn ensure_initialized_for_kubernetes(&self) -> Result<(), StoreError> {
         bootstrap::ensure_initialized(self, self.cluster_type()).await
     }
 
-    /// Creates the ClusterInformation if it is missing, with the same cluster type. Returns true if the object was
-    /// created.
+    /// Creates the ClusterInformation if it is missing, with the cluster type `k8s`, or `k8s,kdd` if the API server is
+    /// the datastore. Returns true if the object was created.
     pub async fn ensure_cluster_information(&self) -> Result<bool, StoreError> {
         bootstrap::ensure_cluster_information(self, self.cluster_type()).await
     }
@@ -175,7 +179,7 @@ pub enum CalicoWatcher<K: Kind> {
 }
 
 impl<K: Kind> CalicoWatcher<K> {
-    /// Returns the next event. Waits forever if there is none.
+    /// Returns the next event, and waits until there is one. Retries all failures.
     pub async fn next(&mut self) -> WatchEvent<Entry<K>, K::Key> {
         match self {
             CalicoWatcher::Etcd(watch) => watch.next().await,
@@ -192,7 +196,8 @@ impl<K: Kind> CalicoWatcher<K> {
     }
 }
 
-/// Boxes the futures: those of a remote call are large, and each method would otherwise contain several of them.
+/// Each method boxes the futures of remote calls: they are large, and the future of the method would otherwise contain
+/// several of them.
 impl Store for Datastore {
     async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
         match self {

@@ -1,4 +1,4 @@
-//! [`Deadline`]: the time limit of requests, which is shorter until the server's first response.
+//! [`Deadline`]: the time limit of requests, which may be shorter until the server's first response.
 
 use std::pin::pin;
 use std::sync::OnceLock;
@@ -24,7 +24,8 @@ impl Deadline {
         Deadline { per_request, first_response_limit: OnceLock::new(), has_answered: AtomicBool::new(false) }
     }
 
-    /// Ends all requests after `patience` unless the server has responded to any of them by then.
+    /// Ends all requests as soon as `patience` has elapsed from now, unless the server has responded to any request by
+    /// then. A second call has no effect.
     pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
         _ = self.first_response_limit.set((Instant::now() + patience, patience));
     }
@@ -40,19 +41,20 @@ impl Deadline {
         self.first_response_limit().map_or(until, |(first_response_limit, _)| until.min(first_response_limit))
     }
 
-    /// Returns the present time limit of a request, for errors.
+    /// Returns the present time limit of a request, as a duration.
     pub(crate) fn limit(&self) -> Duration {
         self.first_response_limit().map_or(self.per_request, |(_, patience)| self.per_request.min(patience))
     }
 
-    /// Waits for `request`, a request that began at `begun`, but not beyond `end`. Returns `None` on timeout.
+    /// Waits for the output of `request`, which began at `begun`. Returns `None` if the time limit of a request, or
+    /// `end` if that is earlier, passes first.
     pub(crate) async fn within<T>(&self, begun: Instant, end: Instant, request: impl Future<Output = T>) -> Option<T> {
         let mut request = pin!(request);
         let first_expiry = self.expiry(begun).min(end);
         if let Ok(output) = timeout_at(first_expiry, &mut request).await {
             return Some(output);
         }
-        // The server responded to another request meanwhile, which extends the time limit of this one.
+        // If the server has responded to another request meanwhile, this request has a later time limit.
         let extended_expiry = self.expiry(begun).min(end);
         if extended_expiry > first_expiry { timeout_at(extended_expiry, request).await.ok() } else { None }
     }
@@ -73,7 +75,7 @@ mod tests {
     const EACH: Duration = Duration::from_secs(10);
     const FIRST: Duration = Duration::from_secs(3);
 
-    /// Waits for a response that never comes, with no other limit, and returns the elapsed time.
+    /// Waits with `deadline` for a response that never comes, and returns the elapsed time.
     async fn waited(deadline: &Deadline) -> Duration {
         let begun = Instant::now();
         let far = begun + Duration::from_secs(3600);

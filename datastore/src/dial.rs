@@ -1,7 +1,7 @@
 //! [`dial`]: opens a TCP connection to a server whose name may have several addresses, of both families (RFC 8305).
 //!
-//! Connection attempts start one after another and then run in parallel, so an address that drops all packets costs
-//! only its head start. The first connection wins.
+//! Connection attempts start one after another and then run in parallel, so an address that drops all packets delays
+//! the connection only by the pause before the next attempt. The first connection that succeeds is used.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,8 @@ use hyper::Uri;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
-/// Delay after which the next address is tried too, as RFC 8305 recommends.
+/// Delay after which the next address is tried too, as RFC 8305 recommends. The delay is shorter if there are so many
+/// addresses that [`START_TIME_LIMIT`] requires it.
 const HEAD_START: Duration = Duration::from_millis(250);
 /// Time within which the attempts at all addresses start, however many addresses there are.
 const START_TIME_LIMIT: Duration = Duration::from_secs(2);
@@ -36,8 +37,8 @@ pub(crate) fn port(server: &Uri) -> u16 {
     server.port_u16().unwrap_or(if server.scheme_str() == Some("http") { 80 } else { 443 })
 }
 
-/// Interleaves the two address families and otherwise keeps the resolver's order. A host with connectivity in only one
-/// family then reaches an address of that family at the second attempt.
+/// Interleaves the two address families, from the family of the first address on, and otherwise keeps the resolver's
+/// order. A host with connectivity in only one family then reaches an address of that family at the second attempt.
 fn interleave_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut addresses = addresses.peekable();
     let is_first_family = addresses.peek().map(SocketAddr::is_ipv6);
@@ -53,7 +54,7 @@ fn interleave_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<Socke
 /// Returns the first connection that succeeds. A failed attempt starts the next one at once.
 ///
 /// # Errors
-/// The error of the only address, or the errors of all addresses.
+/// The error of the only address, or an error with the errors of all addresses. Also fails if there is no address.
 async fn race<T, F: Future<Output = io::Result<T>>>(
     addresses: Vec<SocketAddr>,
     connect: impl Fn(SocketAddr) -> F,
@@ -112,8 +113,9 @@ mod tests {
         texts.iter().map(|text| address(text)).collect()
     }
 
-    /// Connects to `answering` after `milliseconds`; all other addresses of `all` drop packets. Returns the
-    /// milliseconds at which the attempts started, and at which the connection succeeded.
+    /// Tries all addresses of `all`. `answering` accepts the connection `milliseconds` after its attempt starts; all
+    /// others drop packets. Returns the milliseconds at which the attempts started, and at which the connection
+    /// succeeded.
     async fn attempts(all: &[&str], answering: &str, milliseconds: u64) -> (Vec<u128>, u128) {
         let (begun, starts) = (Instant::now(), Mutex::new(Vec::new()));
         let connected = race(addresses(all), |to| {

@@ -1,5 +1,5 @@
-//! [`ConfigError`]: a configuration that selects no usable datastore. [`describe_error_chain`] is the text of any error
-//! with its causes.
+//! [`ConfigError`]: a configuration that selects no usable datastore. [`describe_error_chain`] returns the text of any
+//! error with its causes.
 
 use std::error::Error;
 
@@ -40,10 +40,10 @@ pub enum ConfigError {
          user with ETCD_USERNAME and ETCD_PASSWORD"
     )]
     InvalidEndpoint {
-        /// The invalid endpoint.
+        /// The invalid endpoint, with `...` instead of a user name and password.
         found: String,
     },
-    /// DNS discovery, which would cost a DNS query per CNI call and is not supported.
+    /// `etcd_discovery_srv`, which is not supported, because it would take a DNS query in each CNI call.
     #[error("etcd_discovery_srv `{domain}` is not supported; list the servers in etcd_endpoints instead")]
     SrvDiscovery {
         /// The configured domain.
@@ -86,17 +86,18 @@ pub enum ConfigError {
         /// The values allowed.
         allowed: &'static str,
     },
-    /// TLS material that cannot be read.
+    /// A certificate or key that cannot be read or used.
     #[error("{setting}: {reason}")]
     UnreadablePem {
-        /// The name of the setting.
+        /// The name of the setting, or of all settings that may have caused the problem.
         setting: &'static str,
-        /// The problem, and the file that has it.
+        /// The problem, with the path if the setting names a file.
         reason: String,
     },
 }
 
-/// Returns an error and its causes as one line, without repeating a cause that the text already contains.
+/// Returns an error and its causes as one line. Omits causes that the text already contains, and `transport error`, a
+/// cause that explains nothing.
 pub fn describe_error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {

@@ -7,8 +7,8 @@ use crate::kubernetes::{ApiSource, CalicoObjects};
 use crate::watch::{NextPage, ObjectChange, WatchFailure, WatchSource};
 use crate::{Datastore, Local};
 
-/// Maximum number of requests for one page if servers do not respond. With several servers, each request goes to
-/// another one.
+/// Maximum number of requests for one page if servers do not respond. If etcd has several servers, each request goes to
+/// another server.
 const ATTEMPTS: u32 = 3;
 
 /// A list of all objects of a kind in pages, so that neither a message nor memory has to hold all objects. All pages
@@ -33,11 +33,11 @@ impl Datastore {
 enum PageSource<'a, K: Kind> {
     Etcd(Pager<EtcdSource<K>>),
     Kubernetes(Pager<ApiSource<CalicoObjects<K>>>),
-    /// The file is local, so its whole content is one page. `None` after that page.
+    /// The file is local, so all selected objects are one page. The selection is `None` after that page.
     Local(&'a Local, Option<K::Select>),
 }
 
-/// A source, and the position in its list.
+/// The source of a list, and the position in the list.
 struct Pager<S: WatchSource> {
     source: Box<S>,
     /// The position of the next page. `None` before the first page.
@@ -46,7 +46,7 @@ struct Pager<S: WatchSource> {
 }
 
 impl<K: Kind> PagedList<'_, K> {
-    /// Returns the next page, or `None` after the last.
+    /// Returns the next page, or `None` after the last. After an error, the next call requests the same page again.
     pub async fn next(&mut self) -> Result<Option<ListedPage<K>>, WatchFailure> {
         match &mut self.0 {
             PageSource::Etcd(pager) => pager.next().await,
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(pager.next().await.unwrap(), Some(vec![ObjectChange::Upsert(1)]), "a later call continues the list");
     }
 
-    /// A retry does not help, and the earlier pages are not a partial result.
+    /// A retry cannot succeed, so the list sends none.
     #[tokio::test]
     async fn expired_or_refused_page_ends_the_list_at_once() {
         for failure in [WatchFailure::Expired("410".into()), WatchFailure::Refused("403".into())] {

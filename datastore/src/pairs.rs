@@ -19,7 +19,7 @@ pub(crate) fn end_of_prefix(prefix: &str) -> Option<String> {
     None
 }
 
-/// Rejects a list that writes one path twice. Writes of a transaction have no order, and etcd rejects such a list.
+/// Rejects a list that writes one path twice. The writes of a transaction have no order, and etcd rejects such a list.
 pub(crate) fn check_distinct(writes: &[Write]) -> Result<(), WriteError> {
     for (index, write) in writes.iter().enumerate() {
         if writes[..index].iter().any(|earlier| earlier.path == write.path) {
@@ -30,8 +30,9 @@ pub(crate) fn check_distinct(writes: &[Write]) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Writes a list as one transaction. `transaction` is not started for an empty list; it returns the revision that all
-/// written pairs get.
+/// Awaits `transaction`, which applies all writes and returns the revision that the written pairs get. Returns that
+/// revision once per write. Does not start `transaction` for an empty list, whose result is empty, nor for a list that
+/// writes one path twice, which is an error.
 pub(crate) async fn write_in_transaction(
     writes: &[Write],
     transaction: impl Future<Output = Result<i64, WriteError>>,

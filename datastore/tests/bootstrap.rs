@@ -19,7 +19,8 @@ fn bootstrap_on_local_adds_only_missing_objects() {
     block_on(adds_only_missing_objects(Fixture::local().open()));
 }
 
-/// Uses only the operations of the installer, whose role allows no updates and no other lists.
+/// Calls the functions of the installer. The role of the installer allows no updates, so an existing object stays as it
+/// is.
 async fn adds_only_missing_objects(store: Datastore) {
     let key = ObjectKey::global("default");
     // A new file contains the initial objects, so they are deleted first.

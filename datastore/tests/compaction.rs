@@ -1,4 +1,4 @@
-//! Several processes that compact one etcd: one of them does so per period, and recent revisions stay readable.
+//! Several processes compact one etcd: one of them per period, and recent revisions stay readable.
 
 mod harness;
 
@@ -57,7 +57,8 @@ fn single_process_compacts_to_the_revision_of_the_previous_round() {
         assert!(!is_readable(&mut client, recent).await);
         assert_eq!(one.round(&first).await, Ok(Round::ByAnotherProcess));
 
-        // A process without state, for example after a restart, loses its first round and reads the present one.
+        // A process without state, for example after a restart, compacts nothing in its first round, but reads the
+        // number of the present round.
         other = Compaction::default();
         assert_eq!(other.round(&second).await, Ok(Round::ByAnotherProcess));
         let mut stale = Compaction::default();

@@ -15,7 +15,7 @@ use libcalico::store::{Store, StoreError, Write};
 const PROCESSES: usize = 8;
 const INCREMENTS: usize = 200;
 
-/// Starts one of the `#[ignore]`d tests below as a separate process, on this fixture's datastore.
+/// Starts the `#[ignore]`d test `worker` of this file as a separate process, on the datastore of `config`.
 fn start(worker: &str, config: &DatastoreConfig) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", worker, "--ignored", "--nocapture"]).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -27,7 +27,8 @@ fn start(worker: &str, config: &DatastoreConfig) -> Child {
     command.spawn().unwrap()
 }
 
-/// Waits for a worker. A worker whose name no test has would succeed without doing anything.
+/// Waits for a worker, and checks that it ran one test. A worker whose name no test has would succeed without doing
+/// anything.
 fn finish(worker: Child) {
     let output = worker.wait_with_output().unwrap();
     let report = String::from_utf8_lossy(&output.stdout);
@@ -115,7 +116,7 @@ fn worker_writes_pairs_until_killed() {
     });
 }
 
-/// Writes two objects that each transaction keeps equal.
+/// Writes the same new value to two objects in one transaction.
 async fn increment_both(store: &Datastore, round: u64) {
     let left = store.get::<IpPool>(&ObjectKey::global("left")).await.unwrap();
     let right = store.get::<IpPool>(&ObjectKey::global("right")).await.unwrap();

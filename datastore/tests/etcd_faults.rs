@@ -66,7 +66,8 @@ fn next_etcd_endpoint_serves_when_the_first_is_down() {
         assert_eq!(store.requests(), 1);
         let (key, value) = pool("p", "1");
         store.create(&key, &value).await.unwrap();
-        // An endpoint that accepts connections but never responds costs its share of the time only once.
+        // An endpoint that accepts connections but never responds delays only the first request, by its share of the
+        // time.
         let store = open(&[&silent, &server.url], Duration::from_secs(2));
         read_absent_pool(&store).await.unwrap();
         let connections = listener.incoming().take_while(Result::is_ok).count();

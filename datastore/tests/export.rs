@@ -74,7 +74,8 @@ fn import_overwrites_other_values_only_if_requested() {
         let (text, before) = (exported(&source).await, exported(&target).await);
 
         let error = import(&target, text.as_bytes(), OnExisting::Keep, |_, _| {}).await.unwrap_err();
-        // The pool, and the ClusterInformation and the tiers, which have their own identifiers.
+        // The values of the pool, the ClusterInformation and the three tiers differ: each datastore has its own
+        // identifiers.
         assert!(
             matches!(&error, TransferError::ConflictingPairs { count: 5, named } if named.contains("/ippools/p")),
             "{error}"

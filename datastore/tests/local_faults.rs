@@ -28,8 +28,8 @@ fn create(store: &Datastore, name: &str) -> Result<(), StoreError> {
     block_on(store.create(&key, &value)).map(|_| ())
 }
 
-/// Runs one of the `#[ignore]`d tests below in its own mount namespace, with a small temporary file system at
-/// `$DIRECTORY`.
+/// Runs the `#[ignore]`d test `worker` of this file in its own mount namespace, with a temporary file system of `size`
+/// at `$DIRECTORY`.
 fn on_tmpfs(worker: &str, size: &str) {
     let directory = tempfile::tempdir().unwrap();
     let output = Command::new("unshare")
@@ -84,7 +84,7 @@ fn missing_space_for_a_new_file_is_reported() {
 #[ignore = "run by missing_space_for_a_new_file_is_reported in mounts of its own"]
 fn worker_without_space_for_a_new_file_gets_disk_full() {
     let path = directory().join("calico.db");
-    // The write is bounded, so that it can fill nothing but the 16 KiB above.
+    // The write is larger than the file system of 16 KiB, but bounded in case that the file system is not there.
     let filled = std::fs::write(directory().join("filler"), vec![0; 64 * 1024]);
     assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
     assert_eq!(create(&open(&path), "p"), Err(StoreError::DiskFull { path: path.display().to_string() }));

@@ -25,7 +25,7 @@ use crate::settings::Settings;
 /// Time limit for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Reasons for a missing object.
+/// Reasons why the objects cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The pod's account is unusable.
@@ -34,13 +34,13 @@ pub enum ClusterError {
     /// The client for etcd cannot be set up.
     #[error("etcd: {0}")]
     Etcd(NodeConfError),
-    /// The etcd does not respond. This is fatal because only this run creates the Node there.
+    /// The etcd does not respond. In a pod this error ends the run, because only this run creates the Node there.
     #[error(
         "{0}; this run cannot create the Node in etcd, without which no pod gets an address; correct ETCD_ENDPOINTS, \
          or find the cause with `etcdctl endpoint health`"
     )]
     EtcdUnreachable(StoreError),
-    /// The ClusterInformation cannot be created.
+    /// The ClusterInformation cannot be read or created.
     #[error(
         "cannot get or create ClusterInformation default: {source}; allow {requester} to get and create \
          clusterinformations, or start kube-controllers"
@@ -51,7 +51,7 @@ pub enum ClusterError {
         /// The cause.
         source: StoreError,
     },
-    /// The Node cannot be created.
+    /// The Node cannot be read or created.
     #[error(
         "cannot get or create Node {name}: {source}; allow {requester} to get and create nodes, or run `calico-ipam \
          init --node {name}`"
@@ -88,7 +88,7 @@ pub enum ClusterError {
 }
 
 impl ClusterError {
-    /// Returns true if a retry may succeed.
+    /// Returns true if etcd did not respond, so that a retry may succeed.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, ClusterError::EtcdUnreachable(_))
     }
@@ -112,11 +112,14 @@ impl ClusterError {
     }
 }
 
-/// Creates the missing objects in the datastore of `conf`, the configuration of Calico's plugin, and logs the pools
-/// that it cannot create. `pod` is the account of this pod, `None` outside of a pod; etcd needs no account.
+/// Creates the missing objects in the datastore of `conf`, the configuration of Calico's plugin. `pod` is the account
+/// of this pod, `None` outside of a pod.
+///
+/// Creates nothing, and logs a warning about each requested pool, if `conf` is `None`, if the datastore is a file, or
+/// if it is an API server and `pod` is `None`. etcd needs no account.
 ///
 /// # Errors
-/// Returns an error if the datastore is unreachable or rejects a request.
+/// Returns an error if the account is unusable, or if the datastore is unreachable or rejects a request.
 pub fn ensure(conf: Option<&NetConf>, pod: Option<&ServiceAccount>, settings: &Settings) -> Result<(), ClusterError> {
     let Some(conf) = conf else {
         warn_skipped_pools(settings, "Calico's plugin is not in the configuration, so its datastore is unknown");
@@ -201,8 +204,9 @@ pub(crate) fn configured_group(conf: &NetConf) -> Option<ApiGroup> {
 }
 
 /// Returns the Node to create in etcd, under the name that the plugins use. The Node refers to the Kubernetes node, so
-/// that kube-controllers deletes both together. Without the name of the Kubernetes node none is created: nothing would
-/// delete it.
+/// that kube-controllers deletes the Node after the Kubernetes node. Returns `None` for another datastore, if the
+/// plugins' name is unknown, or if the Kubernetes node's name is not set, because kube-controllers would never delete
+/// such a Node.
 fn node(conf: &NetConf, settings: &Settings) -> Option<Node> {
     let kubernetes = settings.node_name.as_ref().filter(|_| conf.datastore.kind() == DatastoreType::Etcdv3)?;
     let name = node_name::from_conf(conf).ok()?;

@@ -27,7 +27,7 @@ pub enum Trial {
     Passed,
     /// The configuration cannot be tried, for this reason.
     NotTried(String),
-    /// The last output of the plugin.
+    /// The plugin did not succeed within the time limit; its last error.
     Failed(String),
 }
 
@@ -65,6 +65,9 @@ pub fn try_out(conf: &Map<String, Value>, plugin: &Path, time: Duration, path_of
 }
 
 /// Returns the plugin's stdin as a runtime would write it, with paths of this container.
+///
+/// # Errors
+/// Returns an error if the configuration cannot be tried: it lacks the plugin `calico`, or its kubeconfig is missing.
 fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, ConfigTrialError> {
     let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of)?;
     if kind(&plugin) != CALICO {
@@ -86,7 +89,8 @@ fn run_plugin(plugin: &Path, input: &str, deadline: Instant) -> std::io::Result<
     Ok(output.map_or_else(|| "the plugin did not answer in time".to_owned(), |output| error_text(&output)))
 }
 
-/// Returns the text of a CNI error.
+/// Returns the text of the plugin's CNI error, or its exit status if the output contains no error. Returns an empty
+/// text if the plugin succeeded.
 fn error_text(Output { status, stdout, .. }: &Output) -> String {
     if status.success() {
         return String::new();

@@ -16,7 +16,7 @@ pub enum Program {
     Command(Command, Words),
 }
 
-/// The number of arguments that form the command's name, without the executable's name.
+/// The number of first arguments that form the command's name. The executable's name is not an argument.
 pub type Words = usize;
 
 /// A command for installers and people.
@@ -30,7 +30,7 @@ pub enum Command {
     Uninstall,
     /// Checks the node for problems.
     Doctor,
-    /// Queries a probe.
+    /// Queries a health probe.
     Health,
     /// Prints the version.
     Version,
@@ -58,8 +58,8 @@ pub fn dispatch(name: &str, words: &[&str], cni_command: Option<&str>) -> Progra
     }
     match first {
         _ if is_called => Program::Plugin,
-        // An inline configuration, `-v`, `-t` and no argument at all have always selected the plugin.
         "--version" => Program::Command(Command::Version, 1),
+        // An inline configuration, `-v`, `-t` and no argument at all have always selected the plugin.
         word if word.is_empty() || word.starts_with('{') || word.starts_with('-') => Program::Plugin,
         _ => Program::Command(Command::Unknown, 0),
     }

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-/// Reasons for rejecting the environment. Nothing has been changed yet.
+/// Reasons for rejecting the environment. The node is not changed then.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
-    /// An invalid Boolean.
+    /// A variable for a Boolean has an invalid value.
     #[error("{name}: `{found}` is neither true nor false; unset the variable to use its default")]
     Boolean {
-        /// The variable.
+        /// The name of the variable.
         name: String,
-        /// Its value.
+        /// The value of the variable.
         found: String,
     },
-    /// Another invalid value.
+    /// A variable of another type has an invalid value.
     #[error("{name}: `{found}` is not {wanted}")]
     Value {
-        /// The variable.
+        /// The name of the variable.
         name: String,
-        /// Its value.
+        /// The value of the variable.
         found: String,
         /// A description of the valid values.
         wanted: &'static str,
@@ -36,7 +36,7 @@ impl Environment<'_> {
         (self.lookup)(name).unwrap_or_else(|| default.to_owned())
     }
 
-    /// Returns a text unless it is empty.
+    /// Returns a text, or `None` if the variable is empty or not set.
     pub(crate) fn non_empty(&self, name: &str) -> Option<String> {
         (self.lookup)(name).filter(|value| !value.is_empty())
     }
@@ -65,14 +65,14 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the mode of a file, from octal digits.
+    /// Returns the mode of a file, from octal digits. The default applies if the variable is empty or not set.
     pub(crate) fn mode(&self, name: &str, default: u32) -> Result<u32, SettingsError> {
         let Some(found) = self.non_empty(name) else { return Ok(default) };
         let mode = u32::from_str_radix(found.trim_start_matches("0o"), 8).ok().filter(|mode| *mode <= 0o777);
         mode.ok_or(SettingsError::Value { name: name.to_owned(), found, wanted: "the mode of a file, like 0600" })
     }
 
-    /// Returns a number of seconds.
+    /// Returns a duration from a whole number of seconds. The default applies if the variable is empty or not set.
     pub(crate) fn seconds(&self, name: &str, default: Duration) -> Result<Duration, SettingsError> {
         let Some(found) = self.non_empty(name) else { return Ok(default) };
         let seconds = found.parse::<u16>().map(|seconds| Duration::from_secs(seconds.into()));

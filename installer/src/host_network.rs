@@ -1,5 +1,5 @@
-//! The node's network, as the commands of this crate use it. The plugin's crate has the code for the kernel's interface
-//! and depends on this crate, so its implementation is passed in as a [`HostNetwork`].
+//! The node's network, as the commands of this crate use it. The code that queries and changes it is in the plugin's
+//! crate, which depends on this crate. So the plugin passes its implementation in as a [`HostNetwork`].
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use libcalico::net::Cidr;
 /// A network interface of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// The name.
+    /// The name of the interface.
     pub name: String,
     /// The MTU in bytes.
     pub mtu: u32,
@@ -20,7 +20,7 @@ pub struct Interface {
 /// A route of the main table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The destination.
+    /// The destination: a range, or a range of one address.
     pub destination: Cidr,
     /// The outgoing interfaces; empty for a route that drops packets.
     pub interfaces: Vec<String>,
@@ -34,8 +34,9 @@ pub trait HostNetwork: std::fmt::Debug + Sync {
     /// Returns all routes of the main table, for IPv4 and IPv6.
     fn routes(&self) -> Result<Vec<Route>, NetworkError>;
 
-    /// Deletes the host's end of a pod's interface, and with it the pod's end and all routes through it. An interface
-    /// whose kind and MAC address are not Calico's is kept. Returns true if the interface was deleted.
+    /// Deletes the host's end of a pod's interface, and with it the pod's end and all routes through it. Returns true
+    /// if the interface was deleted, and false if it is missing or kept, because its kind and MAC address are not
+    /// Calico's.
     fn remove_pod_interface(&self, name: &str) -> Result<bool, NetworkError>;
 }
 
@@ -44,12 +45,12 @@ pub trait HostNetwork: std::fmt::Debug + Sync {
 #[error("{0}")]
 pub struct NetworkError(pub String);
 
-/// Returns the prefix of the host's ends of pods' interfaces.
+/// Returns the prefix of the names of the host's ends of pods' interfaces.
 pub fn pod_interface_prefix() -> String {
     interface_prefix(std::env::var("FELIX_INTERFACEPREFIX").ok().as_deref()).to_owned()
 }
 
-/// Returns the single addresses with a route through an interface. They are the addresses of the pod behind it.
+/// Returns the single addresses with a route through an interface. They are the addresses of the interface's pod.
 pub fn addresses_behind(interface: &str, routes: &[Route]) -> Vec<IpAddr> {
     let through = routes.iter().filter(|route| route.interfaces.iter().any(|name| name == interface));
     through.filter(|route| route.destination.size() == 1).map(|route| route.destination.network()).collect()

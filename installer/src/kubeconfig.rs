@@ -1,5 +1,6 @@
 //! Writes and reads the kubeconfig of the plugins, `calico-kubeconfig` beside the network configuration, and ensures
-//! that it contains a valid token. A valid token is kept; otherwise the installer requests a new one.
+//! that it contains a valid token. A valid token in the first half of its lifetime is kept; otherwise the installer
+//! requests a new one.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -33,7 +34,7 @@ pub struct Kubeconfig<'a> {
 /// The verification of the API server's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust<'a> {
-    /// These CA certificates sign it (PEM).
+    /// The certificate must be signed by one of these CA certificates (PEM).
     Authorities(&'a [u8]),
     /// Any certificate is accepted (`SKIP_TLS_VERIFY`).
     AnyCertificate,
@@ -100,15 +101,15 @@ impl std::fmt::Debug for Kubeconfig<'_> {
     }
 }
 
-/// Returns the token in a file that this installer or calico-node wrote (INST-24). This is no general parser of
-/// kubeconfigs.
+/// Returns the token in the text of a kubeconfig that this installer or calico-node wrote (INST-24), or `None` without
+/// a token. This is no general parser of kubeconfigs.
 pub fn token(file: &str) -> Option<&str> {
     let line = file.lines().find_map(|line| line.trim().strip_prefix("token:"))?;
     let token = line.trim().trim_matches('"');
     (!token.is_empty()).then_some(token)
 }
 
-/// Returns true if the file accepts any certificate of the API server.
+/// Returns true if the text is that of a kubeconfig that accepts any certificate of the API server.
 pub fn accepts_any_certificate(file: &str) -> bool {
     file.lines().any(|line| line.trim() == "insecure-skip-tls-verify: true")
 }
@@ -131,7 +132,8 @@ pub fn ensure(pod: &ServiceAccount, request: &TokenRequest, net_dir: &Path) -> R
     })
 }
 
-/// Returns the token in the file if it belongs to the account and the Node of the request and is fresh.
+/// Returns the token in the file if it belongs to the service account and the Node of `request` and more than half of
+/// its lifetime remains.
 fn reusable_token(file: &Path, pod: &ServiceAccount, request: &TokenRequest) -> Option<String> {
     let text = regular_file::text(file).ok()?;
     let token = token(&text)?;

@@ -21,7 +21,7 @@ const SECONDARY_BIN_DIR: &str = "/host/secondary-bin-dir";
 const FORMER_NET_DIR: &str = "/host/former-net-dir";
 const FORMER_BIN_DIR: &str = "/host/former-bin-dir";
 
-/// The directory of deferred DELs in `/var/lib/calico`.
+/// The name of the directory of deferred DELs in `/var/lib/calico`.
 pub const JOURNAL: &str = "cni-journal";
 
 /// The file name of the plugin.
@@ -83,13 +83,13 @@ impl Layout {
         Layout { bin_dir: on_node.into(), ..self }
     }
 
-    /// Returns the layout with a second plugin directory.
+    /// Returns the layout with `on_node` as the second plugin directory. In a container this has no effect.
     #[must_use]
     pub fn with_secondary_bin_dir(self, on_node: impl Into<PathBuf>) -> Self {
         Layout { secondary_bin_dir: Some(on_node.into()), ..self }
     }
 
-    /// Returns the path of an absolute path below the root.
+    /// Returns the path of this process for an absolute path that is meant relative to the root.
     #[must_use]
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let absolute = absolute.as_ref();
@@ -155,7 +155,7 @@ impl Layout {
         self.state_dir().join(JOURNAL)
     }
 
-    /// Returns the lock file of the process that replays deferred DELs.
+    /// Returns the path of the lock that a process holds while it replays deferred DELs.
     #[must_use]
     pub fn journal_lock(&self) -> PathBuf {
         self.journal_dir().join("lock")
@@ -173,8 +173,9 @@ impl Layout {
         !self.is_container && self.root == Path::new("/")
     }
 
-    /// Returns true if [`state_dir`](Layout::state_dir) persists. In a container this requires a mount; otherwise files
-    /// there end with the container. Another root than `/` is trusted.
+    /// Returns true if files in [`state_dir`](Layout::state_dir) are on the node. In a container whose root is `/` this
+    /// requires a mount, without which the files end with the container. On a node, and below another root, the result
+    /// is always true.
     #[must_use]
     pub fn has_persistent_state(&self) -> bool {
         if !self.is_container || self.root != Path::new("/") {
@@ -189,8 +190,9 @@ impl Layout {
         self.path("/var/run/secrets/kubernetes.io/serviceaccount")
     }
 
-    /// Translates a path on the node. Paths inside the configuration directory `net_dir_on_node` move with it; all
-    /// others are the same below the root.
+    /// Translates a path on the node to a path of this process. A path inside `net_dir_on_node`, the configuration
+    /// directory on the node, is translated to one inside [`net_dir`](Layout::net_dir); any other path is the same
+    /// below the root.
     #[must_use]
     pub fn translate(&self, on_node: &Path, net_dir_on_node: &Path) -> PathBuf {
         match on_node.strip_prefix(net_dir_on_node) {

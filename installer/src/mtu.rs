@@ -29,7 +29,7 @@ pub enum MtuFile {
     Written,
     /// The file contains the number already.
     UpToDate,
-    /// Another program, such as Felix, wrote the file. It stays.
+    /// The file contains another number and was written by another program, such as Felix. The file stays.
     Foreign,
 }
 
@@ -39,7 +39,7 @@ pub enum UnknownMtu {
     /// No interface leads out of the node.
     #[error("no interface has a default route")]
     NoUplink,
-    /// No pool exists yet, so the encapsulation is unknown. The quick start creates pools after the DaemonSet.
+    /// No enabled pool exists, so the encapsulation is unknown. The quick start creates pools after the DaemonSet.
     #[error("there is no IPPool yet, so the overhead of encapsulation is unknown")]
     NoPool,
 }
@@ -65,7 +65,7 @@ pub fn lowest_uplink_mtu(uplinks: &[Interface]) -> Result<u32, UnknownMtu> {
     uplinks.iter().map(|uplink| uplink.mtu).min().ok_or(UnknownMtu::NoUplink)
 }
 
-/// Returns the MTU of pods for a lowest uplink MTU `lowest`, minus the largest overhead of any pool's encapsulation.
+/// Returns the MTU of pods: `lowest`, the lowest MTU of an uplink, minus the largest overhead of an enabled pool.
 ///
 /// # Errors
 /// Returns an error without an enabled pool. The number might be too large once a pool with encapsulation exists, and
@@ -76,8 +76,8 @@ pub fn pod_mtu(lowest: u32, pools: &[IpPoolSpec]) -> Result<u32, UnknownMtu> {
     Ok(lowest.saturating_sub(overhead))
 }
 
-/// Returns the number of bytes that the encapsulation of a pool adds to each packet. WireGuard is not part of a pool;
-/// only Felix sets it up, and then it writes the file as well.
+/// Returns the number of bytes that the encapsulation of a pool adds to each packet; 0 for a disabled pool. WireGuard
+/// is not part of a pool: only Felix sets it up, and Felix then writes the MTU file as well.
 pub fn overhead(pool: &IpPoolSpec) -> u32 {
     let is_on = |mode: &str| !mode.is_empty() && mode != "Never";
     let is_ipv6 = pool.range().is_ok_and(|range| range.version() == IpVersion::V6);
@@ -89,12 +89,12 @@ pub fn overhead(pool: &IpPoolSpec) -> u32 {
     }
 }
 
-/// Writes the MTU of pods if `conf`, the configuration of Calico's plugin, refers to the file and the file is missing.
-/// The overhead depends on the pools' encapsulation, so without a response of the datastore within `deadline`, or
-/// without a pool, the file is not written.
+/// Writes the MTU of pods if the plugin with the configuration `conf` reads the file, `/var/lib/calico` is persistent,
+/// and the file is missing or contains another number of ours. The overhead depends on the pools' encapsulation, so
+/// without a response of the datastore within `deadline`, or without an enabled pool, the file is not written.
 ///
 /// # Errors
-/// Returns an error with the remedy, which depends on `is_pod`, if the file is not written.
+/// Returns an error with the remedy, which depends on `is_pod`, if the MTU is unknown or the file cannot be written.
 pub fn write(
     conf: Option<&NetConf>,
     layout: &Layout,
@@ -105,7 +105,7 @@ pub fn write(
 ) -> Result<(), MtuNotWritten> {
     let Some(conf) = conf.filter(|conf| conf.plugin_type == CALICO && is_file_used(conf)) else { return Ok(()) };
     if !layout.has_persistent_state() {
-        // Beside upstream's calico-node, which mounts the directory, Felix writes the file.
+        // Upstream's manifests mount the directory into calico-node only, whose Felix writes the file.
         let directory = layout.state_dir();
         tracing::info!("{} is not mounted in this container; calico-node writes its file mtu", directory.display());
         return Ok(());
@@ -127,7 +127,7 @@ pub fn write(
 }
 
 /// Writes `mtu` if the file is missing or contains another number of ours. The record is saved first, with the digest
-/// of the file that it replaces. A run that is killed at any moment therefore leaves a file that is recorded as ours.
+/// of the replaced file. A run that is killed at any moment therefore leaves a file that is recorded as ours.
 ///
 /// If Felix rewrites a file of ours with the same number, the file still counts as ours, because the two cannot be
 /// distinguished. `calico uninstall` then removes it, and Felix writes it again at its next start.
@@ -165,7 +165,7 @@ fn ensure_with(
             MtuFile::Written
         }
     };
-    // The file is in place, so its predecessor is no longer ours. The caller saves the record.
+    // The file is in place, so the digest of the replaced file no longer counts as ours. The caller saves the record.
     state.record(DirectoryRole::State, NAME, Some(wanted), false);
     Ok(change)
 }

@@ -50,7 +50,8 @@ const PATHS: [(Option<&str>, &[&str]); 3] = [
     (Some("policy"), &["k8s_client_certificate", "k8s_client_key", "k8s_certificate_authority"]),
 ];
 
-/// Returns the configuration of Calico's plugin as a runtime passes it, with paths translated by `path_of`.
+/// Returns the configuration of Calico's plugin as a runtime passes it, with the plugin's default paths where it names
+/// none. `path_of` translates all paths.
 ///
 /// # Errors
 /// Returns an error if Calico's plugin is not in the configuration.
@@ -78,8 +79,8 @@ pub fn plugin(conf: Value, path_of: impl Fn(&Path) -> PathBuf) -> Result<Map<Str
     Ok(plugin)
 }
 
-/// Returns the files that the plugin uses by default. A `datastore_path` would select the local datastore by itself, so
-/// its default is filled in only if that datastore is selected.
+/// Returns the keys of files with the paths that the plugin uses by default. A `datastore_path` would select the local
+/// datastore by itself, so its default is returned only if `datastore_type` selects that datastore.
 fn defaults(plugin: &mut Map<String, Value>) -> Vec<(&'static str, &'static str)> {
     let mut defaults = vec![("nodename_file", NODENAME_FILE), ("ipam_lock_file", lock::DEFAULT_PATH)];
     if value_of(plugin, "datastore_type").is_some_and(|kind| kind == "local") {
@@ -114,8 +115,8 @@ pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, Node
     read(plugin(value(text)?, |path| layout.translate(path, Path::new(net_dir)))?)
 }
 
-/// Parses a configuration file as JSON. Foreign entries that do not fit into a [`Value`] are read as [`read_chain`]
-/// reads them.
+/// Parses a configuration file as JSON. If an entry of another program does not fit into a [`Value`], the file is read
+/// as [`read_chain`] reads it.
 ///
 /// # Errors
 /// Returns an error if the text is not JSON.
@@ -146,7 +147,7 @@ pub fn datastore(conf: &NetConf, deadline: Duration) -> Result<(DatastoreConfig,
 /// and is not created.
 ///
 /// # Errors
-/// Returns an error if the datastore is unreachable or rejects the request.
+/// Returns an error if the settings of the datastore are invalid, or if it is unreachable or rejects the request.
 pub fn pools(conf: &NetConf, deadline: Duration) -> Result<Vec<IpPoolSpec>, NodeConfError> {
     let (config, store) = datastore(conf, deadline)?;
     if matches!(&config, DatastoreConfig::Local(local) if !local.path.exists()) {

@@ -67,8 +67,9 @@ pub fn find_source<'a>(settings: &'a Settings, layout: &Layout) -> NodeNameSourc
 }
 
 impl NodeNameSource<'_> {
-    /// Calls [`ensure`] and logs errors. A missing file is not fatal, because the configuration may contain the name,
-    /// too.
+    /// Calls [`ensure`], and logs a written file, a file with another name, and errors. Writes no file if the name is
+    /// unknown, or if it is that of a machine that builds an image. A missing file is not fatal, because the
+    /// configuration may contain the name, too.
     pub fn ensure_or_warn(self, layout: &Layout) {
         let (name, source) = match self {
             NodeNameSource::Variable(name) => (name, "KUBERNETES_NODE_NAME"),

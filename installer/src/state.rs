@@ -26,7 +26,7 @@ const MODE: u32 = 0o644;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct State {
-    /// The version installed last.
+    /// The version of the installer that wrote the records.
     pub version: String,
     /// The configuration directory on the node.
     pub net_dir: String,
@@ -58,10 +58,10 @@ pub struct FormerDirectory {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InstalledFile {
-    /// SHA-256 in hexadecimal; none for a file whose content changes, such as the kubeconfig.
+    /// SHA-256 in hexadecimal; `None` for a file whose content changes, such as the kubeconfig.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// SHA-256 of our earlier file, while this one is replacing it.
+    /// SHA-256 of our earlier file, while this one is replacing it; `None` otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub former: Option<String>,
     /// True if the file replaced one that was not ours.
@@ -71,8 +71,8 @@ pub struct InstalledFile {
     /// `digest` with each rotation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// Our plugins in a network configuration to which other programs add theirs; `digest` covers our text alone. Two
-    /// are recorded while the second is being written, and none if an older version of the installer wrote the record.
+    /// Our plugins in a network configuration to which other programs add theirs; `digest` covers our text alone. There
+    /// are two while a new configuration replaces ours, and none if an older version of the installer wrote the record.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub renderings: Vec<Rendering>,
 }
@@ -85,7 +85,7 @@ impl InstalledFile {
     }
 }
 
-/// Reasons for unreadable records.
+/// Reasons why the records cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The file cannot be read.
@@ -204,7 +204,7 @@ impl State {
     }
 }
 
-/// Returns the path of the file.
+/// Returns the path of the file with the records.
 #[must_use]
 pub fn path(layout: &Layout) -> PathBuf {
     layout.state_dir().join(Path::new(NAME))

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use crate::template::TlsPaths;
 use os::atomic_file::{self, AtomicFileError};
 
-/// The directory beside the configuration.
+/// The name of the directory with the copied TLS files, beside the configuration.
 pub const DIRECTORY: &str = "calico-tls";
 
-/// The files in the directory.
+/// The names of the TLS files, which are the same in the mounted Secret.
 pub const FILES: [&str; 3] = ["etcd-ca", "etcd-cert", "etcd-key"];
 
 /// The mounted TLS files.
@@ -99,7 +99,8 @@ impl TlsAssets {
     }
 }
 
-/// Removes all files that the configuration does not name, and the directory if it is then empty.
+/// Removes all files in the directory `calico-tls` that the configuration does not name, except temporary files, and
+/// the directory if it is then empty.
 pub fn remove_stale(net_dir: &Path, tls: &TlsPaths) {
     let directory = net_dir.join(DIRECTORY);
     atomic_file::sweep(&directory);

@@ -9,7 +9,8 @@ use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use os::child::{self, BusyRetry};
 
-/// A fork in another thread inherits the open descriptor of a program that was just written, until its exec.
+/// Attempts to run a program that is busy. A fork in another thread inherits the open descriptor of a program that was
+/// just written, and the program stays busy until the exec of that fork.
 pub(crate) const BUSY: BusyRetry = BusyRetry { attempts: 20, pause: Duration::from_millis(25) };
 
 /// Reasons for a failed test run.
@@ -19,7 +20,7 @@ pub enum RunError {
     #[error("{} is on a file system that is mounted noexec: no plugin can be run from there; remount it with exec, or \
         have the runtime use another plugin directory", .0.display())]
     NoExec(PathBuf),
-    /// The program was built for another processor.
+    /// The kernel does not know the program's format: it was probably built for another processor.
     #[error("{} is built for {}, which this kernel cannot run; use the image for the architecture of this machine",
         .0.display(), std::env::consts::ARCH)]
     WrongArchitecture(PathBuf),

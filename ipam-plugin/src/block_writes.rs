@@ -29,7 +29,7 @@ impl PriorAffinity {
         Entry { key: AffinityKey { owner: owner.clone(), cidr }, value: self.value(), revision }
     }
 
-    /// Returns true if the affinity is unchanged since it was read.
+    /// Returns true if `now`, the affinity as read later, is the affinity from which the claim starts.
     pub(crate) fn is_unchanged(&self, now: Option<&Entry<BlockAffinity>>) -> bool {
         match self {
             PriorAffinity::Absent => now.is_none(),
@@ -46,8 +46,8 @@ impl PriorAffinity {
     }
 }
 
-/// Creates a block without addresses, after its affinity if that is given. Of two creations of the block, the later one
-/// fails.
+/// Returns the writes that create a block without addresses. If `prior` is given, they first make the affinity pending.
+/// Of two creations of the block, the later one fails.
 pub(crate) fn empty_block_writes(
     mut empty: Block,
     owner: &AffinityOwner,

@@ -2,7 +2,7 @@
 //! a minute.
 //!
 //! The file is a hint for the next ADDs of the node. Without it, each of them would get the address, find the route and
-//! request another address. A file that is missing, invalid or written by another program contains no notes.
+//! request another address. A file that is missing, invalid or too large counts as a file without notes.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -22,7 +22,7 @@ const VALIDITY: Duration = Duration::MINUTE;
 /// Maximum number of notes; the oldest are removed first.
 const MAX_NOTES: usize = 128;
 
-/// Maximum size of the file in bytes. The plugin writes no larger file.
+/// Maximum size of a file that is read, in bytes. The plugin writes no larger file.
 const MAX_FILE_SIZE: u64 = 1 << 17;
 
 /// Maximum length of a route's text, in characters.
@@ -48,7 +48,8 @@ pub fn valid_notes(file: &Path, now: OffsetDateTime) -> Vec<BusyAddress> {
     notes
 }
 
-/// Stores in `file` that `address` is busy from `now` on. Two concurrent processes may only lose a note.
+/// Stores in `file` that `address` is busy for a minute from `now`. Failure is only logged. If two processes store
+/// notes at the same time, one of the notes may be lost.
 pub fn record(file: &Path, address: IpAddr, route: &str, now: OffsetDateTime) {
     let mut notes = valid_notes(file, now);
     notes.retain(|note| note.address != address);

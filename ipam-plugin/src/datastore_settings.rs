@@ -30,7 +30,8 @@ pub fn separate_kubernetes(
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }
 
-/// Does the same for an environment other than that of this process.
+/// Returns the datastore that `conf` and the environment `env` describe, as [`from_conf`] does for the environment of
+/// this process.
 ///
 /// # Errors
 /// Returns an error if no usable datastore is configured.

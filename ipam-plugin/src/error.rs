@@ -12,7 +12,8 @@ use libcalico::net::{Cidr, CidrParseError, IpVersion};
 use libcalico::store::StoreError;
 use netconf::{CniError, Code};
 
-/// The reason why an operation failed. All its changes were undone, if the datastore was reachable.
+/// The reason why an operation failed. The changes of a failed allocation were undone, if the datastore was reachable.
+/// A failed release may have released some of the addresses.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum IpamError {
     /// An error of the datastore.
@@ -21,7 +22,7 @@ pub enum IpamError {
     /// No pool serves the request.
     #[error(transparent)]
     Pools(#[from] PoolChoiceError),
-    /// A requested pool is neither a CIDR nor the name of a pool.
+    /// A requested pool is neither a CIDR nor the name of a pool with a valid CIDR.
     #[error("error parsing pool \"{pool}\": {cause}")]
     PoolName {
         /// The requested pool.
@@ -40,12 +41,12 @@ pub enum IpamError {
     /// Fewer addresses than requested are available.
     #[error(transparent)]
     Shortfall(#[from] Shortfall),
-    /// The requested address is allocated to another owner, or cooling down.
+    /// The requested address is already allocated, possibly to the request's own handle, or is cooling down.
     #[error("resource already exists: {ip} with error: Address already assigned in block")]
     AlreadyAssigned {
         /// The address.
         ip: IpAddr,
-        /// A description of the owner.
+        /// A description of the owner; empty if the owner is unknown.
         holder: String,
     },
     /// The requested address is in no enabled pool. Upstream's text ends with a newline.
@@ -53,7 +54,8 @@ pub enum IpamError {
     NotInPool {
         /// The address.
         ip: IpAddr,
-        /// The disabled pools of its family, with the reasons.
+        /// The pools that contain the address but cannot be used, for example because they are disabled, with the
+        /// reasons.
         refused: Vec<RejectedPool>,
     },
     /// The requested address is in a pool for another use.
@@ -117,7 +119,7 @@ pub enum IpamError {
     /// A block rejects the release.
     #[error("update conflict: {0}")]
     Release(#[from] ReleaseError),
-    /// An endpoint did not give up the addresses to be released, so they stay allocated.
+    /// An endpoint may still list the addresses to be released, so they stay allocated.
     #[error("{endpoint} may still list the addresses: {cause}")]
     StillListed {
         /// The endpoint, as error messages name objects.
@@ -148,7 +150,7 @@ pub enum VmiError {
     /// The Kubernetes API did not return the pod's VMI.
     #[error("failed to get VMI info: {0}")]
     Unknown(#[from] StoreError),
-    /// The pod's VirtualMachineInstance is missing, or an earlier one of the same name.
+    /// The VirtualMachineInstance that the pod names does not exist. One of the same name with another UID may exist.
     #[error("failed to get VMI info: VirtualMachineInstance {namespace}/{name} with uid {uid} does not exist")]
     NoVmi {
         /// The namespace.
@@ -166,7 +168,7 @@ pub enum VmiError {
         /// The name.
         name: String,
     },
-    /// A live migration requires that VMIs keep their addresses.
+    /// The pod is the target of a live migration, which requires the setting that VMIs keep their addresses.
     #[error("live migration target pod is not allowed when KubeVirtVMAddressPersistence is disabled")]
     TargetNotAllowed,
     /// The VMI of a migration target has no address that it could keep.
@@ -244,7 +246,7 @@ pub enum Exhaustion {
 impl std::error::Error for Shortfall {}
 
 impl fmt::Display for Shortfall {
-    /// Writes upstream's text, which has a prefix for the last two causes only.
+    /// Writes upstream's text, which begins with `failed to request` only if affinity is strict or the pools are full.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
             Exhaustion::BlockLimit { .. } => f.write_str("cannot allocate new block due to per host block limit"),
@@ -262,7 +264,8 @@ impl fmt::Display for Shortfall {
 }
 
 impl IpamError {
-    /// Returns the pools considered, each with the reason why it gave no address.
+    /// Returns the pools considered, each with the reason why it gave no address; empty for an error without such
+    /// pools.
     pub fn refused_pools(&self) -> &[RejectedPool] {
         match self {
             IpamError::Pools(error) => &error.refused,

@@ -1,8 +1,8 @@
 //! Files with hints for the next calls of the node: [`crate::busy`], [`crate::exhausted`],
 //! [`crate::alloc::block_hints`]. A reboot deletes them.
 //!
-//! No result depends on a hint. A file that is missing, invalid, too large or written by another program therefore
-//! contains none, and a write does not wait for the disk. Concurrent processes may only lose a hint.
+//! No result depends on a hint. A missing or invalid file therefore counts as a file without hints, and a write does
+//! not wait for the disk. If two processes write at the same time, one of the hints may be lost.
 
 use std::path::Path;
 use std::{fs, io};
@@ -10,7 +10,8 @@ use std::{fs, io};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Reads the hints of a regular file of at most `largest` bytes. A link does not count: the plugin writes none.
+/// Reads the hints of a regular file of at most `largest` bytes. Returns `None` for a missing, larger or invalid file,
+/// and for a symbolic link, because the plugin writes none.
 pub(crate) fn read<T: DeserializeOwned>(file: &Path, largest: u64) -> Option<T> {
     let metadata = fs::symlink_metadata(file).ok()?;
     let is_valid = metadata.is_file() && metadata.len() <= largest;

@@ -1,4 +1,5 @@
-//! [`KubernetesApi`]: the access to the Kubernetes API, for objects that the datastore does not contain.
+//! [`KubernetesApi`]: the access to the Kubernetes API, for Kubernetes' own objects, such as namespaces and pods. They
+//! are in the datastore only if the datastore is the API server.
 
 use datastore::{Datastore, DatastoreConfig};
 use libcalico::kubernetes::may_be_virt_launcher;
@@ -10,7 +11,7 @@ use crate::datastore_settings;
 /// The access to the Kubernetes API.
 #[derive(Debug)]
 pub enum KubernetesApi {
-    /// The call needs no object from the API.
+    /// The call needs no object from the API, and the datastore is not the API server.
     Unused,
     /// The datastore is the API server.
     Datastore,
@@ -19,8 +20,8 @@ pub enum KubernetesApi {
 }
 
 impl KubernetesApi {
-    /// Returns the access that the configuration describes, if the call `is_used` to read any object. Opens no file or
-    /// connection.
+    /// Returns the access that the configuration describes. Returns `Unused` if the call reads no object from the API
+    /// (`is_used` is false) and the datastore is not the API server. Opens no file or connection.
     pub fn for_call(conf: &NetConf, datastore: &DatastoreConfig, is_used: bool) -> Result<Self, CniError> {
         if !is_used && !matches!(datastore, DatastoreConfig::Kubernetes(_)) {
             return Ok(KubernetesApi::Unused);
@@ -55,20 +56,21 @@ impl KubernetesApi {
         }
     }
 
-    /// Reads a batch from a separate API server. Returns `None` if there is none.
+    /// Reads a batch from a separate API server. Returns `None` if the API is not used or is the datastore.
     pub async fn read_separate(&self, batch: &ReadBatch) -> Option<Result<Answers, StoreError>> {
         let KubernetesApi::Separate(api) = self else { return None };
         Some(api.read(batch).await)
     }
 
-    /// Returns the number of requests sent to a separate API server.
+    /// Returns the number of requests sent to a separate API server; zero without one.
     pub fn requests(&self) -> u64 {
         let KubernetesApi::Separate(api) = self else { return 0 };
         api.requests()
     }
 }
 
-/// Returns true if a configuration names an API server, be it the datastore or a separate one.
+/// Returns true if a configuration refers to an API server: as the datastore, by a kubeconfig or a URL, or by the
+/// policy type `k8s`.
 pub fn is_configured(conf: &NetConf, datastore: &DatastoreConfig) -> bool {
     let urls = [&conf.kubernetes.kubeconfig, &conf.kubernetes.k8s_api_root, &conf.policy.k8s_api_root];
     matches!(datastore, DatastoreConfig::Kubernetes(_))

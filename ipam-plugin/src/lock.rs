@@ -30,15 +30,15 @@ type LockedFile = Arc<Mutex<Option<File>>>;
 /// The IPAM locks of this process, which may serve several calls.
 static IPAM_LOCKS: Mutex<Vec<Weak<Mutex<Option<File>>>>> = Mutex::new(Vec::new());
 
-/// Releases all IPAM locks of this process, which continues without them. It has to wait for another resource, and the
-/// other processes of the node should not wait for this one.
+/// Releases all IPAM locks of this process before the process waits for a busy API server, so that the other processes
+/// of the node need not wait too. The process continues without the locks.
 pub fn release_ipam_locks() {
     for held in IPAM_LOCKS.lock().unwrap_or_else(PoisonError::into_inner).drain(..).filter_map(|held| held.upgrade()) {
         *held.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
-/// The reason why an operation continues without the lock.
+/// The reason why a lock was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// The file or its directory cannot be opened, or the file cannot be locked.
@@ -51,7 +51,7 @@ pub enum LockError {
         /// The system's error.
         cause: io::Error,
     },
-    /// Other processes kept the lock.
+    /// Other processes kept the lock for the whole wait.
     #[error("lock file {path} stayed locked for {waited:?}; see /proc/locks for the process that holds it")]
     Busy {
         /// The lock file.
@@ -62,15 +62,16 @@ pub enum LockError {
 }
 
 impl HostLock {
-    /// Takes the lock as an IPAM lock. If this fails, logs the reason and returns `None`: the operation is correct
-    /// without the lock. Blocks the thread for up to [`LONGEST_WAIT`].
+    /// Takes the lock as an IPAM lock, which [`release_ipam_locks`] may release early. If this fails, logs the reason
+    /// and returns `None`: the operation is correct without the lock. Blocks the thread for up to [`LONGEST_WAIT`].
     pub fn acquire(path: &Path) -> Option<HostLock> {
         let lock = Self::acquire_within(path, LONGEST_WAIT);
         let lock = lock.inspect_err(|error| tracing::warn!(%error, "continuing without the IPAM lock"));
         lock.ok().map(Self::register_as_ipam_lock)
     }
 
-    /// Takes the lock if it is free.
+    /// Takes the lock as an IPAM lock if it is free. Returns `None` if another process has it, or if the file cannot be
+    /// opened or locked.
     pub fn try_acquire(path: &Path) -> Option<HostLock> {
         Self::acquire_within(path, Duration::ZERO).ok().map(Self::register_as_ipam_lock)
     }
@@ -93,7 +94,8 @@ impl HostLock {
         Self::acquire_as(path, wait, File::try_lock, File::lock)
     }
 
-    /// Takes the lock shared with others, which excludes exclusive locks.
+    /// Takes a shared lock, waiting no longer than `wait`. Several processes may have the shared lock at the same time;
+    /// meanwhile no process gets the exclusive lock of [`HostLock::acquire_within`].
     pub fn acquire_shared_within(path: &Path, wait: Duration) -> Result<HostLock, LockError> {
         Self::acquire_as(path, wait, File::try_lock_shared, File::lock_shared)
     }
@@ -137,12 +139,13 @@ impl<'f> ReleaseLock<'f> {
         ReleaseLock { file, lock: None }
     }
 
-    /// Returns the lock after it was taken.
+    /// Returns the lock, or `None` if it was not taken yet or could not be taken.
     pub fn lock(&self) -> Option<&HostLock> {
         self.lock.as_ref()
     }
 
-    /// Takes the lock, once. Returns true if another process had it meanwhile, so that earlier reads may be stale.
+    /// Takes the lock in the first call; later calls do nothing and return false. Returns true if the lock was not
+    /// available at once: another process may have had it, and earlier reads may be stale.
     pub(crate) fn take(&mut self) -> bool {
         let Some(file) = self.file.take() else { return false };
         self.lock = HostLock::try_acquire(file);
@@ -167,8 +170,8 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Waits for the lock in a thread, because flock(2) has no timeout. After the timeout the thread continues to wait, and
-/// releases the lock as soon as it gets it.
+/// Waits for the lock in a thread, because flock(2) has no timeout. Returns `None` after the timeout. The thread then
+/// continues to wait, and releases the lock as soon as it gets the lock.
 fn lock_within(file: File, wait: Duration, lock: fn(&File) -> io::Result<()>) -> Option<io::Result<File>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

@@ -9,17 +9,17 @@ use libcalico::validation::validate_node;
 
 use crate::alloc::inputs::AllocationInputs;
 
-/// Returns true if an ADD creates the Node that it needs.
+/// Returns true if an ADD creates a missing Node: on the embedded datastore only.
 #[must_use]
 pub fn is_created_by_add(store: &Datastore) -> bool {
     matches!(store, Datastore::Local(_))
 }
 
-/// Creates the missing Node of an ADD, if the datastore requires it. A Node with an invalid name stays missing, and the
-/// allocation reports that.
+/// Creates the missing Node of an ADD if the datastore is embedded, and adds the Node to `inputs`. A Node with an
+/// invalid name stays missing, and the allocation reports that.
 ///
 /// # Errors
-/// Returns an error if the datastore's file cannot be written.
+/// Returns an error if the datastore's file cannot be written or read.
 pub async fn ensure(store: &Datastore, name: &str, inputs: &mut AllocationInputs) -> Result<(), StoreError> {
     let node = Node::new(name, NodeSpec::default());
     if inputs.node.is_some() || !is_created_by_add(store) || validate_node(&node).is_err() {

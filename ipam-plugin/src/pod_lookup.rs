@@ -20,7 +20,8 @@ pub(crate) struct PodQueries {
     vmi: bool,
 }
 
-/// The objects read.
+/// The labels of the pod's namespace, and the pod's VMI; `None` if they were not read, or if the pod has no VMI that
+/// keeps its addresses.
 #[derive(Debug, Default)]
 pub(crate) struct PodLookup {
     labels: Option<Labels>,
@@ -41,7 +42,7 @@ impl PodQueries {
         self.namespace || self.vmi
     }
 
-    /// Reads the objects.
+    /// Reads the objects. A missing namespace is an error; a missing pod has no VMI.
     pub(crate) async fn read(self, call: &Call, api: &KubernetesApi, store: &Datastore) -> Result<PodLookup, CniError> {
         let mut lookup = PodLookup::default();
         let (Some(api), Some(pod), true) = (api.reached(store), call.args.pod(), self.is_any()) else {

@@ -26,13 +26,13 @@ pub struct Retry<'a, C> {
 }
 
 impl<'a, C: Clock> Retry<'a, C> {
-    /// Creates a retry of `limit` from now on.
+    /// Creates a retry whose time ends `limit` from now.
     pub fn new(clock: &'a C, limit: Duration) -> Self {
         Retry { clock, deadline: clock.elapsed() + limit, pauses: 0 }
     }
 
-    /// Pauses before another attempt, for a random part of 5 ms that doubles up to 200 ms. Returns `false` if the time
-    /// has ended.
+    /// Pauses before another attempt, for a random part of a maximum. The maximum is 5 ms in the first pause and
+    /// doubles with each pause up to 200 ms. Returns `false` without a pause if the time would end during the pause.
     pub async fn pause(&mut self) -> bool {
         self.pauses += 1;
         let pause = PAUSES.pause(self.pauses, fastrand::f64());
@@ -46,7 +46,7 @@ impl<'a, C: Clock> Retry<'a, C> {
     /// Pauses before another attempt after a lost race.
     ///
     /// # Errors
-    /// Returns [`IpamError::Contention`] if the time has ended.
+    /// Returns [`IpamError::Contention`] if the time would end during the pause.
     pub async fn pause_after_race(&mut self) -> Result<()> {
         if self.pause().await { Ok(()) } else { Err(IpamError::Contention) }
     }

@@ -80,7 +80,11 @@ async fn operate(call: &Call) -> Result<String, CniError> {
             let query = ipam.inputs_query();
             let (inputs, lookup) = join(AllocationInputs::read(store, &query), lookup).await;
             let mut inputs = inputs.map_err(store_error)?;
-            tracing::debug!(pools = inputs.pools.len(), own_blocks = inputs.affinities.len(), "read pools and blocks");
+            tracing::debug!(
+                pools = inputs.pools.len(),
+                own_blocks = inputs.affinities.len(),
+                "read the pools and the node's affinities"
+            );
             lookup?.apply_to(&mut ipam);
             own_node::ensure(store, &ipam.node, &mut inputs).await.map_err(store_error)?;
             cni::add(store, &clock, &ipam, inputs, None).await?.result.to_json(call.version)
@@ -89,7 +93,7 @@ async fn operate(call: &Call) -> Result<String, CniError> {
             let handles = ipam.handles_to_read(store);
             let (inputs, lookup) = join(ReleaseInputs::read(store, &handles), lookup).await;
             let inputs = inputs.map_err(store_error)?;
-            tracing::debug!(holds = !inputs.is_empty(), "read the handle");
+            tracing::debug!(holds = !inputs.is_empty(), "read the container's handles");
             lookup?.apply_to(&mut ipam);
             cni::del(store, &clock, &ipam, inputs).await.map(|()| String::new())
         }

@@ -6,7 +6,8 @@ use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError, Write, W
 
 /// A gate that each write has to pass, because a release of many addresses may have to slow down or to stop.
 pub trait WriteGate: Sync {
-    /// Waits until this number of writes may be sent. Returns `false` if no more writes may be sent.
+    /// Waits until this number of writes may be sent, and returns true. Returns `false` if the writes may not be sent
+    /// at all.
     fn admit(&self, writes: usize) -> impl Future<Output = bool> + Send;
 }
 

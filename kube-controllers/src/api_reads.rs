@@ -1,5 +1,5 @@
 //! Reads the current state from the Kubernetes API. A watch may lag behind, so a controller that is about to delete an
-//! object checks the current state first, always through this module.
+//! object reads the current state first.
 //!
 //! An object is read by a list with its name as the field selector: upstream's role allows listing every watched kind,
 //! but not getting every kind. The response never comes from the API server's cache. Only an empty list of the
@@ -36,10 +36,9 @@ struct ListMetadata {
 }
 
 impl<T> List<T> {
-    /// Returns the items, and the token of the next page.
+    /// Returns the items, and the token of the next page; `None` instead of the token after the last page.
     ///
-    /// # Errors
-    /// If the response is a list of another kind.
+    /// # Errors If `is_expected` returns false for the response's `kind`.
     pub(crate) fn page(self, is_expected: impl Fn(&str) -> bool) -> Result<(Vec<T>, Option<String>), UnexpectedKind> {
         if !is_expected(&self.kind) {
             return Err(UnexpectedKind(self.kind));
@@ -48,7 +47,7 @@ impl<T> List<T> {
     }
 }
 
-/// A response of another kind than the requested list.
+/// A response whose `kind` is not that of the requested list.
 #[derive(Debug, thiserror::Error)]
 #[error("the response is a {0:?}, not the requested list")]
 pub(crate) struct UnexpectedKind(String);
@@ -122,7 +121,8 @@ pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<boo
     Ok(false)
 }
 
-/// Returns true if the API server serves one of these kinds, given by their plurals, in any version of `group`.
+/// Returns true if the API server serves at least one of these kinds, given by their plurals, in any version of
+/// `group`.
 pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) -> Result<bool, ReconcileError> {
     let failed = |error: &dyn Display| {
         ReconcileError::Retry(format!("cannot discover the API group {group} in Kubernetes: {error}"))
@@ -141,10 +141,11 @@ pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) ->
     Ok(false)
 }
 
-/// Size of a page. Few nodes have more pods.
+/// Maximum number of pods in a page. Few nodes have more pods.
 const PAGE: usize = 250;
 
-/// Reads one page of a list. Returns the items and the token of the next page. Errors mention `what`.
+/// Reads one page of a list. Returns the items, and the token of the next page; `None` instead of the token after the
+/// last page. Errors mention `what`.
 async fn page<T: DeserializeOwned + 'static>(
     kubernetes: &kube::Client,
     path: String,

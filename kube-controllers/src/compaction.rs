@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::leader::Leadership;
 use crate::settings::Settings;
 
-/// Compacts once per `compaction_period` while this replica is the leader, until `stop`. Does nothing for other
-/// datastores.
+/// Compacts etcd once per `compaction_period` while this replica is the leader, until `stop`. A period of zero turns
+/// compaction off. With another datastore, only waits for `stop`.
 pub(crate) async fn run(
     calico: Arc<Datastore>,
     leadership: Leadership,
@@ -28,14 +28,14 @@ pub(crate) async fn run(
             () = stop.cancelled() => return,
             // A changed period restarts the wait.
             Ok(_) = settings.wait_for(|settings| settings.compaction_period != period) => continue,
-            // A period of zero never ends.
+            // A period of zero means that no round follows.
             () = sleep(period), if !period.is_zero() => {}
         }
-        // A round is two requests. A replica that loses leadership after the first does not send the second.
+        // A round is two requests. A replica that loses leadership after the first request does not send the second.
         match leadership.while_held(compaction.round(etcd)).await {
             Some(Ok(Round::Compacted(revision))) => tracing::info!("etcd compacted to revision {revision}"),
             Some(Ok(Round::First | Round::ByAnotherProcess)) | None => {}
-            Some(Err(error)) => tracing::warn!("cannot compact etcd: {error}"),
+            Some(Err(error)) => tracing::warn!("cannot compact etcd; trying again after the period: {error}"),
         }
     }
 }

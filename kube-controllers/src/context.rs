@@ -39,6 +39,6 @@ pub struct Context {
     pub metrics: Metrics,
     /// Detects work that is stuck.
     pub watchdog: Watchdog,
-    /// Canceled when the controllers have to stop: finish the current write and return.
+    /// Canceled when the controllers have to stop: each finishes its current write and returns.
     pub stop: CancellationToken,
 }

@@ -23,8 +23,8 @@ const NAME: &str = "default";
 /// until `stop`.
 ///
 /// The datastore counts as not ready until ClusterInformation has been read, and while it is missing or unreadable.
-/// `on_found` is called when ClusterInformation exists. Missing built-in tiers are created before the right to write
-/// begins, and never while the datastore is locked.
+/// `on_found` is called, possibly many times, once the watch has delivered ClusterInformation. Missing built-in tiers
+/// are created before the right to write begins, and never while the datastore is locked.
 pub fn guard(
     elected: Leadership,
     calico: Arc<Datastore>,
@@ -90,7 +90,7 @@ async fn follow(
     }
 }
 
-/// Publishes each value of `changes` in `unlocked`. Initializes the datastore before it publishes true.
+/// Publishes each value of `changes` in `unlocked`, except `None`. Initializes the datastore before it publishes true.
 async fn unlock<E: Display>(
     mut changes: watch::Receiver<Option<bool>>,
     unlocked: watch::Sender<bool>,
@@ -126,9 +126,10 @@ async fn unlock<E: Display>(
 /// The state of ClusterInformation according to the watch.
 #[derive(Debug, Default)]
 struct ReadyState {
-    /// `None` until the first list is complete.
+    /// The last value of `datastoreReady`, or false if the object is missing. `None` until the watch delivers the
+    /// object with this field, or completes a list without the object.
     ready: Option<bool>,
-    /// Whether to treat the object as existing: the list in progress, or a later event, named it.
+    /// True if the object came in a [`WatchEvent::Upsert`] since the start of the latest list.
     is_named: bool,
 }
 

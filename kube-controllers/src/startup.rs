@@ -13,7 +13,7 @@ use crate::context::Clients;
 use crate::http::ListenError;
 use crate::settings::{Mode, SettingsError};
 
-/// First and longest pause between two attempts.
+/// First pause between two attempts. The pause doubles up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Requests per second for Calico's objects, and the burst above that, if the environment does not set them (KC-111).
@@ -89,8 +89,8 @@ impl Servers {
         }
     }
 
-    /// Creates the clients. Waits until the API server has answered which group holds Calico's objects. Returns `None`
-    /// if `stop` is canceled before.
+    /// Creates the clients. If the API server is the datastore, waits until it has answered which group holds Calico's
+    /// objects, and returns `None` if `stop` is canceled before.
     pub(crate) async fn connect(&self, stop: &CancellationToken) -> Result<Option<Clients>, StartError> {
         let kubernetes = datastore::kubernetes::client(&self.api_server).await?;
         let (calico, mode) = match &self.datastore {
@@ -119,7 +119,7 @@ impl std::fmt::Display for Servers {
     }
 }
 
-/// Retries `attempt` until it succeeds. Returns `None` if `stop` is canceled before.
+/// Repeats `attempt` until it succeeds, and logs each failure. Returns `None` if `stop` is canceled before.
 pub(crate) async fn retry_until_ok<T, E: Display>(
     action: &str,
     stop: &CancellationToken,

@@ -1,6 +1,7 @@
 //! [`Backoff`]: pauses between retries that double with each failure.
 //!
-//! The caller counts the failures and draws the random numbers, so that the pauses of a count are always the same.
+//! The caller counts the failures and draws the random numbers, so that the same count and number always give the same
+//! pause.
 
 use std::time::Duration;
 

@@ -35,7 +35,8 @@ pub trait Kind: Serialize + DeserializeOwned + Clone + fmt::Debug + Send + Sync 
 
     /// Returns the full path of one object (DS-24, DS-25).
     fn path(key: &Self::Key) -> String;
-    /// Inverts [`Kind::path`]; returns `None` for a path of another kind. Lists skip such paths silently (DS-42).
+    /// Returns the key that [`Kind::path`] converts to this path; `None` for a path of another kind. Lists skip such
+    /// paths silently (DS-42).
     fn parse_path(path: &str) -> Option<Self::Key>;
     /// Returns the path prefix that covers a selection.
     fn prefix(select: &Self::Select) -> String;
@@ -43,7 +44,8 @@ pub trait Kind: Serialize + DeserializeOwned + Clone + fmt::Debug + Send + Sync 
     fn belongs_to(&self, _key: &Self::Key) -> bool {
         true
     }
-    /// Sets `metadata.resourceVersion` to the revision of the read. Does nothing for a kind without that field.
+    /// Sets `metadata.resourceVersion` to the revision at which the value was read. Does nothing for a kind without
+    /// that field.
     fn set_revision(&mut self, _revision: &Revision) {}
     /// Returns the bytes to store: the value without the fields that the store itself maintains.
     fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {

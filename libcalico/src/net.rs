@@ -1,4 +1,4 @@
-//! [`Cidr`]: a network in canonical, masked form, the form of every Calico key and field. [`IpVersion`]: the two
+//! [`Cidr`]: a network in canonical, masked form, as Calico's keys and blocks contain it. [`IpVersion`]: the two
 //! address families.
 
 use std::cmp::Ordering;
@@ -70,7 +70,7 @@ impl Cidr {
         text.parse().map(Cidr::host).ok().or_else(|| text.parse().ok())
     }
 
-    /// Parses `text` and also returns the address as written, with its host bits.
+    /// Parses a CIDR. Returns the network, and the address as written, with its host bits.
     pub fn parse_with_address(text: &str) -> Result<(Self, IpAddr), CidrParseError> {
         let parse_error = || CidrParseError(text.to_owned());
         let (address, prefix) = text.split_once('/').ok_or_else(parse_error)?;

@@ -15,7 +15,7 @@ pub struct ExaminedEndpoint<'a> {
     /// The node of the endpoint.
     pub node: ExaminedNode<'a>,
     /// The uid of the pod that the endpoint was created for, if kube-controllers has seen that pod with the endpoint's
-    /// address since its start. The stored endpoint has only the name of the pod.
+    /// address since kube-controllers started; else `None`, because the stored endpoint has only the name of the pod.
     pub pod_uid: Option<Uuid>,
 }
 
@@ -44,22 +44,25 @@ pub struct ExaminedNode<'a> {
 /// The reason why an endpoint is an orphan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum OrphanReason {
-    /// No pod of that name exists.
+    /// No pod with the name in the endpoint exists.
     #[error("the endpoint's pod no longer exists")]
     PodGone,
-    /// The pod of that name is not the pod that the endpoint was created for, and has none of the endpoint's addresses.
+    /// The pod with the name in the endpoint is not the pod that the endpoint was created for, or uses the host
+    /// network. It has none of the endpoint's addresses.
     #[error("another pod has the name of the endpoint's pod")]
     AnotherPod,
-    /// The pod of that name is on another node, and has none of the endpoint's addresses.
+    /// The pod with the name in the endpoint is on another node, and has none of the endpoint's addresses.
     #[error("the endpoint's pod is on another node")]
     PodElsewhere,
-    /// The node does not exist. The pod is still assigned to it, but has none of the endpoint's addresses.
+    /// The endpoint's node does not exist in Kubernetes. The pod is still assigned to the node, but has none of the
+    /// endpoint's addresses.
     #[error("the endpoint's node no longer exists")]
     NodeGone,
 }
 
-/// Returns the reason why an endpoint is an orphan. `None` means that the endpoint is or may be in use: its pod has one
-/// of the endpoint's addresses, or is not scheduled yet.
+/// Returns the reason why an endpoint is an orphan. `pod` is the pod that now has the name in the endpoint; `None` if
+/// no pod has it. The result `None` means that the endpoint is or may be in use: the pod has one of the endpoint's
+/// addresses, or it may be the endpoint's pod and is on the endpoint's existing node or not scheduled yet.
 pub fn orphaned(endpoint: &ExaminedEndpoint<'_>, pod: Option<ExaminedPod<'_>>) -> Option<OrphanReason> {
     let Some(pod) = pod else { return Some(OrphanReason::PodGone) };
     let node = endpoint.node;

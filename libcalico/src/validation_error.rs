@@ -7,7 +7,7 @@ use std::fmt;
 pub struct FieldError {
     /// The field, in upstream's spelling (`LabelsToApply`, `IPPool.Spec.CIDR`, `node`).
     pub name: String,
-    /// The value of the field; `None` if it has none.
+    /// The value of the field; `None` if the value is missing.
     pub value: Option<String>,
     /// The reason.
     pub reason: String,
@@ -53,7 +53,7 @@ impl ValidationError {
         self.0.iter()
     }
 
-    /// Returns `Ok` if there are no findings.
+    /// Returns `Ok` if there are no findings, else the error that contains them all.
     pub(crate) fn from_findings(findings: Vec<FieldError>) -> Result<(), Self> {
         if findings.is_empty() { Ok(()) } else { Err(ValidationError(findings)) }
     }

@@ -53,7 +53,7 @@ pub struct PodIdentity {
     pub namespace: String,
     /// The pod's name.
     pub name: String,
-    /// The prefix from which the name was generated.
+    /// The prefix from which the name was generated; empty for none.
     pub generate_name: String,
     /// The pod's labels, unchanged.
     pub labels: BTreeMap<String, String>,
@@ -102,7 +102,7 @@ impl Orchestrator {
 }
 
 impl WorkloadIdentity {
-    /// Returns the identifiers from which the endpoint's name is built.
+    /// Returns the identifiers of which the endpoint's name consists.
     pub fn identifiers(&self) -> EndpointIdentifiers {
         let pod = match &self.orchestrator {
             Orchestrator::Cni(_) => String::new(),
@@ -149,7 +149,7 @@ impl WorkloadIdentity {
 /// Converts the key or the value of a Mesos label to a valid label (CNI-153).
 ///
 /// `/` becomes `.`; a run of other forbidden characters becomes a single `-`; a run of `.` and `-` that contains a `.`
-/// becomes a single `.`; both are removed at either end.
+/// becomes a single `.`; `.` and `-` are removed from the beginning and the end.
 fn sanitize_mesos_label(text: &str) -> String {
     dots_from_mixed_runs(&dashes_for_forbidden(text)).trim_matches(is_separator).to_owned()
 }
@@ -189,7 +189,7 @@ fn is_separator(c: char) -> bool {
 
 #[cfg(test)]
 pub(super) mod samples {
-    //! Attachments that the tests of this folder use.
+    //! Attachments that the tests of this file and of `conversion` use.
 
     use super::*;
 

@@ -4,18 +4,19 @@ use std::net::IpAddr;
 
 use crate::{CniError, Code};
 
-/// The parsed `CNI_ARGS`. Unknown keys are ignored unless `IgnoreUnknown=0` is among the pairs.
+/// The parsed `CNI_ARGS`. Unknown keys are ignored, unless `IgnoreUnknown` is 0 or false. A text is empty if its key is
+/// missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniArgs {
-    /// `IP`: the requested address. Only IPAM plugins read it.
+    /// `IP`: the requested address, if any. Only IPAM plugins read it.
     pub ip: Option<IpAddr>,
-    /// `K8S_POD_NAME`.
+    /// `K8S_POD_NAME`: the pod's name.
     pub pod_name: String,
-    /// `K8S_POD_NAMESPACE`.
+    /// `K8S_POD_NAMESPACE`: the pod's namespace.
     pub pod_namespace: String,
     /// `K8S_POD_INFRA_CONTAINER_ID`: the sandbox, equal to `CNI_CONTAINERID`; not used.
     pub pod_infra_container_id: String,
-    /// `K8S_POD_UID`, which upstream ignores.
+    /// `K8S_POD_UID`: the pod's UID, which upstream ignores.
     pub pod_uid: String,
     /// `CNI_TEST_NAMESPACE`: the namespace of an endpoint outside of Kubernetes; empty stands for `default`.
     pub test_namespace: String,
@@ -28,7 +29,7 @@ pub struct Pod<'a> {
     pub namespace: &'a str,
     /// The pod's name.
     pub name: &'a str,
-    /// The pod's UID, if the runtime passes `K8S_POD_UID`.
+    /// The pod's UID, or `None` if the runtime does not pass `K8S_POD_UID`.
     pub uid: Option<&'a str>,
 }
 
@@ -61,8 +62,8 @@ impl CniArgs {
         Ok(args)
     }
 
-    /// Returns the pod if both its name and its namespace are given. This pair alone decides that a call is one of
-    /// Kubernetes (CNI-31).
+    /// Returns the pod if both its name and its namespace are given, and `None` otherwise. Only these two keys decide
+    /// if a call is one of Kubernetes (CNI-31).
     pub fn pod(&self) -> Option<Pod<'_>> {
         if self.pod_name.is_empty() || self.pod_namespace.is_empty() {
             return None;
@@ -71,7 +72,8 @@ impl CniArgs {
         Some(Pod { namespace: &self.pod_namespace, name: &self.pod_name, uid })
     }
 
-    /// Returns the pod that `CNI_ARGS` names, even if [`CniArgs::parse`] rejects the text. For log lines only.
+    /// Returns the pod that `CNI_ARGS` names, even if [`CniArgs::parse`] rejects the text. A missing name or namespace
+    /// is empty. For log lines only.
     pub fn pod_as_written(text: &str) -> Pod<'_> {
         let value = |key: &str| {
             let mut values = text.split(';').filter_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
@@ -83,7 +85,7 @@ impl CniArgs {
     /// Returns the pod, for operations that require one.
     ///
     /// # Errors
-    /// Code 4, naming the keys that `CNI_ARGS` lacks and the way to set them.
+    /// Code 4. The error names the missing keys and the way to set them.
     pub fn require_pod(&self) -> Result<Pod<'_>, CniError> {
         self.pod().ok_or_else(|| {
             let keys = [("K8S_POD_NAMESPACE", &self.pod_namespace), ("K8S_POD_NAME", &self.pod_name)];
@@ -95,7 +97,8 @@ impl CniArgs {
     }
 }
 
-/// Returns the `CNI_ARGS` of a delegated plugin. Upstream prepends `IgnoreUnknown=1` to its own `CNI_ARGS` (CNI-14).
+/// Returns the `CNI_ARGS` for a delegated plugin: `IgnoreUnknown=1`, followed by `text`, the `CNI_ARGS` of this call.
+/// Upstream does the same (CNI-14).
 pub fn for_delegate(text: &str) -> String {
     if text.is_empty() {
         return "IgnoreUnknown=1".to_owned();

@@ -9,11 +9,11 @@ use crate::{CniError, Code, Version};
 pub enum Command {
     /// Attaches a container to the network.
     Add,
-    /// Detaches a container, as far as it is attached.
+    /// Detaches a container. Succeeds too if the container is not, or only partly, attached.
     Del,
     /// Verifies that an attachment is as ADD left it.
     Check,
-    /// Reports whether an ADD could be served now.
+    /// Succeeds if an ADD could be served now.
     Status,
     /// Removes the remains of attachments that no longer exist.
     Gc,
@@ -61,7 +61,7 @@ impl Command {
     /// Checks that a configuration of this version may be used with the command.
     ///
     /// # Errors
-    /// Code 1 if that version of the CNI specification does not have the command.
+    /// Code 1 if `version` of the CNI specification does not have the command.
     pub fn check_version(self, version: Version) -> Result<(), CniError> {
         if version >= self.since() {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use crate::{CniError, Code, Command};
 
-/// A function that looks up an environment variable.
+/// A function that returns the value of an environment variable, or `None` if the variable is not set.
 pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The kernel's maximum length of an interface name in bytes (IFNAMSIZ without the terminating zero).
@@ -18,8 +18,8 @@ use Command::{Add, Check, Del, Gc};
 
 /// The required variables in upstream's order, which is the order of the checks and of the names in the error (CNI-16).
 ///
-/// The CNI specification makes CNI_PATH optional for STATUS. Upstream requires it (CNI-211); this table follows the
-/// specification.
+/// The CNI specification makes `CNI_PATH` optional for STATUS. Upstream requires the variable (CNI-211); this table
+/// follows the specification.
 const VARIABLES: [Variable; 4] = [
     Variable { name: "CNI_CONTAINERID", required_for: &[Add, Check, Del], check: check_container_id },
     Variable { name: "CNI_NETNS", required_for: &[Add, Check], check: |_| Ok(()) },
@@ -27,12 +27,12 @@ const VARIABLES: [Variable; 4] = [
     Variable { name: "CNI_PATH", required_for: &[Add, Check, Del, Gc], check: |_| Ok(()) },
 ];
 
-/// The validated variables of one call. A variable that is not set is empty.
+/// The variables of one call. A variable that is not set is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     /// `CNI_COMMAND`, not yet validated: upstream reports errors of stdin before an unknown command (CNI-23).
     pub command: String,
-    /// `CNI_CONTAINERID`.
+    /// `CNI_CONTAINERID`: the container's ID.
     pub container_id: String,
     /// `CNI_NETNS`: path of the container's network namespace.
     pub netns: String,
@@ -51,8 +51,8 @@ impl Environment {
     /// Reads the variables and validates the ones that the command requires.
     ///
     /// # Errors
-    /// Code 4: the first required variable that is malformed, or else all required variables that are missing. An empty
-    /// value counts as missing.
+    /// Code 4. The error names the first required variable that is malformed, or else all required variables that are
+    /// missing. An empty value counts as missing.
     pub fn read(lookup: EnvLookup<'_>) -> Result<Environment, CniError> {
         let get = |name: &str| lookup(name).unwrap_or_default();
         let command = get("CNI_COMMAND");

@@ -16,7 +16,7 @@ impl Code {
     pub const INCOMPATIBLE_VERSION: Code = Code(1);
     /// A field of the configuration has a legal value that the plugin does not support.
     pub const UNSUPPORTED_FIELD: Code = Code(2);
-    /// The container does not exist; the runtime need not call DEL.
+    /// The container does not exist, so the runtime need not call DEL.
     pub const UNKNOWN_CONTAINER: Code = Code(3);
     /// A `CNI_*` variable is missing or malformed.
     pub const INVALID_ENVIRONMENT: Code = Code(4);
@@ -30,7 +30,7 @@ impl Code {
     pub const SAME_NETNS: Code = Code(8);
     /// The failure is transient; the runtime should retry.
     pub const TRY_AGAIN: Code = Code(11);
-    /// STATUS: ADD cannot be served now.
+    /// An ADD cannot be served now; only STATUS uses this code.
     pub const NOT_AVAILABLE: Code = Code(50);
     /// The datastore connection test (`-t`) failed; the code is upstream's.
     pub const CONNECTION_TEST: Code = Code(100);
@@ -81,11 +81,11 @@ impl CniError {
 
     /// Returns the JSON for stdout: four spaces of indentation, no trailing newline, `details` only if not empty.
     ///
-    /// `version` is the configuration's `cniVersion` if it is valid. The specification requires the key in the object;
-    /// upstream omits it (CNI-218).
+    /// `version` is the configuration's `cniVersion`, or `None` if that is unknown or invalid; the object then has no
+    /// `cniVersion`. The specification requires that key; upstream always omits it (CNI-218).
     ///
-    /// Control characters are escaped before the encoding: runtimes decode the text and print it, and kubelet puts it
-    /// into an Event. The line break at the end of some of upstream's texts stays.
+    /// Control characters of `msg` and `details` are escaped before the encoding: runtimes decode these texts and print
+    /// them, and kubelet puts them into an Event. The line break at the end of some of upstream's texts stays.
     pub fn to_json(&self, version: Option<Version>) -> String {
         let body = self.msg.trim_end_matches('\n');
         let msg = format!("{}{}", printable::line(body), &self.msg[body.len()..]);

@@ -6,7 +6,7 @@ pub(crate) struct Flag {
     pub(crate) help: &'static str,
 }
 
-/// Texts for the two streams, and the exit status.
+/// The texts that a process prints, and its exit status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandOutput {
     /// Text for stdout.
@@ -22,11 +22,12 @@ pub struct CommandOutput {
 pub(crate) enum Flags {
     /// The flags that are set.
     Set(Vec<&'static str>),
-    /// The usage text, or an error about the command line.
+    /// The usage text, or an error about the command line, to print before the process exits.
     Print(CommandOutput),
 }
 
-/// Parses `arguments` up to the first that is not a flag, and ignores the rest.
+/// Parses `arguments` up to the first that is not a flag, and ignores that argument and all later ones. The last value
+/// of a repeated flag applies.
 pub(crate) fn parse(title: &str, defined: &[Flag], arguments: &[String]) -> Flags {
     let mut set = Vec::new();
     for argument in arguments {

@@ -53,7 +53,7 @@ impl Plugin {
         }
     }
 
-    /// Returns the line that refers to the subcommands, which are for people.
+    /// Returns the line of the help that names the subcommands for people.
     fn subcommand_hint(self) -> &'static str {
         match self {
             Plugin::Calico => "For installers and operators: calico install; see `calico help`\n\n",
@@ -65,10 +65,11 @@ impl Plugin {
     }
 }
 
-/// Determines the task of the process. `arguments` excludes the program's name; `build` is the version of the build.
+/// Determines the task of the process. `arguments` excludes the program's name; `build` is the version that `-v` and
+/// the help print.
 ///
-/// Only CNI operations and VERSION read stdin. `read_stdin` should return no bytes if stdin is a terminal, so that the
-/// process does not wait for input that never comes.
+/// Calls `read_stdin` only for CNI operations and VERSION. `read_stdin` should return no bytes if stdin is a terminal,
+/// so that the process does not wait for input that never comes.
 ///
 /// # Errors
 /// Returns the errors of [`read_call`].
@@ -99,7 +100,8 @@ pub fn invocation(
     }
 }
 
-/// Returns upstream's two lines for a call without `CNI_COMMAND` (CNI-20), and help for a person at a terminal.
+/// Returns the help that a process without `CNI_COMMAND` prints: upstream's two lines (CNI-20), and advice for a person
+/// at a terminal.
 fn format_about(plugin: Plugin, build: &str) -> CommandOutput {
     let versions = Version::ALL.map(Version::as_str).join(", ");
     let stderr = format!(

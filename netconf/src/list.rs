@@ -10,7 +10,7 @@ use crate::{CniError, Code};
 /// configuration of one plugin. A plugin from a list gets the list's `name` and `cniVersion`, as a runtime passes them.
 ///
 /// # Errors
-/// The problem, worded to follow "the configuration: ".
+/// The problem: the configuration is not an object, or has no such plugin. The text can follow "the configuration: ".
 pub fn calico_plugin(conf: Value) -> Result<Map<String, Value>, &'static str> {
     let Value::Object(mut list) = conf else { return Err("the network configuration is not a JSON object") };
     let Some(plugins) = list.remove("plugins") else {
@@ -33,7 +33,8 @@ fn is_calico(plugin: &Map<String, Value>) -> bool {
     plugin.get("type").is_some_and(|kind| kind == "calico") || ipam_type.is_some_and(|kind| kind == "calico-ipam")
 }
 
-/// Rejects a whole configuration list, a common mistake in calls by hand.
+/// Rejects a configuration list, which has `plugins` and no `type`. People who call a plugin by hand often pass a list
+/// by mistake.
 pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
     let given = |key| root.object().and_then(|object| object.has(key)).map_err(|e| e.with_context(LOAD_CONTEXT));
     if !given("plugins")? || given("type")? {
@@ -43,7 +44,7 @@ pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
         .with_details(LIST_ADVICE))
 }
 
-/// Advice for extracting one plugin's configuration from a configuration list.
+/// Advice for a user who passed a configuration list: the command that extracts one plugin's configuration.
 pub(crate) const LIST_ADVICE: &str =
     "extract the configuration of the plugin: jq '.plugins[0] + {name, cniVersion}' /etc/cni/net.d/10-calico.conflist";
 

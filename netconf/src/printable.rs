@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::ser::{PrettyFormatter, Serializer};
 
-/// Returns `text` as one line, with each control character as a JSON escape.
+/// Returns `text` as one line, in which each control character, including line breaks and tabs, is a JSON escape.
 pub fn line(text: &str) -> Cow<'_, str> {
     escape(text, is_control)
 }
@@ -41,13 +41,13 @@ fn is_control(c: char) -> bool {
     c.is_control() || is_bidi || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Returns `value` with four spaces of indentation, no trailing newline, and `<`, `>`, `&`, U+2028 and U+2029 escaped
-/// (CNI-37).
+/// Returns `value` as JSON with four spaces of indentation, no trailing newline, and `<`, `>`, `&`, U+2028 and U+2029
+/// escaped (CNI-37).
 pub(crate) fn indented_json<T: Serialize>(value: &T) -> String {
     let mut bytes = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(b"    "));
     value.serialize(&mut serializer).expect("maps with string keys into memory cannot fail");
-    // The whole text can be escaped at once: outside of strings, JSON has none of these characters.
+    // The whole text can be escaped at once, because JSON has these characters only in strings.
     let is_escaped = |c| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
     escape(&String::from_utf8_lossy(&bytes), is_escaped).into_owned()
 }

@@ -1,4 +1,4 @@
-//! Edits a configuration for a delegated plugin and keeps the other values byte for byte.
+//! Edits a configuration for a delegated plugin, and keeps all values that are not edited byte for byte.
 //!
 //! Upstream converts all numbers to floating point and sorts the keys (CNI-55). This module keeps numbers, order and
 //! unknown keys, so that the delegated plugin gets them as written.
@@ -17,12 +17,13 @@ pub struct RawObject {
 }
 
 impl RawObject {
-    /// Returns the value of `key` as written. The key matches in any letter case.
+    /// Returns the value of `key` as written, or `None` if the key is absent. The key matches in any letter case.
     pub fn get(&self, key: &str) -> Option<&RawValue> {
         self.position(key).map(|at| self.entries[at].1.as_ref())
     }
 
-    /// Sets `key`. An existing key keeps its position and letter case; a new key goes to the end.
+    /// Sets `key`, which matches in any letter case. An existing key keeps its position and spelling; a new key goes to
+    /// the end.
     ///
     /// # Errors
     /// If `value` cannot be written as JSON, such as a map with keys that are not strings.
@@ -35,14 +36,14 @@ impl RawObject {
         Ok(())
     }
 
-    /// Removes `key`, which matches in any letter case.
+    /// Removes `key`, which matches in any letter case. Does nothing if the key is absent.
     pub fn remove(&mut self, key: &str) {
         if let Some(at) = self.position(key) {
             self.entries.remove(at);
         }
     }
 
-    /// Changes the object at `key`. An absent or `null` value counts as an empty object.
+    /// Changes the object at `key` with `change`. An absent or `null` value counts as an empty object.
     ///
     /// # Errors
     /// If the value of `key` is not an object, and any error of `change`.
@@ -65,8 +66,8 @@ impl RawObject {
 }
 
 impl Call {
-    /// Returns the stdin of a delegated plugin after `edit`. Without a change, send [`Call::raw`] itself, which keeps
-    /// the bytes.
+    /// Returns the stdin for a delegated plugin: the configuration of this call after `edit`. If nothing is to be
+    /// edited, send [`Call::raw`] itself, which keeps the bytes.
     ///
     /// # Errors
     /// Code 999 if `edit` fails.

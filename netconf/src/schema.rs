@@ -1,11 +1,12 @@
-//! The JSON Schema of the network configuration, for editors. It is generated from the types of [`crate::conf`].
+//! The JSON Schema of the network configuration, for editors. The schema is generated from the types of
+//! [`crate::conf`].
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use crate::NetConf;
 
-/// Returns the schema of one plugin's configuration.
+/// Returns the schema of the configuration of one plugin, not of a configuration list.
 pub fn netconf() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| {
         settings.inline_subschemas = true;

@@ -19,7 +19,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// Every supported version, oldest first. Upstream stops at 1.0.0; runtimes and Multus request 1.1.0 (CNI-213).
+    /// Every supported version, oldest first. Upstream stops at 1.0.0, but runtimes and Multus request 1.1.0 (CNI-213).
     pub const ALL: [Version; 7] = [
         Version::V0_1_0,
         Version::V0_2_0,
@@ -30,7 +30,7 @@ impl Version {
         Version::V1_1_0,
     ];
 
-    /// The newest supported version, which is the in-memory form of results.
+    /// The newest supported version. Results in memory have the form of this version.
     pub const LATEST: Version = Version::V1_1_0;
 
     /// The version of a configuration without `cniVersion` (CNI-24).
@@ -69,8 +69,8 @@ impl Serialize for Version {
 
 /// Returns the output of `VERSION`: one line of JSON with its newline.
 ///
-/// `requested` is the `cniVersion` from stdin, which the specification requires in the output. Upstream always prints
-/// 1.1.0 (CNI-34); so does this function without `requested`.
+/// `requested` is the `cniVersion` from stdin, which the specification requires in the output. Without `requested`, the
+/// output has 1.1.0, which upstream always prints (CNI-34).
 pub(crate) fn format_answer(requested: Option<&str>) -> String {
     let requested = requested.unwrap_or(Version::LATEST.as_str());
     format!("{}\n", json!({ "cniVersion": requested, "supportedVersions": Version::ALL }))

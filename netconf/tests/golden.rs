@@ -31,7 +31,8 @@ fn steps(scenarios: &[&str]) -> Vec<Step> {
     found
 }
 
-/// Returns the exit status and stdout of this implementation, or `None` if the call is to be served.
+/// Returns the exit status and stdout of this implementation, or `None` if this crate accepts the call, which then
+/// needs a plugin.
 fn answer(step: &Step) -> Option<(i32, Value)> {
     let stdin = match &step.recorded["stdin"] {
         Value::String(text) => text.clone(),
@@ -49,7 +50,7 @@ fn answer(step: &Step) -> Option<(i32, Value)> {
     }
 }
 
-/// Returns the expected output: upstream's, with the intended differences.
+/// Returns the expected output of `step`: upstream's output `theirs`, with the intended differences.
 fn wanted(step: &str, theirs: &Value) -> Value {
     let mut ours = theirs.clone();
     match step {

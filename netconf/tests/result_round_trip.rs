@@ -65,7 +65,8 @@ fn result() -> impl Strategy<Value = CniResult> {
     })
 }
 
-/// Returns the part of `result` that `version` can express, or `None` if it cannot express the result at all.
+/// Returns the part of `result` that `version` can express, or `None` if `version` has no form for `result`, because
+/// there is no address.
 fn sayable(mut result: CniResult, version: Version) -> Option<CniResult> {
     if version >= Version::V1_0_0 {
         return Some(result);

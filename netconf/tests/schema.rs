@@ -1,5 +1,5 @@
-//! Checks that the published schema matches the types, and that every key's description names the commands that read
-//! it.
+//! Checks that the published schema matches the types, and that the description of every key names the commands that
+//! read the key.
 
 use netconf::schema;
 use serde_json::Value;

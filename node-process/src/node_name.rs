@@ -9,8 +9,8 @@ use netconf::{CniError, Code, NetConf};
 
 const KERNEL_HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
-/// Returns the name of the node (CNI-72). An unreadable nodename file is not an error, because another source may give
-/// the name.
+/// Returns the name of the node (CNI-72), or an error if no source gives the name. A missing or unreadable nodename
+/// file is not an error, because another source may give the name.
 pub fn from_conf(conf: &NetConf) -> Result<String, CniError> {
     let file = read(&conf.node.nodename_file);
     let chosen = choose(conf, file.as_deref()).ok_or_else(|| {
@@ -24,7 +24,8 @@ pub fn from_conf(conf: &NetConf) -> Result<String, CniError> {
 }
 
 /// Returns the name of the node for the fields of log lines, without logging. Returns `None` if no source gives the
-/// name. The kernel's host name counts only where no nodename file is required.
+/// name. The kernel's host name counts only if the configuration makes the nodename file optional, or with the embedded
+/// datastore.
 pub(crate) fn without_logging(conf: &NetConf) -> Option<String> {
     let needs_file = conf.node.nodename.is_empty();
     let file = needs_file.then(|| fs::read_to_string(&conf.node.nodename_file).ok()).flatten();
@@ -43,11 +44,11 @@ fn read(path: &str) -> Option<String> {
     match fs::read_to_string(path) {
         Ok(content) => Some(content),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            tracing::debug!(%path, "nodename file does not exist");
+            tracing::debug!(%path, "the nodename file is missing; another source may give the node's name");
             None
         }
         Err(error) => {
-            tracing::error!(%path, %error, "cannot read the nodename file");
+            tracing::error!(%path, %error, "cannot read the nodename file; another source may give the node's name");
             None
         }
     }

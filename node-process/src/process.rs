@@ -1,6 +1,6 @@
 //! The process of the programs: arguments, environment variables, streams, exit status, reports of panics to the
-//! runtime, and the network namespace that the process runs in. A container in that namespace would use the host's
-//! network.
+//! container runtime, and the check whether a namespace is the network namespace of this process. A container in that
+//! namespace would use the host's network.
 
 use std::fmt::Write as _;
 use std::fs::{self, Metadata};
@@ -35,8 +35,8 @@ fn env_value(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Reads stdin. Returns nothing for a terminal, where a read would block without need. The read stops after the longest
-/// accepted input.
+/// Reads stdin. Returns no bytes for a terminal, where a read would block without need. Reads at most one byte more
+/// than the longest accepted input, so that the caller can reject a longer one.
 pub fn read_stdin() -> io::Result<Vec<u8>> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
@@ -47,7 +47,7 @@ pub fn read_stdin() -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Prints the output and returns the exit code.
+/// Prints the texts for stdout and stderr, and returns the exit code.
 pub fn print(printed: &CommandOutput) -> ExitCode {
     // A write error is ignored, because there is no other output for the text.
     let _ = io::stderr().write_all(printed.stderr.as_bytes());
@@ -61,7 +61,7 @@ pub fn finish(outcome: Result<String, CallError>) -> ExitCode {
 }
 
 /// Ends a call that cannot be decoded. Prints the error for the runtime, and logs it with the attachment from the
-/// environment, to the log file of the configuration as far as that was readable.
+/// environment, to stderr and to the log file of the configuration, as far as the configuration was readable.
 pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     let conf = error.log.as_deref().cloned().unwrap_or_default();
     logging::init(&conf, component, &Subject::of_environment(&env_value, error.node.as_deref()));
@@ -69,7 +69,7 @@ pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     finish(Err(error))
 }
 
-/// Prints the outcome and returns the exit status.
+/// Prints the result or the error on stdout and returns the exit status.
 fn print_outcome(outcome: Result<String, CallError>) -> i32 {
     match outcome {
         Ok(stdout) => {
@@ -83,8 +83,8 @@ fn print_outcome(outcome: Result<String, CallError>) -> i32 {
     }
 }
 
-/// Makes every panic print a CNI error and end the process. Release builds abort on panic, so no code after the hook
-/// would run.
+/// Makes every panic log the error, print it on stdout as a CNI error, and end the process. Release builds abort on
+/// panic, so no code after the hook would run.
 pub fn report_panics() {
     panic::set_hook(Box::new(|info| {
         let error = panic_error(info);
@@ -107,7 +107,7 @@ fn panic_error(info: &PanicHookInfo<'_>) -> CniError {
         .with_details(format!("this is a bug{location} of {}; please report it", build_version()))
 }
 
-/// Starts logging by the configuration of a call, and logs the settings that were skipped.
+/// Starts logging by the configuration of a call, and logs the invalid settings that are ignored.
 pub fn start_call_log(call: &Call, component: &'static str) {
     logging::init(&call.conf.log, component, &Subject::of_call(call));
     let (command, network, netns, ifname) = (call.command.as_str(), &call.conf.name, &call.netns, &call.ifname);
@@ -117,14 +117,15 @@ pub fn start_call_log(call: &Call, component: &'static str) {
     }
 }
 
-/// Runs an operation to completion on this thread. The runtime is created only here, because `-v` and malformed calls
-/// need none.
+/// Runs an operation to completion on this thread. The async runtime is created only for an operation, because `-v` and
+/// malformed calls need none.
 pub fn block_on<T>(operation: impl Future<Output = T>) -> T {
     runtime().block_on(operation)
 }
 
-/// Runs the only operation of this process and ends the process with its outcome. The runtime is not dropped, because
-/// the kernel frees its resources faster. For the same reason the operation should not close its connections.
+/// Runs the only operation of this process, prints its result or its error, and ends the process. The async runtime is
+/// not dropped, because the kernel frees its resources faster. For the same reason the operation should not close its
+/// connections.
 pub fn run(operation: impl Future<Output = Result<String, CallError>>) -> ! {
     let runtime = ManuallyDrop::new(runtime());
     let outcome = runtime.block_on(operation);
@@ -133,7 +134,8 @@ pub fn run(operation: impl Future<Output = Result<String, CallError>>) -> ! {
 
 fn runtime() -> Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    // This fails only without free file descriptors or memory. The panic hook reports the error to the runtime.
+    // This fails only without free file descriptors or memory. The panic hook reports the error to the container
+    // runtime.
     runtime.unwrap_or_else(|error| panic!("cannot start the async runtime: {error}"))
 }
 
@@ -147,7 +149,7 @@ fn exit_code(status: i32) -> ExitCode {
     ExitCode::from(u8::try_from(status).unwrap_or(1))
 }
 
-/// An environment variable.
+/// An environment variable that a program reads, as `--help` describes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Variable {
     /// The name.
@@ -158,7 +160,7 @@ pub struct Variable {
     pub meaning: &'static str,
 }
 
-/// Creates a variable.
+/// Creates the description of a variable.
 pub const fn variable(name: &'static str, default: &'static str, meaning: &'static str) -> Variable {
     Variable { name, default, meaning }
 }
@@ -174,7 +176,7 @@ pub fn variables_help(title: &str, variables: &[Variable]) -> String {
     text
 }
 
-/// The calling thread's namespace; /proc/self is the main thread's.
+/// The path of the network namespace of the calling thread. `/proc/self` would be that of the main thread.
 const OWN_NETNS: &str = "/proc/thread-self/ns/net";
 
 /// Returns true if this file is the network namespace of the calling thread.
@@ -183,8 +185,8 @@ pub fn is_own_netns(file: &Metadata) -> io::Result<bool> {
     Ok((file.dev(), file.ino()) == (own.dev(), own.ino()))
 }
 
-/// Does the same for a path, before any other work. A path that cannot be read returns false; the step that uses it
-/// reports the error.
+/// Returns true if this path leads to the network namespace of the calling thread. Returns false for a path that cannot
+/// be read; the step that uses the path reports the error.
 pub fn is_path_to_own_netns(path: &Path) -> bool {
     fs::metadata(path).and_then(|file| is_own_netns(&file)).unwrap_or(false)
 }

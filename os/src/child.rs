@@ -22,13 +22,14 @@ pub struct BusyRetry {
     pub pause: Duration,
 }
 
-/// Receives the content of one stream of the process when the stream is closed.
+/// The receiver of all bytes of one output stream of the process. They are sent when the stream is closed.
 type Content = Receiver<io::Result<Vec<u8>>>;
 
-/// Starts `command`, repeatedly while its file is open for writing.
+/// Starts `command` once. While another process has the program's file open for writing, the kernel refuses the start,
+/// and the start is attempted again as `busy` says.
 ///
 /// # Errors
-/// Returns an error if the program cannot be started.
+/// Returns an error if the program cannot be started, also if its file is still open for writing at the last attempt.
 pub fn spawn(command: &mut Command, busy: BusyRetry) -> io::Result<Child> {
     for _ in 1..busy.attempts {
         match command.spawn() {
@@ -52,8 +53,9 @@ pub fn run(command: &mut Command, input: &[u8], limit: Duration, busy: BusyRetry
     let outcome = converse(&mut child, input, Instant::now() + limit);
     if !matches!(outcome, Ok(Some(_))) {
         let _ = child.kill();
-        // A long-running caller has to reap the process, and no caller waits for a process that the kernel cannot end
-        // now. Without a thread the process is reaped when this process exits.
+        // A killed process stays as a zombie until its parent reads its status. A thread reads it, because the kernel
+        // may be unable to end the process now. If no thread can be started, the zombie disappears when this process
+        // exits.
         let _ = thread::Builder::new().name("child-exit".into()).spawn(move || child.wait());
     }
     outcome
@@ -86,8 +88,8 @@ fn drop_capabilities() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the input and collects the output and the exit status until the time limit. The threads continue after the
-/// limit: a grandchild may keep the pipes open indefinitely.
+/// Writes the input and returns the output and the exit status; `None` if they are not complete at `until`. The threads
+/// that write and read continue after that: a grandchild may keep the pipes open indefinitely.
 fn converse(child: &mut Child, input: &[u8], until: Instant) -> io::Result<Option<Output>> {
     let (pipe, input) = (child.stdin.take(), input.to_vec());
     // Ignores a broken pipe: a program that fails early may close its stdin, and its output states the reason.
@@ -119,8 +121,8 @@ fn content(stream: &Content, until: Instant) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Waits for the process to exit. The exit usually closes the streams, so this takes microseconds unless the process
-/// closed them itself.
+/// Waits for the process to exit; returns `None` at `until`. The process has closed its output streams. The exit
+/// usually closes them, so this wait takes microseconds unless the process closed them earlier.
 fn exit_status(child: &mut Child, until: Instant) -> io::Result<Option<ExitStatus>> {
     let mut pause = Duration::from_micros(50);
     loop {
@@ -196,7 +198,7 @@ mod tests {
         }
     }
 
-    /// The grandchild has the pipes open for a minute. The call returns while it runs.
+    /// The grandchild has the pipes open for a minute. The call returns while the grandchild runs.
     #[test]
     fn grandchild_with_the_open_output_is_not_awaited() {
         let dir = tempfile::tempdir().unwrap();

@@ -7,10 +7,11 @@ use time::OffsetDateTime;
 
 /// The time of one operation.
 pub trait Clock: Send + Sync {
-    /// Returns the time of day.
+    /// Returns the present date and time.
     fn now(&self) -> OffsetDateTime;
 
-    /// Returns the time since the operation began. Unlike [`Clock::now`], it never jumps.
+    /// Returns the time since the operation began. An adjustment of the system's time does not change it, unlike
+    /// [`Clock::now`].
     fn elapsed(&self) -> Duration;
 
     /// Waits for `duration`.

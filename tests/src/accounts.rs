@@ -30,18 +30,18 @@ pub struct Accounts {
     pub counted: BTreeMap<(String, String), u64>,
     /// Address → endpoint, from the endpoints.
     pub used: BTreeMap<IpAddr, String>,
-    /// CIDR of each block → the host with its affinity.
+    /// CIDR of each block → the host with its affinity; `None` for a block without an affinity to a host.
     pub blocks: BTreeMap<String, Option<String>>,
     /// (host, block) of each affinity.
     pub affinities: BTreeSet<(String, String)>,
-    /// Number of released addresses that are not free yet.
+    /// Number of released addresses that are not free until their cooldown ends.
     pub cooling: usize,
     /// Contradictions between blocks, handles, endpoints and affinities.
     pub problems: Vec<String>,
 }
 
 impl Accounts {
-    /// Reads datastore content.
+    /// Reads datastore content, with the keys of etcd or with keys such as `ipamblocks/NAME`, and finds contradictions.
     pub fn of(content: &BTreeMap<String, Value>) -> Accounts {
         let mut accounts = Accounts::default();
         for (key, value) in content {

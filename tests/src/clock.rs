@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 /// The vDSO function through which the process reads the time.
 const FUNCTION: &[u8] = b"__vdso_clock_gettime\0";
 
-/// Program headers and tags of the dynamic section (ELF).
+/// Types of program headers, and tags of the dynamic section, in the ELF format.
 const PT_LOAD: u64 = 1;
 const PT_DYNAMIC: u64 = 2;
 const DT_STRTAB: u64 = 5;
@@ -32,7 +32,7 @@ pub struct Ahead {
     pub timers: i32,
 }
 
-/// Support for setting clocks on this machine: the instructions are written for x86-64 only.
+/// True if this module can set clocks on this machine: its instructions are those of x86-64 only.
 pub const KNOWN: bool = cfg!(target_arch = "x86_64");
 
 /// Sets the clocks of a stopped process. Replaces earlier offsets.
@@ -48,7 +48,8 @@ pub(crate) fn set(pid: u32, ahead: Ahead) -> Result<()> {
     memory.write_all_at(&code(ahead), begin + at).context("the vDSO cannot be written")
 }
 
-/// Returns the instructions of `clock_gettime(clock in edi, result in rsi)`.
+/// Returns the instructions of `clock_gettime(clock in edi, result in rsi)`, which add the offsets to the kernel's
+/// times.
 fn code(ahead: Ahead) -> Vec<u8> {
     let mut code = vec![0xb8, 0xe4, 0, 0, 0]; // mov eax, 228
     code.extend([0x0f, 0x05]); // syscall

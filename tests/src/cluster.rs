@@ -56,12 +56,12 @@ pub struct Pod {
     pub netns: PathBuf,
     /// `CNI_CONTAINERID`.
     pub container_id: String,
-    /// Name of the sandbox's Kubernetes Pod.
+    /// Name of the sandbox's Kubernetes Pod; `None` on etcd and the embedded datastore, where no Pod exists.
     pub object: Option<String>,
 }
 
 impl Pod {
-    /// Returns the `CNI_ARGS` that a kubelet passes.
+    /// Returns the `CNI_ARGS` that a runtime passes for the Pod; empty without a Pod.
     pub fn args(&self) -> String {
         let Some(name) = &self.object else { return String::new() };
         format!(
@@ -71,7 +71,7 @@ impl Pod {
     }
 }
 
-/// Runs a test with an etcd.
+/// Runs a test with an etcd, or skips the test if etcd is not installed.
 ///
 /// # Panics
 /// Panics if the test does, or if the host, the etcd or the datastore cannot be set up.
@@ -184,7 +184,7 @@ impl<'h> Cluster<'h> {
         Accounts::of(&self.store.dump().unwrap())
     }
 
-    /// Reads the endpoints, keyed by `<namespace>/<name>`.
+    /// Reads the endpoints in etcd or the embedded datastore, keyed by `<namespace>/<name>`; none on an API server.
     ///
     /// # Panics
     /// Panics if the datastore cannot be read.
@@ -288,7 +288,7 @@ pub fn assert_same(before: &Value, after: &Value) {
     assert!(changes.is_empty(), "{}", changes.join("\n"));
 }
 
-/// Returns a line for each value of `before` that differs in `after`.
+/// Returns a line for each value that differs between `before` and `after`, or is only in one of them.
 pub fn changes(before: &Value, after: &Value) -> Vec<String> {
     differences(before, after, "", &mut Bindings::default()).iter().map(changed).collect()
 }

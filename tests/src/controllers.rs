@@ -26,7 +26,7 @@ mod world;
 pub use proxied::Proxied;
 pub use world::{NAMESPACE, World, handle_of, merge, service_path};
 
-/// URL path of the Lease of kube-controllers.
+/// URL path of the Leases in the namespace of kube-controllers.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
 /// Timeout of an expected effect.
@@ -112,7 +112,7 @@ impl Controllers {
         fs::read_to_string(&file).with_context(|| file.display().to_string())
     }
 
-    /// Waits until the log contains `text` this many times.
+    /// Waits until the log contains `text` at least `times` times.
     pub fn await_log(&self, text: &str, times: usize) -> Result<()> {
         let seen = await_that(PATIENCE, || Ok(self.log()?.matches(text).count() >= times));
         seen.with_context(|| format!("no `{text}` in the log:\n{}", self.log().unwrap_or_default()))
@@ -166,8 +166,8 @@ impl Controllers {
     }
 }
 
-/// Creates the Lease as a replica leaves it that exited a moment ago. Without a Lease, or with an older one, a new
-/// replica waits before it writes.
+/// Creates the Lease in the state in which a replica leaves it when it exits, unless the Lease exists. Without a Lease,
+/// or with an older one, a new replica waits before it writes.
 fn leave_lease(api: &ApiServer) -> Result<()> {
     let metadata = json!({ "name": "calico-kube-controllers", "namespace": "kube-system" });
     // The API server accepts only six fractional digits.
@@ -190,7 +190,7 @@ pub fn told(status: ExitStatus) -> String {
     }
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition holds. Returns an error if it does not hold within `patience`.
 pub fn await_that(patience: Duration, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + patience;
     while !is_so()? {

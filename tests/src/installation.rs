@@ -110,7 +110,7 @@ impl Container {
         fs::read_to_string(&path).with_context(|| path.display().to_string())
     }
 
-    /// Returns the sorted names in a directory, hidden ones included.
+    /// Returns the sorted names in a directory, hidden ones included; none if the directory is missing.
     pub fn names(&self, directory: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(directory)).into_iter().flatten().flatten();
         let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();

@@ -47,8 +47,8 @@ pub fn pods(host: &Host) -> Result<Value> {
     Ok(Value::Object(pods))
 }
 
-/// Reads the state of one pod's network namespace: all links except `lo`, their sysctls and permanent neighbors,
-/// routes.
+/// Reads the state of one pod's network namespace: all links except `lo` with their sysctls, the routes over these
+/// links, and the permanent neighbors.
 pub fn pod(host: &Host, name: &str) -> Result<Value> {
     let state = || {
         let links = links(|name| name != "lo")?;
@@ -62,8 +62,9 @@ pub fn pod(host: &Host, name: &str) -> Result<Value> {
     host.in_pod(name, || settled(state))
 }
 
-/// Reads until the state is stable. A link gets its link-local address a few milliseconds after it came up, and a link
-/// whose namespace is deleted may disappear between being listed and being read.
+/// Reads until the state is stable, or until [`SETTLING`] is over, and returns the last state. A link gets its
+/// link-local address a few milliseconds after it came up, and a link whose namespace is deleted may disappear between
+/// being listed and being read.
 fn settled(read: impl Fn() -> Result<Value>) -> Result<Value> {
     let deadline = Instant::now() + SETTLING;
     loop {
@@ -138,8 +139,8 @@ fn routes(links: &Map<String, Value>) -> Result<Vec<Value>> {
     Ok(sorted_routes(routes))
 }
 
-/// Returns a route as iproute2 prints it, without the fields that every route has. Leaves out `linkdown` too: the
-/// kernel sets and clears this flag some time after the carrier changed.
+/// Returns a route as iproute2 prints it, without empty flags and without the default `pref`. Leaves out `linkdown`
+/// too: the kernel sets and clears this flag some time after the carrier changed.
 fn describe_route(mut route: Value) -> Value {
     if let Some(flags) = route.get_mut("flags").and_then(Value::as_array_mut) {
         flags.retain(|flag| flag != "linkdown");

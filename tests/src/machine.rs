@@ -102,7 +102,8 @@ fn files(directory: &Path) -> Vec<String> {
     found
 }
 
-/// Lists running servers and plugins: all of them, or the children of a process.
+/// Lists running servers, plugins and programs of container runtimes: all of them, or only the children of the process
+/// `started_by`.
 pub fn servers(started_by: Option<u32>) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {

@@ -111,7 +111,7 @@ impl Host {
         thread::scope(|scope| scope.spawn(make).join()).unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Creates an empty directory of this host, on tmpfs.
+    /// Returns a directory of this host, on tmpfs. Creates it if it is missing.
     pub fn dir(&self, name: &str) -> PathBuf {
         let dir = Path::new("/run/lab").join(name);
         fs::create_dir_all(&dir).expect("cannot make a directory in a tmpfs of our own");
@@ -174,7 +174,7 @@ impl Host {
 }
 
 impl Neighbor {
-    /// Runs `f` on that host.
+    /// Runs `f` on this other host.
     pub fn on<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
         let enter = || {
             // A thread that shares its working directory with others cannot change its mounts.

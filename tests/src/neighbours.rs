@@ -151,7 +151,7 @@ pub fn kinds(text: &str) -> Vec<String> {
     conf["plugins"].as_array().into_iter().flatten().map(kind).collect()
 }
 
-/// Returns the first plugin of a type in a configuration.
+/// Returns the first plugin of a type in a configuration; null if there is none.
 pub fn plugin(text: &str, kind: &str) -> Value {
     let conf: Value = serde_json::from_str(text).unwrap_or_default();
     conf["plugins"].as_array().into_iter().flatten().find(|plugin| plugin["type"] == kind).cloned().unwrap_or_default()

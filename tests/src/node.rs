@@ -35,12 +35,12 @@ pub struct Sandbox {
     pub container_id: String,
     /// Name of its network namespace.
     pub netns: String,
-    /// Namespace and name of the pod.
+    /// Namespace and name of the pod; `None` for a plain container.
     pub pod: Option<(String, String)>,
 }
 
 impl Node {
-    /// Creates a node whose plugins use the etcd of `host`.
+    /// Creates a node whose plugins use the etcd of `host`. `more` adds keys to their configuration.
     pub fn on_etcd(host: &Host, name: &str, store: &Store, more: Value) -> Result<Node> {
         let machine = machine(host)?;
         let listener = machine.on(|_| proxy::listener())?;
@@ -112,7 +112,7 @@ impl Node {
 }
 
 impl Sandbox {
-    /// Returns the `CNI_ARGS` that a kubelet passes.
+    /// Returns the `CNI_ARGS` that a kubelet passes; empty for a plain container.
     fn args(&self) -> String {
         let Some((namespace, name)) = &self.pod else { return String::new() };
         format!(

@@ -102,19 +102,19 @@ impl NodePod {
         self.container.path(NET).join("calico-kubeconfig")
     }
 
-    /// Reads the token in that kubeconfig.
+    /// Reads the token in the plugins' kubeconfig.
     pub fn token(&self) -> Result<String> {
         let text = fs::read_to_string(self.kubeconfig())?;
         let parsed: Value = serde_norway::from_str(&text)?;
         Ok(parsed["users"][0]["user"]["token"].as_str().context("a kubeconfig has a token")?.to_owned())
     }
 
-    /// Returns a client with that token.
+    /// Returns a client with the token in the plugins' kubeconfig.
     pub fn client(&self, api: &ApiServer) -> Result<Client> {
         api.client(&Identity::Token(self.token()?))
     }
 
-    /// Prepares a call `calico <words>`, with `--root` after the command, that runs to its end.
+    /// Prepares a call `calico <words>`, with `--root` after the words except for `health`, which has no such option.
     pub fn calico(&self, words: &[&str]) -> Call {
         let mut call = self.plugins.call("calico").args(words.iter().copied());
         if words.first() != Some(&"health") {

@@ -22,7 +22,8 @@ use serde_json::Value;
 use self::freshness::require_fresh;
 pub use self::measured::Usage;
 
-/// Longer than any call may take, a DEL with an unreachable datastore included.
+/// Time limit of a call in the suites: longer than a DEL with an unreachable datastore takes. Only a server that
+/// repeatedly responds 429 can delay a call for longer.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Time limit of runtimes for a call. An ADD spends up to 110 s of it on a server that repeatedly responds 429.
 pub const RUNTIMES_LIMIT: Duration = Duration::from_secs(120);
@@ -88,7 +89,7 @@ impl Plugins {
         Ok(Plugins { dir })
     }
 
-    /// Returns the directory.
+    /// Returns the directory of the binaries.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -218,7 +219,8 @@ fn feed(child: &mut Child, stdin: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Collects a started plugin's output and exit status.
+/// Collects a started plugin's output and exit status. Kills the plugin and returns an error if it still runs
+/// `deadline` after `started`.
 pub fn wait(mut child: Child, started: Instant, deadline: Duration) -> Result<Outcome> {
     let stdout = read_all(child.stdout.take().context("stdout is piped")?);
     let stderr = read_all(child.stderr.take().context("stderr is piped")?);

@@ -23,7 +23,7 @@ mod transaction;
 pub use answer::Refusal;
 pub use tls::{Protocol, ServerCertificate};
 
-/// Timeout of the test until a request arrives that it wants to hold.
+/// Timeout until a request arrives that the test wants to hold.
 const HELD_WITHIN: Duration = Duration::from_secs(30);
 
 /// A position in the conversation, counted from 0 since the proxy was armed.
@@ -90,7 +90,7 @@ pub struct Traffic {
 /// The state that all connections share.
 struct State {
     plan: Mutex<Plan>,
-    /// The TLS handshake with clients.
+    /// The acceptor of clients' TLS connections; `None` for plain text.
     acceptor: Mutex<Option<TlsAcceptor>>,
     /// Whether to refuse new connections and break existing ones.
     gone: watch::Sender<bool>,
@@ -123,7 +123,7 @@ impl Proxy {
     }
 
     /// Listens on a free port of the private host and forwards to `server`, with TLS on both sides. The server must
-    /// have a certificate of `authority`, PEM.
+    /// have a certificate of `authority`, PEM. `own` is the proxy's certificate.
     pub fn start_tls(server: &str, authority: &str, own: &ServerCertificate) -> Result<Proxy> {
         Self::start_tls_on(listener()?, server, authority, own)
     }
@@ -172,7 +172,7 @@ impl Proxy {
         format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
-    /// Resets the counters and plans one fault.
+    /// Resets the counters and plans one fault, or none. New connections are accepted again.
     pub fn arm(&self, fault: Option<(Point, Fault)>) {
         self.arm_all(fault.as_slice());
     }
@@ -197,7 +197,8 @@ impl Proxy {
         self.state.gone.send_replace(false);
     }
 
-    /// Waits until each connection has ended: a connection holds a receiver as long as it is served.
+    /// Breaks all connections and refuses new ones. Waits until each connection has ended: a connection holds a
+    /// receiver as long as it is served.
     fn break_connections(&self) {
         self.state.gone.send_replace(true);
         while self.state.gone.receiver_count() > 0 {

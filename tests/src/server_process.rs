@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
-/// The process, while it runs.
+/// The process, from its start until it is stopped.
 #[derive(Debug, Default)]
 pub(crate) struct ServerProcess(Option<Child>);
 
@@ -64,12 +64,12 @@ impl ServerProcess {
         Ok(pid)
     }
 
-    /// Returns the process ID of the running server.
+    /// Returns the process ID of the server; `None` if the server was stopped or never started.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.0.as_ref().map(Child::id)
     }
 
-    /// Returns the exit status if the server has exited by itself.
+    /// Returns the exit status of a server that has exited; `None` if it runs, was stopped or never started.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.as_mut().and_then(|server| server.try_wait().ok().flatten())
     }

@@ -18,7 +18,7 @@ use crate::plugin::{Outcome, Plugins};
 pub enum Store {
     /// A real etcd.
     Etcd(Etcd),
-    /// The SQLite file, accessed through the binary under test.
+    /// The SQLite file, which `calico-ipam` loads and dumps.
     Local(Local),
     /// Objects of an API server, which runs independently of the store.
     Kubernetes(Objects),
@@ -132,7 +132,7 @@ impl Store {
         }
     }
 
-    /// Deletes every pair except those with a key in `content`, whose values may have changed.
+    /// Deletes every pair except pods, and except pairs with a key in `content`, whose values may have changed.
     pub fn keep_only(&self, content: &BTreeMap<String, Value>) -> Result<()> {
         self.dump()?.keys().filter(|key| !content.contains_key(*key)).try_for_each(|key| {
             match key.strip_prefix("pods/") {
@@ -159,14 +159,14 @@ impl Local {
         &self.path
     }
 
-    /// Runs SQLite's integrity check. Keeps the log in the state in which a killed plugin left it.
+    /// Runs SQLite's integrity check. Keeps the write-ahead log in the state in which a killed plugin left it.
     pub fn integrity(&self) -> Result<String> {
         let connection = rusqlite::Connection::open(&self.path)?;
         connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         Ok(connection.query_row("PRAGMA integrity_check", [], |row| row.get(0))?)
     }
 
-    /// Moves all content from the log into the file.
+    /// Moves all content from the write-ahead log into the file.
     pub fn checkpoint(&self) -> Result<()> {
         let connection = rusqlite::Connection::open(&self.path)?;
         Ok(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?)

@@ -127,8 +127,8 @@ fn add_of_a_second_interface_is_refused_and_the_first_stays(cluster: &Cluster<'_
 }
 
 fn add_into_the_plugins_own_namespace_is_refused_without_changes(cluster: &Cluster<'_>) {
-    // CNI_NETNS_OVERRIDE is for dataplanes without network namespaces. The Linux dataplane cannot put both ends into
-    // one.
+    // CNI_NETNS_OVERRIDE is for dataplanes without network namespaces. The Linux dataplane cannot put both ends of a
+    // veth pair into one namespace.
     let (pod, conf) = prepared(cluster);
     let before = state(cluster);
     let own = cluster.verb("ADD", &pod, &conf).env("CNI_NETNS", "/proc/self/ns/net");
@@ -224,7 +224,8 @@ fn each_log_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_
         refused["ipam"]["ipv4_pools"] = json!(["10.99.0.0/16"]);
         let mut unreadable = conf.clone();
         unreadable["mtu"] = json!("much");
-        // The expected log lines at INFO of each call.
+        // Each call, its exit status, and texts that exactly one log line each contains: at INFO if the call succeeds,
+        // otherwise at ERROR.
         let told: [(&str, &Value, i32, &[&str]); 4] = [
             ("ADD", &refused, 1, &["ADD failed error="]),
             ("ADD", &conf, 0, &["assigned addresses addresses=\"10.65.", "interface is up", "endpoint is stored"]),

@@ -49,7 +49,7 @@ fn endpoint(cluster: &Cluster<'_>) -> Value {
     endpoints.into_values().next().unwrap()
 }
 
-/// Reads both ends of a pod's interface from the kernel: the host's, the pod's.
+/// Reads both ends of a pod's interface from the kernel: first the host's end, then the pod's end.
 fn links(cluster: &Cluster<'_>, pod: &Pod) -> [Value; 2] {
     let host = kernel::host().unwrap()["links"][format!("cali{}", &pod.container_id[..11])].clone();
     [host, kernel::pod(cluster.host, &pod.name).unwrap()["links"]["eth0"].clone()]
@@ -121,8 +121,8 @@ fn repeated_add_changes_nothing_and_returns_the_same_result(cluster: &Cluster<'_
     cluster.assert_nothing_left();
 }
 
-/// As podman after a reboot: the container and its endpoint exist, but its interface and network namespace are gone.
-/// Any of its networks may be the first with an ADD.
+/// The state that podman leaves after a reboot: the container and its endpoint exist, but its interface and network
+/// namespace are gone. podman may call ADD for any of the container's networks first.
 fn add_restores_a_lost_interface_with_the_same_addresses(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster, json!({}));
     let second = cluster.conf("node1", json!({ "name": "second-network" }));
@@ -144,7 +144,7 @@ fn add_restores_a_lost_interface_with_the_same_addresses(cluster: &Cluster<'_>) 
     cluster.assert_nothing_left();
 }
 
-/// Gives a pod a new network namespace, after the kernel has deleted the interface of the old one.
+/// Replaces a pod's network namespace by an empty one, after the kernel has deleted the host interface of the old one.
 fn lose_namespace(cluster: &Cluster<'_>, pod: &Pod) {
     cluster.host.delete_pod(&pod.name).unwrap();
     while fs::read_to_string("/proc/thread-self/net/dev").unwrap().contains("cali") {
@@ -260,7 +260,7 @@ fn mesos_labels_become_labels_of_the_endpoint(cluster: &Cluster<'_>) {
     let labels = &metadata["labels"];
     assert_eq!((&labels["role"], &labels["projectcalico.org/namespace"]), (&json!("my.val"), &json!("prod")));
     assert_eq!(labels["zone"], "some_val-with.lots-of-weird-characters");
-    // A second ADD and DEL find the endpoint in that namespace.
+    // A second ADD and DEL find the endpoint in the namespace `prod`.
     cluster.add(&pod, &conf);
     assert_eq!(cluster.accounts().held.len(), 1);
     cluster.delete(&pod, &conf);
@@ -268,7 +268,7 @@ fn mesos_labels_become_labels_of_the_endpoint(cluster: &Cluster<'_>) {
 }
 
 /// Starts a gate that responds 503 to the first `refusals` requests and 204 to later ones. Returns its URL and the
-/// number of its requests.
+/// counter of its requests.
 fn gate(refusals: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/ready", listener.local_addr().unwrap());
@@ -285,7 +285,7 @@ fn gate(refusals: usize) -> (String, Arc<AtomicUsize>) {
     (url, asked)
 }
 
-/// The only sleep of the ADD is the pause of 5 s before it probes the second gate again.
+/// The ADD sleeps once for 5 s, before it probes the second gate again.
 fn add_waits_for_readiness_gates(cluster: &Cluster<'_>) {
     if !present("strace") {
         return skipped("strace is not installed (Debian: strace)");

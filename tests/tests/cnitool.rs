@@ -1,4 +1,4 @@
-//! `cnitool`, the caller of the CNI project, on a configuration list: all of its commands.
+//! All commands of `cnitool`, the CNI project's program that calls plugins, on a configuration list.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 on_each_datastore!(every_command_of_cnitool_works_on_a_configuration_list);
 
-/// Returns the path of cnitool: on PATH, or where tests/install-needs.sh installs it.
+/// Returns the path of cnitool: on PATH, or where tests/install-needs.sh installs it; `None` if it is in neither place.
 fn cnitool() -> Option<PathBuf> {
     if present("cnitool") {
         return Some("cnitool".into());

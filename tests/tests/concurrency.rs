@@ -28,7 +28,8 @@ fn content(cidr: &str, block_size: u8) -> Content {
     (0..NODES).fold(Content::ready().pool("pool4", cidr, block_size), |c, n| c.node(&format!("node{n}")))
 }
 
-/// Runs a CNI command for every pod, [`PROCESSES`] at a time, each pod on its node.
+/// Runs a CNI command for every pod, [`PROCESSES`] at a time. The pods are spread over [`NODES`] nodes by their
+/// numbers.
 fn all_at_once(cluster: &Cluster<'_>, verb: &str, pods: &[(usize, Pod)]) -> Vec<(usize, Outcome)> {
     at_a_time(PROCESSES, cluster, verb, pods, |number| format!("node{}", number % NODES))
 }
@@ -89,7 +90,7 @@ fn two_hundred_concurrent_pods_get_unique_addresses_in_two_blocks(cluster: &Clus
     assert_eq!(cluster.accounts().blocks.len(), 2);
     cluster.assert_in_order();
 
-    // Half of the pods are deleted while others are added again.
+    // The first half of the pods is deleted. Then the first half is added again while the second half is deleted.
     let (first, second) = pods.split_at(PODS / 2);
     for (_, outcome) in all_at_once(cluster, "DEL", &scrambled(first)) {
         outcome.success();

@@ -71,7 +71,7 @@ impl Lab<'_> {
         setup.start(self.host, "controllers").unwrap()
     }
 
-    /// Reads a singleton object.
+    /// Reads a singleton object; null if it is missing.
     fn object(&self, key: &str) -> Value {
         match self.url(key) {
             None => self.kubernetes.etcd.dump().unwrap().remove(key).unwrap_or_default(),
@@ -178,7 +178,7 @@ fn start_on_an_empty_datastore_creates_the_required_objects(lab: &mut Lab<'_>) {
     }
     assert_eq!(told(controllers.terminate().unwrap()), "0");
 
-    // Existing objects remain, and missing ones are created while the program runs.
+    // Existing objects remain after a restart.
     controllers.restart().unwrap();
     await_ready(&controllers, true);
     assert_eq!(lab.object(CLUSTER)["spec"]["clusterGUID"], guid);
@@ -242,7 +242,7 @@ fn configuration_does_not_override_the_environment(lab: &mut Lab<'_>) {
         "logSeverityScreen": "Debug", "healthChecks": "Enabled",
         "controllers": { "namespace": null, "loadBalancer": null, "node": { "hostEndpoint": { "autoCreate": "Enabled" } } },
     } }));
-    // The program has read the change before once it shows the next change.
+    // Once the status shows this change, the program has also read the change before it.
     lab.configure(&json!({ "spec": { "controllers": { "node": { "leakGracePeriod": "7m" } } } }));
     lab.await_status("/runningConfig/controllers/node/leakGracePeriod", &json!("7m0s"));
     lab.await_status("/runningConfig/logSeverityScreen", &json!("Warning"));
@@ -443,7 +443,7 @@ fn controllers_exit_with_success_on_sigterm() {
     });
 }
 
-/// Revisions older than one period are compacted, and no others.
+/// A period of 0 turns compaction off.
 #[test]
 fn etcd_is_compacted_every_compaction_period() {
     on(None, |lab| {

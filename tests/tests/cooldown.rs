@@ -31,7 +31,8 @@ fn rest(cluster: &Cluster<'_>, seconds: u32) {
     cluster.store.put("/calico/ipam/v2/config", &config).unwrap();
 }
 
-/// Changes the time of the release in the block, as if the clock had been different then.
+/// Sets the release time of the block's first released address to `ago` before now, as if the clock had been different
+/// at the release.
 fn released(cluster: &Cluster<'_>, ago: Duration) {
     let mut block = cluster.store.dump().unwrap()[BLOCK].clone();
     let cooling = block["attributes"].as_array_mut().unwrap().iter_mut().find(|a| a["releasedAt"].is_string());

@@ -190,7 +190,7 @@ fn plugin_does_not_depend_on_crates_of_the_controllers() -> Result<()> {
     Ok(())
 }
 
-/// Files and processes of any node; a type of Calico or CNI in there would be in the wrong place.
+/// The crate `os` handles files and processes of any node, and so needs no type of Calico or CNI.
 #[test]
 fn os_depends_on_no_crate_of_the_workspace() -> Result<()> {
     let tree = cargo(&["tree", "--package", "os", "--edges=normal", "--prefix=none", "--format={p}"])?;

@@ -34,7 +34,8 @@ fn on_etcd(test: impl FnOnce(&mut Faulty<'_>) + Send) {
     });
 }
 
-/// Injects the fault without and with a block of the node, because claiming a block takes more requests.
+/// Injects the fault at each point of an ADD that has to claim a block, and cuts and kills also at each point of an ADD
+/// on a node that has one. Claiming a block takes more requests.
 fn fault_at_each_point_of_add(faulty: &mut Faulty<'_>, fault: Fault) {
     let empty = faulty.cluster.store.dump().unwrap();
     let pod = faulty.pod();
@@ -133,7 +134,7 @@ fn add_and_del_with_a_delayed_response_succeed() {
     });
 }
 
-/// With etcd stopped, DEL removes the pod's network and succeeds; the next call replays the deferred DEL.
+/// With etcd frozen, DEL removes the pod's network and succeeds; the next call replays the deferred DEL.
 #[test]
 fn del_with_frozen_etcd_succeeds_and_is_replayed_by_the_next_add() {
     on_etcd(|faulty| {

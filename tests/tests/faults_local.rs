@@ -205,7 +205,7 @@ fn add_on_a_read_only_disk_names_the_file() {
         let error = cluster.verb("ADD", &newcomer, &conf(cluster)).run().unwrap().error();
         let said = format!("{} {}", error.msg, error.details);
         assert!(said.contains("read-only") && said.contains(&disk.display().to_string()), "{error:?}");
-        // The disk becomes writable again: the next DEL completes the work of the deferred one.
+        // The DEL on the read-only disk is deferred. Once the disk is writable again, the next DEL completes its work.
         cluster.verb("DEL", &there, &conf(cluster)).run().unwrap().success();
         assert_eq!((&kernel::host().unwrap()["links"], journal_entries().len()), (&json!({}), 1));
         remount(MsFlags::empty());

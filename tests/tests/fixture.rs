@@ -1,4 +1,4 @@
-//! The final checks of the suites can fail.
+//! The final checks of the suites fail on leftovers of a pod.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

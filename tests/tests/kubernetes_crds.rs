@@ -157,7 +157,8 @@ fn pools() -> Vec<(Value, &'static str)> {
     ]
 }
 
-/// Returns tiers by name, and the reason for the rejection of each. Upstream's definitions have the same rules (DS-97).
+/// Returns tiers by name, and the reason for the rejection of each; empty if the tier is valid. Upstream's definitions
+/// have the same rules (DS-97).
 fn tiers() -> Vec<(&'static str, Value, &'static str)> {
     let spec = |action: &str, order: f64| json!({ "defaultAction": action, "order": order });
     vec![

@@ -143,7 +143,7 @@ fn node_without_a_podcidr_is_named_without_a_lease() {
             cluster.assert_unchanged(&before);
             assert_eq!(leases(&data), Vec::<String>::new());
         }
-        // The node has the requested family.
+        // The node `only-v4` has a podCIDR of the requested family.
         let (mut conf, data) = host_local(cluster, json!({ "subnet": "usePodCidr" }));
         conf["kubernetes"]["node_name"] = json!("only-v4");
         assert_eq!(addresses(&cluster.add(&pod, &conf)), ["10.244.8.2/32"]);

@@ -37,7 +37,7 @@ impl<'a> Machine<'a> {
         made["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// Starts the deletion of either object.
+    /// Starts the deletion of the VM or the VMI, whose finalizer keeps the object for now.
     fn delete(&self, plural: &str) {
         let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/{plural}/vm1");
         self.client.delete(&path).unwrap().success().unwrap();

@@ -1,5 +1,5 @@
-//! Affinities of releases that wrote no labels. As in upstream, an ADD with requested addresses labels those of its
-//! node (IPAM-152), once (IPAM-47).
+//! Affinities of releases that wrote no labels. As in upstream, an ADD with requested addresses labels the affinities
+//! of its node (IPAM-152), once (IPAM-47).
 
 use integration_tests::cluster::{Cluster, on_api_server};
 use integration_tests::content::Content;

@@ -235,7 +235,7 @@ fn add_without_pod_data_from_the_api_fails_without_a_leak(lab: &mut Lab<'_>) {
         assert_eq!(error.code, 11, "{error:?}");
         assert!(error.msg.contains("https://127.0.0.1:6443"), "{error:?}");
     }
-    // DEL of such a container succeeds.
+    // DEL after the failed ADDs succeeds.
     lab.cluster.delete(&pod, &conf);
     lab.cluster.assert_nothing_left();
 }

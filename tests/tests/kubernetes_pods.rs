@@ -208,7 +208,7 @@ fn gc_keeps_a_container_that_only_an_annotation_names() {
     });
 }
 
-/// After a failed ADD, the runtime runs DEL in reverse order.
+/// The runtime runs this DEL after a failed ADD of the second interface.
 #[test]
 fn del_of_a_second_interface_of_a_deleted_pod_changes_nothing() {
     on_each_group(|cluster| {

@@ -115,7 +115,7 @@ fn block_update_removes_managed_fields() {
             });
             let mut object = get();
             assert_eq!(object["metadata"].get("managedFields"), None);
-            // The same after the next write of upstream.
+            // `managedFields` are still missing after upstream's next write.
             object["spec"]["sequenceNumber"] = 77.into();
             api.admin().replace(&path, &object).unwrap().success().unwrap();
             assert_eq!((&get()["spec"]["sequenceNumber"], get()["metadata"].get("managedFields")), (&json!(77), None));

@@ -66,7 +66,7 @@ fn conf(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({ "cniVersion": "1.1.0" }))
 }
 
-/// Creates an address of the handle `holder`, with these attributes.
+/// Creates an IPv4 address of the handle `holder`, with these attributes; null for none.
 fn held_by(cluster: &Cluster<'_>, number: usize, holder: &str, attributes: &Value) {
     let pod = cluster.pod(number);
     cluster.add(&pod, &conf(cluster));
@@ -90,7 +90,8 @@ fn addresses(cluster: &Cluster<'_>) -> (BTreeMap<IpAddr, String>, BTreeMap<(Stri
     (held, counted)
 }
 
-/// Creates addresses of other owners, and returns a container whose old handle is equal to the handle of each.
+/// Creates addresses of other owners, and returns containers whose old handles are equal to the handles of these
+/// owners.
 fn others(cluster: &Cluster<'_>) -> Vec<Namesake> {
     let machine = json!({ "node": "node1", "namespace": "prod", "pod": "virt-launcher-db-x", "vmi-name": "db" });
     let plain = cluster.pod(1);

@@ -1,5 +1,6 @@
-//! Creates the interface and writes the endpoint, one after the other or concurrently. After a failure, undoes the
-//! completed steps in the reverse order.
+//! Creates the interface and writes the endpoint, one after the other or, on an API server, concurrently. After a
+//! failure, undoes the completed steps in the reverse order. Exceptions are an unknown outcome of a step, and a busy
+//! address that another address may replace.
 
 use futures::future::join;
 use libcalico::api::WorkloadEndpoint;
@@ -32,8 +33,9 @@ pub(super) enum AttachFailure {
     Other(CniError),
 }
 
-/// Creates the interface and writes the endpoint. `write` contains the endpoint without the properties of the interface
-/// that does not exist yet.
+/// Creates the interface and writes the endpoint. `write` contains the endpoint before the interface exists. The name
+/// and the MAC address of the created interface then replace those in the endpoint, except on an API server, which does
+/// not store them.
 pub(super) async fn attach_and_record(
     attachment: &Attachment<'_>,
     timings: &mut Timings,
@@ -91,7 +93,8 @@ pub(super) async fn attach_and_record(
     Err(AttachFailure::Other(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await))
 }
 
-/// Undoes an ADD that could not create its interface. `written` is the endpoint, if it was written.
+/// Undoes an ADD that could not create its interface, unless another address may replace a busy one, or the outcome of
+/// a step is unknown. `written` is the outcome of the write of the endpoint; `Ok(None)` if the write was not started.
 async fn after_failed_create(
     attachment: &Attachment<'_>,
     assigned: &AssignedAddresses,
@@ -110,14 +113,15 @@ async fn after_failed_create(
     })
 }
 
-/// Returns the endpoint with the name and the MAC address of its interface.
+/// Returns the endpoint with the name and the MAC address of the created interface.
 pub(super) fn with_interface(mut endpoint: WorkloadEndpoint, created: &CreatedInterface) -> WorkloadEndpoint {
     endpoint.spec.interface_name = created.host_ifname.clone();
     endpoint.spec.mac = created.mac.clone();
     endpoint
 }
 
-/// Undoes an ADD that could not write its endpoint, and returns the error of the ADD.
+/// Undoes an ADD that could not write its endpoint, and returns the error of the ADD. The addresses stay allocated if
+/// the endpoint may be written or the interface could not be removed.
 async fn after_failed_write(
     attachment: &Attachment<'_>,
     assigned: &AssignedAddresses,
@@ -142,7 +146,7 @@ fn keep_for_del(step: &str, object: &str, error: CniError) -> CniError {
     with_detail(error, &format!("failed while {step}; the {object} may exist; DEL will release its addresses"))
 }
 
-/// Returns the error of an ADD after the removal of its interface.
+/// Returns the error of an ADD, extended by the error of the removal of its interface if the removal failed.
 pub(super) fn with_removal_outcome(error: CniError, removed: &Result<(), CniError>) -> CniError {
     match removed {
         Ok(()) => error,
@@ -151,7 +155,8 @@ pub(super) fn with_removal_outcome(error: CniError, removed: &Result<(), CniErro
 }
 
 impl Attachment<'_> {
-    /// Deletes the endpoint, if it was written, then releases the addresses, and returns the error of the ADD.
+    /// Deletes the endpoint, if it was written, then releases the addresses. Returns the error of the ADD, extended by
+    /// the outcome of the release.
     pub(super) async fn roll_back(&self, assigned: &AssignedAddresses, step: &str, error: CniError) -> CniError {
         let detail = match assigned.unassign(&self.cx.store, &self.cx.call, &self.request.workload).await {
             Ok(()) => format!("failed while {step}; the addresses were released"),

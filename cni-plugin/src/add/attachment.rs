@@ -16,7 +16,7 @@ use crate::reads::WorkloadRequest;
 /// The attachment of a container to the network.
 pub(super) struct Attachment<'c> {
     pub(super) cx: &'c Context,
-    /// The pod or container as the datastore describes it.
+    /// The pod or container, with the labels and settings that an API server stores for a pod.
     pub(super) request: &'c WorkloadRequest,
     /// The network namespace of the container. `None` if CNI_NETNS cannot be opened: the step that needs the namespace
     /// then fails.
@@ -26,13 +26,14 @@ pub(super) struct Attachment<'c> {
 }
 
 impl<'c> Attachment<'c> {
-    /// Returns the interface of the pod or container as the datastore describes it.
+    /// Returns the configuration of the interface, derived from the call and from the workload in `request`.
     pub(super) fn interface(&self) -> InterfaceConfig<'c> {
         InterfaceConfig { call: &self.cx.call, workload: &self.request.workload }
     }
 
-    /// Returns the endpoint without the properties of the interface that does not exist yet. Rejects an endpoint that
-    /// cannot be written, before the interface is created.
+    /// Returns the endpoint before the interface exists: with the name that the host interface normally gets, and
+    /// without the MAC address of the new interface. Rejects an endpoint that cannot be written, before the interface
+    /// is created.
     pub(super) fn desired_endpoint(
         &self,
         existing: Option<&ExistingEndpoint>,

@@ -67,8 +67,8 @@ pub(super) async fn attach(
     }
 }
 
-/// Replaces a busy address. If no other address is available, releases all addresses and returns an error that names
-/// the addresses tried.
+/// Replaces a busy address. If IPAM assigns no other address, or the ADD has tried the maximum number, releases all
+/// addresses. The error then names the busy addresses and their routes.
 async fn replace(
     attachment: &Attachment<'_>,
     assigned: &mut AssignedAddresses,
@@ -97,7 +97,8 @@ async fn replace(
     Err(attachment.roll_back(assigned, ATTACH_STEP, error).await)
 }
 
-/// Returns the error that names all routes. `cause` is the error of IPAM for the request for another address.
+/// Returns the error that names all busy addresses and their routes. `cause` is the error of IPAM for the request for
+/// another address; `None` if the maximum number of addresses was tried.
 fn no_address_error(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
     let msg = busy.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     let Some(cause) = cause else {
@@ -109,8 +110,9 @@ fn no_address_error(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
     CniError::new(cause.code, msg).with_details(details)
 }
 
-/// Replaces the busy address by another address of the same family. The busy address stays allocated to the container
-/// until [`release_unused`], and the next ADDs on the node skip it. After an error `assigned` still contains it.
+/// Replaces the busy address `ip` by another address of the same family. The busy address stays allocated to the
+/// container until [`release_unused`], and the next ADDs on the node skip it. After an error `assigned` still contains
+/// the busy address.
 async fn assign_replacement(store: &Datastore, assigned: &mut AssignedAddresses, ip: IpAddr) -> Result<(), CniError> {
     let clock = SystemClock::start();
     let Some(request) = &assigned.request else { return Err(CniError::internal("the address was not chosen by IPAM")) };
@@ -118,7 +120,7 @@ async fn assign_replacement(store: &Datastore, assigned: &mut AssignedAddresses,
     let request = IpamRequest {
         assign_ipv4: version == IpVersion::V4,
         assign_ipv6: version == IpVersion::V6,
-        // The hints in the file are for all families of the pod.
+        // The hints in this file are for all families of a pod, and this request is for one family.
         recent_file: None,
         ..(**request).clone()
     };
@@ -141,7 +143,7 @@ async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
     let requests: Vec<_> = assigned.busy.iter().map(release).collect();
     let _releasing = request.begin_release();
     if let Err(error) = release_addresses(store, &SystemClock::start(), &requests).await {
-        tracing::warn!(%handle, %error, "busy addresses stay allocated to the container; its DEL releases them");
+        tracing::warn!(%handle, %error, "cannot release busy addresses; the DEL of the container releases them");
     }
 }
 

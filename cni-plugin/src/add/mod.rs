@@ -5,8 +5,8 @@
 //! reachable. The error names the failed step and the outcome of the rollback.
 //!
 //! `validate` rejects an invalid call, `busy_address` and `attach_and_record` create the interface and write the
-//! endpoint or undo both, and `rejoin` serves a container that has an endpoint already. `readiness` waits for the gates
-//! before and for the policy afterwards.
+//! endpoint or undo both, and `rejoin` serves a plain container that has an endpoint already. `readiness` waits for the
+//! readiness gates before the ADD and for the pod's policy afterwards.
 
 mod attach_and_record;
 mod attachment;
@@ -38,7 +38,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
 
     let request = ipam::request(&cx.call, &cx.workload.node, None);
     let existing_interface = cx.interface().find_existing(PriorInterface::Unknown, netns.as_ref())?;
-    // The prefetch writes, so an ADD that may still be refused must not prefetch.
+    // The prefetch creates the handle, so an ADD that may still be refused must not prefetch.
     let may_be_refused = matches!(existing_interface, ExistingInterface::Conflicting(_));
     let prefetch = request.as_ref().filter(|_| !may_be_refused).and_then(|request| request.prefetch(&cx.store));
     let AddReads { existing, has_profile, request, addresses } = reads::for_add(cx, request, prefetch).await?;
@@ -46,8 +46,8 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
 
     let profile = if has_profile { None } else { profile_to_create(cx) };
     let is_rejoining = existing.is_some() && matches!(request.workload.orchestrator, Orchestrator::Cni(_));
-    // An interface of this name may be the rejoining container's own, which stays. Another ADD of the container may
-    // also create it meanwhile, so no state before this ADD is recorded.
+    // The conflicting interface may be the rejoining container's own, which stays. Another ADD of the container may
+    // also create the interface meanwhile, so this ADD does not record which interface existed before.
     let prior = if is_rejoining && may_be_refused {
         PriorInterface::Unknown
     } else {
@@ -75,7 +75,8 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     Ok(result::merge(cx.call.prev_result.clone(), result))
 }
 
-/// Returns the profile named after the network; `None` if the configuration does not need one (CNI-140).
+/// Returns the profile to create, named after the network; `None` if `policy.type` is set, or on an API server
+/// (CNI-140).
 fn profile_to_create(cx: &Context) -> Option<Profile> {
     let conf = &cx.call.conf;
     // On an API server, profiles are derived from namespaces and service accounts.

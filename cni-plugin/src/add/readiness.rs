@@ -18,7 +18,8 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 use crate::context::Context;
 use crate::reads;
 
-/// The polling interval while the directory cannot be watched, for example because it does not exist yet.
+/// The polling interval for the file of an endpoint while the directory of the file cannot be watched, for example
+/// because the directory does not exist yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The timeouts of a readiness gate.
@@ -36,8 +37,8 @@ struct GateTimeouts {
 const GATE_TIMEOUTS: GateTimeouts =
     GateTimeouts { interval: Duration::from_secs(5), total: Duration::from_secs(30), probe: Duration::from_secs(5) };
 
-/// Waits for the readiness gates. The ADD reads its objects afterwards: the wait may take minutes, in which a pool may
-/// be disabled (CNI-77, IPAM-100).
+/// Waits for the readiness gates. If there are any, first fails if the datastore is not ready. The ADD reads its
+/// objects afterwards: the wait may take minutes, in which a pool may be disabled (CNI-77, IPAM-100).
 pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
     let gates = &cx.call.conf.readiness.readiness_gates;
     if gates.is_empty() {
@@ -77,7 +78,8 @@ fn wait_for_gate(gate: &str, timeouts: GateTimeouts) -> Result<(), CniError> {
 }
 
 /// Waits until Felix has programmed the policy of a pod: Felix then creates a file for the endpoint. A timeout is not
-/// an error: the pod starts, and its policy takes effect later. Like upstream, does not wait for other containers.
+/// an error: the pod starts, and its policy takes effect later. Like upstream, does not wait for plain containers. Does
+/// not wait if the configured timeout is 0.
 pub(super) fn wait_for_policy(cx: &Context, workload: &WorkloadIdentity, endpoint: &WorkloadEndpoint) {
     let conf = &cx.call.conf.readiness;
     let Orchestrator::Kubernetes(pod) = &workload.orchestrator else { return };
@@ -94,7 +96,8 @@ pub(super) fn wait_for_policy(cx: &Context, workload: &WorkloadIdentity, endpoin
     }
 }
 
-/// Returns true if `file` appears in `directory` within `timeout`. The content of the file does not matter.
+/// Returns true if `file` exists in `directory` or appears there within `timeout`. The content of the file does not
+/// matter.
 fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     loop {
@@ -115,8 +118,8 @@ fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
     }
 }
 
-/// Waits for `file` with inotify until `deadline`. The watch starts before the first check, so that a file that appears
-/// between the two is not missed.
+/// Waits for `file` with inotify. Returns false at `deadline`, and an error if the directory cannot be watched. The
+/// watch starts before the first check, so that a file that appears between the two is not missed.
 fn watch(directory: &Path, file: &str, deadline: Instant) -> io::Result<bool> {
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
     let events = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR;

@@ -27,7 +27,7 @@ pub(super) async fn rejoin(
     let Attachment { cx, request, .. } = attachment;
     validate::ensure_same_interface(&cx.call, &existing.value)?;
     let key = &existing.key;
-    tracing::info!(endpoint = %key, "the container already has an endpoint; keeping its interface and addresses");
+    tracing::info!(endpoint = %key, "the container already has an endpoint; keeping its addresses");
     let config = attachment.interface();
     let updated = request.workload.update(existing.value.clone(), &[]);
     let restored = match &attachment.netns {
@@ -68,11 +68,11 @@ async fn restore(
     Err(CniError::new(Code::TRY_AGAIN, msg).with_details(advice))
 }
 
-/// Returns the addresses of an endpoint that are no longer allocated to the container, as one text for each. Does not
-/// run other IPAM plugins, because many of them do not implement CHECK.
+/// Returns the addresses of an endpoint that are no longer allocated to the container, as one text for each. Returns
+/// none for another IPAM plugin: many plugins do not implement CHECK.
 async fn missing_addresses(cx: &Context, endpoint: &WorkloadEndpoint) -> Result<Vec<String>, CniError> {
     let Some(mut request) = ipam::request(&cx.call, &cx.workload.node, None) else { return Ok(Vec::new()) };
-    // The endpoint's first network assigned the addresses, under its handle.
+    // The network in the first profile assigned the addresses, so their handle contains the name of that network.
     if let Some(first) = endpoint.spec.profiles.first() {
         request.network.clone_from(first);
     }

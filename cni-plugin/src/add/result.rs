@@ -6,7 +6,8 @@ use netconf::{Call, CniError, CniResult};
 
 use crate::interface::CreatedInterface;
 
-/// Adds both ends of a created interface to `result`, the result of IPAM.
+/// Returns `result`, the result of IPAM, with both ends of the created interface. Its addresses then belong to the
+/// container's end and have no gateway. They are /32 or /128 if `has_host_prefixes` is set.
 pub(super) fn from_created(created: &CreatedInterface, mut result: CniResult, call: &Call) -> CniResult {
     result.interfaces = interface_ends(&created.host_ifname, &created.mac, created.mtu, call);
     for ip in &mut result.ips {

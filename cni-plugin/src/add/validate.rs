@@ -14,7 +14,7 @@ use crate::interface::InterfaceConfig;
 /// Checks the configuration, the MTU, and the names of the endpoint and its profile.
 ///
 /// # Errors
-/// A value is invalid; the error names the key or variable.
+/// A value is invalid, or the MTU cannot be determined.
 pub(super) fn request(call: &Call, workload: &WorkloadIdentity) -> Result<(), CniError> {
     let conf = &call.conf;
     for key in conf.windows.ignored() {

@@ -24,7 +24,8 @@ pub enum AddressSource {
 }
 
 impl AddressSource {
-    /// Returns the source that the pod's annotations select. Fails if the configuration does not permit them.
+    /// Returns the source that the pod's annotations select. Fails if the configuration does not permit the
+    /// annotations, or if they are invalid.
     pub(super) fn of_pod(pod: &Pod, conf: &NetConf) -> Result<Self, CniError> {
         let annotation = |key| pod.metadata.annotations.get(key).filter(|text| !text.is_empty());
         match (annotation(IP_ADDRS), annotation(IP_ADDRS_NO_IPAM)) {
@@ -45,8 +46,9 @@ impl AddressSource {
     }
 }
 
-/// Returns true if IPAM has no record of a pod's addresses. CHECK uses this function: it does not validate the
-/// annotations again, because the ADD did.
+/// Returns true if the pod has the annotation `ipAddrsNoIpam`, whose addresses IPAM does not record, and the
+/// configuration permits the annotation. Does not validate the addresses: CHECK calls this function, and the ADD has
+/// validated them.
 pub fn has_fixed_addresses(pod: &Pod, conf: &NetConf) -> bool {
     conf.policy.policy_type == KUBERNETES_POLICY
         && conf.feature_control.ip_addrs_no_ipam

@@ -1,5 +1,5 @@
 //! [`Annotations`]: the settings that a pod and its namespace request for the pod's network. The plugin validates them
-//! before it changes anything. Upstream detects some of the errors later, with the same texts.
+//! before it assigns addresses. Upstream detects some of the errors later, with the same texts.
 
 mod address_source;
 
@@ -33,14 +33,14 @@ pub struct Annotations {
     pub addresses: AddressSource,
     /// Names or CIDRs of the IPv4 pools to assign from, instead of the configured ones.
     pub ipv4_pools: Option<Vec<String>>,
-    /// The same for IPv6.
+    /// Names or CIDRs of the IPv6 pools to assign from, instead of the configured ones.
     pub ipv6_pools: Option<Vec<String>>,
-    /// The families whose annotated pools or address must be available to the pod's namespace. Empty unless
-    /// `feature_control.restrict_annotations` is set.
+    /// The families for which annotations name pools or an address that must be available to the pod's namespace. Empty
+    /// unless `feature_control.restrict_annotations` is set.
     pub restricted: BTreeSet<IpVersion>,
     /// The families to assign an address of, instead of the configured ones.
     pub families: Option<Vec<IpVersion>>,
-    /// MAC address of the pod's interface.
+    /// The MAC address that the pod requests for its interface.
     pub mac: Option<MacAddr>,
     /// Floating IPs: addresses that are translated to the pod's own address of the same family.
     pub floating_ips: Vec<String>,
@@ -49,7 +49,8 @@ pub struct Annotations {
 }
 
 impl Annotations {
-    /// Reads and validates the annotations of a pod and its namespace, as far as `conf` permits them.
+    /// Reads and validates the annotations of a pod and its namespace. Returns no settings unless `policy.type` is
+    /// `k8s`. Fails for an annotation of a feature that `conf` does not enable.
     pub fn read(pod: &Pod, namespace: &Namespace, conf: &NetConf) -> Result<Self, CniError> {
         if conf.policy.policy_type != KUBERNETES_POLICY {
             return Ok(Annotations::default());
@@ -74,7 +75,7 @@ impl Annotations {
         Ok(annotations)
     }
 
-    /// Returns the families of the pools and addresses that the annotations request.
+    /// Returns the families of the pools and addresses that the annotations request from IPAM.
     fn requested_families(&self) -> BTreeSet<IpVersion> {
         let pools = [(IpVersion::V4, &self.ipv4_pools), (IpVersion::V6, &self.ipv6_pools)];
         let pooled = pools.into_iter().filter(|(_, pools)| pools.is_some()).map(|(version, _)| version);
@@ -85,7 +86,8 @@ impl Annotations {
         pooled.chain(addresses.iter().map(|ip| IpVersion::of(*ip))).collect()
     }
 
-    /// Copies the requested pools and families to the IPAM request.
+    /// Copies the requested pools and families, and the restricted families, to the IPAM request. Without an
+    /// annotation, the request keeps its configured pools or families.
     pub fn apply_to(&self, call: &mut IpamRequest) {
         call.restricted.clone_from(&self.restricted);
         if let Some(pools) = &self.ipv4_pools {
@@ -127,7 +129,7 @@ fn read_source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
         }
         tracing::warn!(
             annotation = problem.annotation(), %problem,
-            "invalid traffic limit in an annotation of the pod; the pod starts with another limit or with none"
+            "invalid bandwidth or QoS annotation of the pod; the pod starts with another value or without one"
         );
     }
     Ok(converted.endpoint.spec.allow_spoofed_source_prefixes)

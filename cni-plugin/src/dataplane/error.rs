@@ -19,7 +19,7 @@ pub enum DataplaneError {
     /// The pod's namespace cannot be used.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// The kernel rejected a request; the message names the step.
+    /// An exchange with the kernel failed, or the kernel rejected a request.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     /// A kernel setting could not be read or written.
@@ -35,13 +35,13 @@ pub enum DataplaneError {
         /// The pod's namespace.
         netns: PathBuf,
     },
-    /// The host has an interface of that name that the ADD may not replace.
+    /// The host has an interface of that name that an ADD may not replace, or that a GC may not remove.
     #[error("{0}")]
     HostInterfaceConflict(Box<ConflictingInterface>),
-    /// Other ADDs held the lock of the interfaces for too long.
+    /// Other calls held the lock of the interfaces for too long.
     #[error("cannot replace host interface {ifname} while other ADDs create interfaces: {source}")]
     LockBusy {
-        /// The interface.
+        /// The interface to be replaced or deleted.
         ifname: String,
         /// The failure to take the lock.
         source: LockError,
@@ -88,7 +88,7 @@ pub enum DataplaneError {
     /// The kernel did not finish deleting the interface in time. It may still do so.
     #[error("deleting interface {ifname} took longer than {} s", .waited.as_secs())]
     DeletionTimeout {
-        /// The interface.
+        /// The interface to be deleted.
         ifname: String,
         /// The time limit.
         waited: Duration,
@@ -99,7 +99,7 @@ pub enum DataplaneError {
     /// The thread for a deletion cannot be started.
     #[error("cannot start a thread to delete interface {ifname}: {source}")]
     Thread {
-        /// The interface.
+        /// The interface to be deleted.
         ifname: String,
         /// The error of the system.
         source: io::Error,
@@ -115,8 +115,8 @@ pub struct BusyRoute {
     /// The route found, for example `through interface cali9 (protocol Static)` or `that is the host's own, on
     /// interface eth0`.
     pub route: String,
-    /// The interface of that route; `None` for a route that drops packets or has several next hops.
+    /// The interface of the route found; `None` for a route that drops packets or has several next hops.
     pub interface: Option<String>,
-    /// The host interface that the new route was for.
+    /// The host interface of the pod that was to get the address.
     pub ifname: String,
 }

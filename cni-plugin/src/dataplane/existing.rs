@@ -11,7 +11,7 @@ use super::{
     ConflictReason, ConflictingInterface, DataplaneError, DesiredInterface, NetlinkError, NetnsFd, PriorInterface,
 };
 
-/// The host interface with the name of the one that an ADD is about to create.
+/// The result of the search for a host interface with the name that an ADD is about to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExistingInterface {
     /// There is no such interface, or the ADD may replace it.
@@ -20,8 +20,8 @@ pub enum ExistingInterface {
     Conflicting(ConflictingInterface),
 }
 
-/// Returns the host interface with the name of an ADD's own. In the ordinary case there is none, and the function opens
-/// no netlink socket.
+/// Returns the host interface that has the name of the interface to create. In the ordinary case there is none, and the
+/// function opens no netlink socket.
 pub fn existing_interface(desired: DesiredInterface<'_>, netns: &NetnsFd) -> Result<ExistingInterface, DataplaneError> {
     if if_nametoindex(desired.host_ifname) == Err(Errno::ENODEV) {
         return Ok(ExistingInterface::Replaceable(PriorInterface::Missing));
@@ -46,8 +46,8 @@ pub fn is_absent(host_ifname: &str, container_ifname: &str, netns: &NetnsFd) -> 
 
 /// Returns the host interface that an ADD may replace; `None` if there is no interface of that name.
 ///
-/// An interface in the pod's namespace with the name CNI_IFNAME must be the other end of that host interface. The ADD
-/// may not replace any other interface, so it cannot succeed then, and nothing may be deleted for it (CNI-258).
+/// Fails if that interface may not be replaced. Also fails if the pod's namespace has an interface named CNI_IFNAME
+/// that is not its other end. The ADD cannot succeed then, and nothing may be deleted for it (CNI-258).
 pub(super) fn replaceable(
     host: &mut NetlinkSocket,
     desired: &DesiredInterface<'_>,
@@ -69,8 +69,8 @@ pub(super) fn replaceable(
         Some(peer) if found.is_peer_of(peer, netns_id) => PeerLocation::OtherName(peer.name.clone()),
         _ => PeerLocation::Elsewhere,
     };
-    // The pod has an interface of Calico with another name. That is the reason to report, whatever interface is named
-    // CNI_IFNAME.
+    // If the other end is in the pod under another name, the conflict is with that interface of Calico, whatever
+    // interface is named CNI_IFNAME.
     let is_named = |found: &Link| matches!(peer_location(found), PeerLocation::OtherName(_));
     if container_end.is_some() && !host_end.as_ref().is_some_and(|found| has_requested_peer(found) || is_named(found)) {
         let (ifname, netns) = (desired.container_ifname.to_owned(), netns.path().to_owned());
@@ -94,7 +94,7 @@ impl ConflictingInterface {
     }
 }
 
-/// Returns the single addresses to which the host has routes through `link`.
+/// Returns the addresses to which the host has /32 or /128 routes through `link`.
 fn routed_addresses(host: &mut NetlinkSocket, link: &Link) -> Result<Vec<IpAddr>, NetlinkError> {
     let destinations = route::list_both(host, Some(link.index))?.into_iter().map(|route| route.destination);
     Ok(destinations.filter(|destination| destination.size() == 1).map(|destination| destination.network()).collect())

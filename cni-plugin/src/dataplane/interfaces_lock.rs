@@ -16,8 +16,8 @@ use super::DataplaneError;
 /// The lock file. It disappears when the node restarts, as the interfaces do.
 const LOCK: &str = "/var/run/calico/interfaces.lock";
 
-/// Takes the shared lock. An ADD holds it from before the creation until the host end has its alias. Without the lock
-/// the ADD only risks that another call removes the new interface.
+/// Takes the shared lock; returns `None` if this fails. An ADD holds the lock from before the creation until the host
+/// end has its alias. Without the lock the ADD only risks that another call removes the new interface.
 pub(super) fn share() -> Option<HostLock> {
     let lock = HostLock::acquire_shared_within(Path::new(LOCK), LONGEST_WAIT);
     lock.inspect_err(|error| {
@@ -26,11 +26,12 @@ pub(super) fn share() -> Option<HostLock> {
     .ok()
 }
 
-/// Takes the exclusive lock, for a call that removes `ifname`. Waits until no ADD is between creation and alias. An ADD
-/// must release its shared lock first: two ADDs that wait for each other's shared lock would never continue.
+/// Takes the exclusive lock, for a call that removes `ifname`; returns `None` if the lock file cannot be used. Waits
+/// until no ADD is between creation and alias. An ADD must release its shared lock first: two ADDs that wait for each
+/// other's shared lock would never continue.
 ///
 /// # Errors
-/// Other ADDs hold the lock for too long.
+/// Other calls hold the lock for too long.
 pub(super) fn acquire(ifname: &str) -> Result<Option<HostLock>, DataplaneError> {
     match HostLock::acquire_within(Path::new(LOCK), LONGEST_WAIT) {
         Ok(lock) => Ok(Some(lock)),

@@ -14,7 +14,7 @@ use node_process::process::is_own_netns;
 /// A failure to open or enter a network namespace.
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
-    /// The path does not exist. DEL treats this as success.
+    /// The path does not exist. A DEL then continues without the namespace.
     #[error("network namespace {} does not exist", .path.display())]
     NotFound {
         /// The requested path.

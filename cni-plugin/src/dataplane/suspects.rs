@@ -1,5 +1,5 @@
-//! Finds the interfaces of containers whose network a garbage collection is about to remove. Also finds the containers
-//! that still run although the runtime does not name them: another runtime on this node may use the same network.
+//! Finds the interfaces of containers whose network a GC is about to remove. Also finds the containers that still run
+//! although the runtime does not name them: another runtime on this node may use the same network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use libcalico::net::Cidr;
 use super::netlink::{KernelRoute, Link, NetlinkSocket, link, route};
 use super::{DataplaneError, HostLinkProof, NetnsError, NetnsFd, Teardown, TeardownTarget};
 
-/// A container whose network a garbage collection is about to remove.
+/// A container whose network a GC is about to remove.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SuspectContainer {
     /// The ID of the container.
@@ -52,9 +52,9 @@ pub struct SuspectInterface {
 pub struct RunningContainer {
     /// The ID of the container.
     pub container_id: String,
-    /// The host end of its interface.
+    /// The host end of the container's interface.
     pub ifname: String,
-    /// A process in its network namespace.
+    /// The PID of a process in the container's network namespace.
     pub process: u32,
 }
 
@@ -84,7 +84,8 @@ pub fn interface_aliases() -> Result<BTreeMap<String, InterfaceAlias>, Dataplane
 }
 
 /// Returns the containers that run: the host interface has carrier, and its other end is in a network namespace with at
-/// least one process. A namespace that only a mount keeps has no process.
+/// least one process. A namespace that only a mount keeps has no process. Omits containers with another attachment that
+/// the runtime names.
 ///
 /// # Errors
 /// Returns an error if the kernel or `/proc` cannot be queried.

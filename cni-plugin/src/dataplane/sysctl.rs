@@ -60,7 +60,8 @@ fn ensure_value(name: &str, value: &str) -> Result<(), sysctl::SysctlError> {
     Ok(())
 }
 
-/// Writes the value, and reads the file only if the write fails: most settings of a new interface have another value.
+/// Writes the value. A failed write is no error if the file contains the value already. Does not read the file first,
+/// because most settings of a new interface have another value.
 fn ensure_file_value(path: &str, value: &str) -> io::Result<()> {
     let written = OpenOptions::new().write(true).open(path).and_then(|file| file.write_all_at(value.as_bytes(), 0));
     match written {

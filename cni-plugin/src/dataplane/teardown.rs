@@ -17,7 +17,7 @@ use super::{
 /// Maximum duration of a deletion, the same as upstream's.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The endpoint to delete, as DEL identifies it.
+/// The endpoint whose interface is to be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TeardownTarget {
     /// CNI_NETNS; `None` if it is empty. A path that does not exist is equivalent to `None`.
@@ -39,8 +39,8 @@ pub struct TeardownTarget {
 pub enum HostLinkProof {
     /// The name is sufficient, because it is derived from the container ID.
     Name,
-    /// The name is sufficient unless the other end is in the pod's namespace. An interface whose other end is there is
-    /// another one of the container, because no interface with the name to delete was found. For a caller that cannot
+    /// The name is sufficient unless the other end is in the pod's namespace. There it has another name than the
+    /// interface to delete, so the pair belongs to another attachment of the container. For a caller that cannot
     /// determine the interfaces of the container.
     NameUnlessPeerInPod,
     /// A host route through the interface to one of these addresses of the endpoint, and no carrier: a pod may claim
@@ -89,11 +89,12 @@ enum SearchResult {
     Own(InterfaceToDelete),
     /// An interface that may be the endpoint's.
     Unproven(ConflictingInterface),
-    /// No interface.
+    /// No interface that may be the endpoint's.
     Missing,
 }
 
 /// The message sent when the traffic is cut: the interface to be deleted, or an interface that stays for lack of proof.
+/// Both are `None` if there is no interface.
 type CutReport = (Option<String>, Option<ConflictingInterface>);
 
 impl TeardownTarget {
@@ -152,7 +153,8 @@ impl TeardownTarget {
         let Some(link) = found.filter(|link| link.is_paired) else { return Ok(SearchResult::Missing) };
         let is_own = match (&self.container_id, &link.alias) {
             (Some(id), Some(alias)) => {
-                // The interface of another attachment of the container, as far as the caller can determine that.
+                // With these proofs the caller does not know all interfaces of the container. A pair whose other end is
+                // in the pod's namespace then belongs to another attachment.
                 let may_be_of_other = matches!(self.proof, HostLinkProof::NameUnlessPeerInPod | HostLinkProof::Absent);
                 alias.is_of_container(id) && !(may_be_of_other && is_peer_in(&mut socket, &link, pod)?)
             }

@@ -1,5 +1,5 @@
-//! Deferred DELs: a DEL that cannot reach the datastore records its remaining work in the journal, and a later call or
-//! the agent replays it. `urgency` orders the entries that an ADD replays.
+//! Deferred DELs: a DEL that cannot finish its work in the datastore records the remaining work in the journal. A later
+//! call or the agent replays it. `urgency` orders the entries that an ADD replays.
 
 mod urgency;
 
@@ -44,9 +44,9 @@ struct ReplayLimit {
 /// The outcome of replays: the numbers of deferred DELs of this datastore that were replayed and that remain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReplayOutcome {
-    /// Replayed.
+    /// Number of deferred DELs that were replayed.
     pub replayed: usize,
-    /// Remaining.
+    /// Number of deferred DELs that remain in the journal.
     pub remaining: usize,
 }
 
@@ -54,7 +54,7 @@ pub struct ReplayOutcome {
 pub struct Replayer<'a> {
     /// The configuration of the plugins.
     pub conf: &'a NetConf,
-    /// The variables that complete the configuration.
+    /// The lookup of the environment variables that complete the configuration.
     pub environment: fn(&str) -> Option<String>,
     /// The settings of the connection to the datastore.
     pub datastore_config: &'a DatastoreConfig,
@@ -113,7 +113,8 @@ impl<'a> Replayer<'a> {
         self.replay_by_urgency(locked, DEFAULT_LIMIT, |_| Urgency::NotRequired).await
     }
 
-    /// Replays the deferred DELs with [`Urgency::Required`] without a limit, and then the others until `limit`.
+    /// Replays all deferred DELs with [`Urgency::Required`], and then the others until `limit`, which counts all of
+    /// them. Stops earlier if the datastore is unreachable for one of the others.
     async fn replay_by_urgency(
         &self,
         locked: &LockedJournal<'_>,
@@ -144,7 +145,7 @@ impl<'a> Replayer<'a> {
                     "cannot postpone the journal entry; the next replay starts with this entry"
                 );
             }
-            // The datastore is unreachable for the others, too.
+            // With this code the datastore is probably unreachable, for the others, too.
             if error.code == Code::TRY_AGAIN && !is_required {
                 break;
             }
@@ -152,13 +153,13 @@ impl<'a> Replayer<'a> {
         ReplayOutcome { replayed, remaining: total - replayed }
     }
 
-    /// Returns the deferred DELs of this datastore. An entry without a node is left to a process that knows the name of
-    /// the node.
+    /// Records the identity of this datastore, and returns its deferred DELs. An entry without a node is left to a
+    /// process that knows the name of the node.
     fn pending_entries(&self, locked: &LockedJournal<'_>) -> Vec<(PathBuf, PendingDel)> {
         if let Err(error) = locked.record_identity(&self.target) {
             tracing::warn!(
                 datastore = %self.target.name, %error,
-                "cannot record the identity of the datastore; the journal keeps the former identity, if any"
+                "cannot record the identity of the datastore; the recorded identity stays unchanged"
             );
         }
         let mut entries = locked.pending(&self.target);
@@ -166,7 +167,8 @@ impl<'a> Replayer<'a> {
         entries
     }
 
-    /// Replays one deferred DEL: removes the addresses from the endpoint and then releases them, as in DEL.
+    /// Replays one deferred DEL: removes the addresses from the endpoint and then releases them, as in DEL, and removes
+    /// the journal entry. The addresses stay allocated if the container has another interface.
     async fn replay(&self, locked: &LockedJournal<'_>, entry: &Path, pending_del: &PendingDel) -> Result<(), CniError> {
         let pending_del = &pending_del.clone().with_default_node(self.node);
         let workload = pending_del.attachment();
@@ -176,7 +178,7 @@ impl<'a> Replayer<'a> {
         // On Kubernetes a pod has one endpoint, independent of the name of its interface.
         let is_shared = !matches!(store, Datastore::Kubernetes(_)) && has_other_endpoint(store, &workload).await?;
         if is_shared {
-            tracing::info!("the container has another interface; keeping the addresses");
+            tracing::info!("the container of a deferred DEL has another interface; keeping its addresses");
         } else {
             ipam::release::release_deferred(store, pending_del, &endpoints).await?;
             Box::pin(self.release_vmi(pending_del, &endpoints)).await?;
@@ -187,7 +189,8 @@ impl<'a> Replayer<'a> {
         Ok(())
     }
 
-    /// Removes the pod of a deferred DEL from the owners of its VMI's addresses.
+    /// Removes the pod of a deferred DEL from the owners of its VMI's addresses. Does nothing without a VMI or a
+    /// configured API server.
     async fn release_vmi(&self, pending_del: &PendingDel, endpoints: &impl Listings) -> Result<(), CniError> {
         if !vmi::may_have_had_vmi(pending_del) || !kubernetes_api::is_configured(self.conf, self.datastore_config) {
             return Ok(());
@@ -239,9 +242,9 @@ pub fn is_pending(cx: &Context) -> Result<bool, JournalError> {
 /// while the datastore is not ready.
 ///
 /// # Errors
-/// A deferred DEL of the same attachment cannot be replayed, or it is unknown whether it belongs to this datastore. The
-/// journal cannot be read: it may contain such an entry, and a replay after the repair of the journal would release the
-/// addresses that the ADD assigns.
+/// The datastore is unreachable or not ready. A deferred DEL of the same attachment cannot be replayed, or it is
+/// unknown whether it belongs to this datastore. The journal cannot be read: it may contain such an entry, and a replay
+/// after the repair of the journal would release the addresses that the ADD assigns.
 pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     if cx.journal.is_empty() {
         return Ok(());
@@ -256,7 +259,8 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     let entries = cx.journal.entries().unwrap_or_default();
     let mut pending_dels = entries.iter().flat_map(|entry| &entry.pending_del);
     let is_urgent = pending_dels.any(|pending_del| target.urgency(pending_del) == Urgency::Required);
-    // Before the lock: the request may wait for a busy server, and other calls wait for the lock.
+    // The identity is read before the lock is taken: the request may wait for a busy server, and other calls wait for
+    // the lock.
     let replayer = Replayer::for_call(cx).await;
     let must_wait = is_own_pending || is_urgent;
     let locked = if must_wait { cx.journal.lock().map(Some) } else { cx.journal.try_lock() };
@@ -279,6 +283,7 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
 }
 
 /// Replays the deferred DELs of the call's attachment. An entry that certainly belongs to another datastore stays.
+/// Fails if that is uncertain for an entry.
 async fn replay_own(cx: &Context, replayer: &Replayer<'_>, locked: &LockedJournal<'_>) -> Result<(), CniError> {
     let pending_here = replayer.pending_entries(locked);
     for (entry, pending_del) in pending_here.iter().filter(|(_, pending_del)| is_own(cx, pending_del)) {
@@ -305,14 +310,16 @@ fn is_own(cx: &Context, pending_del: &PendingDel) -> bool {
     pending_del.is_of_attachment(&call.conf.name, &call.container_id, &call.ifname)
 }
 
-/// Replays a bounded number of deferred DELs. After a failure, which is logged, the entry stays for a later replay.
+/// Replays a bounded number of deferred DELs, unless another process replays now. After a failure, which is logged, the
+/// entry stays for a later replay.
 pub async fn replay_some(cx: &Context) {
     lock_and_replay(cx, cx.busy_until, false).await;
 }
 
 /// Removes the entries of the call's attachment from the journal, because its DEL has released everything, and then
-/// replays deferred DELs of others. An entry that cannot be removed does no harm: its replay finds nothing to release,
-/// and an ADD of the same attachment replays it first. Later requests wait for a busy server until `busy_until`.
+/// replays deferred DELs of others. Does nothing if another process has the journal's lock. An entry that is not
+/// removed does no harm: its replay finds nothing to release, and an ADD of the same attachment replays it first. Later
+/// requests wait for a busy server until `busy_until`.
 pub async fn remove_own_and_replay(cx: &Context, busy_until: Instant) {
     lock_and_replay(cx, busy_until, true).await;
 }
@@ -350,14 +357,15 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
     without_waiting_for_busy_server(cx, busy_until, replayer.replay_some(&locked)).await;
 }
 
-/// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore.
+/// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore. Skips
+/// this if another process has the journal's lock.
 pub async fn record_identity(cx: &Context) {
     let target = read_identity(&cx.store, cx.datastore_name()).await;
     let locked = cx.journal.try_lock();
     if let Err(error) = locked.and_then(|locked| locked.map_or(Ok(()), |locked| locked.record_identity(&target))) {
         tracing::warn!(
             datastore = %target.name, %error,
-            "cannot record the identity of the datastore; the journal keeps the former identity, if any"
+            "cannot record the identity of the datastore; the recorded identity stays unchanged"
         );
     }
 }

@@ -11,7 +11,7 @@ use crate::pod::PodWithNamespace;
 /// The urgency of a deferred DEL for an ADD, the most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
-    /// The deferred DEL is of the same pod, or of an address that the ADD requests.
+    /// The deferred DEL is of the same pod or attachment, or of an address that the ADD requests.
     Required,
     /// The deferred DEL may be of an address that the ADD requests: entries of earlier versions, and of runtimes
     /// without prevResult, do not contain addresses.
@@ -27,7 +27,8 @@ pub(super) struct AddTarget<'a> {
 }
 
 impl<'a> AddTarget<'a> {
-    /// Returns the attachment of `call`. `requested` is the address in CNI_ARGS.
+    /// Returns the target of `call`. `requested` is the address in CNI_ARGS; `described` is the pod, whose annotations
+    /// may request further addresses.
     pub(super) fn new(call: &'a Call, requested: Option<IpAddr>, described: Option<&PodWithNamespace>) -> Self {
         let mut addresses = Vec::from_iter(requested);
         // Invalid annotations fail the ADD itself, at a later step.

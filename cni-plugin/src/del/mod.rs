@@ -5,8 +5,8 @@
 //! which takes 12 to 50 ms.
 //!
 //! The DEL succeeds and records its remaining work in the journal if the datastore is unreachable, rejects this process
-//! or the write of the endpoint, or is not installed, and if the node's name is unknown. A datastore that is not ready
-//! fails the DEL, as in upstream.
+//! or the write of the endpoint, or lacks Calico's kinds or the ClusterInformation, and if the node's name is unknown.
+//! A datastore that is not ready fails the DEL, as in upstream.
 
 use std::time::Duration;
 
@@ -31,7 +31,8 @@ use crate::reads::{self, NotReady, ReadObjects};
 use crate::timings::Timings;
 use crate::{deferred_del, endpoint, ipam};
 
-/// The time limit of all requests of a DEL to the datastore. Runtimes kill a DEL after a minute.
+/// The time limit of the first pass of a DEL. Only a busy API server makes a second pass necessary. Runtimes kill a DEL
+/// after a minute.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// A function that records a deferred DEL.
@@ -40,7 +41,7 @@ type RecordFn = fn(&Journal, &PendingDel) -> Result<(), JournalError>;
 /// Removes the interface, the endpoint and the addresses of a container. Missing objects are no failure.
 ///
 /// The runtime may kill a DEL at any time, so the first pass cuts the traffic and records the remaining work without
-/// waiting for a busy API server. A second pass then waits for the server.
+/// waiting for a busy API server. If a server was busy and work remains, a second pass waits for the server.
 pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let begun = Instant::now();
     let first = remove(cx, timings, begun + TIME_LIMIT, cx.busy_until).await;
@@ -145,11 +146,12 @@ fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
     is_own
 }
 
-/// Returns true if the container has an endpoint with another interface name. That endpoint uses the handle, and for a
-/// plain container the host's end, because their names do not contain the interface name. Upstream releases the
-/// addresses of that endpoint.
+/// Returns true if the container has an endpoint with another interface name, or, where the endpoints do not show this,
+/// an interface with another name. The other interface uses the handle, and for a plain container the host's end,
+/// because their names do not contain the interface name. Upstream releases the addresses of the other interface.
 ///
-/// `is_named`: the interface to delete has an endpoint. `is_unread`: an endpoint of the container cannot be read.
+/// `is_named`: the interface to delete has an endpoint. `others`: the endpoints with other interface names.
+/// `is_unread`: an endpoint of the container cannot be read.
 fn has_other_interface(
     cx: &Context,
     is_named: bool,
@@ -167,12 +169,13 @@ fn has_other_interface(
     };
     if is_shared {
         let endpoint = others.first().map(|entry| entry.key.to_string());
-        tracing::warn!(endpoint, "keeping the container's interface and addresses: the interface has another name");
+        tracing::warn!(endpoint, "keeping the container's interface and addresses: another attachment uses them");
     }
     Ok(is_shared)
 }
 
-/// Waits for `work` until the time limit of the call, and defers the remaining work then.
+/// Returns the outcome of `work`. At `deadline`, the time limit of the call, returns an error for which the DEL is
+/// deferred.
 async fn in_time<T>(deadline: Instant, work: impl Future<Output = Result<T, ReleaseError>>) -> Result<T, ReleaseError> {
     timeout_at(deadline, work).await.unwrap_or_else(|_| Err(ReleaseError::Deferrable(timeout_error())))
 }
@@ -181,7 +184,8 @@ fn timeout_error() -> CniError {
     CniError::new(Code::TRY_AGAIN, "the requests to the datastore did not finish within the time limit of this call")
 }
 
-/// Returns the VMI in the pod. After an error the caller still releases everything else.
+/// Returns the pod's VMI; `None` if there is none or the VMI does not keep its addresses. After an error the caller
+/// still releases everything else.
 async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, PodLookupError>) -> Result<Option<VmiPod>, ReleaseError> {
     let pod = pod.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;
     let detected = reads::detect_vmi(cx, pod.as_ref()).await;
@@ -204,7 +208,9 @@ async fn release(
     released.and(deleted)
 }
 
-/// Removes the interface, and records the remaining work with `record`.
+/// Removes the interface, and records the remaining work with `record`. Keeps a pod's interface that has another name
+/// than CNI_IFNAME, unless prevResult shows that the ADD created it. When keeping it, fails without prevResult, and
+/// otherwise only releases addresses of another IPAM plugin.
 async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniError> {
     tracing::warn!(
         error = %cause, "cannot release the endpoint and the addresses in the datastore; removing the interface"

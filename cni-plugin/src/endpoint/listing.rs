@@ -24,7 +24,8 @@ pub struct Listing {
     pub(super) endpoint: WorkloadEndpoint,
     /// The revision at which the endpoint was read.
     pub(super) revision: Revision,
-    /// True if the pod has no endpoint on this node: it runs on another node, or in the network of the node.
+    /// True if the pod has no endpoint on this node: the pod runs on another node, or in the network namespace of the
+    /// node.
     pub(super) is_elsewhere: bool,
     /// True if an earlier DEL removed all addresses of the pod.
     pub(super) is_detached: bool,

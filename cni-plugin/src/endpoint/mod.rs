@@ -1,5 +1,5 @@
-//! Validates and writes the WorkloadEndpoint of a container, together with the profile that it needs. The module
-//! `unlist` removes addresses from endpoints; `listing` is the part of an endpoint that it needs.
+//! Validates and writes the WorkloadEndpoint of a container, together with the profile that the endpoint needs. The
+//! module `unlist` removes addresses from endpoints; `listing` is the part of an endpoint that `unlist` needs.
 
 mod listing;
 mod unlist;
@@ -110,8 +110,8 @@ impl EndpointWrite {
         }
         match &self.existing {
             None => writes.push(Write::create(&self.endpoint.key(), &self.endpoint)?),
-            // A DEL emptied the address annotations of this pod, but the pod's status still contains the addresses, so
-            // the endpoint looks unchanged. The annotations have to be written again.
+            // After a DEL has emptied the address annotations of a pod, the pod's status still contains the addresses,
+            // so the endpoint looks unchanged. The annotations then have to be written again.
             Some(existing) if existing.value == self.endpoint && !is_detached(&existing.revision) => {}
             Some(existing) => writes.push(Write::update(&existing.key, &self.endpoint, &existing.revision)?),
         }

@@ -29,12 +29,13 @@ pub struct ContainerEndpoints<'a, S> {
     are_in_pods: bool,
     /// The attachment. If its interface name is empty, every endpoint of the container is its own.
     workload: WorkloadIdentity,
-    /// The uid by which an endpoint without a container ID belongs to the container; see [`is_of_container`].
+    /// The uid by which an endpoint without a container ID belongs to the container; see [`is_of_container`]. If
+    /// `None`, no such endpoint belongs to the container.
     unnamed_of_pod: Option<String>,
-    /// The own endpoints, if the caller has read them.
+    /// The own endpoints that the caller has read; `None` to read them.
     listings: Option<Vec<Listing>>,
-    /// The endpoints among them that no longer belong to the container. Set when the own endpoint has lost its
-    /// addresses.
+    /// The endpoints that were read as own ones, but no longer belong to the container. Set when the own endpoint has
+    /// lost its addresses.
     others: OnceCell<Result<Vec<Listing>, IpamError>>,
 }
 
@@ -51,15 +52,15 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
         ContainerEndpoints { store, are_in_pods, workload, unnamed_of_pod: None, listings: None, others }
     }
 
-    /// Includes endpoints without a container ID, unless they belong to a pod with another uid. An empty uid means
-    /// unknown.
+    /// Includes endpoints without a container ID, unless they belong to a pod with another uid than `pod_uid`. An empty
+    /// `pod_uid` is an unknown uid, and all of them are included.
     #[must_use]
     pub fn including_unnamed(mut self, pod_uid: &str) -> Self {
         self.unnamed_of_pod = Some(pod_uid.to_owned());
         self
     }
 
-    /// Uses own endpoints that the caller has read.
+    /// Uses own endpoints that the caller has read; `None` to read them from the datastore.
     #[must_use]
     pub fn with_listings(mut self, listings: Option<Vec<Listing>>) -> Self {
         self.listings = listings;
@@ -90,7 +91,7 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
     }
 
     /// Removes addresses from an endpoint, or all of its addresses if it is the own one. Returns the endpoint if there
-    /// was nothing to remove.
+    /// was nothing to remove, and `None` if addresses were removed or the endpoint no longer exists.
     async fn shrink(&self, mut listing: Listing, leaving: &[AddressToRelease]) -> Result<Option<Listing>, IpamError> {
         for _ in 0..MAX_ATTEMPTS {
             let addresses = &self.removable(&listing, leaving).await?;
@@ -122,9 +123,10 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
         write_failed(&listing, StoreError::Conflict { key })
     }
 
-    /// Returns the addresses to remove from the endpoint. The ADD of a later sandbox first takes an address over in the
-    /// block and then writes the endpoint. Therefore another container's endpoint is read before the blocks, and is
-    /// written only if it is still at the revision read.
+    /// Returns the addresses to remove from the endpoint: of another container's endpoint, only those that are still
+    /// allocated under their handles. The ADD of a later sandbox first takes an address over in the block and then
+    /// writes the endpoint. Therefore another container's endpoint is read before the blocks, and is written only if it
+    /// is still at the revision read.
     async fn removable(&self, listing: &Listing, leaving: &[AddressToRelease]) -> Result<Vec<IpAddr>, IpamError> {
         let addresses = |leaving: &[AddressToRelease]| leaving.iter().map(|address| address.ip).collect::<Vec<_>>();
         let all = addresses(leaving);
@@ -222,8 +224,8 @@ impl<S: Store> Listings for ContainerEndpoints<'_, S> {
     }
 }
 
-/// Returns the error of a failed write. A pod that has terminated no longer uses its addresses, so the failure is only
-/// logged then, although the annotations still list them.
+/// Returns the error of a failed write. A pod that has terminated no longer uses its addresses, although the
+/// annotations still list them. The failure is then only logged, and the result is `None`.
 fn write_failed(listing: &Listing, cause: StoreError) -> Result<Option<Listing>, IpamError> {
     let endpoint = identifier::<WorkloadEndpoint>(&listing.key);
     if listing.is_finished {

@@ -81,7 +81,7 @@ impl<'c> InterfaceConfig<'c> {
     /// Returns the MTU of both ends; 0 is the kernel's default.
     ///
     /// # Errors
-    /// The MTU file cannot be read, or is missing although the configuration requires it.
+    /// The MTU file is missing although the configuration requires it, or cannot be read and no MTU is configured.
     pub fn mtu(&self) -> Result<u32, CniError> {
         mtu::of_interface(&self.call.conf.interface).map_err(|error| CniError::new(Code::IO, error.to_string()))
     }
@@ -91,8 +91,9 @@ impl<'c> InterfaceConfig<'c> {
         matches!(self.workload.orchestrator, Orchestrator::Kubernetes(_))
     }
 
-    /// Returns the container's routes: for pods with host-local the configured routes, otherwise the two default
-    /// routes. The routes in the result of IPAM are not used (CNI-112).
+    /// Returns the container's routes: the two default routes, or for a pod with host-local the configured routes, if
+    /// there are any. `include_default_routes` adds the default routes to the configured ones. The routes in the result
+    /// of IPAM are not used (CNI-112).
     fn routes(&self) -> Vec<Cidr> {
         let conf = &self.call.conf;
         let are_used = self.is_of_pod() && conf.ipam.is_host_local();

@@ -1,5 +1,6 @@
-//! Handles an existing interface that has the name of the host's end. The ADD may replace it if IPAM proves that it
-//! belongs to the same pod; otherwise the error names its owner.
+//! Handles an existing interface that has the name of the host's end. If the kernel does not show that the ADD may
+//! replace the interface, IPAM may prove that it belongs to the same pod. Otherwise the error names the owner, if
+//! known.
 
 use datastore::Datastore;
 use ipam_plugin::reads::attributes_of;
@@ -29,12 +30,12 @@ impl InterfaceConfig<'_> {
             .map_err(dataplane_error)
     }
 
-    /// Returns the interface that the ADD may replace. It may replace a conflicting interface if one of the addresses
-    /// of the interface is allocated to this pod.
+    /// Returns the interface that the ADD may replace. It may replace an interface with [`ConflictReason::Unproven`] if
+    /// one of the addresses that the host routes through the interface is allocated to this pod.
     ///
     /// # Errors
-    /// The interface belongs to another pod or container, or its owner is unknown. The error names the owner if it is
-    /// known.
+    /// The interface conflicts for another reason than `Unproven`, or IPAM has no proof that it is this pod's. The
+    /// error names the owner if it is known.
     pub async fn replaceable(&self, store: &Datastore, found: ExistingInterface) -> Result<PriorInterface, CniError> {
         let conflicting = match found {
             ExistingInterface::Replaceable(prior) => return Ok(prior),
@@ -58,8 +59,8 @@ impl InterfaceConfig<'_> {
         Err(CniError::new(code, format!("{msg}{owner}")).with_details(details))
     }
 
-    /// Fails if another ADD of this pod has created an interface since this ADD began: the endpoint belongs to that
-    /// ADD, too.
+    /// Fails if another ADD of this pod has created an interface since this ADD began: the endpoint then belongs to
+    /// that ADD.
     pub fn ensure_not_overtaken(&self, prior: PriorInterface, netns: Option<&NetnsFd>) -> Result<(), CniError> {
         let ExistingInterface::Conflicting(found) = self.find_existing(prior, netns)? else { return Ok(()) };
         Err(dataplane_error(DataplaneError::HostInterfaceConflict(Box::new(found))))
@@ -104,8 +105,8 @@ fn pods(attribute: &Attribute) -> impl Iterator<Item = (&String, &String)> {
     })
 }
 
-/// Returns the owner of an interface, as far as it is known: ` (container …, pod …)`. The container is in the alias of
-/// the interface, or in the handle of its addresses if the interface has no alias.
+/// Returns the owner of an interface, as far as it is known: ` (container …, pod …)`, or an empty text. The container
+/// is in the alias of the interface, or in the handle of its addresses if the interface has no alias.
 fn describe_owner(network: &str, conflicting: &ConflictingInterface, attributes: &[Attribute]) -> String {
     let network = format!("{network}.");
     let by_handle = || attributes.iter().find_map(|attribute| attribute.handle_id.as_deref()?.strip_prefix(&network));

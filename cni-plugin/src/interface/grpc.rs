@@ -9,7 +9,8 @@ use super::config::{CreateError, CreateResult, CreatedInterface, InterfaceConfig
 use crate::dataplane::grpc::wire::{AddRequest, ContainerSettings, IpConfig, NO_GATEWAY, Port, WorkloadIds};
 use crate::dataplane::{GrpcDataplane, GrpcError, MacAddr};
 
-/// Sends the request to create the interface.
+/// Sends the request to create the interface. If the reply contains no MAC address, requests the removal of the
+/// interface and fails.
 pub(super) async fn create(config: &InterfaceConfig<'_>, socket: &str, new: NewInterface<'_>) -> CreateResult {
     let (call, assigned) = (config.call, new.assigned);
     let plan = config.plan(&assigned.addresses, new.prior)?;

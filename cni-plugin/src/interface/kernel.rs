@@ -14,12 +14,12 @@ use crate::dataplane::{
     PriorInterface, Teardown, TeardownTarget,
 };
 
-/// The endpoint in the datastore of the interface to be removed.
+/// The endpoint that the datastore contains for the interface to be removed.
 #[derive(Debug, Clone, Copy)]
 pub enum RecordedEndpoint<'a> {
     /// The endpoint of the interface.
     Found(&'a WorkloadEndpoint),
-    /// No endpoint.
+    /// The datastore contains no endpoint.
     Missing,
     /// The endpoint could not be read.
     Unknown,
@@ -68,9 +68,9 @@ impl InterfaceConfig<'_> {
         Ok(created)
     }
 
-    /// Returns true if the host interface that DEL would find by its name belongs to another attachment of the pod: the
-    /// pod's end has another name, and no interface in the pod has the name to be deleted. This happens because a
-    /// runtime also deletes interfaces whose ADD failed. Returns false for a gRPC dataplane.
+    /// Returns true if the host interface that DEL would find by its name belongs to another attachment of the
+    /// container. The container's end then has another name than CNI_IFNAME. This happens because a runtime also
+    /// deletes interfaces whose ADD failed. Returns false for a gRPC dataplane, and without a namespace.
     pub fn is_of_another_interface(&self) -> Result<bool, CniError> {
         if self.grpc_socket().is_some() {
             return Ok(false);

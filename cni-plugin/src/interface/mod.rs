@@ -24,9 +24,9 @@ pub use kernel::RecordedEndpoint;
 #[derive(Debug)]
 pub struct PendingRemoval(Option<Teardown>);
 
-/// Opens CNI_NETNS before the ADD changes anything. The plugin's own namespace is an error here (CNI-27), unless
-/// CNI_NETNS_OVERRIDE is set. Returns `None` for a namespace that cannot be opened; as in upstream, the step that needs
-/// the namespace fails.
+/// Opens CNI_NETNS before the ADD changes anything. The plugin's own namespace is an error here (CNI-27). Returns
+/// `None` for a namespace that cannot be opened, or for the plugin's own if CNI_NETNS_OVERRIDE is set. As in upstream,
+/// the step that needs the namespace then fails.
 pub fn open_netns(call: &Call) -> Result<Option<NetnsFd>, CniError> {
     match NetnsFd::open(Path::new(&call.netns)) {
         Err(NetnsError::SameNamespace { .. }) if call.netns_override => Ok(None),
@@ -62,8 +62,8 @@ impl PendingRemoval {
     pub fn finish(self) -> Result<(), CniError> {
         match self.0.map(Teardown::finish).transpose().map_err(dataplane_error)? {
             Some(Removed { interface: Some(interface) }) => tracing::info!(interface, "deleted the interface"),
-            Some(Removed { interface: None }) => tracing::info!("deleted no interface"),
-            None => tracing::info!("the gRPC dataplane deleted the interface"),
+            Some(Removed { interface: None }) => tracing::info!("found no interface to delete"),
+            None => tracing::info!("the gRPC dataplane removed the interface"),
         }
         Ok(())
     }

@@ -55,7 +55,8 @@ pub fn release_by_plugin(call: &Call) -> Result<(), CniError> {
     Ok(())
 }
 
-/// Runs STATUS of the plugin within `limit`, if the version of the configuration has STATUS.
+/// Runs STATUS of the plugin within `limit`. If the version of the configuration has no STATUS, only checks that the
+/// plugin exists.
 pub fn status_of_plugin(call: &Call, limit: Duration) -> Result<(), CniError> {
     let plugin = IpamExec::for_call(call)?.with_limit(limit);
     if call.version < Version::V1_1_0 {
@@ -123,7 +124,7 @@ impl IpamExec {
         IpamExec { limit, ..self }
     }
 
-    /// Runs the plugin and returns its stdout. `args` is the plugin's CNI_ARGS; it inherits the rest of the
+    /// Runs the plugin and returns its stdout. `args` is the plugin's CNI_ARGS; the plugin inherits the rest of the
     /// environment. A plugin that exceeds its time limit is killed.
     fn call(&self, command: &str, args: &str, stdin: &[u8]) -> Result<Vec<u8>, CniError> {
         let mut plugin = Command::new(&self.binary);

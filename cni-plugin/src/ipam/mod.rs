@@ -66,7 +66,7 @@ pub struct AssignedAddresses {
     pub addresses: Vec<IpAddr>,
     /// True if IPAM records the addresses, so that they have to be released later. False for [`AddressRequest::Fixed`].
     pub is_recorded: bool,
-    /// The request to `calico-ipam`; `None` if another plugin assigned the addresses.
+    /// The request to `calico-ipam`; `None` if `calico-ipam` did not assign the addresses.
     pub request: Option<Box<IpamRequest>>,
     /// Whether to replace a busy address: `calico-ipam` chose the addresses, and they do not belong to a VMI.
     pub is_replaceable: bool,
@@ -84,8 +84,8 @@ pub fn request(call: &Call, node: &str, vmi: Option<VmiPod>) -> Option<IpamReque
     call.conf.ipam.is_calico().then(|| IpamRequest { vmi, ..IpamRequest::from_call(call, node) })
 }
 
-/// Assigns addresses. After a failure none stays allocated. `existing` is the endpoint of the container or pod,
-/// if one was found.
+/// Assigns addresses. After a failure, releases the addresses assigned so far; addresses that cannot be released stay
+/// allocated until DEL. `existing` is the endpoint of the container or pod, if one was found.
 pub async fn assign(
     store: &Datastore,
     call: &Call,
@@ -132,8 +132,8 @@ impl AssignedAddresses {
         AssignedAddresses { result, addresses, is_recorded: true, request, ..AssignedAddresses::default() }
     }
 
-    /// Releases the addresses of a failed ADD, after removing them from the endpoint. The container keeps the addresses
-    /// that it had before.
+    /// Releases the addresses of a failed ADD, after removing them from the endpoint. With `calico-ipam` the container
+    /// keeps the addresses that it had before. Another IPAM plugin releases all addresses of the container.
     pub async fn unassign(&self, store: &Datastore, call: &Call, workload: &WorkloadIdentity) -> Result<(), CniError> {
         let endpoints = ContainerEndpoints::new(store, workload.clone());
         let request = self.request.as_deref();

@@ -16,8 +16,8 @@ pub struct PodCidrSubnets {
     v6: String,
 }
 
-/// Returns the family that a placeholder stands for; `None` for a subnet. Upstream ignores the letter case of
-/// placeholders.
+/// Returns the family that a placeholder stands for; `None` for a subnet. As in upstream, the letter case of a
+/// placeholder does not matter.
 fn family(subnet: &str) -> Option<IpVersion> {
     match subnet {
         text if text.eq_ignore_ascii_case("usePodCidr") => Some(IpVersion::V4),
@@ -45,8 +45,8 @@ impl PodCidrSubnets {
         Ok(PodCidrSubnets { v4: text(IpVersion::V4), v6: text(IpVersion::V6) })
     }
 
-    /// Returns subnets that contain every address, for STATUS and DEL, which need a valid subnet but do not use it:
-    /// host-local finds the addresses of a container by its ID (CNI-205).
+    /// Returns subnets that contain every address, for the verbs except ADD. They need a valid subnet but do not use
+    /// it: host-local finds the addresses of a container by its ID (CNI-205).
     pub fn any() -> Self {
         PodCidrSubnets { v4: "0.0.0.0/0".into(), v6: "::/0".into() }
     }

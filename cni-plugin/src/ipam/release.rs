@@ -48,7 +48,8 @@ impl ReleaseError {
 }
 
 /// Releases all addresses of the container, after removing them from its endpoints. A container without addresses is no
-/// failure. `calico` contains the request to `calico-ipam` and the allocations of its handles.
+/// failure. `calico` contains the request to `calico-ipam` and the allocations of its handles; with `None`, only
+/// another IPAM plugin releases addresses.
 pub async fn release<L: Listings>(
     store: &Datastore,
     call: &Call,
@@ -139,7 +140,7 @@ pub async fn release_leaked(
     excluded.extend(kept.iter().cloned());
     let collected = leaked.release(store, &SystemClock::start(), &excluded, endpoints_of_container).await;
     for handle in &collected.released {
-        tracing::info!(%handle, "released the addresses of a container that no longer exists");
+        tracing::info!(%handle, "released the addresses of a container that cni.dev/valid-attachments does not name");
     }
     collected.failed.iter().map(|(handle, error)| format!("cannot release handle {handle}: {error}")).collect()
 }

@@ -57,13 +57,14 @@ pub(super) async fn assign(
         match assigned {
             Ok(assigned) => {
                 addresses.extend(assigned.result.ips.iter().map(|ip| ip.address.addr()));
-                // The owner of the VMI's second address is this pod already, so only the first address has the old one.
+                // When the VMI's second address is assigned, this pod is the owner already. Only the first assignment
+                // returns the replaced owner.
                 replaced_owner.get_or_insert(assigned.replaced);
             }
             Err(error) => {
                 let assigned = assigned_so_far(&addresses, request, replaced_owner);
                 if let Err(error) = assigned.unassign(store, call, workload).await {
-                    tracing::warn!(%error, "an address of the failed ADD stays allocated; DEL will release it");
+                    tracing::warn!(%error, "cannot release the addresses of the failed ADD; DEL will release them");
                 }
                 let msg = format!("error getting IP from IPAM: {}", error.msg);
                 return Err(CniError { msg, ..error });
@@ -94,7 +95,8 @@ pub(super) fn result(addresses: &[IpAddr]) -> CniResult {
     CniResult { ips: addresses.iter().map(config).collect(), ..CniResult::default() }
 }
 
-/// Returns the pod's earlier sandbox; `None` for a VMI, whose addresses are passed from pod to pod in another way.
+/// Returns the sandbox that the pod's endpoint names, usually an earlier one. Returns `None` for a VMI, whose addresses
+/// are passed from pod to pod in another way, and if the endpoint names no sandbox.
 fn earlier_sandbox(call: &IpamRequest, existing: &WorkloadEndpoint) -> Option<Predecessor> {
     let pod = call.pod.as_ref().filter(|_| call.vmi.is_none())?;
     Predecessor::from_annotation(&call.network, &existing.spec.container_id, &pod.namespace.name, &pod.name)
@@ -118,7 +120,7 @@ impl EarlierAddresses {
             Err(error) => {
                 tracing::warn!(
                     handle = %sandbox.handle, %error,
-                    "addresses of the earlier sandbox stay allocated to it; its DEL releases them"
+                    "cannot release addresses of the pod's earlier sandbox; the DEL of that sandbox releases them"
                 );
             }
         }

@@ -50,13 +50,14 @@ pub struct ReadObjects {
     cluster: Option<Entry<ClusterInformation>>,
     /// Endpoints of this container or pod on this node, of any interface.
     pub endpoints: Vec<ExistingEndpoint>,
-    /// The same endpoints with the addresses that they list; `None` if an endpoint could not be decoded.
+    /// The same endpoints with the addresses that they list; `None` if an endpoint could not be decoded, or if the
+    /// pod's name cannot be part of an endpoint's name.
     pub listings: Option<Vec<Listing>>,
     pub(super) profile: Option<Entry<Profile>>,
     pub(super) inputs: Option<AllocationInputs>,
     /// The allocations of the container's handles; `None` without handles.
     pub release: Option<ReleaseInputs>,
-    /// An error if the pod or node of an ADD is missing, or if a Kubernetes API that is not the datastore did not
+    /// An error if an object that an ADD needs is missing, or if a Kubernetes API that is not the datastore did not
     /// respond.
     pub pod_lookup: Result<PodLookup, PodLookupError>,
     /// True if the objects moved to `projectcalico.org/v3` while the configuration names the other group.
@@ -215,7 +216,8 @@ impl ReadObjects {
         self.readiness().map_err(|not_ready| not_ready.error)
     }
 
-    /// Fails while the cluster is being upgraded, or if it was never set up (CNI-75, CNI-76).
+    /// Fails if the datastore is not ready: it was never set up, or the cluster is being upgraded (CNI-75, CNI-76).
+    /// Also fails if its objects have moved to another API group than the configured one.
     pub fn readiness(&self) -> Result<(), NotReady> {
         let has_cluster_information = self.cluster.is_some();
         let error = if self.has_moved {

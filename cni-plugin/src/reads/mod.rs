@@ -77,7 +77,8 @@ pub async fn ensure_cluster_is_ready(cx: &Context) -> Result<(), CniError> {
     read(cx, Query::Cluster).await?.ensure_ready()
 }
 
-/// Reads the pod of an ADD, for the replay of deferred DELs; `None` for a plain container.
+/// Reads the pod of an ADD, for the replay of deferred DELs. Returns `None` for a plain container, for a pod that the
+/// ADD does not read, and after an error about the pod.
 ///
 /// # Errors
 /// The datastore is unreachable or not ready.
@@ -88,8 +89,9 @@ pub async fn pod_with_namespace(cx: &Context) -> Result<Option<PodWithNamespace>
     Ok(objects.pod_lookup.ok().and_then(|lookup| lookup.pod))
 }
 
-/// Reads the objects that an ADD needs. `request` is the request to `calico-ipam`. `prefetch` is the part of the
-/// allocation that runs at the same time as the reads, and that is undone after a failure.
+/// Reads the objects that an ADD needs. `request` is the request to `calico-ipam`; `None` for another IPAM plugin.
+/// `prefetch` is the part of the allocation that runs at the same time as the reads, and that is undone after a
+/// failure.
 ///
 /// # Errors
 /// The datastore is unreachable or not ready, the pod or its namespace or node does not exist, or an annotation is
@@ -126,8 +128,8 @@ pub async fn for_add(
     Ok(AddReads { existing, has_profile, request: workload, addresses })
 }
 
-/// Applies the objects read to the requests. At this time the prefetch may have written, and no other write has
-/// happened.
+/// Applies the objects read to the requests. On the embedded datastore, creates the node's Node if it is missing.
+/// Before that, only the prefetch may have written.
 async fn prepare(
     cx: &Context,
     objects: &mut ReadObjects,
@@ -190,12 +192,12 @@ pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
     Ok(CheckReads { endpoints: objects.endpoints, pod: lookup.pod, vmi })
 }
 
-/// Reads the VMI of the pod; `None` for a pod without one.
+/// Reads the VMI of the pod; `None` for a pod without one, or if the call does not use the Kubernetes API.
 pub async fn detect_vmi(cx: &Context, pod: Option<&Pod>) -> Result<Option<DetectedVmi>, VmiError> {
     Ok(Box::pin(vmi::detect(cx.api.reached(&cx.store), &cx.store, pod)).await?)
 }
 
-/// Reads the objects that a STATUS needs: the inputs of an allocation by `request`.
+/// Reads the objects that a STATUS needs: the inputs of an allocation by `request`. Returns `None` without a request.
 ///
 /// # Errors
 /// The datastore is unreachable or not ready.

@@ -11,11 +11,11 @@ use crate::error::ConfigError;
 pub struct EtcdConfig {
     /// At least one URL, each with its scheme.
     pub endpoints: Vec<String>,
-    /// TLS settings; present if the endpoints are `https://`.
+    /// TLS settings; `None` if the endpoints are `http://`.
     pub tls: Option<TlsConfig>,
-    /// User name and password.
+    /// User name and password; `None` if one of the two is not configured.
     pub credentials: Option<(String, String)>,
-    /// Time limit of one request, including the connection.
+    /// Time limit of one request, including the time to connect.
     pub deadline: Duration,
 }
 
@@ -24,11 +24,11 @@ pub struct EtcdConfig {
 pub struct TlsConfig {
     /// CA certificates that verify etcd's certificate; the system's if absent.
     pub ca_certificates: Option<Pem>,
-    /// The client certificate and its key.
+    /// The client certificate and its key; `None` if the client has no certificate.
     pub identity: Option<(Pem, Pem)>,
 }
 
-/// A PEM text.
+/// A source of PEM text: a file, or the configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Pem {
     /// A PEM file.
@@ -58,8 +58,8 @@ impl EtcdConfig {
             return Err(ConfigError::SrvDiscovery { domain });
         }
         let (endpoints, is_encrypted) = parse_endpoints(endpoints)?;
-        // The TLS settings are validated even if they are not used: an `http://` endpoint is served in plain text
-        // regardless of them.
+        // The TLS settings are validated even if the endpoints are `http://`, although the connection then does not use
+        // them.
         let material = tls_config(settings, lookup)?;
         let tls = is_encrypted.then_some(material);
         if is_encrypted {
@@ -72,8 +72,8 @@ impl EtcdConfig {
     }
 }
 
-/// Returns the URLs, and true if they use TLS. The first URL's scheme applies to all, and a missing scheme means TLS
-/// (DS-17).
+/// Returns the URLs, and true if they use TLS. The first URL's scheme applies to all URLs, and a missing scheme means
+/// TLS (DS-17).
 fn parse_endpoints(list: &str) -> Result<(Vec<String>, bool), ConfigError> {
     let items: Vec<&str> = list.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
     let is_encrypted = !items.first().ok_or(ConfigError::NoEndpoints)?.starts_with("http://");
@@ -93,8 +93,8 @@ fn parse_endpoint(item: &str, scheme: &str) -> Result<String, ConfigError> {
     if has_host && !authority.contains('@') { Ok(url) } else { Err(ConfigError::InvalidEndpoint { found: redacted }) }
 }
 
-/// Rejects TLS settings that this client cannot satisfy. A `TLS_MIN_VERSION` of 1.2 is the default and needs no
-/// rejection.
+/// Rejects TLS settings that this client cannot satisfy. A `TLS_MIN_VERSION` of 1.2 is allowed, because 1.2 is this
+/// client's minimum too.
 fn reject_unsupported_tls(lookup: &SettingLookup<'_>) -> Result<(), ConfigError> {
     for (variable, default_value) in [("TLS_MIN_VERSION", "1.2"), ("TLS_CIPHER_SUITES", "")] {
         let value = lookup.get("", variable);
@@ -149,7 +149,7 @@ impl std::fmt::Debug for EtcdConfig {
 }
 
 impl Pem {
-    /// Returns the name of the setting.
+    /// Returns the name of the setting that names the file or contains the text.
     pub fn setting(&self) -> &'static str {
         match self {
             Pem::File { setting, .. } | Pem::Inline { setting, .. } => setting,
@@ -157,7 +157,7 @@ impl Pem {
     }
 }
 
-/// Formats the setting for errors. An inline text may be a key and is never shown.
+/// Formats the name of the setting, and the path of a file, for errors. An inline text may be a key and is never shown.
 impl std::fmt::Display for Pem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

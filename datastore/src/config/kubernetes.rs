@@ -16,17 +16,18 @@ pub struct KubernetesConfig {
     /// Kubeconfig files. A single file must exist. Of several files, missing ones are skipped and earlier ones take
     /// precedence.
     pub kubeconfig: Vec<PathBuf>,
-    /// Kubeconfig that is used if it exists and neither kubeconfig nor server is configured (DS-9).
+    /// `$HOME/.kube/config`, which is used if it exists. `None` if `HOME` is not set, or if a kubeconfig or a server is
+    /// configured (DS-9).
     pub home_kubeconfig: Option<PathBuf>,
     /// Overrides of the kubeconfig.
     pub overrides: Overrides,
-    /// `calico_api_group`; `None` if the API server has to be asked.
+    /// `calico_api_group`; `None` if the process has to discover the group.
     pub group: Option<ApiGroup>,
     /// Client-side rate limit; no limit if absent (DS-122).
     pub rate: Option<Rate>,
     /// Prefix of host interface names instead of `cali` (CNI-88). On an API server the name is computed, not stored.
     pub interface_prefix: Option<String>,
-    /// Time limit of one request, including the connection.
+    /// Time limit of one request, including the time to connect.
     pub deadline: Duration,
 }
 
@@ -39,11 +40,11 @@ pub struct Overrides {
     pub server: Option<String>,
     /// Bearer token.
     pub token: Option<String>,
-    /// CA certificates that verify the API server's certificate.
+    /// File with the CA certificates that verify the API server's certificate.
     pub ca_certificates: Option<PathBuf>,
-    /// The client certificate.
+    /// File with the client certificate.
     pub certificate: Option<PathBuf>,
-    /// The key of the client certificate.
+    /// File with the key of the client certificate.
     pub key: Option<PathBuf>,
     /// Whether to accept any certificate of the API server.
     pub insecure: bool,
@@ -54,17 +55,17 @@ pub struct Overrides {
 pub struct Rate {
     /// Requests per second, at least 1.
     pub per_second: u32,
-    /// Number of requests that need not wait.
+    /// Number of requests that may be sent at once, before the rate delays further requests.
     pub burst: u32,
 }
 
-/// Rate limit of client-go without configuration (DS-122).
+/// Default rate per second and default burst, as in upstream's client (DS-122).
 const DEFAULT_QPS: i32 = 5;
 const DEFAULT_BURST: i32 = 100;
 
 impl KubernetesConfig {
-    /// Returns the settings with the API server as the datastore, regardless of the configured datastore. `env` is as
-    /// for [`DatastoreConfig::new`](crate::DatastoreConfig::new).
+    /// Returns the settings for the API server as the datastore, even if the configuration selects another datastore.
+    /// `env` is as for [`DatastoreConfig::new`](crate::DatastoreConfig::new).
     pub fn for_datastore(
         settings: &DatastoreSettings,
         env: impl Fn(&str) -> Option<String>,
@@ -72,15 +73,16 @@ impl KubernetesConfig {
         Self::new(settings, &SettingLookup { env: &env })
     }
 
-    /// Returns the settings of the API server that has the pods, for use together with another datastore. `env` is as
-    /// for [`DatastoreConfig::new`](crate::DatastoreConfig::new).
+    /// Returns the settings for the API server that stores the pods, if Calico's objects are in another datastore.
+    /// `env` is as for [`DatastoreConfig::new`](crate::DatastoreConfig::new).
     pub fn for_pods(settings: &DatastoreSettings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let config = Self::for_datastore(settings, env)?;
-        // This client never reads Calico's own kinds, which need not exist there. A fixed group avoids the discovery.
+        // A client with these settings never reads Calico's own kinds, which this API server need not have. A fixed
+        // group avoids the discovery.
         Ok(KubernetesConfig { group: Some(ApiGroup::V3), ..config })
     }
 
-    /// Returns true if any setting locates an API server, without selecting it as the datastore.
+    /// Returns true if a setting locates an API server: a kubeconfig, a URL, or the `KUBERNETES_SERVICE_HOST` of a pod.
     pub(crate) fn is_configured(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> bool {
         let in_cluster = !lookup.get("", "KUBERNETES_SERVICE_HOST").is_empty();
         let kubeconfig = lookup.get(&settings.kubeconfig, "KUBECONFIG");
@@ -134,8 +136,8 @@ fn rate(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Result<Opti
     Ok(u32::try_from(per_second).ok().map(|per_second| Rate { per_second, burst: burst.unsigned_abs().max(1) }))
 }
 
-/// Returns the URL without user and password. This client does not authenticate with them, and the URL appears in
-/// errors, logs and the journal.
+/// Returns the URL without its user name and password. This client does not authenticate with them, and the URL appears
+/// in errors, logs and the journal.
 pub(crate) fn without_credentials(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
@@ -146,7 +148,7 @@ pub(crate) fn without_credentials(url: &str) -> String {
     }
 }
 
-/// Parses a number. As upstream does, accepts a fraction and the prefix `0x` (DS-4).
+/// Parses a number. As upstream does, accepts the prefix `0x`, and a fraction, which is rounded up (DS-4).
 fn parse_integer(setting: &'static str, text: &str) -> Result<i32, ConfigError> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let number = match hexadecimal {
@@ -164,7 +166,7 @@ fn parse_bool(setting: &'static str, text: &str) -> Result<bool, ConfigError> {
     }
 }
 
-/// Formats the location of the API server, as far as the settings determine it.
+/// Formats the URL of the API server if it is configured, or else the paths of the kubeconfigs, or else `of this pod`.
 impl fmt::Display for KubernetesConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let files = self.kubeconfig.iter().chain(&self.home_kubeconfig);

@@ -1,8 +1,8 @@
 //! Selects the datastore and the settings for reaching it.
 //!
-//! A setting has three sources. In order of precedence: `CALICO_X` in the environment, the network configuration
-//! ([`DatastoreSettings`]), and `X` in the environment. The caller passes the environment as a lookup function, so this
-//! module has no side effects.
+//! A setting X has up to three sources. In order of precedence: the environment variable `CALICO_X`, the network
+//! configuration ([`DatastoreSettings`]), and the environment variable `X`. The caller passes the environment as a
+//! lookup function, so this module has no side effects.
 
 mod etcd;
 mod kubernetes;
@@ -34,35 +34,37 @@ pub struct DatastoreSettings {
     pub etcd_endpoints: String,
     /// `etcd_discovery_srv`: DNS domain. Rejected, see `ConfigError::SrvDiscovery`.
     pub etcd_discovery_srv: String,
-    /// `etcd_ca_cert_file`: the CA certificates that verify etcd's certificate.
+    /// `etcd_ca_cert_file`: path of the file with the CA certificates that verify etcd's certificate.
     pub etcd_ca_cert_file: String,
-    /// `etcd_cert_file`: the client certificate.
+    /// `etcd_cert_file`: path of the file with the client certificate.
     pub etcd_cert_file: String,
-    /// `etcd_key_file`: the key of the client certificate.
+    /// `etcd_key_file`: path of the file with the key of the client certificate.
     pub etcd_key_file: String,
-    /// The CA certificates inline, as PEM or as base64 of PEM.
+    /// `etcd_ca_cert`: the CA certificates inline, as PEM or as base64 of PEM.
     pub etcd_ca_cert: String,
-    /// The client certificate inline, as PEM or as base64 of PEM.
+    /// `etcd_cert`: the client certificate inline, as PEM or as base64 of PEM.
     pub etcd_cert: String,
-    /// The key of the client certificate inline, as PEM or as base64 of PEM.
+    /// `etcd_key`: the key of the client certificate inline, as PEM or as base64 of PEM.
     pub etcd_key: String,
     /// `kubernetes.kubeconfig`: one path, or several separated by colons.
     pub kubeconfig: String,
-    /// `kubernetes.k8s_api_root`, or `policy.k8s_api_root` without it: URL of the API server.
+    /// `kubernetes.k8s_api_root`, or if that is not set `policy.k8s_api_root`: URL of the API server.
     pub k8s_api_root: String,
-    /// `policy.k8s_auth_token`.
+    /// `policy.k8s_auth_token`: bearer token for the API server.
     pub k8s_auth_token: String,
-    /// `policy.k8s_client_certificate`: path of a file.
+    /// `policy.k8s_client_certificate`: path of the file with the client certificate for the API server.
     pub k8s_client_certificate: String,
-    /// `policy.k8s_client_key`: path of a file.
+    /// `policy.k8s_client_key`: path of the file with the key of the client certificate for the API server.
     pub k8s_client_key: String,
-    /// `policy.k8s_certificate_authority`: path of a file.
+    /// `policy.k8s_certificate_authority`: path of the file with the CA certificates that verify the API server's
+    /// certificate.
     pub k8s_certificate_authority: String,
-    /// `calico_api_group`.
+    /// `calico_api_group`: API group of Calico's objects on the API server.
     pub calico_api_group: String,
     /// `qps`: requests per second to the API server; 0 means not set, a negative value means no limit.
     pub qps: i32,
-    /// `burst`: requests that may exceed `qps` at once; 0 means not set.
+    /// `burst`: number of requests that may be sent to the API server at once, without the delays of `qps`; 0 means not
+    /// set.
     pub burst: i32,
     /// Time limit of one request; `None` means [`DEFAULT_DEADLINE`].
     pub deadline: Option<Duration>,
@@ -74,18 +76,20 @@ impl DatastoreSettings {
     }
 }
 
-/// A lookup of settings in their three sources.
+/// A lookup of settings in the environment and in the network configuration.
 pub(crate) struct SettingLookup<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
 }
 
 impl SettingLookup<'_> {
-    /// Returns `CALICO_X` if it is set, else the configured value, else `X`, else the empty string.
+    /// Returns the setting X that `variable` names: the environment variable `CALICO_X` if it is set, else `configured`
+    /// if it is not empty, else the environment variable `X`, else the empty string.
     pub(crate) fn get(&self, configured: &str, variable: &str) -> String {
         self.find(configured, variable).unwrap_or_default()
     }
 
-    /// Returns the same as [`get`](Self::get), but `None` instead of the empty string for a setting without a value.
+    /// Returns the same as [`get`](Self::get), but `None` if no source has the setting. An environment variable that is
+    /// set to the empty string is a source, so that the result is `Some("")`.
     pub(crate) fn find(&self, configured: &str, variable: &str) -> Option<String> {
         match (self.env)(&format!("CALICO_{variable}")) {
             None if !configured.is_empty() => Some(configured.to_owned()),
@@ -116,8 +120,8 @@ pub struct LocalConfig {
 }
 
 impl DatastoreConfig {
-    /// Selects the datastore and collects its settings. `env` looks up an environment variable. An empty variable is
-    /// `Some("")` and hides sources of lower precedence (DS-3).
+    /// Selects the datastore and collects its settings. `env` returns the value of an environment variable. An empty
+    /// variable is `Some("")` and hides sources of lower precedence (DS-3).
     pub fn new(settings: &DatastoreSettings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let lookup = SettingLookup { env: &env };
         let endpoints = lookup.get(&settings.etcd_endpoints, "ETCD_ENDPOINTS");

@@ -16,26 +16,26 @@ const KEY: &str = "compact_rev_key";
 /// The state of one compacting process between two rounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Compaction {
-    /// The number of rounds so far.
+    /// The number of rounds of all processes, as this process last read or counted it.
     round: i64,
-    /// The store's revision at the last round; 0 before the first.
+    /// The store's revision when this process last tried a round; 0 before the first try.
     revision: i64,
 }
 
 /// The outcome of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
-    /// The first round on this etcd. There is no earlier revision to compact to.
+    /// The first round on this etcd. There is no earlier revision to compact to, so nothing was compacted.
     First,
-    /// Another process did this round.
+    /// Another process did this round, so this process compacted nothing.
     ByAnotherProcess,
-    /// This process removed revisions older than this one.
+    /// This process removed the revisions older than this revision.
     Compacted(i64),
 }
 
 impl Compaction {
-    /// Compacts to the store's revision of the last round, unless another process has done so meanwhile. Call this once
-    /// per period.
+    /// Compacts to the store's revision at the last call, unless another process has done so since that call. Call this
+    /// once per period.
     pub async fn round(&mut self, etcd: &Etcd) -> Result<Round, StoreError> {
         let version = Compare::version(KEY, CompareOp::Equal, self.round);
         let election = Txn::new()
@@ -46,7 +46,7 @@ impl Compaction {
         let (round, revision) = (self.round, self.revision);
         self.revision = txn::revision(&response)?;
         if !response.succeeded() {
-            // A missing key has version 0, as in the comparison.
+            // A missing key counts as version 0, as in the comparison above.
             self.round = match response.op_responses().first() {
                 Some(TxnOpResponse::Get(counter)) => counter.kvs().first().map_or(0, KeyValue::version),
                 _ => 0,

@@ -17,20 +17,21 @@ use crate::config::{ConfigError, EtcdConfig};
 use crate::dial::dial;
 use crate::error::describe_error_chain;
 
-/// Maximum size of a response. tonic's default of 4 MiB is too small for all handles of a large cluster.
+/// Maximum size of a response: no limit, because tonic's default of 4 MiB is too small for all handles of a large
+/// cluster.
 pub(super) const MAX_RESPONSE_BYTES: usize = usize::MAX;
 /// Interval and timeout of the pings that detect a dead connection.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The message of a server that has no users, so that a password is not needed.
+/// The error message of a server without users, which needs no password.
 const AUTH_DISABLED_MESSAGE: &str = "etcdserver: authentication is not enabled";
 
 /// The endpoints of the cluster, and the connection to the one that responded.
 pub(super) struct Connection {
     config: EtcdConfig,
-    /// The endpoints with the certificates and keys that were read at first.
+    /// The endpoints, with the certificates and keys as they were read when the value was created.
     initial_endpoints: Vec<Endpoint>,
-    /// A description of the certificates and keys, for errors.
+    /// A description of the certificates and keys, for errors; `None` without TLS.
     tls: Option<String>,
     /// True for a connection of watches, which need a member that is in contact with the rest of the cluster.
     is_for_watches: bool,
@@ -41,19 +42,19 @@ pub(super) struct Connection {
 
 #[derive(Default)]
 struct State {
-    /// The endpoints with the certificates and keys that were read last.
+    /// The endpoints, with the certificates and keys as they were read last.
     endpoints: Vec<Endpoint>,
     /// Whether to read the certificate files again before the next connection.
     must_reload_tls: bool,
     client: Option<Client>,
     /// True if the server has responded on this connection.
     has_answered: bool,
-    /// Index of the endpoint to try first: the one in use, or its successor after a failure.
+    /// Index of the endpoint to try first: the connected one, or the one after an endpoint that failed.
     next_endpoint: usize,
 }
 
 impl Connection {
-    /// Reads certificates and keys.
+    /// Prepares a connection without opening it. Reads certificates and keys.
     pub(super) fn new(config: &EtcdConfig) -> Result<Self, ConfigError> {
         Ok(Self::with_endpoints(config, create_endpoints(config)?, false))
     }
@@ -69,8 +70,8 @@ impl Connection {
         }
     }
 
-    /// Creates another connection to the same cluster for long-running requests. It detects a dead peer by pings, and
-    /// etcd ends a watch on a member that has lost contact with the rest of the cluster.
+    /// Prepares another connection to the same cluster, for long-running requests. The new connection detects a dead
+    /// peer by pings, and etcd ends its watches if the member loses contact with the rest of the cluster.
     pub(super) fn for_watches(&self) -> Self {
         Self::with_endpoints(&self.config, self.initial_endpoints.clone(), true)
     }
@@ -80,8 +81,8 @@ impl Connection {
         self.initial_endpoints.len()
     }
 
-    /// Returns the connected client. Without a connection, tries each endpoint in turn, with an equal share of the
-    /// remaining time each, until one responds.
+    /// Returns the connected client. Without a connection, tries each endpoint in turn until one accepts a connection.
+    /// Each attempt gets an equal share of the time that remains until `deadline`.
     pub(super) async fn get(&self, deadline: Instant) -> Result<Client, StoreError> {
         let mut state = self.state.lock().await;
         if let Some(client) = &state.client {
@@ -91,7 +92,10 @@ impl Connection {
             match create_endpoints(&self.config) {
                 Ok(endpoints) => state.endpoints = endpoints,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot read the certificates for a new connection; keeping the old ones");
+                    tracing::warn!(
+                        %error,
+                        "cannot read the certificates for a new connection to etcd; the previous ones stay in use"
+                    );
                 }
             }
         }

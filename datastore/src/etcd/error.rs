@@ -1,4 +1,5 @@
-//! Classifies failures of etcd requests: an unreachable server, a rejected request, or an unknown outcome.
+//! Classifies failures of etcd requests (the server is unreachable, or rejected the request), and determines if a write
+//! may have taken effect.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -31,7 +32,8 @@ impl From<etcd_client::Error> for EtcdFailure {
     }
 }
 
-/// Waits for `request` until `deadline`, which is `limit` after the start.
+/// Waits for `request` until `deadline`. `limit` is the time from the start of the request to `deadline`, for the
+/// error.
 pub(super) async fn await_response<T>(
     deadline: Instant,
     limit: Duration,
@@ -45,7 +47,7 @@ pub(super) async fn await_response<T>(
 pub(super) struct EtcdPeer<'a> {
     /// A description of the certificates in use, or `None` without TLS.
     pub(super) tls: Option<&'a str>,
-    /// The user whose password was sent.
+    /// The user whose password was sent; `None` if no credentials are configured.
     pub(super) user: Option<&'a str>,
     /// True if the server has responded on this connection.
     pub(super) has_answered: bool,
@@ -71,7 +73,7 @@ impl EtcdFailure {
         }
     }
 
-    /// Returns true if the server cannot have received the request.
+    /// Returns true if the server cannot have received the request, and false if the server may have received it.
     pub(super) fn was_not_sent(&self) -> bool {
         match self {
             EtcdFailure::Connect(_) => true,
@@ -80,7 +82,8 @@ impl EtcdFailure {
         }
     }
 
-    /// Converts the failure of a request into the error for the store's caller. `datastore` names the cluster.
+    /// Converts the failure of a request into the error for the store's caller. `datastore` names the cluster or the
+    /// endpoint.
     pub(super) fn to_store_error(&self, datastore: String, peer: &EtcdPeer<'_>, is_write: bool) -> StoreError {
         let outcome_unknown = is_write && !self.was_not_sent();
         match self.classify(peer, is_write) {
@@ -103,14 +106,15 @@ impl EtcdFailure {
     }
 }
 
-/// Returns the error for a cluster in which no endpoint could be connected to, with the failure of each endpoint.
+/// Returns the error for a cluster none of whose endpoints accepted a connection: the first rejection, or else an error
+/// with the failure of each endpoint.
 pub(super) fn connect_failures_to_store_error(failures: &[(String, EtcdFailure)], peer: &EtcdPeer<'_>) -> StoreError {
     let mut reasons = Vec::new();
     for (endpoint, failure) in failures {
         match failure.to_store_error(endpoint.clone(), peer, false) {
             StoreError::Unavailable { reason, .. } if failures.len() == 1 => reasons.push(reason),
             StoreError::Unavailable { datastore, reason, .. } => reasons.push(format!("{datastore}: {reason}")),
-            // A rejection explains more than an unreachable endpoint, because a retry does not help.
+            // A rejection explains more than an unreachable endpoint, because a retry cannot succeed.
             refused => return refused,
         }
     }

@@ -39,8 +39,8 @@ impl Etcd {
         self.requests.load(Ordering::Relaxed) + self.connection.authentications.load(Ordering::Relaxed)
     }
 
-    /// Returns the source of a watch of one kind. The source has its own connection, so it neither delays nor breaks
-    /// other requests.
+    /// Returns the source of a watch of one kind. The source has its own connection, so the watch neither delays nor
+    /// breaks other requests.
     pub fn source<K: Kind>(&self, select: &K::Select) -> EtcdSource<K> {
         EtcdSource::new(self.connection.for_watches(), self.deadline.limit(), K::prefix(select))
     }
@@ -106,7 +106,7 @@ impl Store for Etcd {
     async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(ListedBlock) + Send)) -> Result<(), StoreError> {
         for range in survey.ranges() {
             let (mut size, mut after) = (PageSize::default(), None::<Vec<u8>>);
-            // The pages are not one snapshot, so etcd need not keep one.
+            // The pages are not read as one snapshot, so etcd need not keep old revisions for this survey.
             loop {
                 let page = txn::read_page(&range, after.as_deref(), size.get());
                 let (pairs, has_more) = txn::page_pairs(&self.transact(page, RequestKind::Read).await?)?;

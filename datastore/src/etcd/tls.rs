@@ -5,7 +5,8 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::config::{ConfigError, Pem, TlsConfig};
 
-/// Loads the configured certificates and keys. An invalid certificate is detected only when a connection is made.
+/// Loads the configured certificates and keys. Fails if a text has no PEM block of the right kind. Any other invalid
+/// certificate is detected only when a connection is made.
 pub(super) fn load(config: &TlsConfig) -> Result<ClientTlsConfig, ConfigError> {
     let tls = match &config.ca_certificates {
         Some(pem) => ClientTlsConfig::new().ca_certificates([Certificate::from_pem(read(pem, "CERTIFICATE")?)]),
@@ -30,7 +31,7 @@ pub(super) fn describe(config: &TlsConfig) -> String {
     format!("{ca_certificates}; {identity}")
 }
 
-/// Returns the PEM text, which must contain a block whose label ends with `label`.
+/// Returns the PEM text. Fails if the text has no block whose label ends with `label`.
 fn read(pem: &Pem, label: &str) -> Result<Vec<u8>, ConfigError> {
     let refuse = |reason: String| ConfigError::UnreadablePem { setting: pem.setting(), reason };
     let (text, place) = match pem {

@@ -32,7 +32,8 @@ fn get(range: &Range, revision: Option<i64>) -> TxnOp {
     TxnOp::get(range.path.as_bytes(), Some(options))
 }
 
-/// Returns a transaction that reads up to `limit` pairs of a prefix whose path sorts after `after`.
+/// Returns a transaction that reads at most `limit` pairs, in path order, of the prefix `range`. With `after`, reads
+/// only pairs whose path sorts after `after`.
 pub(super) fn read_page(range: &Range, after: Option<&[u8]>, limit: usize) -> Txn {
     let (begin, mut options) = page_range(&range.path, after, limit);
     if range.keys_only {
@@ -41,13 +42,15 @@ pub(super) fn read_page(range: &Range, after: Option<&[u8]>, limit: usize) -> Tx
     Txn::new().and_then([TxnOp::get(begin, Some(options))])
 }
 
-/// Returns the first key and the options of a read of up to `limit` pairs of a prefix whose path sorts after `after`.
+/// Returns the first key and the options of a read of at most `limit` pairs, in path order, whose path begins with
+/// `prefix`. With `after`, reads only pairs whose path sorts after `after`.
 pub(super) fn page_range(prefix: &str, after: Option<&[u8]>, limit: usize) -> (Vec<u8>, GetOptions) {
     let begin = after.map_or_else(|| prefix.as_bytes().to_vec(), |after| [after, &[0]].concat());
     (begin, GetOptions::new().with_range(range_end(prefix)).with_limit(limit as i64))
 }
 
-/// Returns the first path that sorts after all paths with the prefix `prefix`.
+/// Returns the first path that sorts after all paths with `prefix`. If there is none, returns a zero byte, which means
+/// the end of all keys to etcd.
 pub(super) fn range_end(prefix: &str) -> Vec<u8> {
     end_of_prefix(prefix).map_or_else(|| vec![0], String::into_bytes)
 }
@@ -57,7 +60,7 @@ pub(super) fn byte_size(pairs: &[KeyValue]) -> usize {
     pairs.iter().map(|pair| pair.key().len() + pair.value().len()).sum()
 }
 
-/// Returns the pairs of a page, and true if there are more.
+/// Returns the pairs of a page, and true if more pages follow.
 pub(super) fn page_pairs(response: &TxnResponse) -> Result<(Vec<KeyValue>, bool), StoreError> {
     match response.op_responses().into_iter().next() {
         Some(TxnOpResponse::Get(mut page)) => Ok((page.take_kvs(), page.more())),
@@ -80,7 +83,7 @@ pub(super) fn raw_entry(pair: KeyValue) -> Option<RawEntry> {
     Some(RawEntry { path: String::from_utf8(key).ok()?, value, revision })
 }
 
-/// Returns the store's revision of a response. For a write, this is the new revision.
+/// Returns the store's revision at the time of a response. For a write, this is the revision that the write created.
 pub(super) fn revision(response: &TxnResponse) -> Result<i64, StoreError> {
     response.header().map(|header| header.revision()).ok_or_else(|| unexpected_response("the header is missing"))
 }
@@ -155,7 +158,8 @@ fn stored_revisions(response: &TxnResponse) -> Result<Vec<Option<i64>>, StoreErr
     response.op_responses().into_iter().map(revision).collect()
 }
 
-/// Returns the error for the condition of a write that does not hold for the stored revision.
+/// Returns the error if the condition of `write` does not hold for the stored revision, and `None` if the condition
+/// holds. `stored` is `None` for a missing key.
 fn failed_condition(write: &Write, stored: Option<i64>) -> Option<StoreError> {
     let key = write.key.clone();
     match (&write.op, stored) {

@@ -12,7 +12,7 @@ use super::error::{EtcdFailure, await_response};
 use super::txn;
 use crate::watch::{NextPage, ObjectChange, Page, PageSize, WatchFailure, WatchSource, WatchStep};
 
-/// The objects of one kind below a prefix.
+/// The source of a watch of one kind: lists and watches the pairs below `prefix`.
 pub struct EtcdSource<K> {
     connection: Connection,
     deadline: Duration,
@@ -141,15 +141,16 @@ impl<K: Kind> WatchSource for EtcdSource<K> {
                     EventType::Delete => Some(ObjectChange::Delete(K::parse_path(pair.key_str().ok()?)?)),
                 }
             });
-            // etcd never splits a revision. The header has the revision at the time of sending, and further events may
-            // follow, so the position is that of the last event, if there is one.
+            // etcd sends all events of a revision together. The header has the revision at the time of sending, and
+            // further events up to that revision may follow. The position is therefore that of the last event, if there
+            // is one.
             let last = response.events().last().and_then(|event| event.kv()).map(KeyValue::mod_revision);
             return Ok(Some(WatchStep { changes: changes.collect(), position: last.unwrap_or(position) }));
         }
     }
 }
 
-/// Returns the change for a stored pair, or `None` if the path is not one of the kind.
+/// Returns the change for a stored pair, or `None` if the path does not belong to the kind.
 fn decode_pair<K: Kind>(pair: KeyValue) -> Option<ObjectChange<Entry<K>, K::Key>> {
     let raw = txn::raw_entry(pair)?;
     ObjectChange::decode(&raw, &raw.path)

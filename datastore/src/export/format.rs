@@ -1,4 +1,4 @@
-//! The text of an export: a header, and one line per pair. [`TransferError`] is also that of the transfer itself.
+//! The text of an export: a header, and one line per pair. [`TransferError`] is the error of an export or import.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -47,7 +47,7 @@ pub enum TransferError {
         /// The problem with the first line.
         reason: String,
     },
-    /// A line is not a valid pair.
+    /// A line is not a valid pair, or repeats the key of another line.
     #[error("line {line}: {reason}")]
     Line {
         /// The number of the line, from 1.
@@ -66,20 +66,20 @@ pub enum TransferError {
         /// The number of pairs found.
         found: usize,
     },
-    /// Pairs exist with other values, and overwriting was not requested.
+    /// Pairs exist in the datastore with other values, and overwriting was not requested. Nothing was written.
     #[error(
         "{count} keys exist in the datastore with other values ({named}), so nothing was imported; overwrite the \
          values explicitly or import into an empty datastore"
     )]
     ConflictingPairs {
-        /// The number of such pairs.
+        /// The number of pairs that have other values.
         count: usize,
-        /// The first few of their keys.
+        /// The keys of these pairs, or the first few of them.
         named: String,
     },
 }
 
-/// A line that is not a pair of the export.
+/// The reason why a line is not a valid pair of an export.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum LineError {
     #[error("{0}")]
@@ -94,7 +94,7 @@ enum LineError {
     Duplicate(String),
 }
 
-/// Parses an export. Returns the value of each path.
+/// Parses an export. Returns the value of each path in the export.
 pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>, TransferError> {
     let mut line = String::new();
     input.read_line(&mut line)?;

@@ -9,8 +9,8 @@
 //! {"key":"/calico/v1/Ready","text":"true\n"}
 //! ```
 //!
-//! `value` contains the stored bytes unchanged. A stored value that is not JSON on a single line becomes `text`, and a
-//! value that is not UTF-8 becomes `base64`.
+//! `value` contains the stored bytes unchanged. A stored value becomes `text` if it is not JSON on a single line, is
+//! `null`, or has white space around the JSON. A value that is not UTF-8 becomes `base64`.
 
 mod format;
 
@@ -24,7 +24,8 @@ use crate::datastore::Datastore;
 pub use format::TransferError;
 use format::{ROOT, parse, write_header, write_pair};
 
-/// Limits of one transaction: below etcd's 128 operations, and far below its 1.5 MiB.
+/// Limits of one transaction of an import: fewer operations than the 128 of etcd, and far fewer bytes than its 1.5 MiB.
+/// A single larger pair is a transaction of its own.
 const BATCH_PAIRS: usize = 100;
 const BATCH_BYTES: usize = 512 * 1024;
 /// Maximum number of paths in an error.
@@ -33,13 +34,13 @@ const MAX_NAMED_PATHS: usize = 5;
 /// The treatment of pairs that already exist in the datastore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnExisting {
-    /// Fail before the first write if a value differs.
+    /// Fail before the first write if a value differs, unless the datastore contains only the initial objects.
     Keep,
-    /// Replace the values. Pairs that are not in the file stay.
+    /// Replace the values. Pairs that are not in the export stay.
     Overwrite,
 }
 
-/// The numbers of an import.
+/// The number of pairs of an import, for each outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ImportSummary {
     /// Pairs that were missing.
@@ -50,8 +51,8 @@ pub struct ImportSummary {
     pub unchanged: usize,
 }
 
-/// Writes all of Calico's pairs, as one snapshot. Calls `progress` with the number of finished pairs and of all pairs.
-/// Returns the number of pairs.
+/// Writes all of Calico's pairs to `out`, as one snapshot. Calls `progress` with the number of finished pairs and of
+/// all pairs. Returns the number of pairs.
 pub async fn export(
     store: &Datastore,
     mut out: impl io::Write,
@@ -67,8 +68,9 @@ pub async fn export(
     Ok(pairs.len())
 }
 
-/// Imports an export. Reads and compares all pairs before the first write. A datastore that contains only the initial
-/// objects counts as empty. Calls `progress` with the number of finished pairs and of all pairs.
+/// Imports an export. Reads and compares all pairs before the first write. In a datastore that contains only the
+/// initial objects, values are replaced regardless of `on_existing`. Calls `progress` with the number of finished pairs
+/// and of all pairs.
 pub async fn import(
     store: &Datastore,
     input: impl BufRead,

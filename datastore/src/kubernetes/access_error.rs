@@ -2,16 +2,16 @@
 
 use kube::config::InClusterError;
 
-/// A reason why no request can be sent to the API server. The text names the setting to change; it never shows tokens
-/// and keys.
+/// A reason why no request can be sent to the API server. The text names the setting to change, and contains no token
+/// and no key.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// A kubeconfig that cannot be read or parsed.
     #[error("kubeconfig {place}: {reason}")]
     Kubeconfig {
-        /// The path of the file.
+        /// The path of the file, or of all files if they cannot be merged.
         place: String,
-        /// The parser's message.
+        /// The position of a syntax error, or the cause of another error.
         reason: String,
     },
     /// Several kubeconfig files are configured, and none of them exists.
@@ -20,13 +20,13 @@ pub enum AccessError {
         /// The paths of the files.
         files: String,
     },
-    /// There is no kubeconfig, and the process is not in a pod.
+    /// Neither a kubeconfig nor a server is configured, and the process has no usable service account of a pod.
     #[error(
         "no Kubernetes API server is configured, and the service account of a pod is not usable ({0}); set \
          kubernetes.kubeconfig (KUBECONFIG), or kubernetes.k8s_api_root with policy.k8s_auth_token"
     )]
     NotConfigured(#[source] InClusterError),
-    /// An authentication method that the plugin does not support.
+    /// A user of a kubeconfig with an authentication method that is not supported.
     #[error(
         "kubeconfig {place}: user {user} authenticates with {method}, which is not supported, because each call would \
          run another program; give the plugin a token or a client certificate"
@@ -39,7 +39,7 @@ pub enum AccessError {
         /// `exec COMMAND` or `auth-provider NAME`.
         method: String,
     },
-    /// A proxy, which the plugin does not support.
+    /// A cluster of a kubeconfig with a proxy, which is not supported.
     #[error(
         "kubeconfig {place}: proxy-url of cluster {cluster} is not supported; give the plugin a kubeconfig without \
          proxy-url, whose server this node reaches directly"
@@ -68,12 +68,12 @@ pub enum AccessError {
         /// The problem.
         reason: String,
     },
-    /// An override of the server that is not a URL.
+    /// A configured server that is not a URL.
     #[error("k8s_api_root `{found}` is not a URL: {reason}")]
     InvalidServerUrl {
         /// The configured value.
         found: String,
-        /// The parser's message.
+        /// The problem.
         reason: String,
     },
     /// Certificates or keys that cannot be used.

@@ -17,7 +17,7 @@ use crate::config::KubernetesConfig;
 #[derive(Debug)]
 pub(super) struct ApiGroupResolver {
     client: Arc<ApiClient>,
-    /// The group in the settings.
+    /// The group in the settings; `None` if it has to be discovered.
     pub(super) group: Option<ApiGroup>,
     cache: GroupCache,
     interface_prefix: Option<String>,
@@ -50,7 +50,7 @@ impl ApiGroupResolver {
         }
     }
 
-    /// Returns the group after checking it.
+    /// Returns the group after checking it. Discards a cached group that is wrong, and determines the group again.
     pub(super) async fn resolve_verified(&self) -> Result<ResolvedGroup, StoreError> {
         loop {
             let resolved = self.resolve().await?;
@@ -76,8 +76,8 @@ impl ApiGroupResolver {
         self.to_store_error(discovery::discover_group(&self.client).await).await
     }
 
-    /// Returns true if upstream's migration has opened v3 while this process uses v1, whose ClusterInformation it found
-    /// locked or missing.
+    /// Returns true if upstream's migration has opened v3 while this process uses v1. Call this after finding the
+    /// ClusterInformation of v1 locked or missing. Returns false if this process uses v3.
     pub(super) async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
         match self.resolve().await?.codec.group() {
             ApiGroup::CrdV1 => self.to_store_error(migration::is_v3_open(&self.client).await).await,

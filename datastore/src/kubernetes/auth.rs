@@ -1,4 +1,5 @@
-//! [`AuthHeader`]: the credentials of each request, and the place where they are configured, for errors.
+//! [`AuthHeader`]: the token, or the user name and password, of each request, and the place where the credentials are
+//! configured, for errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,12 +19,12 @@ use crate::config::Overrides;
 /// Maximum age of a token that was read from a file (DS-21): client-go's one minute minus its leeway.
 const MAX_TOKEN_AGE: Duration = Duration::from_secs(50);
 
-/// The credentials of each request. Clones share the token that was read last.
+/// The token, or the user name and password, of each request. Clones share the token that was read last.
 #[derive(Clone)]
 pub(super) struct AuthHeader {
-    /// Descriptions of the credentials, such as `the token in FILE`.
+    /// Descriptions of the credentials for errors, such as `the token in FILE`. Includes the client certificate.
     credentials: Vec<String>,
-    /// The place where credentials could be configured, for errors.
+    /// The place in which credentials could be configured, for the error if there are none.
     place: String,
     header: HeaderSource,
 }
@@ -43,8 +44,8 @@ struct TokenFile {
 }
 
 impl AuthHeader {
-    /// Returns the credentials that `info` configures. `place` is the file that contains them, unless `overrides`
-    /// replaces them.
+    /// Returns the credentials that `info` configures. `place` names the file that contains them, for errors. If
+    /// `overrides` has a token, errors about the token name that setting instead.
     ///
     /// As in client-go, a token file takes precedence over a token: if both are configured, the file is the one that is
     /// renewed. The token is used if the file cannot be read.
@@ -73,7 +74,8 @@ impl AuthHeader {
         Ok(AuthHeader { credentials: source.into_iter().chain(certificate).collect(), place: place.into(), header })
     }
 
-    /// Adds the credentials to a request.
+    /// Adds the token, or the user name and password, to a request. Without such credentials, returns the request
+    /// unchanged.
     pub(super) fn authenticate<B>(&self, mut request: Request<B>) -> Request<B> {
         let header = match &self.header {
             HeaderSource::None => return request,
@@ -103,14 +105,14 @@ impl TokenFile {
         Ok(TokenFile { path: path.into(), header, read_at: Instant::now() })
     }
 
-    /// Returns the present token. As in client-go, the previous token stays in use if the file is missing or has no
-    /// token.
+    /// Returns the header with the present token. Reads the file again after [`MAX_TOKEN_AGE`]. As in client-go, the
+    /// previous token stays in use if the file is missing or has no valid token.
     fn read_latest(&mut self) -> HeaderValue {
         if self.read_at.elapsed() >= MAX_TOKEN_AGE {
             match TokenFile::read(&self.path) {
                 Ok(renewed) => *self = renewed,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot read the token again; the previous token stays in use");
+                    tracing::warn!(%error, "cannot read the token file again; the previous token stays in use");
                     self.read_at = Instant::now();
                 }
             }
@@ -123,8 +125,8 @@ fn token_error(place: &str, reason: &impl ToString) -> AccessError {
     AccessError::Token { place: place.into(), reason: reason.to_string() }
 }
 
-/// Returns the header of a bearer token. Only visible characters are allowed, because others could end or change the
-/// header.
+/// Returns the header of a bearer token. Rejects an empty token, and a token with characters that are not visible
+/// ASCII, because such characters could end or change the header.
 fn build_bearer(place: &str, token: &str) -> Result<HeaderValue, AccessError> {
     if token.is_empty() {
         return Err(token_error(place, &"the token is empty"));

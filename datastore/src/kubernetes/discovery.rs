@@ -5,13 +5,14 @@
 //! plugins of one node could then write to different groups. Here a failed discovery is an error.
 //!
 //! A cached group must not violate the rule that v3 is used only if v1 does not exist. Otherwise nodes with a cached
-//! group and nodes that discover it would assign the same addresses. A cached v1 needs no check: while the API server
-//! serves v1, v1 is right, and afterwards the responses show that the group is missing. A cached v3 needs one: the API
-//! server still serves v3 after v1 was added, and so does another cluster behind the same URL whose Calico API server
-//! serves v3 from v1. Thus a process with a cached v3 looks up v1 in parallel with its first reads. That costs one more
-//! request, but no additional round trip.
+//! group and nodes that discover the group would assign the same addresses. A cached v1 needs no check: while the API
+//! server serves v1, v1 is right, and afterwards the responses show that the group is missing. A cached v3 needs a
+//! check: the API server still serves v3 after v1 was added, and another cluster behind the same URL may serve v3 from
+//! objects in v1, by Calico's API server. Thus a process with a cached v3 looks up v1 in parallel with its first reads.
+//! That costs one more request, but no additional round trip.
 //!
-//! An exception applies while upstream's migration has opened v3 and v1 still exists, see [`migration`].
+//! The rule has one exception: v3 is used if upstream's migration has opened v3 while v1 still exists, see
+//! [`migration`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,11 +38,12 @@ struct CachedGroup {
     group: String,
 }
 
-/// The file that caches the group of one API server. A long-running process has no file.
+/// The file that caches the group of one API server. `None` in a long-running process, which caches nothing.
 #[derive(Debug)]
 pub(super) struct GroupCache {
     file: Option<PathBuf>,
-    /// True after the cached group has proved wrong, even if the file could not be removed.
+    /// True from the time at which the cached group proves wrong, even if the file cannot be removed, until another
+    /// group is stored.
     invalid: AtomicBool,
 }
 
@@ -50,7 +52,7 @@ impl GroupCache {
         GroupCache { file, invalid: AtomicBool::new(false) }
     }
 
-    /// Returns the cached group of this server.
+    /// Returns the cached group, or `None` if there is none, or if it belongs to another server or proved wrong.
     pub(super) fn load(&self, server: &str) -> Option<ApiGroup> {
         if self.invalid.load(Ordering::Relaxed) {
             return None;
@@ -60,7 +62,8 @@ impl GroupCache {
         groups.find(|group| group.api_version() == cached.group)
     }
 
-    /// Caches the group. If the file cannot be written, the next process only sends one more request.
+    /// Caches the group. Does nothing without a file. If the file cannot be written, the next process sends one more
+    /// request.
     pub(super) fn store(&self, server: &str, group: ApiGroup) {
         let Some(file) = &self.file else { return };
         let cached = CachedGroup { server: server.into(), group: group.api_version().into() };
@@ -74,7 +77,7 @@ impl GroupCache {
         }
     }
 
-    /// Discards the cached group.
+    /// Discards the cached group, which proved wrong.
     pub(super) fn invalidate(&self) {
         self.invalid.store(true, Ordering::Relaxed);
         let _ = self.file.as_ref().map(fs::remove_file);
@@ -89,7 +92,7 @@ fn write_cache(file: &Path, cached: &CachedGroup) -> std::io::Result<()> {
     fs::write(file, serde_json::to_vec(cached)?)
 }
 
-/// Asks the API server for the group of Calico's objects.
+/// Asks the API server for the group of Calico's objects. Fails if the API server has neither group.
 pub(super) async fn discover_group(client: &ApiClient) -> Result<ApiGroup, RequestError> {
     let groups = client.send(&ApiRequest::get("/apis")).await?;
     Ok(match choose_group(&groups)? {
@@ -98,7 +101,8 @@ pub(super) async fn discover_group(client: &ApiClient) -> Result<ApiGroup, Reque
     })
 }
 
-/// Returns true if v3 is the right group, provided that the API server serves v3.
+/// Returns true if v3 is the right group for this process, which is the case without v1 and after upstream's migration.
+/// The API server must serve v3.
 pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, RequestError> {
     match client.send(&ApiRequest::get(format!("/apis/{V1_GROUP}"))).await {
         Ok(_) => migration::has_migrated_to_v3(client).await,
@@ -107,7 +111,7 @@ pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, RequestError> {
     }
 }
 
-/// Returns true if the API server's discovery does not list a kind.
+/// Returns true if the API server's discovery does not list the kind `resource`.
 pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result<bool, RequestError> {
     // Every API server serves the core group.
     let Some((group, _)) = resource.api_version.split_once('/') else { return Ok(false) };
@@ -124,7 +128,7 @@ async fn fetch_text(client: &ApiClient, path: impl Into<String>) -> Result<Strin
     Ok(client.send(&ApiRequest::get(path)).await?.to_string())
 }
 
-/// Chooses the group by upstream's rule, except that upstream would use v1 if neither group exists.
+/// Chooses the group by upstream's rule, but fails if neither group exists, where upstream would use v1.
 fn choose_group(groups: &Value) -> Result<ApiGroup, RequestError> {
     if has_group(groups, V1_GROUP) || has_group(groups, V3_GROUP) {
         return Ok(ApiGroup::from_served(group_names(groups)));
@@ -178,13 +182,13 @@ mod tests {
             fs::write(dir.path().join("state/api-group"), &whole[..cut]).unwrap();
             assert_eq!(cache.load("https://a"), None);
         }
-        // Two concurrent writers.
+        // A file as two concurrent writers may leave it.
         fs::write(dir.path().join("state/api-group"), [&whole[..], b"}"].concat()).unwrap();
         assert_eq!(cache.load("https://a"), None);
         cache.store("https://a", ApiGroup::CrdV1);
         cache.invalidate();
         assert_eq!(cache.load("https://a"), None);
-        // A file that cannot be removed.
+        // A file that `invalidate` could not remove.
         fs::write(dir.path().join("state/api-group"), &whole).unwrap();
         assert_eq!(cache.load("https://a"), None);
     }

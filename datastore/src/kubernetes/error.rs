@@ -10,30 +10,32 @@ use libcalico::store::StoreError;
 use super::transport::TransportError;
 use crate::error::{causes, describe_error_chain};
 
-/// Upper limit of the `Retry-After` header. It exceeds every deadline, so a request that reaches it fails.
+/// Upper limit of the delay in a `Retry-After` header. It exceeds every deadline, so a request that would have to wait
+/// for so long fails.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
-/// Maximum length of a response that an error quotes, if the response is not a `Status`.
+/// Maximum length, in characters, of the quotation of a response that is not a `Status`.
 const MAX_QUOTE_LENGTH: usize = 200;
 
 /// A request that failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
-    /// The API server rejected the request.
+    /// A response with an error status, from the API server or from a proxy.
     #[error("{0}")]
     Refused(Box<ApiStatusError>),
-    /// The settings do not lead to an API server. No request was sent, and a retry does not help.
+    /// The settings name no usable API server or no usable credentials. No request was sent, and a retry cannot
+    /// succeed.
     #[error("{0}")]
     NoAccess(String),
-    /// There was no connection, so nothing was sent.
+    /// The request was not sent, for example because there was no connection.
     #[error("{0}")]
     NotSent(String),
-    /// The request was sent and no response arrived, so it may have been executed.
+    /// The request may have been sent, and no complete response arrived, so the request may have been executed.
     #[error("{0}")]
     NoResponse(String),
     /// The API server has no definitions of Calico's objects.
     #[error("{0}")]
     NotInstalled(String),
-    /// An invalid response: not JSON, or without the requested object.
+    /// A successful response that is invalid: not JSON, or without the requested object.
     #[error("{0}")]
     Unreadable(String),
 }
@@ -42,14 +44,15 @@ pub(super) enum RequestError {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ApiStatusError {
     pub(super) status: Status,
-    /// The delay in the `Retry-After` header.
+    /// The delay in the `Retry-After` header, at most one hour; `None` without the header.
     pub(super) retry_after: Option<Duration>,
-    /// A description of the credentials if the status is 401, for the error.
+    /// A description of the credentials, for the error; empty unless the status is 401.
     pub(super) credential: String,
 }
 
 impl ApiStatusError {
-    /// Parses the response of a failed request. A proxy on the way may have sent it, so it need not be a `Status`.
+    /// Parses a response with an error status. A proxy may have sent the response, so the body need not be a `Status`;
+    /// its text is then the message.
     pub(super) fn parse(code: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
         let mut status: Status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
             message: String::from_utf8_lossy(body).trim().chars().take(MAX_QUOTE_LENGTH).collect(),
@@ -63,8 +66,7 @@ impl ApiStatusError {
     }
 
     /// Returns true if the server is busy, starting or stopping. The request was not executed and may succeed later. A
-    /// proxy's own 503, with or without `Retry-After`, does not count, because the server may have failed after the
-    /// request was executed.
+    /// proxy's own 503, with or without `Retry-After`, does not count, because the request may have been executed.
     pub(super) fn is_busy(&self) -> bool {
         self.status.code == 429 || self.status.code == 503 && self.status.reason == "ServiceUnavailable"
     }
@@ -80,7 +82,7 @@ impl ApiStatusError {
     }
 }
 
-/// Returns the delay that a response's `Retry-After` header asks for.
+/// Returns the delay that a response's `Retry-After` header asks for, or `None` without that header.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let header = headers.get(RETRY_AFTER)?;
     // A proxy may send a date. A value that is not a number counts as the API server's minimum of one second.

@@ -11,21 +11,21 @@ use super::error::RequestError;
 use super::request::{ApiRequest, Cache};
 use super::streaming::ListReader;
 
-/// Allows the first page to come from the server's cache, however old. The cache then returns a large list as a whole,
-/// which takes time.
+/// Permission to read the first page from the server's cache, however old. The time limit is long, because the cache
+/// returns a large list as a whole.
 const ANY_CACHED_VERSION: Cache = Cache { version: 0, time_limit: Duration::from_secs(5) };
 /// Number of objects per page, as in upstream.
 const PAGE_SIZE: usize = 500;
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// Returns all objects of a list. If the list's snapshot expires between two pages, the whole list is read in one
-/// request (DS-65).
+/// Returns all objects of a list. With `may_lag`, the server's cache may serve the list. If the list's snapshot expires
+/// between two pages, the whole list is read in one request (DS-65).
 pub(super) async fn list_all(client: &ApiClient, list: &List, may_lag: bool) -> Result<Vec<Value>, RequestError> {
     walk_pages(list, may_lag, |request| async move { client.send(&request).await }).await
 }
 
 /// Passes each object of a list to `on_object` as JSON when the object arrives. Passes some objects twice if a response
-/// breaks off.
+/// breaks off, or if the list's snapshot expires between two pages.
 pub(super) async fn for_each_object(
     client: &ApiClient,
     list: &List,
@@ -67,7 +67,8 @@ async fn walk_pages<F: Future<Output = Result<Value, RequestError>>>(
     }
 }
 
-/// Takes the objects out of a page. Rejects any other response, which would otherwise count as an empty list.
+/// Takes the objects out of a page. Rejects a response that is not a list of the kind, which would otherwise count as
+/// an empty list.
 fn take_items(list: &List, answer: &mut Value) -> Result<Vec<Value>, RequestError> {
     let (kind, plural) = (answer["kind"].as_str().unwrap_or_default().to_owned(), list.resource.plural);
     match answer.get_mut("items").map(Value::take) {

@@ -12,9 +12,9 @@ use super::error::{ApiStatusError, RequestError};
 use super::pages;
 use super::request::{ApiRequest, Cache};
 
-/// Time limit for the API server's cache to reach a revision. After it, the read goes to the server's own storage; the
-/// server itself would wait for 3 s. The cache may be far behind. The revision may also be that of another cluster, or
-/// of this cluster before it was restored from a backup.
+/// Time limit for the API server's cache to reach a revision; the server itself would wait for 3 s. After this time,
+/// the read goes to the server's own storage. The cache may be far behind. The revision may also be that of another
+/// cluster, or of this cluster before it was restored from a backup.
 const CACHE_TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// A query, and the ranges of a batch that it serves.
@@ -31,7 +31,8 @@ pub(super) struct DistinctQuery<'q> {
 pub(super) type DecodedRange = (usize, Vec<DecodedObject>);
 
 impl<'q> DistinctQuery<'q> {
-    /// Returns the distinct queries of a batch. `queries` has the query of each range.
+    /// Returns the distinct queries of a batch. `queries` has the query of each range. If ranges with the same query
+    /// differ in freshness, the query reads the latest objects.
     pub(super) fn collect(ranges: &[Range], queries: &'q [Query]) -> Vec<DistinctQuery<'q>> {
         let mut distinct: Vec<DistinctQuery<'q>> = Vec::new();
         for (index, (range, query)) in ranges.iter().zip(queries).enumerate() {
@@ -65,9 +66,10 @@ impl<'q> DistinctQuery<'q> {
         all
     }
 
-    /// Sends the query. Returns its objects, or `None` if the response says that the kind does not exist. A proxy may
-    /// have sent that response. The API server's cache serves reads that need not be the latest. That saves the round
-    /// trip to its storage, which is a third of the work.
+    /// Sends the query. Returns its objects, which are none if the requested object is missing. Returns `None` after a
+    /// 404 that is not about the requested object: the kind does not exist, or a proxy sent the 404. The API server's
+    /// cache serves reads that need not be the latest. That saves the round trip to its storage, which is a third of
+    /// the work.
     pub(super) async fn send(&self, client: &ApiClient) -> Result<Option<Vec<Value>>, StoreError> {
         let may_lag = self.freshness == Freshness::Cached;
         let (outcome, path) = match self.query {
@@ -104,13 +106,13 @@ impl<'q> DistinctQuery<'q> {
     }
 }
 
-/// Returns true if a 404 is the API server's response about the requested object.
+/// Returns true if a 404 is the API server's response that the requested object is missing.
 fn is_absent(refusal: &ApiStatusError, query: &Query) -> bool {
     let Query::Get(location) = query else { return false };
     refusal.status.is_not_found() && refusal.status.details.name == location.name
 }
 
-/// Returns true if the query is about a kind of the group.
+/// Returns true if the query is about a kind of the API group `group`.
 pub(super) fn is_in_group(group: ApiGroup, query: &Query) -> bool {
     resource_and_path(query).is_some_and(|(resource, _)| resource.api_version == group.api_version())
 }
@@ -123,8 +125,9 @@ fn resource_and_path(query: &Query) -> Option<(Resource, String)> {
     }
 }
 
-/// Verifies by discovery that a kind is missing. A 404 that does not name the requested object means that the API
-/// server lacks the kind, such as one of newer definitions or of KubeVirt, or that a proxy sent the 404.
+/// Verifies by discovery that the API server lacks the kind of a query, such as one of newer definitions or of
+/// KubeVirt. Call this after a 404 that does not name the requested object. Fails if the API server has the kind: then
+/// a proxy sent the 404.
 pub(super) async fn verify_missing(client: &ApiClient, query: &Query) -> Result<(), StoreError> {
     let Some((resource, path)) = resource_and_path(query) else { return Ok(()) };
     let failure = match discovery::lacks_kind(client, resource).await {

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::error::RequestError;
 
 pub(super) const JSON: &str = "application/json";
-/// Requests only an object's metadata, if the server supports that, as all have since Kubernetes 1.15.
+/// The media type of only an object's metadata, or of the whole object from a server older than Kubernetes 1.15.
 pub(super) const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 /// A request to the API server.
@@ -24,11 +24,12 @@ pub(super) struct ApiRequest {
     pub(super) method: Method,
     /// Path and query, such as `/api/v1/nodes/n1`.
     pub(super) target: String,
-    /// The media type of the response, if it is not plain JSON.
+    /// The media type of the response. `None` means only the metadata for a POST, PUT or PATCH, and JSON for other
+    /// methods.
     pub(super) accept: Option<&'static str>,
     /// Content type and body.
     pub(super) body: Option<(&'static str, Bytes)>,
-    /// Present in a read that the server's cache may serve.
+    /// The permission to serve a read from the server's cache; `None` without it.
     pub(super) cache: Option<Cache>,
 }
 
@@ -38,7 +39,7 @@ pub(super) struct ApiRequest {
 pub(super) struct Cache {
     /// The `resourceVersion` that the cache must have reached; 0 for any.
     pub(super) version: u64,
-    /// Time limit of the cache, if that is less than half of the request's time limit.
+    /// Time limit of the attempt to read from the cache. Half of the request's time limit applies if that is shorter.
     pub(super) time_limit: Duration,
 }
 
@@ -47,7 +48,7 @@ pub(super) struct Cache {
 struct WriteResponse {
     #[serde(default)]
     kind: String,
-    /// A text in a `Status`, which is a response to DELETE. In any other object, this is an object or absent.
+    /// A text if the response is a `Status`, as after a DELETE. In any other response, an object or absent.
     #[serde(default)]
     status: Value,
     #[serde(default)]
@@ -71,7 +72,7 @@ impl ApiRequest {
         ApiRequest { method, target: target.into(), accept: None, body, cache: None }
     }
 
-    /// Allows the server's cache to serve the read.
+    /// Allows the server's cache to serve the read, or forbids it if `cache` is `None`.
     pub(super) fn with_cache(self, cache: Option<Cache>) -> Self {
         ApiRequest { cache, ..self }
     }
@@ -98,7 +99,9 @@ impl ApiRequest {
         }
     }
 
-    /// Decodes the response. An older server responds to a write with the whole object.
+    /// Decodes a successful response. Of a read, returns the object or list. Of a write, returns only the metadata of
+    /// the object, although an older server sends the whole object. Fails if the response to a write is neither the
+    /// written object nor, for a DELETE, a `Status` of success.
     pub(super) fn parse(&self, answer: &[u8]) -> serde_json::Result<Value> {
         if self.is_read() {
             return serde_json::from_slice(answer).map(|PrunedObject(object)| object);
@@ -113,8 +116,8 @@ impl ApiRequest {
         Ok(Value::Object(Map::from_iter([("metadata".to_owned(), metadata)])))
     }
 
-    /// Returns true if `metadata` belongs to a stored object with the name in the request. A proxy between this process
-    /// and the API server may send another successful response.
+    /// Returns true if `metadata` belongs to a stored object with the name in the request; a POST may have any name. A
+    /// proxy between this process and the API server may send another successful response.
     fn is_written_object(&self, metadata: &Value) -> bool {
         let field = |key: &str| metadata[key].as_str().filter(|text| !text.is_empty());
         let path = self.target.split('?').next().unwrap_or_default();
@@ -138,14 +141,14 @@ impl ApiRequest {
     }
 }
 
-/// The record of each field's writer. No code here reads it, and it makes up most of many pods.
+/// The key of the record of each field's writer. No code here reads that record, and it makes up most of many pods.
 const MANAGED_FIELDS: &str = "managedFields";
 
 /// An object, or a list of objects, without the `managedFields` of any object.
 #[derive(Debug)]
 pub(super) struct PrunedObject(pub(super) Value);
 
-/// The metadata of an object, or `null`.
+/// The metadata of an object without its `managedFields`, or `null`.
 #[derive(Debug, Default)]
 pub(super) struct PrunedMetadata(pub(super) Value);
 

@@ -1,7 +1,7 @@
 //! [`Kubernetes`]: the API server as a [`Store`].
 //!
-//! The reads of a batch are sent in parallel over one connection. Writes are sent one after another. The API server has
-//! no transactions, so each list of writes is ordered such that every state in between is valid (IPAM-221).
+//! The reads of a batch are sent in parallel. Writes are sent one after another. The API server has no transactions, so
+//! each list of writes is ordered such that every state in between is valid (IPAM-221).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -52,17 +52,19 @@ impl Kubernetes {
         Kubernetes { group_resolver: ApiGroupResolver::new(config, cache, Arc::clone(&client)), client }
     }
 
-    /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
+    /// Ends all requests as soon as `patience` has elapsed from now, unless the server has responded to any request by
+    /// then.
     pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
         self.client.deadline.expect_first_answer_within(patience);
     }
 
-    /// See [`Datastore::wait_while_busy`](crate::Datastore::wait_while_busy).
+    /// Makes requests wait by `rule` while the API server is busy (429).
     pub(crate) fn wait_while_busy(&self, rule: BusyRule) {
         self.client.turns.set_rule(rule);
     }
 
-    /// See [`Datastore::was_busy`](crate::Datastore::was_busy).
+    /// Returns true if the API server was busy (429), so that a request had to wait or failed. Always false without a
+    /// [`BusyRule`].
     pub(crate) fn was_busy(&self) -> bool {
         self.client.turns.was_busy()
     }
@@ -72,27 +74,27 @@ impl Kubernetes {
         self.client.requests()
     }
 
-    /// Returns the API group of Calico's custom resources.
+    /// Returns the API group in which this process reads and writes Calico's objects.
     pub async fn group(&self) -> Result<ApiGroup, StoreError> {
         self.codec().await.map(|codec| codec.group())
     }
 
-    /// Asks the API server for the group, regardless of the settings and of the group in use.
+    /// Asks the API server for the API group of Calico's objects, regardless of the settings and of the group in use.
     pub async fn discover_group(&self) -> Result<ApiGroup, StoreError> {
         self.group_resolver.discover().await
     }
 
-    /// Returns the group in the settings.
+    /// Returns the API group in the settings, or `None` if the group has to be discovered.
     pub fn configured_group(&self) -> Option<ApiGroup> {
         self.group_resolver.group
     }
 
-    /// See [`Datastore::has_migrated_to_v3`](crate::Datastore::has_migrated_to_v3).
+    /// Returns true if upstream's migration has opened v3 while this process uses v1.
     pub(crate) async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
         self.group_resolver.has_migrated_to_v3().await
     }
 
-    /// See [`Datastore::switch_to_v3`](crate::Datastore::switch_to_v3).
+    /// Reads and writes in v3 from now on, and caches that group for later processes.
     pub(crate) async fn switch_to_v3(&self) -> Result<(), StoreError> {
         self.group_resolver.switch_to_v3().await
     }
@@ -101,9 +103,9 @@ impl Kubernetes {
         self.group_resolver.resolve_verified().await.map(|resolved| resolved.codec)
     }
 
-    /// Reads `ranges` in the group of `resolved`. Returns `None` if a cached group is wrong, or if the API server has
-    /// none of its requested kinds. If only some of the kinds are missing, they count as empty, because older
-    /// definitions have fewer kinds.
+    /// Reads `ranges` in the group of `resolved`. Returns `None` if that group comes from the cache and is wrong: its
+    /// check fails, or the API server has none of the requested kinds of the group. Otherwise a missing kind counts as
+    /// empty, because older definitions have fewer kinds.
     async fn read_with(&self, resolved: &ResolvedGroup, ranges: &[Range]) -> Result<Option<Answers>, StoreError> {
         let codec = &resolved.codec;
         let queries: Vec<Query> = ranges.iter().map(|range| codec.query(range)).collect::<Result<_, _>>()?;
@@ -144,7 +146,8 @@ impl Kubernetes {
         Ok(Some(Answers::new(answers)))
     }
 
-    /// Completes a deletion that another process began, and treats the object as deleted (DS-72).
+    /// Completes a deletion that another process began (DS-72). Succeeds too if the object has changed or is gone
+    /// meanwhile.
     async fn complete_deletion(&self, codec: &Codec, range: &Range, entry: &RawEntry) -> Result<(), StoreError> {
         let (path, op) = (entry.path.clone(), WriteOp::Delete(Some(entry.revision.clone())));
         let write = Write { kind: range.kind, key: path.clone(), path, op };
@@ -185,7 +188,7 @@ impl Store for Kubernetes {
     }
 
     async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(ListedBlock) + Send)) -> Result<(), StoreError> {
-        // The API server cannot select the family by name, so one list has the blocks of all families.
+        // The API server cannot select the address family by name, so one list has the blocks of both families.
         let Some(range) = survey.ranges().into_iter().next() else { return Ok(()) };
         let query = self.codec().await?.query(&range)?;
         let Query::List(list) = &query else { return Ok(()) };
@@ -224,7 +227,7 @@ impl Store for Kubernetes {
     }
 }
 
-/// Returns the request that carries out a write, or the object's revision if the write changes nothing.
+/// Returns the request that carries out a write. If the write changes nothing, returns the object's revision as `Err`.
 fn build_write(request: Request) -> Result<ApiRequest, Revision> {
     Ok(match request {
         Request::Create { location, body } => ApiRequest::with_json(Method::POST, location.collection(), &body),

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::error::RequestError;
 
-/// Maximum length of the text around the items of a list in bytes: kind, revision and token of the next page.
+/// Maximum length in bytes of the text around the items of a list: kind, revision and token of the next page.
 const MAX_FRAME_BYTES: usize = 1 << 16;
-/// Maximum length of an item in bytes: ten times the size of the largest possible block.
+/// Maximum length in bytes of an item: ten times the size of the largest possible block.
 const MAX_ITEM_BYTES: usize = 1 << 24;
 
 /// A reader that passes each item of a list to a function, as JSON.
@@ -21,7 +21,7 @@ pub(super) struct ListReader<'t> {
     splitter: ListSplitter,
 }
 
-/// The state between two parts of the text.
+/// The state of splitting a list after a part of its text.
 #[derive(Default)]
 struct ListSplitter {
     /// The text of the list without its items.
@@ -98,7 +98,7 @@ impl<'t> ListReader<'t> {
 }
 
 impl ListSplitter {
-    /// Consumes text of the frame. Returns the number of consumed bytes.
+    /// Consumes text of the frame, up to the first item if there is one. Returns the number of consumed bytes.
     fn consume_frame(&mut self, text: &[u8]) -> serde_json::Result<usize> {
         for (index, byte) in text.iter().enumerate() {
             self.frame.push(*byte);
@@ -112,7 +112,7 @@ impl ListSplitter {
                     self.in_string = true;
                     self.string = (self.frame.len(), self.frame.len());
                 }
-                // An array at this depth is the value of the string before it.
+                // An array at this depth is the value of the last string, which is its key.
                 b'[' if self.depth == 1 && &self.frame[self.string.0..self.string.1] == b"items" => {
                     self.section = Section::BetweenItems;
                     return Ok(index + 1);
@@ -146,8 +146,8 @@ impl ListSplitter {
         }
     }
 
-    /// Returns the number of bytes of `text` that belong to the present item, or `None` if the item continues. Brackets
-    /// are not counted, because the item's decoder detects mismatches.
+    /// Returns the number of bytes of `text` up to the end of the present item, or `None` if the item does not end in
+    /// `text`. Brackets are not counted, because the item's decoder detects mismatches.
     fn find_item_end(&mut self, text: &[u8]) -> Option<usize> {
         for (index, byte) in text.iter().enumerate() {
             if self.in_string {

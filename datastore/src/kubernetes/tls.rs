@@ -38,8 +38,8 @@ pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError
     Ok(tls)
 }
 
-/// Returns ring's provider, with the key exchange over P-256 first. Every API server supports P-256, and with ring it
-/// costs half as much as X25519.
+/// Returns ring's provider, with the key exchange over P-256 first. Every API server supports P-256, which takes ring
+/// half as much time as X25519.
 fn crypto_provider() -> CryptoProvider {
     let kx_groups = vec![ring::kx_group::SECP256R1, ring::kx_group::X25519, ring::kx_group::SECP384R1];
     CryptoProvider { kx_groups, ..ring::default_provider() }
@@ -85,7 +85,7 @@ fn load_identity(auth_info: &AuthInfo) -> Result<Option<Identity>, AccessError> 
     Ok(Some((chain.into_iter().map(CertificateDer::from).collect(), key)))
 }
 
-/// Returns the PEM text of base64 data in the kubeconfig, or of a file.
+/// Returns the PEM text of base64 data in the kubeconfig, or else of a file, or `None` if neither is configured.
 fn read_pem(object: &'static str, inline: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>, AccessError> {
     match (inline, file) {
         (Some(text), _) => {
@@ -97,8 +97,8 @@ fn read_pem(object: &'static str, inline: Option<&str>, file: Option<&str>) -> R
     }
 }
 
-/// A verifier that accepts any server certificate, for `insecure-skip-tls-verify`. It still verifies the signatures of
-/// the handshake.
+/// A verifier that accepts any server certificate, for `insecure-skip-tls-verify`. The verifier still verifies the
+/// signatures of the handshake.
 #[derive(Debug)]
 struct AcceptAnyServer(WebPkiSupportedAlgorithms);
 

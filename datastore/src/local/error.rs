@@ -1,5 +1,5 @@
-//! The errors of SQLite: [`BusyRetry`] retries transactions that other processes block, and the functions convert all
-//! other errors into errors of the store, each with the file and advice.
+//! The errors of SQLite: [`BusyRetry`] retries transactions that other processes block, and the functions convert
+//! errors into errors of the store, each with the file and advice.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -15,7 +15,7 @@ use rusqlite::{ErrorCode, ffi};
 use super::schema::{SchemaError, VERSION};
 use crate::backoff::Backoff;
 
-/// Minimum and maximum pause before a retry. They suit transactions that take a third of a millisecond.
+/// First and longest pause before a retry. They suit transactions that take a third of a millisecond.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 
@@ -27,12 +27,13 @@ pub(super) struct BusyRetry {
 }
 
 impl BusyRetry {
-    /// Starts the time limit now.
+    /// Creates a time limit that ends after `limit` from now.
     pub(super) fn new(limit: Duration) -> Self {
         BusyRetry { limit, until: Instant::now() + limit }
     }
 
-    /// Retries a transaction while other processes block it.
+    /// Runs a transaction, and runs it again while other processes block it and the time limit has not passed. Returns
+    /// the last result.
     pub(super) fn retry<T>(&self, mut transaction: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
@@ -100,7 +101,7 @@ fn damaged(path: &Path, error: &rusqlite::Error) -> StoreError {
     ))
 }
 
-/// Converts a failure to create the tables into an error of the store.
+/// Converts the failure to turn a new file into a datastore into an error of the store.
 pub(super) fn schema_to_store_error(path: &Path, error: SchemaError, wait: &BusyRetry) -> StoreError {
     let file = path.display();
     match error {
@@ -113,7 +114,8 @@ pub(super) fn schema_to_store_error(path: &Path, error: SchemaError, wait: &Busy
     }
 }
 
-/// Returns the error for a file that is not a Calico datastore, or has another schema version.
+/// Returns the error for a file with the schema version `found`, which this build does not support. A file with version
+/// 0 is not a Calico datastore.
 pub(super) fn version_error(path: &Path, found: i64) -> StoreError {
     let file = path.display();
     StoreError::Other(match found {
@@ -128,7 +130,8 @@ pub(super) fn version_error(path: &Path, found: i64) -> StoreError {
     })
 }
 
-/// Returns the error for a file or directory that is missing and cannot be created.
+/// Returns the error for `object_path`, a missing file or directory that cannot be created. `object` describes it in
+/// the error, and `path` is the database file.
 pub(super) fn creation_error(path: &Path, object: &str, object_path: &Path, error: &io::Error) -> StoreError {
     let place = object_path.display();
     match error.kind() {
@@ -153,14 +156,14 @@ fn open_error(path: &Path) -> StoreError {
     }
 }
 
-/// Returns true if the file system is full. SQLite reports some such failures as input/output errors, for example a
-/// shared-memory file that cannot grow.
+/// Returns true if the file system of `path` is full. SQLite reports some failures on a full file system as
+/// input/output errors, for example a shared-memory file that cannot grow.
 fn no_space_left(path: &Path) -> bool {
     statvfs(directory_of(path))
         .is_ok_and(|fs| fs.blocks() > 0 && (fs.blocks_available() == 0 || fs.files() > 0 && fs.files_available() == 0))
 }
 
-/// Returns the directory of a file, which is `.` for a mere file name.
+/// Returns the directory of a file: `.` if `path` is only a file name.
 pub(super) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -187,8 +190,9 @@ fn find_lock_owner(path: &Path) -> Option<String> {
     Some(format!("process {pid} ({})", name.trim_end()))
 }
 
-/// Returns the process that has a write lock on one of the inodes, from lines such as `1: POSIX  ADVISORY  WRITE 4711
-/// 08:01:123456 120 120`. A line with `->` describes a waiting process.
+/// Finds a write lock on one of the inodes in the text of `/proc/locks`, and returns the ID of the process that has it.
+/// A line is like `1: POSIX ADVISORY WRITE 4711 08:01:123456 120 120`. A line with `->` describes a waiting process and
+/// is ignored.
 fn find_writer(locks: &str, inodes: &[u64]) -> Option<u32> {
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);

@@ -8,7 +8,7 @@ use crate::pairs::end_of_prefix;
 const SELECT_ONE: &str = "SELECT path, value, revision FROM kv WHERE path = ?1";
 const SELECT_FROM: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 ORDER BY path";
 const SELECT_BETWEEN: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 AND path < ?2 ORDER BY path";
-/// The same statements without values, which make up most of the file.
+/// `SELECT_FROM` and `SELECT_BETWEEN` without the values, which make up most of the file.
 const KEYS_FROM: &str = "SELECT path, '', revision FROM kv WHERE path >= ?1 ORDER BY path";
 const KEYS_BETWEEN: &str = "SELECT path, '', revision FROM kv WHERE path >= ?1 AND path < ?2 ORDER BY path";
 
@@ -30,7 +30,7 @@ enum Op<'a> {
 
 // === reads ===
 
-/// Returns the pairs of one range, in path order.
+/// Returns the pairs of one range, in path order. The values are empty if the range is for keys only.
 pub(super) fn read(connection: &Connection, range: &Range) -> rusqlite::Result<Vec<RawEntry>> {
     if !range.is_prefix {
         let mut statement = connection.prepare_cached(SELECT_ONE)?;
@@ -78,7 +78,7 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<RawEntry> {
 
 // === writes ===
 
-/// Converts the writes. Rejects values that are not text, and revisions that are not of this datastore.
+/// Converts the writes for SQLite. Rejects values that are not UTF-8, and revisions that are not numbers.
 pub(super) fn prepare(writes: &[Write]) -> Result<Vec<Prepared<'_>>, WriteError> {
     let writes = writes.iter().enumerate();
     writes.map(|(index, write)| prepare_one(write).map_err(|cause| WriteError { index, applied: 0, cause })).collect()
@@ -107,10 +107,10 @@ fn parse_revision(write: &Write, revision: &Revision) -> Result<i64, StoreError>
     revision.0.parse().map_err(|_| StoreError::Other(format!("cannot write {}: {}", write.key, reason())))
 }
 
-/// Applies all writes at one new revision, or returns the error of the first write whose condition does not hold. The
-/// caller commits or drops the transaction.
+/// Applies all writes and returns their new revision. The inner result is the error of the first write whose condition
+/// does not hold. The caller commits or drops the transaction.
 pub(super) fn apply(tx: &Transaction<'_>, writes: &[Prepared<'_>]) -> rusqlite::Result<Result<i64, WriteError>> {
-    // Two statements are cheaper than RETURNING, which would create an in-memory table with its own page cache.
+    // Two statements take less time than `RETURNING`, which would create an in-memory table with its own page cache.
     tx.prepare_cached("UPDATE counter SET revision = revision + 1")?.execute([])?;
     let revision = tx.prepare_cached("SELECT revision FROM counter")?.query_row([], |row| row.get(0))?;
     for (index, write) in writes.iter().enumerate() {

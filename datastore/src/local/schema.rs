@@ -20,8 +20,8 @@ const TABLES: &str = "
     PRAGMA user_version = 1;
 ";
 
-/// The table with the file's ID. Files of earlier releases do not have the table until [`identity`] adds it; earlier
-/// releases ignore it.
+/// The table with the file's ID. Files of earlier releases lack the table until [`identity`] adds it. Earlier releases
+/// ignore the table.
 const IDENTITY: &str = "CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL)";
 
 /// The reason why a new file could not become a datastore.
@@ -56,7 +56,7 @@ pub(super) fn create(connection: &mut Connection) -> Result<(), SchemaError> {
     Ok(transaction.commit()?)
 }
 
-/// Returns the file's ID. Adds one to a file of an earlier release.
+/// Returns the file's ID. Adds an ID to a file of an earlier release, which has none.
 pub(super) fn identity(connection: &mut Connection) -> rusqlite::Result<String> {
     // The read works on a read-only or busy file too.
     if let Some(id) = find_identity(connection)? {
@@ -85,11 +85,11 @@ fn add_identity(transaction: &Transaction<'_>) -> rusqlite::Result<String> {
     Ok(id)
 }
 
-/// Adds the objects that [`bootstrap`] would create, so that a new file needs no `init`.
+/// Adds the ClusterInformation and the built-in tiers, so that a new file needs no `calico-ipam init`.
 fn insert_initial_objects(transaction: &Transaction<'_>) -> Result<(), SchemaError> {
     let writes = bootstrap::initial_objects()?;
     let prepared = pairs::prepare(&writes).map_err(|e| e.cause)?;
-    // Unreachable in an empty table.
+    // The inner error cannot occur in an empty table.
     pairs::apply(transaction, &prepared)?.map_err(|e| e.cause)?;
     Ok(())
 }

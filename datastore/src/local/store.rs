@@ -1,4 +1,4 @@
-//! [`Local`]: the file as a [`Store`].
+//! [`Local`]: a SQLite file as a [`Store`].
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl Local {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the ID of the file. A file of an earlier release has no ID and gets one now.
+    /// Returns the ID of the file. Adds an ID to a file of an earlier release, which has none.
     pub(crate) fn identity(&self) -> Result<String, StoreError> {
         self.run(schema::identity)
     }
@@ -67,8 +67,8 @@ impl Local {
         })
     }
 
-    /// Runs one transaction, and opens the file first if it is not open. Retries the transaction while another process
-    /// blocks it, so a failed transaction must not have effects.
+    /// Runs one transaction, and opens the file first if it is not open. Runs the transaction again while another
+    /// process blocks it, so a failed transaction must not have effects.
     fn run<T>(&self, transaction: impl Fn(&mut Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let wait = BusyRetry::new(self.deadline);

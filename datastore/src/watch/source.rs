@@ -5,30 +5,30 @@ use std::time::Duration;
 use libcalico::store::{Entry, Kind, RawEntry, decode_entry};
 use tokio::time::timeout;
 
-/// Time limit of one page, and of the start of a watch.
+/// Time limit of the request for one page, and of the request that starts a watch.
 pub(super) const PAGE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// A kind of object on a server.
+/// A source that lists the objects of one kind on a server, and watches them.
 pub trait WatchSource: Send + 'static {
     /// An object.
     type Value: Send + 'static;
     /// The key of an object.
     type Key: Send + 'static;
-    /// The position of the next page of a list.
+    /// The position of a page in a list.
     type Token: Clone + Send + 'static;
-    /// A revision of the server: that of a list, or of the last delivered change.
+    /// A revision of the server: the revision of a list, or of the last delivered change.
     type Position: Clone + PartialEq + Send + 'static;
 
-    /// Maximum time without a message on an open watch. After that time its connection counts as dead.
+    /// Maximum time without a message on an open watch. After that time, the watch counts as broken.
     const LONGEST_SILENCE: Duration;
 
     /// Returns the kind, for logs.
     fn kind(&self) -> &'static str;
 
-    /// Returns a page of the list of all objects. The first page has no token.
+    /// Returns the page at the position `page` of the list of all objects; `None` means the first page.
     fn list(&mut self, page: Option<Self::Token>) -> impl Future<Output = Result<Page<Self>, WatchFailure>> + Send;
 
-    /// Returns a page as [`list`](Self::list) does, or a failure at the end of the time limit.
+    /// Returns a page as [`list`](Self::list) does, or [`WatchFailure::Lost`] if the time limit of a page passes first.
     fn list_in_time(
         &mut self,
         page: Option<Self::Token>,
@@ -62,7 +62,7 @@ pub enum NextPage<S: WatchSource + ?Sized> {
     Watch(S::Position),
 }
 
-/// Changes that happened together, or only progress if there are none.
+/// Changes that happened together. Without changes, the step only reports a later position.
 pub struct WatchStep<S: WatchSource + ?Sized> {
     /// The changes.
     pub changes: Vec<ObjectChange<S::Value, S::Key>>,
@@ -70,14 +70,14 @@ pub struct WatchStep<S: WatchSource + ?Sized> {
     pub position: S::Position,
 }
 
-/// A change of one object.
+/// An object of a list, or a change of one object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ObjectChange<V, K> {
     /// The object exists.
     Upsert(V),
     /// The object does not exist.
     Delete(K),
-    /// The object exists but cannot be read. It counts as not existing.
+    /// The object exists but cannot be read. It counts as deleted.
     Unreadable {
         /// The object's name on the server.
         name: String,
@@ -89,7 +89,8 @@ pub enum ObjectChange<V, K> {
 }
 
 impl<K: Kind> ObjectChange<Entry<K>, K::Key> {
-    /// Decodes a stored object. `name` is its name on the server. Returns `None` if the path is not one of the kind.
+    /// Decodes a stored object. `name` is the object's name on the server. Returns `None` if the path does not belong
+    /// to the kind.
     pub(crate) fn decode(raw: &RawEntry, name: &str) -> Option<Self> {
         let key = K::parse_path(&raw.path)?;
         Some(match decode_entry::<K>(raw) {
@@ -102,13 +103,13 @@ impl<K: Kind> ObjectChange<Entry<K>, K::Key> {
 /// The reason why a list or a watch failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WatchFailure {
-    /// The server no longer has that position of the list or of its history.
+    /// The server no longer has the requested position of the list, or the revision from which a watch is to continue.
     #[error("the server no longer has the revision to continue from: {0}")]
     Expired(String),
     /// The server does not have this kind.
     #[error("the server does not serve this kind: {0}")]
     Missing(String),
-    /// The server rejected the request, and a retry does not help by itself.
+    /// The server rejected the request. A retry cannot succeed before the cause is removed.
     #[error("{0}")]
     Refused(String),
     /// The server is unreachable or busy, or the connection broke.
@@ -116,7 +117,7 @@ pub enum WatchFailure {
     Lost {
         /// The problem.
         reason: String,
-        /// The delay after which the server accepts a retry.
+        /// The delay after which the server accepts a retry; `None` if the server names none.
         retry_after: Option<Duration>,
     },
 }
@@ -150,8 +151,8 @@ impl PageSize {
         self.0
     }
 
-    /// Adjusts the size to a page of `objects` that took `bytes`. The size grows at most by a factor of four, since the
-    /// first objects may be small.
+    /// Adjusts the size of the next page after a page of `objects` objects that took `bytes`. The size grows at most by
+    /// a factor of four, since the first objects may be small. A page without objects changes nothing.
     pub fn adjust(&mut self, objects: usize, bytes: usize) {
         if objects > 0 {
             let fitting = PAGE_BYTES * objects / bytes.max(1);

@@ -7,39 +7,39 @@ use tokio::time::Instant;
 /// The state and the statistics of a watch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WatchStats {
-    /// True if every existing object has been delivered at least once.
+    /// True after the first complete list, which has delivered every existing object.
     pub is_synced: bool,
-    /// True if the server does not have the kind. The kind then counts as empty.
+    /// True if the server does not have the kind. The watch then delivers an empty list.
     pub is_missing: bool,
-    /// True if the server rejected the last list, possibly because the role lacks the kind.
+    /// True if the server rejected the last request for a list, possibly because the role lacks the kind.
     pub is_refused: bool,
-    /// Number of full lists begun.
+    /// Number of lists begun, including empty ones of a missing kind.
     pub lists: u64,
     /// Number of watches opened, including resumed ones.
     pub watches: u64,
-    /// Number of objects that were stored or deleted.
+    /// Number of objects delivered as listed, changed or deleted. Counts an object each time.
     pub changes: u64,
     /// Number of failed requests and broken watches.
     pub failures: u64,
-    /// Number of objects that could not be read.
+    /// Number of times that an object could not be read.
     pub unreadable: u64,
-    /// The instant of the server's last response or event.
+    /// The instant of the server's last response or event; `None` before the first.
     pub last_response: Option<Instant>,
 }
 
 impl WatchStats {
-    /// Returns true if no list has been delivered and the server has not rejected one.
+    /// Returns true if no list is complete yet, and the server did not reject the last request for a list.
     pub fn is_awaited(&self) -> bool {
         !self.is_synced && !self.is_refused
     }
 }
 
-/// A handle to the [`WatchStats`] of a watch. Clones share the report.
+/// A handle to the [`WatchStats`] of a watch. Clones read the same statistics.
 #[derive(Debug, Clone, Default)]
 pub struct StatsHandle(Arc<Mutex<WatchStats>>);
 
 impl StatsHandle {
-    /// Returns the present report.
+    /// Returns the present statistics.
     pub fn read(&self) -> WatchStats {
         *self.lock()
     }

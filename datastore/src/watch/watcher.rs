@@ -9,13 +9,14 @@ use super::source::{NextPage, ObjectChange, PAGE_DEADLINE, Page, WatchFailure, W
 use super::stats::StatsHandle;
 use crate::backoff::Backoff;
 
-/// Minimum and maximum pause before a retry. The maximum is also the maximum delay of events after an outage.
+/// First and longest pause before a retry. The longest pause is also the maximum delay of events after an outage.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Minimum lifetime of a watch. A watch that ends earlier counts as a failure, even if the server ended it without an
 /// error.
 const MIN_WATCH_LIFETIME: Duration = Duration::from_millis(250);
-/// Number of rejected watches at one position after which the watcher lists again (KC-409).
+/// Number of rejections of a watch, without a message of the watch in between, after which the watcher lists again
+/// (KC-409).
 const MAX_REFUSALS: u32 = 5;
 /// Interval between requests for a kind that the server does not have.
 const MISSING_KIND_PAUSE: Duration = Duration::from_secs(10);
@@ -45,20 +46,21 @@ pub struct Watcher<S: WatchSource> {
     pending: VecDeque<WatchEvent<S::Value, S::Key>>,
     backoff: Backoff,
     refusals: u32,
-    /// The instant since which the server has not had the kind.
+    /// The instant since which the server has not had the kind; `None` while it has the kind.
     missing_since: Option<Instant>,
-    /// Names of objects that could not be read when they were last delivered.
+    /// Names of the objects that could not be read since the list began. The watcher logs each of them once per list.
     unreadable: HashSet<String>,
     has_warned: bool,
     stats: StatsHandle,
 }
 
 enum WatcherState<S: WatchSource> {
-    /// Before a request for a page. `is_started` is true if [`WatchEvent::ListStart`] has been delivered for the list.
+    /// The next request is for a page. `is_started` is true if [`WatchEvent::ListStart`] has been delivered for the
+    /// list.
     Listing { page: Option<S::Token>, is_started: bool },
-    /// Before a watch from this position.
+    /// The next request opens a watch from this position.
     Listed(S::Position),
-    /// On an open watch.
+    /// The watch is open.
     Watching { position: S::Position, opened: Instant },
 }
 
@@ -83,7 +85,7 @@ impl<S: WatchSource> Watcher<S> {
         self.stats.clone()
     }
 
-    /// Returns the next event. Waits forever if there is none.
+    /// Returns the next event, and waits until there is one. Retries all failures.
     pub async fn next(&mut self) -> WatchEvent<S::Value, S::Key> {
         loop {
             if let Some(event) = self.pending.pop_front() {
@@ -160,7 +162,8 @@ impl<S: WatchSource> Watcher<S> {
         }
     }
 
-    /// Pauses, then resumes from `position`, or lists again if the server no longer has the position.
+    /// Pauses, then opens the watch again from `position`. Lists again instead if the server no longer has the position
+    /// or the kind, or has rejected the watch [`MAX_REFUSALS`] times.
     async fn resume(&mut self, position: S::Position, failure: WatchFailure) {
         self.state = WatcherState::Listed(position);
         match failure {
@@ -171,7 +174,7 @@ impl<S: WatchSource> Watcher<S> {
         if self.refusals >= MAX_REFUSALS {
             self.relist();
         }
-        // An expired position alone causes only the shortest pause before the list. The pause grows if positions expire
+        // A single expired position causes only the shortest pause before the list. The pause grows if positions expire
         // again and again.
         self.pause(&failure).await;
     }
@@ -192,7 +195,8 @@ impl<S: WatchSource> Watcher<S> {
         self.pending.push_back(WatchEvent::ListEnd);
     }
 
-    /// Handles a missing kind. Reports an empty list, unless the kind has gone missing only recently.
+    /// Handles the response that the server does not have the kind. Delivers an empty list, but only once, and for a
+    /// kind that the server had before only after [`MISSING_CONFIRMATION_TIME`]. Otherwise pauses.
     async fn handle_missing(&mut self, reason: &str) {
         let report = self.stats.read();
         let was_served = report.is_synced && !report.is_missing;
@@ -201,7 +205,7 @@ impl<S: WatchSource> Watcher<S> {
             tracing::info!(
                 kind = self.source.kind(),
                 reason,
-                "the server does not serve this kind; the list counts as empty, asking again periodically"
+                "the server does not serve this kind; the kind counts as empty until the server serves it"
             );
             self.start_list();
             self.end_list(true);
@@ -221,7 +225,7 @@ impl<S: WatchSource> Watcher<S> {
                 self.stats.update(|report| report.unreadable += 1);
                 if self.unreadable.insert(name.clone()) {
                     let kind = self.source.kind();
-                    tracing::error!(kind, name, reason, "cannot read an object; the watch omits the object");
+                    tracing::error!(kind, name, reason, "cannot read an object; the object counts as deleted");
                 }
                 self.pending.extend(key.map(WatchEvent::Delete));
                 return;
@@ -235,7 +239,7 @@ impl<S: WatchSource> Watcher<S> {
         self.backoff.reset();
         self.stats.update(|report| report.last_response = Some(Instant::now()));
         if std::mem::take(&mut self.has_warned) {
-            tracing::info!(kind = self.source.kind(), "the watch resumed");
+            tracing::info!(kind = self.source.kind(), "the server responds again; the watch continues");
         }
     }
 
@@ -245,7 +249,7 @@ impl<S: WatchSource> Watcher<S> {
         if let WatchFailure::Lost { retry_after: Some(retry_after), .. } = failure {
             wait = wait.max(*retry_after);
         }
-        // Warns at the first failure of a series only.
+        // Warns only at the first failure since the server's last response.
         if std::mem::replace(&mut self.has_warned, true) {
             tracing::debug!(kind = self.source.kind(), %failure, ?wait, "the watch is still interrupted; retrying");
         } else {

@@ -42,7 +42,8 @@ impl Certificates {
         std::fs::read_to_string(self.file(name)).unwrap()
     }
 
-    /// Returns the server's flags for its certificate and for required client certificates of the same authority.
+    /// Returns the flags of an etcd server that uses the server's certificate and requires client certificates of the
+    /// same authority.
     pub fn etcd_flags(&self) -> Vec<String> {
         let flag = |flag: &str, name: &str| format!("{flag}={}", self.file(name).display());
         vec![

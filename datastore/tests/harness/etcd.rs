@@ -71,7 +71,7 @@ impl EtcdServer {
         self.shell.wait().unwrap();
     }
 
-    /// Starts an empty server without TLS on the ports of this one, which was killed.
+    /// Starts an empty server without TLS on the ports of this server, which must have been killed.
     pub fn start_again(&mut self) {
         *self = Self::launch_on(self.ports.clone(), "http", &[]);
     }

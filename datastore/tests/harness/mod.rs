@@ -28,14 +28,14 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// Returns the etcd server that the tests of this process share. Each test uses different object names.
+    /// Returns the etcd server that the tests of this process share. Each test must use its own object names.
     pub fn etcd() -> Self {
         static SERVER: OnceLock<EtcdServer> = OnceLock::new();
         let server = SERVER.get_or_init(EtcdServer::start);
         Fixture { config: etcd_config(&[&server.url]), _directory: None }
     }
 
-    /// Creates a SQLite file.
+    /// Returns the path of a SQLite file in a new directory. The first request creates the file.
     pub fn local() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = local_config(directory.path().join("calico.db"));
@@ -60,7 +60,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// Returns a pool with a marker, as an object to read and write.
+/// Returns a pool with the unknown field `marker`, whose value is `cidr`, as an object to read and write.
 pub fn pool(name: &str, cidr: &str) -> (ObjectKey, IpPool) {
     let mut spec = IpPoolSpec::default();
     spec.unknown.insert("marker".into(), cidr.into());

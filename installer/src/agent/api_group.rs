@@ -1,6 +1,6 @@
-//! [`ApiGroupWatch`]: watches for Calico's objects to move to `projectcalico.org/v3`, as upstream's migration moves
-//! them. The agent then ends. Its container starts again with the current environment and installs a configuration for
-//! the new group.
+//! [`ApiGroupWatch`]: waits until Calico's objects are in another API group, as after upstream's migration to
+//! `projectcalico.org/v3`. The agent then ends. Its container starts again and installs a configuration for the group
+//! that its environment then names.
 
 use std::error::Error;
 use std::time::Duration;
@@ -21,14 +21,15 @@ const DEADLINE: Duration = Duration::from_secs(10);
 pub struct ApiGroupWatch {
     /// The account that sends the requests.
     pub account: ServiceAccount,
-    /// The group that the plugins' configuration names.
+    /// The group that the plugins' configuration names; `None` if it names none, so that the plugins ask the API
+    /// server.
     pub configured: Option<ApiGroup>,
 }
 
 impl ApiGroupWatch {
-    /// Waits until the objects are in another group than at the agent's start, and returns both groups. If the
-    /// configuration already named another group at the start, this is logged only: a restarted agent would read the
-    /// same configuration.
+    /// Waits until Calico's objects are in another group than at the agent's start. Returns the group at the start and
+    /// the present group. If the configuration names another group than the objects have at the start, an error is
+    /// logged, and the agent continues: a restarted agent would read the same configuration.
     pub(super) async fn wait_for_move(self) -> (ApiGroup, ApiGroup) {
         let initial = wait_for_stable_group(INTERVAL, || self.read_group()).await;
         if let Some(configured) = self.configured.filter(|configured| *configured != initial) {
@@ -38,7 +39,7 @@ impl ApiGroupWatch {
         (initial, current)
     }
 
-    /// Asks the API server, with the current token of the pod.
+    /// Asks the API server for the group of Calico's objects, with the current token of the pod.
     async fn read_group(&self) -> Result<ApiGroup, Box<dyn Error>> {
         let access = self.account.access(DEADLINE)?;
         Ok(Kubernetes::long_running(&access).discover_group().await?)

@@ -1,4 +1,5 @@
-//! Replays deferred DELs from the agent. On a node where no pod starts or stops, no CNI call would replay them.
+//! Replays the node's deferred DELs in the agent. On a node where no pod starts or stops, no CNI call would replay
+//! them.
 
 use std::error::Error;
 use std::future::pending;
@@ -36,7 +37,7 @@ pub struct NodePlugins {
     pub reads_identity: bool,
 }
 
-/// The outcome of one pass.
+/// The outcome of one pass over the journal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReplayPass {
     /// True if the identity of the datastore was read.
@@ -58,10 +59,10 @@ pub enum ReplayError {
         /// The cause.
         reason: String,
     },
-    /// The plugin cannot replay them, for this reason.
+    /// The plugin's code cannot replay deferred DELs, for this reason.
     #[error("{0}")]
     Plugin(String),
-    /// The time limit is over.
+    /// The single pass of an installation did not end within this time limit.
     #[error("the datastore did not answer within {0:?}")]
     Timeout(Duration),
 }
@@ -84,8 +85,8 @@ impl NodePlugins {
 }
 
 /// Replays deferred DELs through `replay` with the plugins' credentials. The pause between passes is one minute; it
-/// grows while none of the remaining entries can be replayed. A node without a configuration of Calico's plugins has no
-/// entries. Never returns.
+/// grows while none of the remaining entries can be replayed. `replay` is not called while the configuration `file` is
+/// missing or unusable, or if the journal's directory is not mounted in this container. Never returns.
 pub(crate) async fn replay_repeatedly(
     file: &Path,
     layout: &Layout,
@@ -117,7 +118,7 @@ pub(crate) async fn replay_repeatedly(
             }
             Err(reason) => {
                 if reported.as_ref() != Some(&reason) {
-                    tracing::info!("cannot replay deferred DELs now, trying again if there are any: {reason}");
+                    tracing::info!("cannot replay deferred DELs now, trying again each minute: {reason}");
                 }
                 reported = Some(reason);
             }
@@ -146,13 +147,15 @@ pub(crate) async fn replay_once(
     let outcome = timeout(time_limit, replaying).await.unwrap_or(Err(ReplayError::Timeout(time_limit)));
     if let Err(reason) = outcome {
         tracing::info!(
-            "cannot read the identity of the datastore now; the first GC or replay of a deferred DEL reads it: {reason}"
+            "cannot record the identity of the datastore and replay deferred DELs now; later calls of the plugin do \
+             both: {reason}"
         );
     }
 }
 
-/// Returns the next pause. An unreachable datastore costs one request per minute, so the pause stays short; entries
-/// that cannot be replayed cost several requests each time, so the pause doubles.
+/// Returns the pause before the next pass. If entries remain, none of them was replayed and none was added since the
+/// pass before, the pause is twice `pause`, at most [`MAX_PAUSE`], because each attempt sends several requests.
+/// Otherwise the pause is one minute, also after an error: a pass with an unreachable datastore sends only one request.
 fn pause_after(outcome: &Result<ReplayPass, ReplayError>, pause: Duration, remaining_before: usize) -> Duration {
     let is_stuck = |pass: &ReplayPass| pass.replayed == 0 && (1..=remaining_before.max(1)).contains(&pass.remaining);
     if outcome.as_ref().is_ok_and(is_stuck) { (pause * 2).min(MAX_PAUSE) } else { PAUSE }
@@ -168,7 +171,8 @@ mod tests {
     const LIST: &str = r#"{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"calico","datastore_type":"kubernetes",
         "kubernetes":{"kubeconfig":"/etc/cni/net.d/calico-kubeconfig"}}]}"#;
 
-    /// Returns the start of each pass in seconds, and whether it was asked to read the identity of the datastore.
+    /// Runs the passes of one hour, with these outcomes first. Returns for each pass its start in seconds, and whether
+    /// the pass was to read the identity of the datastore.
     async fn passes(outcomes: Vec<Result<ReplayPass, ReplayError>>) -> Vec<(u64, bool)> {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("host/etc/cni/net.d")).unwrap();

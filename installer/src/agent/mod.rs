@@ -1,4 +1,5 @@
-//! `calico refresh-token`: the node agent. It renews the plugins' token and repairs installed files until the pod ends.
+//! `calico refresh-token`: the node agent. It renews the plugins' token, repairs installed files and replays deferred
+//! DELs until the pod ends, or until Calico's objects move to another API group.
 //!
 //! ```text
 //! clocks ────────────────┐
@@ -106,9 +107,10 @@ struct Refresher {
 /// Runs until SIGTERM or SIGINT and then returns at once. Files on the node stay in place: removing them would break
 /// the node on every rollout of the DaemonSet.
 ///
-/// The token of the plugins is requested as the service account of `pod` and written to `kubeconfig`. Without a pod, or
-/// if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `reconcile` restores the installed
-/// files and runs at most once a minute. `replay` replays deferred DELs and never returns.
+/// The agent requests the plugins' token with the credentials of `pod` and writes the token to `kubeconfig`. Without a
+/// pod, or if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `reconcile` restores the
+/// installed files and runs at most once a minute. `replay` replays deferred DELs and never returns. With `group`
+/// `None`, the agent does not look for a move of Calico's objects to another API group.
 ///
 /// # Errors
 /// Returns an error if the port of the probes is not available, if Calico's objects move to another API group, or if one
@@ -162,7 +164,7 @@ pub async fn run(
 }
 
 impl<F: FnMut() -> FileCheck> Agent<F> {
-    /// Runs forever.
+    /// Checks the files and renews the plugins' token when due. Never returns.
     async fn run_tasks(&mut self) {
         loop {
             let now = Moment::now();
@@ -223,7 +225,7 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
         }
     }
 
-    /// Requests a token and writes it to the kubeconfig.
+    /// Requests a token, writes it to the kubeconfig, and records the success or failure of this attempt.
     async fn renew(&mut self, reason: RefreshReason) {
         let Some(token) = &mut self.token else { return };
         // The next attempt is counted from the beginning of this one, which may wait for an answer for a while.

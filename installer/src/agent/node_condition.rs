@@ -41,7 +41,7 @@ enum NodeReadError {
     /// The pod's own credentials cannot be read.
     #[error(transparent)]
     Account(#[from] ServiceAccountError),
-    /// The settings for the API server are invalid.
+    /// The settings for the access to the API server are invalid.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// The name of the node is invalid in a URL.

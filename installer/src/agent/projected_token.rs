@@ -20,7 +20,7 @@ const MAX_BURST: Duration = Duration::from_secs(1);
 /// Pause between two attempts to watch a directory that cannot be watched.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// A watched directory.
+/// The directory of the pod's own token, and the watch on it, which is `None` while the directory cannot be watched.
 #[derive(Debug, Default)]
 pub(super) struct ProjectedToken {
     directory: PathBuf,
@@ -66,16 +66,16 @@ impl DirectoryWatch {
 }
 
 impl ProjectedToken {
-    /// Starts watching the directory, now or as soon as it exists.
+    /// Starts to watch the directory. If this is not possible yet, [`changed`](Self::changed) tries again.
     pub(super) fn new(directory: impl Into<PathBuf>) -> Self {
         let mut projected = ProjectedToken { directory: directory.into(), ..ProjectedToken::default() };
         projected.open();
         projected
     }
 
-    /// Waits until the directory changed and a quiet time followed. While the directory cannot be watched no change is
-    /// reported, and the agent relies on its timers. Opening the watch again counts as a change, as events may have
-    /// been missed.
+    /// Waits for a change of the directory, and then until no event occurs for [`QUIET_TIME`], at most for
+    /// [`MAX_BURST`]. While the directory cannot be watched, this function waits and tries to watch it; the agent then
+    /// relies on its timers. A watch that opens later counts as a change, as events may have been missed.
     pub(super) async fn changed(&mut self) {
         while !self.has_unreported_change {
             if self.watch.is_none() {
@@ -90,7 +90,8 @@ impl ProjectedToken {
         self.has_unreported_change = false;
     }
 
-    /// Waits for events and records that the directory changed.
+    /// Waits for events and records a change of the directory. Drops the watch if it ended, for example with the
+    /// directory.
     async fn next_events(&mut self) {
         let Some(watch) = &self.watch else { return };
         let is_active = match watch.readable().await {
@@ -110,7 +111,8 @@ impl ProjectedToken {
         let opened = DirectoryWatch::open(&self.directory);
         if let Some(error) = opened.as_ref().err().filter(|_| !self.has_warned) {
             let directory = self.directory.display();
-            tracing::warn!(%directory, %error, "cannot watch the token of this pod; renewing on schedule only");
+            tracing::warn!(%directory, %error, "cannot watch this pod's own token, trying again; until then its \
+                replacement does not renew the plugins' token");
         }
         self.has_warned = opened.is_err();
         self.watch = opened.ok();
@@ -128,8 +130,8 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
     const SHORT: Duration = Duration::from_millis(200);
 
-    /// Replaces the content as kubelet does: creates a new directory and renames a symbolic link to it over the old
-    /// link.
+    /// Replaces the content of `directory` as kubelet does: creates a subdirectory and renames a symbolic link to it
+    /// over the old link.
     fn swap(directory: &Path, generation: &str, token: &str) {
         fs::create_dir(directory.join(generation)).unwrap();
         fs::write(directory.join(generation).join("token"), token).unwrap();

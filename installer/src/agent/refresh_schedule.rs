@@ -1,9 +1,9 @@
 //! [`RefreshSchedule`]: decides the agent's next action: request a token (INST-44), test the current token, or check
 //! the installed files.
 //!
-//! The functions are pure: clock readings and random numbers are arguments. All times are those of the boot clock,
-//! which counts time asleep and never jumps. A token's expiry is counted from its arrival by the lifetime that the API
-//! server granted, so a node with a wrong wall clock still renews in time.
+//! The functions except [`Moment::now`] are pure: clock readings and random numbers are arguments. All due times are
+//! those of the boot clock, which counts time asleep and never jumps. A token's expiry is counted from its arrival by
+//! the lifetime that the API server granted, so a node with a wrong wall clock still renews in time.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -14,7 +14,8 @@ use nix::time::{ClockId, clock_gettime};
 /// this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
-/// Tolerated divergence of the clocks between two readings. Time servers adjust a clock more slowly than this.
+/// Tolerated difference between the times that passed on the boot clock and on the wall clock since the last reading.
+/// Time servers adjust a clock more slowly than this.
 const TOLERANCE: Duration = Duration::from_secs(5);
 
 /// Shortest interval between two checks of the installed files.
@@ -23,7 +24,8 @@ const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
 /// The intervals that an operator can set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefreshPace {
-    /// Interval between two tokens; `None` to derive it from the token's lifetime (INST-44).
+    /// Interval between two tokens, which a random number extends by up to its length; `None` to derive the interval
+    /// from the token's lifetime (INST-44).
     pub refresh_interval: Option<Duration>,
     /// Interval between two tests of the plugins' token.
     pub check_interval: Duration,
@@ -34,9 +36,9 @@ pub struct RefreshPace {
 pub enum RefreshReason {
     /// The agent started.
     Start,
-    /// The planned pause is over.
+    /// The planned pause after the last attempt is over.
     Due,
-    /// The clocks diverged.
+    /// The boot clock and the wall clock diverged.
     ClockJump,
     /// The pod's own token was replaced. The signing key may have changed, which invalidates the plugins' token, too
     /// (INST-45).
@@ -81,7 +83,8 @@ impl RefreshSchedule {
         }
     }
 
-    /// Returns the reason for requesting a token now, or `None` if no request is due.
+    /// Returns the reason for requesting a token now, or `None` if no request is due. The next call compares its clocks
+    /// with `now`.
     pub fn refresh_reason(&mut self, now: Moment) -> Option<RefreshReason> {
         let last = std::mem::replace(&mut self.last_reading, now);
         let (boot, calendar) = (now.boot.saturating_sub(last.boot), now.calendar.saturating_sub(last.calendar));
@@ -100,12 +103,13 @@ impl RefreshSchedule {
         let pause = pause_after(held, attempt, self.pace.refresh_interval, random);
         self.has_attempted = true;
         self.refresh_at = attempt.at + pause;
-        // A token that just arrived need not be tested.
+        // A token that just arrived need not be tested, and a failed attempt is repeated within seconds anyway.
         self.check_at = attempt.at + self.pace.check_interval;
         pause
     }
 
-    /// Returns true if the token is to be tested now, and then schedules the next test.
+    /// Returns true if the plugins' token is to be tested now. Only then the next test is scheduled. Returns false
+    /// before the first attempt.
     pub fn is_check_due(&mut self, now: Moment) -> bool {
         let due = self.has_attempted && now.boot >= self.check_at;
         if due {
@@ -119,7 +123,7 @@ impl RefreshSchedule {
         self.check_at = now.boot + stretch(RETRY_PAUSE, random).min(self.pace.check_interval);
     }
 
-    /// Returns true if the installed files are to be checked now, and then schedules the next check.
+    /// Returns true if the installed files are to be checked now. Only then the next check is scheduled.
     pub fn is_repair_due(&mut self, now: Moment) -> bool {
         let due = now.boot >= self.repair_at;
         if due {
@@ -128,14 +132,14 @@ impl RefreshSchedule {
         due
     }
 
-    /// Returns the time until the next action, at most `LONGEST_SLEEP`.
+    /// Returns the time until the next action, at most `LONGEST_SLEEP`; zero if an action is due.
     pub fn time_to_next(&self, now: Moment) -> Duration {
         let next = self.refresh_at.min(self.check_at).min(self.repair_at);
         next.saturating_sub(now.boot).min(LONGEST_SLEEP)
     }
 }
 
-/// Base of the pause after a failed attempt, and of the pause for a token that is about to expire.
+/// Shortest pause after a failed attempt, or with a token that is about to expire. The longest one is twice as long.
 pub const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Remaining lifetime below which a token is about to expire.
@@ -162,16 +166,16 @@ impl Moment {
     }
 }
 
-/// A token and its validity.
+/// The validity of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldToken {
-    /// The time of its arrival, on the boot clock.
+    /// The time of the token's arrival, on the boot clock.
     pub received_at: Duration,
-    /// Its lifetime, counted from its arrival.
+    /// The token's lifetime, counted from its arrival.
     pub lifetime: Duration,
 }
 
-/// The last attempt to renew the token.
+/// An attempt to renew the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefreshAttempt {
     /// The time of the attempt, on the boot clock.
@@ -181,7 +185,7 @@ pub struct RefreshAttempt {
 }
 
 impl HeldToken {
-    /// Returns the remaining lifetime.
+    /// Returns the remaining lifetime at the time `now`; zero after the expiry.
     pub fn remaining(&self, now: Duration) -> Duration {
         (self.received_at + self.lifetime).saturating_sub(now)
     }
@@ -192,10 +196,11 @@ impl HeldToken {
     }
 }
 
-/// Returns the pause between `last` and the next attempt. `interval` is the operator's setting; its default is a
-/// quarter of the remaining lifetime. `random`, from 0 to 1, spreads the requests of many nodes.
+/// Returns the pause between `last` and the next attempt: a base that `random`, from 0 to 1, extends by up to its
+/// length, to spread the requests of many nodes. The base is `interval`, the operator's setting, by default a quarter
+/// of the remaining lifetime. The pause is at most half of the remaining lifetime.
 ///
-/// Unless the token is about to expire, the pause is at most half of the remaining lifetime, whatever the interval.
+/// If `last` failed or the token is about to expire, the base is [`RETRY_PAUSE`] instead, without that maximum.
 pub fn pause_after(held: Option<HeldToken>, last: RefreshAttempt, interval: Option<Duration>, random: f64) -> Duration {
     let remaining = held.filter(|_| last.succeeded).map(|held| held.remaining(last.at));
     let Some(remaining) = remaining.filter(|time| *time >= NEAR_EXPIRY) else { return stretch(RETRY_PAUSE, random) };
@@ -207,8 +212,9 @@ fn stretch(base: Duration, random: f64) -> Duration {
     base.mul_f64(1.0 + random.clamp(0.0, 1.0))
 }
 
-/// Returns true if the two clocks diverged by more than `tolerance` since the last reading: someone set the wall clock,
-/// or the machine was suspended and resumed elsewhere. The expiry computed for the token is then unreliable.
+/// Returns true if `boot` and `calendar`, the times that passed on the boot clock and the wall clock since the last
+/// reading, differ by more than `tolerance`: someone set the wall clock, or the machine was suspended and resumed
+/// elsewhere. The expiry computed for the token is then unreliable.
 pub fn have_diverged(boot: Duration, calendar: Duration, tolerance: Duration) -> bool {
     boot.abs_diff(calendar) > tolerance
 }

@@ -19,7 +19,7 @@ use super::status::{ProbeFailure, SharedStatus, Status};
 /// Time limit for a client to send its request and to read the response. The clients are kubelet and Prometheus.
 const CLIENT_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// Maximum length of a request's head. Only its first line is used.
+/// Number of bytes after which no more of a request's head is read. Only its first line is used.
 const MAX_HEAD_BYTES: usize = 8 * 1024;
 
 /// Pause between two attempts to bind a port that another program uses.
@@ -88,7 +88,7 @@ pub(super) async fn serve(address: Option<SocketAddr>, listener: Option<TcpListe
     }
 }
 
-/// Answers one request. The error of a client that disconnects early is ignored.
+/// Answers one request. Returns an error, which the caller ignores, if the client disconnects early.
 async fn serve_connection(mut stream: TcpStream, status: SharedStatus) -> io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < MAX_HEAD_BYTES {

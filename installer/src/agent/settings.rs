@@ -27,7 +27,7 @@ pub struct AgentSettings {
     pub account: String,
     /// The Node to which tokens are bound: `KUBERNETES_NODE_NAME`, if `CNI_TOKEN_BOUND_TO_NODE` is true.
     pub node: Option<String>,
-    /// `CNI_TOKEN_LIFETIME`: the lifetime to request for a token.
+    /// `CNI_TOKEN_LIFETIME`: the lifetime to request for a token, at least [`MIN_LIFETIME`].
     pub lifetime: Duration,
     /// `CNI_TOKEN_REFRESH_INTERVAL` and `CNI_TOKEN_TRIAL_INTERVAL`.
     pub pace: RefreshPace,
@@ -72,6 +72,9 @@ pub const VARIABLES: [Variable; 7] = [
 
 impl AgentSettings {
     /// Reads the settings from the environment. An empty variable counts as unset.
+    ///
+    /// # Errors
+    /// Returns an error about the first invalid variable. An invalid `CNI_TOKEN_REFRESH_INTERVAL` is only logged.
     pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, AgentSettingsError> {
         let value_of = |name| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
         let duration = |name| match value_of(name) {
@@ -93,7 +96,7 @@ impl AgentSettings {
                 }
             },
         };
-        // An invalid interval falls back to the token's lifetime, as in upstream (INST-44).
+        // With an invalid value the interval is derived from the token's lifetime, as in upstream (INST-44).
         let refresh_interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
             tracing::warn!("{error}; using a quarter of the token's remaining lifetime");
             None

@@ -10,7 +10,8 @@ use crate::conflist::Selection;
 /// lost.
 const UNANSWERED_LIMIT: u32 = 2;
 
-/// Time limit for the first attempt, and tolerance for later attempts beyond twice the planned pause.
+/// Time by which an attempt to renew the token may be late before the agent is not live: counted from the agent's start
+/// for the first attempt, and from the end of twice the planned pause for later ones.
 const ATTEMPT_TOLERANCE: Duration = Duration::from_secs(60);
 
 /// The state of the agent.
@@ -20,19 +21,19 @@ pub struct Status {
     pub started_at: Duration,
     /// True if this agent refreshes the token.
     pub manages_token: bool,
-    /// The token that the plugins use.
+    /// The validity of the last token that this agent wrote for the plugins; `None` before the first one.
     pub token: Option<HeldToken>,
-    /// The token's expiry, in seconds since 1970, as the API server reported it.
+    /// That token's expiry, in seconds since 1970, as the API server reported it.
     pub expires: Option<i64>,
-    /// The last attempt to renew the token.
+    /// The last attempt to renew the token; `None` before the first attempt.
     pub last_attempt: Option<RefreshAttempt>,
     /// The planned pause after that attempt; zero before the first attempt.
     pub planned_pause: Duration,
-    /// The reason for the last failure.
+    /// The reason for the last failure to renew or test the token; `None` after a success that cleared it.
     pub last_failure: Option<String>,
     /// Number of consecutive requests that the API server did not answer.
     pub unanswered: u32,
-    /// The reason for an installed file to be missing or wrong.
+    /// The reason for an installed file to be missing or wrong; `None` if the last check found no problem.
     pub file_problem: Option<String>,
     /// The reason to restore no file.
     pub suspension: Option<String>,
@@ -51,7 +52,7 @@ pub struct Status {
 pub struct FileCheck {
     /// Number of files that were missing or changed and have been restored.
     pub restored: u64,
-    /// The problem that remains, if any.
+    /// The problem that remains; `None` if all files are in place, or if this agent does not check them.
     pub problem: Option<String>,
     /// The reason to restore no file: another installation of this node replaced the one of this pod.
     pub suspension: Option<String>,
@@ -69,9 +70,9 @@ pub struct ProbeFailure(String);
 pub struct Counts {
     /// Tokens that were received and written.
     pub refreshes: u64,
-    /// Failed attempts.
+    /// Failed attempts to renew the token.
     pub failures: u64,
-    /// Tokens that the API server rejected before they expired.
+    /// Tests that found a rejected token, or no token in the kubeconfig.
     pub rejected: u64,
     /// Detected clock jumps.
     pub clock_jumps: u64,
@@ -82,8 +83,9 @@ pub struct Counts {
 }
 
 impl Status {
-    /// Returns `Ok` if the plugins' token is valid for some time, all files are in place, this agent restores them and
-    /// runtimes use them; and else the reason (INST-51).
+    /// Returns `Ok` if all files are in place, this agent restores them, runtimes use them and, if this agent manages
+    /// the token, a quarter of the token's lifetime remains and the API server answers. Returns the reason otherwise
+    /// (INST-51).
     pub fn readiness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if self.manages_token {
             self.check_token(now)?;
@@ -112,7 +114,8 @@ impl Status {
         Ok(())
     }
 
-    /// Records a failure, and logs a warning if the reason is a new one.
+    /// Records and logs a failure to renew or test the token: as a warning, or at level debug if the last failure had
+    /// the same reason.
     pub fn record_failure(&mut self, reason: String) {
         if self.last_failure.as_ref() == Some(&reason) {
             tracing::debug!("still cannot renew or test the plugins' token, trying again: {reason}");
@@ -122,8 +125,8 @@ impl Status {
         self.last_failure = Some(reason);
     }
 
-    /// Records that the API server responded. This clears the reason of an unreachable server. Any other reason stays
-    /// until a token request succeeds.
+    /// Records that the API server accepted the token in a test. If the previous request got no response, this clears
+    /// the reason of the last failure. Otherwise the reason stays until a token request succeeds.
     pub fn record_answer(&mut self) {
         if self.unanswered > 0 {
             tracing::info!("the API server answers again");
@@ -131,8 +134,8 @@ impl Status {
         }
     }
 
-    /// Returns `Ok` if the token has not expired and attempts are made in time, and else the reason (INST-51). Failed
-    /// attempts alone do not end the pod.
+    /// Returns `Ok` if this agent does not manage the token, or if the token has not expired and attempts are made in
+    /// time. Returns the reason otherwise (INST-51). Failed attempts alone do not end the pod.
     pub fn liveness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if !self.manages_token {
             return Ok(());
@@ -241,7 +244,7 @@ mod tests {
         assert_eq!(suspended.readiness(secs(101)).unwrap_err().to_string(), "another installed");
     }
 
-    /// The next failure is then logged as a warning, even with the same text.
+    /// After a cleared failure, the next failure is logged as a warning, even with the same text.
     #[test]
     fn response_clears_only_a_no_response_failure() {
         let failing = |unanswered| Status { unanswered, last_failure: Some("why".into()), ..good() };

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use super::*;
 
-/// Number of answers that tell the group that the agent begins with.
+/// Number of first answers that name the group of the agent's start. All later answers name the other group.
 const ANSWERS_BEFORE_MOVE: usize = 2;
-/// Seconds by which the clock advances at a time: fewer than pass between two looks.
+/// Seconds by which the clock advances at a time: fewer than the interval between two requests of the agent.
 const STEP: u64 = 100;
 /// Number of turns that each task gets before the clock advances. An answer on a connection of the same process needs
-/// some hundreds of them.
+/// some hundreds of turns.
 const YIELDS: usize = 2000;
 
 /// Starts an API server that has Calico's objects in v1 at first and in v3 later. Returns its URL.
@@ -55,7 +55,8 @@ async fn answer(mut stream: TcpStream, requests: Arc<AtomicUsize>) {
     stream.write_all(answer.as_bytes()).await.unwrap();
 }
 
-/// Lets an hour pass. The connections are real: left alone, the paused clock would not wait for what comes over them.
+/// Advances the paused clock by an hour. The other tasks get turns between the steps, because the paused clock does not
+/// wait for data on their real connections.
 async fn hour() {
     for _ in 0..3600 / STEP {
         for _ in 0..YIELDS {

@@ -31,10 +31,12 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Reads this container's programs and the node's directories, and plans the installation.
+    /// Reads this container's programs and the node's directories, and plans the installation. Directories that are
+    /// missing or not writable are skipped.
     ///
     /// # Errors
-    /// Returns an error if no directory is usable, or if a program of this container cannot be read.
+    /// Returns an error if no directory is usable, if a program of this container cannot be read, or if a program's
+    /// path on the node is not a regular file.
     pub fn plan(settings: &Settings, layout: &Layout, state: &State) -> Result<Binaries, BinariesError> {
         let own = SourceProgram::current()?;
         let extra = plan::extra_plugins(layout, &settings.extra_plugins)?;
@@ -73,11 +75,11 @@ impl Binaries {
         }
     }
 
-    /// Carries out the plans and records the installed files. If programs cannot be run from a directory but another
-    /// directory is usable, the former is skipped and its records are restored from `old`.
+    /// Carries out the plans, records the installed files, and returns the directories with the programs. A directory
+    /// on a file system mounted noexec is skipped, and its records are restored from `old`.
     ///
     /// # Errors
-    /// Returns an error if a copy fails.
+    /// Returns an error if a program cannot be copied or run, or if all directories are skipped.
     pub fn install(mut self, old: &State, state: &mut State) -> Result<Vec<PathBuf>, BinariesError> {
         let mut ready = Vec::new();
         for plan in &self.plans {
@@ -98,14 +100,15 @@ impl Binaries {
         if directories.is_empty() { Err(BinariesError::NoDirectory(self.skipped)) } else { Ok(directories) }
     }
 
-    /// Returns the tasks whose files are, or will be, installed by Calico.
+    /// Returns the tasks whose files are, or will be, installed by Calico, each with the role of its directory.
     fn owned_tasks(&self) -> impl Iterator<Item = (DirectoryRole, &ProgramTask)> {
         self.plans.iter().flat_map(|plan| plan.tasks.iter().filter(|task| task.is_ours()).map(|own| (plan.place, own)))
     }
 }
 
-/// Removes records of programs that no longer exist after a successful run: they are no longer wanted, or their
-/// directory was skipped. The records of a missing directory stay, as that directory may only be unmounted.
+/// Removes the records of programs whose files are missing. After a successful run, these programs are not wanted any
+/// more, or their directory was skipped. The records of a missing directory stay, as that directory may only be
+/// unmounted.
 pub fn remove_missing_records(layout: &Layout, state: &mut State) {
     let is_gone = |path: PathBuf| path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
     for (place, directory) in layout.bin_dirs().into_iter().filter(|(_, directory)| directory.is_dir()) {
@@ -115,19 +118,19 @@ pub fn remove_missing_records(layout: &Layout, state: &mut State) {
     }
 }
 
-/// Returns the names of all programs that this container installs.
+/// Returns the names of all programs that this container installs: Calico's two and the other plugins of its image.
 #[must_use]
 pub fn program_names(settings: &Settings, layout: &Layout) -> Vec<String> {
     let extra = plan::extra_paths(layout, &settings.extra_plugins).into_iter().map(|(_, name)| name);
     [CALICO, CALICO_IPAM].into_iter().map(str::to_owned).chain(extra).collect()
 }
 
-/// Returns true if the directory is writable. A test file would answer that as well, but runtimes watch the directory.
+/// Returns true if the directory is writable. Does not create a test file, because runtimes watch the directory.
 fn is_writable(directory: &Path) -> bool {
     access(directory, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }
 
-/// Reasons for a failed installation of the programs. The programs installed earlier stay in place.
+/// Reasons for a failed installation of the programs. Programs that this run has not replaced yet stay in place.
 #[derive(Debug, thiserror::Error)]
 pub enum BinariesError {
     /// No directory is usable, for the reason beside each (INST-29).
@@ -144,7 +147,7 @@ pub enum BinariesError {
     /// The copy differs from the source.
     #[error("the copy {} differs from its source after it was written; check the disk", .0.display())]
     Differs(PathBuf),
-    /// The copy cannot be run.
+    /// The copy, or an up-to-date program in place, cannot be run.
     #[error(transparent)]
     Run(#[from] RunError),
 }
@@ -188,9 +191,9 @@ fn execute(plan: &Plan) -> Result<(), BinariesError> {
                 tracing::info!("installed {}", target.display());
             }
             ProgramAction::Link => {
-                // A file system may lack hard links.
+                // A file system may not support hard links.
                 atomic_file::link(&plan.directory.join(CALICO), &target).or_else(|error| {
-                    tracing::info!("{error}; copying");
+                    tracing::info!("{error}; copying the program instead");
                     copy(source, &target)
                 })?;
                 tracing::info!("installed {}", target.display());
@@ -200,8 +203,9 @@ fn execute(plan: &Plan) -> Result<(), BinariesError> {
     Ok(())
 }
 
-/// Writes a temporary copy, compares its digest with the source and runs it once. Only then does it replace the old
-/// program. Upstream sets the mode after the rename, so that for a moment the program cannot be executed (INST-20).
+/// Writes a temporary copy, compares its digest with that of the source and, for `calico`, runs the copy once. Only
+/// then does the copy replace the old program. Upstream sets the mode after the rename, so that for a moment the
+/// program cannot be executed (INST-20).
 fn copy(source: &SourceProgram, target: &Path) -> Result<(), BinariesError> {
     let unreadable = |error| AtomicFileError { action: "read", path: source.path.clone(), source: error };
     let contents = fs::read(&source.path).map_err(unreadable)?;

@@ -22,7 +22,7 @@ pub(super) struct Plan {
     pub tasks: Vec<ProgramTask>,
 }
 
-/// The action for one file.
+/// A program, and the action for its file in one directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProgramTask {
     /// The file name.
@@ -31,9 +31,9 @@ pub(super) struct ProgramTask {
     pub source: SourceProgram,
     /// The action that installs it.
     pub action: ProgramAction,
-    /// SHA-256 of the present file, if any.
+    /// SHA-256 of the present file, empty if the file cannot be read; `None` if the file is missing.
     pub present_digest: Option<String>,
-    /// True if Calico installed the file or is going to.
+    /// True if Calico installed the file or is going to. Always true for `calico` and `calico-ipam`.
     is_owned: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct ProgramTask {
 pub(super) enum ProgramAction {
     /// Do nothing: the file is up to date.
     UpToDate,
-    /// Do nothing: another file exists and stays.
+    /// Do nothing: a file with other content or another mode exists and stays.
     Keep,
     /// Copy the program.
     Copy,
@@ -71,8 +71,8 @@ pub(super) struct PresentFile {
 }
 
 impl Present {
-    /// Examines a path and follows symbolic links. Returns `None` if the path cannot be examined, for
-    /// example because it does not exist.
+    /// Examines a path and follows symbolic links. `is_ours` returns true for the digest of a file that an earlier run
+    /// installed. Returns `None` if the path cannot be examined, for example because it does not exist.
     pub(super) fn examine(path: &Path, is_ours: impl FnOnce(&str) -> bool) -> Option<Present> {
         let metadata = fs::metadata(path).ok()?;
         if !metadata.is_file() {
@@ -93,7 +93,7 @@ impl PresentFile {
 }
 
 impl Plan {
-    /// Plans the steps for one directory. `examine` examines the path of a name.
+    /// Plans the steps for one directory. `examine` returns the object with this name in the directory.
     ///
     /// # Errors
     /// Returns an error if a name is occupied by something other than a file.
@@ -148,7 +148,7 @@ impl ProgramTask {
         ProgramTask { name: name.to_owned(), source: source.clone(), action, present_digest, is_owned }
     }
 
-    /// Returns true if the file will be one that Calico installed.
+    /// Returns true if, after the task, the file is one that Calico installed.
     pub(super) fn is_ours(&self) -> bool {
         self.is_owned && self.action != ProgramAction::Keep
     }
@@ -191,12 +191,13 @@ impl SourceProgram {
     }
 }
 
-/// Reads the other plugins in the installer's directory, sorted by name.
+/// Reads the wanted plugins, other than Calico's, in this container's directory of plugins, sorted by name.
 pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Vec<SourceProgram>, AtomicFileError> {
     extra_paths(layout, wanted).into_iter().map(|(path, name)| SourceProgram::read(path, name)).collect()
 }
 
-/// Returns paths and names of the other plugins. An installer that runs directly on a node brings none.
+/// Returns paths and names of the wanted plugins other than Calico's. Returns none for an installer that runs directly
+/// on a node.
 pub(super) fn extra_paths(layout: &Layout, wanted: &ExtraPlugins) -> Vec<(PathBuf, String)> {
     let (Some(directory), ExtraPlugins::AllBut(skipped)) = (layout.own_plugins(), wanted) else { return Vec::new() };
     let is_wanted = |path: &Path, name: &str| {

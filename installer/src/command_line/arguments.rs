@@ -68,7 +68,7 @@ fn find(options: &[&'static str], name: &str) -> Option<&'static str> {
 }
 
 impl GivenOptions {
-    /// Returns the value of an option. The last one wins.
+    /// Returns the value of an option, or the last value if the option is repeated. Returns `None` if it is not given.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(option, _)| *option == name).map(|(_, value)| value.as_str())
     }
@@ -78,8 +78,9 @@ impl GivenOptions {
         self.value(name).is_some()
     }
 
-    /// Returns the layout below `--root`, by default `/`. If a directory `host` exists there, the node's directories
-    /// are mounted below it. The commands that accept `--bin-dir` and `--secondary-bin-dir` get those directories.
+    /// Returns the layout below `--root`, by default `/`. If a directory `host` exists there, the layout expects the
+    /// node's directories below `host`. Without `host`, the plugin directories are those of `--bin-dir` and
+    /// `--secondary-bin-dir`, if given.
     pub(super) fn layout(&self) -> Layout {
         let mut layout = Layout::below(Path::new(self.value("root").unwrap_or("/")));
         if let Some(directory) = self.value("bin-dir") {

@@ -24,7 +24,7 @@ Usage: calico health [--port N] [--host HOST] [--type readiness|liveness] [--tim
   -h, --help              print this text
 ";
 
-/// Runs the command.
+/// Runs `calico health`.
 pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     run_with("health", HELP, SPEC.parse(arguments), |given| match parse_query(given) {
         Err(reason) => exit_with(2, &format!("calico health: {reason}; see `calico health --help`")),
@@ -88,14 +88,14 @@ enum HealthError {
         /// The cause.
         source: io::Error,
     },
-    /// The server responded with an error.
+    /// The status of the response is not 2xx, or the response is empty.
     #[error("http://{url} answered {status}: {reason}")]
     Unhealthy {
         /// Host, port and path.
         url: String,
-        /// The status line.
+        /// The status line of the response, without the HTTP version.
         status: String,
-        /// The body.
+        /// The body of the response.
         reason: String,
     },
 }
@@ -110,6 +110,9 @@ impl Probe {
 }
 
 /// Queries the probe on `host:port`. `limit` applies to each connection attempt, to each write and to each read.
+///
+/// # Errors
+/// Returns an error if the server does not respond, or if the status of the response is not 2xx.
 fn query_probe(host: &str, port: u16, probe: Probe, limit: Duration) -> Result<(), HealthError> {
     let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let url = format!("{bracketed}:{port}{}", probe.path());

@@ -1,5 +1,6 @@
 //! `calico install`, also spelled `calico component cni install`, and `calico refresh-token`, also spelled `calico
-//! component cni agent`: `calico install` with SLEEP=true, without the installation.
+//! component cni agent`. `calico refresh-token` runs the agent that `calico install` with SLEEP=true runs after the
+//! installation.
 //!
 //! The exit status is 0, or 1 for every failure as in upstream (INST-34), or 2 for invalid arguments.
 
@@ -28,7 +29,8 @@ use crate::settings::variables::GROUPS;
 
 const SPEC: OptionSpec = OptionSpec { options: &["root"], switches: &[] };
 
-/// Time limit for reading the identity of the datastore.
+/// Time limit for reading the identity of the datastore and replaying deferred DELs after an installation without
+/// agent.
 const REPLAY_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs `calico install`. `replay` replays deferred DELs.
@@ -38,7 +40,7 @@ pub fn install(
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) -> ExitCode {
     run_with("install", &install_help(), SPEC.parse(arguments), |given| {
-        // Without `--root`, a directory that is not mounted below `/host` is never installed to.
+        // Without `--root`, files are installed only below `/host`, even if no directory is mounted there.
         let layout = given.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
         run("cni-installer", || run_command(true, &layout, network, replay))
     })
@@ -55,7 +57,7 @@ pub fn refresh_token(
     })
 }
 
-/// Runs a command, with the installation if it `installs`. Logs an error.
+/// Runs `command`, whose log lines name `program`. Logs its error and returns the exit status.
 fn run(program: &'static str, command: impl FnOnce() -> Result<(), Box<dyn Error>>) -> ExitCode {
     logging::init(&LogConf::default(), program, &Subject::default());
     match command() {
@@ -96,8 +98,8 @@ fn run_command(
     Ok(())
 }
 
-/// Runs the agent until SIGTERM (INST-37). `is_installer` is that of [`InstallReconciler::new`]. `replay` replays
-/// deferred DELs; the plugin provides it.
+/// Runs the agent until SIGTERM or SIGINT (INST-37). `is_installer` is the argument of [`InstallReconciler::new`].
+/// `replay` replays deferred DELs; the plugin provides it.
 fn run_agent(
     installation: &Installation<'_>,
     is_installer: bool,

@@ -36,7 +36,7 @@ Each command describes its options with --help, such as `calico install --help`.
 another name, manages addresses: see calico-ipam --help. Container runtimes run both with CNI_COMMAND set.
 ";
 
-/// Prints the commands.
+/// Prints the list of all commands.
 pub fn help() -> ExitCode {
     print(COMMANDS);
     ExitCode::SUCCESS
@@ -52,7 +52,7 @@ pub fn version() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Reports an unknown command and names the program that may have it.
+/// Reports an unknown command with a hint, such as the program that may have this command.
 pub fn refuse(name: &str, words: &[&str]) -> ExitCode {
     let _ = io::stderr().write_all(refusal(name, words).as_bytes());
     ExitCode::FAILURE

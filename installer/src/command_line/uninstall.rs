@@ -40,7 +40,7 @@ First drain the node, and delete the DaemonSet, whose agent would install the fi
 ends the run with exit status 1; the next run continues with this step.
 ";
 
-/// Runs the command.
+/// Runs `calico uninstall`.
 pub fn uninstall(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
     run_with("uninstall", HELP, SPEC.parse(arguments), |given| {
         logging::init(&LogConf::default(), "cni-installer", &Subject::default());

@@ -17,7 +17,7 @@ use crate::state::{InstalledFile, State};
 use crate::template::{self, TOKEN_PLACEHOLDER, TemplateError, Values};
 use os::atomic_file::{AtomicFileError, regular_file};
 
-/// Reasons for a missing configuration.
+/// Reasons why the settings yield no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConflistError {
     /// The file with the template cannot be read.
@@ -49,9 +49,9 @@ pub struct Conflist {
     /// The configuration of `calico` or `calico-ipam` in it, with paths translated to paths of this container; `None`
     /// if it contains neither.
     pub plugin_conf: Option<NetConf>,
-    /// SHA-256 of the text without the pod's token, if it contains the token.
+    /// SHA-256 of the text without the pod's token; `None` if the text does not contain the token.
     pub origin: Option<String>,
-    /// The plugins.
+    /// The plugins of the text, and a pattern that matches them with any token.
     pub(super) rendered: Rendered,
 }
 
@@ -65,11 +65,11 @@ pub struct ChainProgram {
 }
 
 impl Conflist {
-    /// Fills in the template.
+    /// Fills in the placeholders of the template.
     ///
     /// # Errors
-    /// Returns an error if the template cannot be read, if it yields no JSON object, or if Calico's plugin would reject
-    /// the result.
+    /// Returns an error if the template cannot be read, if it yields no JSON object or two entries of Calico's plugin,
+    /// or if Calico's plugin would reject the result.
     pub fn render(settings: &Settings, values: &Values, layout: &Layout) -> Result<Conflist, ConflistError> {
         let template = match &settings.template {
             Template::BuiltIn => template::BUILT_IN.to_owned(),
@@ -84,7 +84,7 @@ impl Conflist {
         let text = values.fill(&template);
         let conf = template::parse(&text)?;
         let path_of = |path: &Path| layout.translate(path, Path::new(&settings.net_dir));
-        // A template may contain only plugins other than Calico's.
+        // Calico's plugins may be missing: a template may contain other plugins only.
         let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of).ok();
         let refused = |reason| ConflistError::Refused { name: settings.conf_name.clone(), reason };
         let without_token = values.clone().with_token(String::new()).fill(&template);
@@ -103,7 +103,7 @@ impl Conflist {
         Ok(Conflist { text, conf, plugin_conf, origin, rendered: Rendered { chain, pattern } })
     }
 
-    /// Returns the name of the network.
+    /// Returns the name of the network; empty if the configuration has no name.
     #[must_use]
     pub fn network(&self) -> &str {
         self.conf.get("name").and_then(Value::as_str).unwrap_or_default()

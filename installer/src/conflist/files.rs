@@ -1,5 +1,5 @@
-//! The files of the runtime's directory: [`Target`], the file to write, and [`FormerConfig`], a configuration that the
-//! new one replaces under another name.
+//! The files of the runtime's directory: [`Target`], the file to write, and [`FormerConfig`], an earlier configuration
+//! of another name, which the new one replaces.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(crate) const CILIUM_BACKUP: &str = "cilium_bak";
 /// The file to write, and the state's record of the present one.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The directory.
+    /// The directory of the file.
     pub directory: PathBuf,
     /// The file name.
     pub name: String,
@@ -73,8 +73,8 @@ impl Target {
         renamed.ok().flatten().filter(|renamed| read_chain(&renamed.contents).is_some())
     }
 
-    /// Returns true if the text is a configuration, or if it is missing as expected. Otherwise another program may be
-    /// writing the file at this moment.
+    /// Returns true if `present`, the content of the file, is a configuration, or if the file is missing and none is
+    /// recorded. Otherwise another program may be writing the file at this moment.
     pub(super) fn is_complete(&self, present: Option<&[u8]>) -> bool {
         match present {
             Some(text) => read_chain(text).is_some(),
@@ -83,7 +83,7 @@ impl Target {
     }
 }
 
-/// Returns true if the text is a list with Calico's plugin and foreign entries.
+/// Returns true if the text is a list with Calico's plugin and entries that other programs added.
 fn is_extended(text: &[u8], recorded: &InstalledFile) -> bool {
     let Some(present) = read_chain(text) else { return false };
     has_calico(text) && present.is_list && !present.foreign(&Chain::default(), &recorded.renderings).is_empty()
@@ -102,8 +102,8 @@ pub struct FormerConfig {
 
 impl FormerConfig {
     /// Returns the configurations to remove: the file that `CNI_OLD_CONF_NAME` names if it is one of Calico's
-    /// (INST-31), and files that earlier runs wrote under other names unless our part was changed since. The records of
-    /// missing files are dropped.
+    /// (INST-31), and files that earlier runs wrote under other names unless the installer's entries were changed
+    /// since. Logs a warning about a file that is kept. Removes the records of missing files.
     pub fn find(target: &Target, settings: &Settings, state: &mut State) -> Vec<FormerConfig> {
         let former = |name: &String, state: &State| FormerConfig {
             name: name.clone(),
@@ -113,7 +113,7 @@ impl FormerConfig {
         let mut all = Vec::new();
         let old = &settings.old_conf_name;
         if !is_read_by_runtimes(old) && target.directory.join(old).is_file() {
-            // Cilium renames the configurations of other networks in this way (`.cilium_bak`).
+            // Cilium renames the configurations of other networks to such names (`.cilium_bak`).
             tracing::warn!("keeping {old}, which CNI_OLD_CONF_NAME names: runtimes read no file of this name");
         } else if !old.is_empty() && *old != target.name {
             let former = former(old, state);
@@ -139,7 +139,7 @@ impl FormerConfig {
         all
     }
 
-    /// Returns the present content of the file.
+    /// Returns the present content of the file, or `None` if it cannot be read.
     pub fn text(&self) -> Option<Vec<u8>> {
         regular_file::contents(&self.path).ok()
     }
@@ -149,7 +149,7 @@ fn warn_unreadable(path: &Path, error: &io::Error) {
     tracing::warn!(path = %path.display(), %error, "cannot read an old configuration; keeping the file");
 }
 
-/// Returns the configurations that are recorded under other names.
+/// Returns the names of the recorded configurations, except `name`.
 fn other_recorded_names(state: &State, name: &str) -> Vec<String> {
     let recorded = state.files.get(&DirectoryRole::Net).into_iter().flat_map(|files| files.keys());
     recorded.filter(|recorded| *recorded != name && is_read_by_runtimes(recorded)).cloned().collect()

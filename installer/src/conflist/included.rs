@@ -35,8 +35,8 @@ pub(super) fn runs_calico(text: &[u8], name: &str, network: &str) -> bool {
     has_calico(text) || called.any(|called| [name, stem, network].contains(&called.as_str()))
 }
 
-/// Returns the networks that Multus delegates to. `clusterNetwork` names a network or a file; `delegates` contains
-/// whole configurations.
+/// Returns the names of the networks or files that Multus delegates to. `clusterNetwork` names a network or a file;
+/// `delegates` contains whole configurations.
 pub fn delegate_names(plugin: &Map<String, Value>) -> Vec<String> {
     let text = |conf: &Map<String, Value>, key: &str| conf.get(key).and_then(Value::as_str).map(str::to_owned);
     let delegates = plugin.get("delegates").and_then(Value::as_array).into_iter().flatten();

@@ -1,8 +1,8 @@
-//! The network configuration in the runtime's directory: recognizes configurations of Calico's and what this installer
-//! wrote into them, and selects a configuration as container runtimes do.
+//! The network configuration in the runtime's directory: recognizes configurations of Calico's and the entries that
+//! this installer wrote into them, and selects a configuration as container runtimes do.
 //!
 //! The installer writes its file last, because runtimes report the node's network as ready as soon as the file exists
-//! (INST-7). Only this file replaces earlier configurations. Read `configuration`, then `write`.
+//! (INST-7). Earlier configurations of other names are removed after that. Read `configuration`, then `write`.
 
 mod configuration;
 mod files;
@@ -39,15 +39,15 @@ pub fn parse(text: &str) -> Result<Map<String, Value>, TemplateError> {
     template::parse(text).or_else(|error| read_chain(text.as_bytes()).map(|chain| chain.to_list()).ok_or(error))
 }
 
-/// Returns true if the text is the installed configuration, with or without foreign entries.
+/// Returns true if the text is the installed configuration, with or without entries of other programs.
 #[must_use]
 pub fn is_installed_in(text: &[u8], recorded: &InstalledFile) -> bool {
     let is_complete = |present: &Chain| recorded.renderings.iter().any(|rendering| rendering.is_complete_in(present));
     recorded.has_digest(&digest::of_bytes(text)) || read_chain(text).is_some_and(|present| is_complete(&present))
 }
 
-/// Returns true if the text is the installed one and contains no foreign entry. The digest alone does not show this:
-/// the text that the installer renders may contain the same entry as another program.
+/// Returns true if the text is the installed one and contains no entry of another program. An equal digest alone does
+/// not show this: the rendered text may contain the same entry that another program added before.
 fn has_only_our_entries(text: &[u8], recorded: &InstalledFile) -> bool {
     recorded.has_digest(&digest::of_bytes(text)) && recorded.renderings.iter().all(|known| known.foreign.is_empty())
 }
@@ -61,7 +61,8 @@ pub fn foreign_entries(text: &[u8], recorded: &InstalledFile) -> Vec<Entry> {
     read_chain(text).map(|present| present.foreign(&Chain::default(), &recorded.renderings)).unwrap_or_default()
 }
 
-/// Returns true if a configuration contains Calico's plugin, or delegates to it as Canal's does.
+/// Returns true if a configuration contains Calico's plugin, or a plugin that delegates to it, as Canal's does. Returns
+/// false for a text that is no configuration.
 #[must_use]
 pub fn has_calico(text: impl AsRef<[u8]>) -> bool {
     let Some(chain) = read_chain(text.as_ref()) else { return false };

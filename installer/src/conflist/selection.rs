@@ -66,8 +66,9 @@ impl Selection {
     }
 }
 
-/// Logs a warning if runtimes choose a configuration without Calico's plugin, or may append plugins to this one.
-/// Upstream does not check this (INST-32). The parameters are those of [`Selection::find`].
+/// Logs a warning if runtimes read no file of the target's name or choose a configuration without Calico's plugin, and
+/// if they may append plugins to the target. Upstream does not check this (INST-32). The parameters are those of
+/// [`Selection::find`].
 pub fn warn_if_not_selected(target: &Target, on_node: &str, network: &str) {
     let name = &target.name;
     if is_read_by_runtimes(name) {

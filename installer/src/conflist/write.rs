@@ -16,14 +16,15 @@ use os::atomic_file::{self, AtomicFileError, Change, draft_name, regular_file};
 /// The result of writing a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// The change of the file, if any.
+    /// The change of the file: it was written, or it was up to date already.
     pub change: Change,
-    /// The owners of the entries in the file, to be recorded.
+    /// The digests of our entries and of the foreign entries in the file, to be recorded.
     pub rendering: Rendering,
 }
 
 impl Conflist {
-    /// Returns true if the file exists and is up to date, also under the name that Cilium gave it.
+    /// Returns true if the file exists, has the configuration's entries, and grants at least the wanted mode. A file
+    /// under the name that Cilium gave it counts as well.
     #[must_use]
     pub fn is_written(&self, target: &Target) -> bool {
         let read = || atomic_file::read_complete(&target.path(), |present| target.is_complete(present)).ok().flatten();
@@ -38,7 +39,8 @@ impl Conflist {
     /// added. A file that is not a JSON object is copied first. A file that Cilium renamed is not written again.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be written, or if another program rewrites the file again and again.
+    /// Returns an error if the file or its copy cannot be written, or if another program rewrites the file again and
+    /// again.
     pub fn write(&self, target: &Target, former: &[FormerConfig]) -> Result<Written, AtomicFileError> {
         let mut merged_config = self.rendered.without_foreign();
         let mut target = target.clone();
@@ -60,7 +62,8 @@ impl Conflist {
                 copied = back_up(&path, present).map(|copy| copy.map(|copy| (copy, reason)));
                 copied.as_ref().ok()?;
             }
-            // The next text to read is this one, or this one with another program's change.
+            // If another program writes the file meanwhile, the next call of this closure reads this text, or this text
+            // with that program's change.
             target.recorded.renderings.push(merged_config.rendering.clone());
             proposed = Some(text.clone());
             Some(text)
@@ -97,7 +100,8 @@ impl Conflist {
         }
     }
 
-    /// Removes a configuration that this one replaces. Entries that other programs added meanwhile move to this one.
+    /// Removes a configuration that this one replaces. Entries that other programs added meanwhile move to this one. On
+    /// failure the old file stays, and a warning is logged.
     pub fn remove_former(&self, former: &FormerConfig, target: &Target, state: &mut State) {
         // After the rename no other program adds entries to the file.
         let retired_path = draft_name(&former.path);
@@ -136,7 +140,8 @@ impl Conflist {
 
     pub(super) fn merged(&self, present: Option<&[u8]>, target: &Target, former: &[FormerConfig]) -> Merged {
         let Some(present) = present.and_then(|text| self.foreign_chain(text, &target.recorded)) else {
-            // Without a usable file, the foreign entries keep their places in the first readable former configuration.
+            // Without a usable file, our entries go into the first readable former configuration, around its foreign
+            // entries.
             let mut former = former.iter();
             let first = former.by_ref().find_map(|old| Some((self.foreign_chain(&old.text()?, &old.recorded)?, old)));
             let merged = first.map_or_else(
@@ -167,8 +172,8 @@ impl Conflist {
 /// Maximum number of copies. A further copy overwrites the last one.
 const MAX_COPIES: u32 = 9;
 
-/// Copies a file that will be replaced, unless it is blank. Returns the path of the copy. Only root may read the copy,
-/// because it may contain a token.
+/// Copies the content `text` of a file that will be replaced. Returns the path of the copy, or `None` without a copy if
+/// the file is blank. Only root may read the copy, because it may contain a token.
 ///
 /// # Errors
 /// Returns an error if the copy cannot be written. The file must not be replaced then.
@@ -181,7 +186,8 @@ fn back_up(path: &Path, text: &[u8]) -> Result<Option<PathBuf>, AtomicFileError>
     Ok(Some(copy))
 }
 
-/// Returns the path of an existing copy with the same content, or the first free path.
+/// Returns the path of an existing copy with the same content, or the first free path. If all paths are in use, returns
+/// the last one.
 fn copy_path(path: &Path, text: &[u8]) -> PathBuf {
     let is_usable = |copy: &PathBuf| match regular_file::contents(copy) {
         Ok(kept) => kept == text,
@@ -191,14 +197,14 @@ fn copy_path(path: &Path, text: &[u8]) -> PathBuf {
     copies.find(is_usable).unwrap_or_else(|| numbered_copy(path, MAX_COPIES))
 }
 
-/// Returns true if the file has the name of a copy.
+/// Returns true if the file has the name of a copy that an installation made of a replaced configuration.
 pub(crate) fn is_backup(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let of = name.rsplit_once(".unreadable").filter(|(_, number)| number.is_empty() || number.starts_with('.'));
     of.is_some_and(|(of, _)| is_read_by_runtimes(of))
 }
 
-/// Returns the path of a copy. No runtime loads a file with this extension.
+/// Returns the path of the copy with this number, from 1. No runtime loads a file with this extension.
 fn numbered_copy(path: &Path, number: u32) -> PathBuf {
     let first = path.with_added_extension("unreadable");
     if number == 1 { first } else { first.with_added_extension(number.to_string()) }

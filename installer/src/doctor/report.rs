@@ -13,7 +13,7 @@ use super::snapshot::Observed;
 pub enum Severity {
     /// No problem was found.
     Ok,
-    /// The check was not possible, for a reason that another finding gives.
+    /// The check was not possible, for the reason in the observation.
     Skipped,
     /// The item works, but not for long or not in all cases.
     Warn,
@@ -29,10 +29,10 @@ pub struct Finding {
     pub name: String,
     /// The state of the item.
     pub state: Severity,
-    /// The observation.
+    /// The observation, or the reason for a skipped check.
     #[serde(rename = "seen")]
     pub observation: String,
-    /// The remedy; empty without a problem.
+    /// The remedy; empty without a problem, and for a skipped check.
     #[serde(rename = "wayOut", skip_serializing_if = "String::is_empty")]
     pub remedy: String,
 }

@@ -19,12 +19,12 @@ pub struct Permission {
     pub verb: String,
 }
 
-/// The part of the rules that applies.
+/// The part of the manifest's rules that applies to a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope<'a> {
     /// Calico's objects are in this API group of the API server.
     Calico(&'a str),
-    /// Calico's objects are elsewhere, and only pods are read from the API server.
+    /// Calico's objects are elsewhere, and objects of Kubernetes, such as pods, are only read from the API server.
     Pods,
 }
 
@@ -44,8 +44,8 @@ struct Rule {
     verbs: Vec<String>,
 }
 
-/// Returns the permissions in the manifest that apply. The manifest lists both of Calico's API groups, of which one is
-/// in use.
+/// Returns the permissions in the manifest that apply in `scope`. The manifest lists both of Calico's API groups, of
+/// which one is in use.
 pub fn permissions(scope: Scope<'_>) -> Vec<Permission> {
     let documents = serde_norway::Deserializer::from_str(MANIFEST).filter_map(|text| Document::deserialize(text).ok());
     let rules = documents.filter(|document| document.kind == "ClusterRole").flat_map(|document| document.rules);

@@ -39,7 +39,7 @@ pub struct Installation<'a> {
     pub settings: &'a Settings,
     /// The paths.
     pub layout: &'a Layout,
-    /// The account of the pod, if this process runs in one.
+    /// The account of the pod in which this process runs; `None` outside of a pod.
     pub account: Option<&'a ServiceAccount>,
     /// The node's network.
     pub network: &'a dyn HostNetwork,
@@ -55,8 +55,8 @@ impl Installation<'_> {
         self.install(true)
     }
 
-    /// Installs. With `contacts_servers`, the token and the cluster objects are requested, and the new configuration is
-    /// tried out.
+    /// Installs the files. With `contacts_servers`, also ensures a valid token, creates missing cluster objects, writes
+    /// the MTU file, and tries out the new configuration.
     pub(super) fn install(&self, contacts_servers: bool) -> Result<(), InstallError> {
         let Installation { settings, layout, account, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
@@ -121,12 +121,12 @@ impl Installation<'_> {
     }
 
     /// Returns the configuration of Calico's plugin that this environment yields; `None` if the plugin is not in the
-    /// template.
+    /// template, or if the environment yields no valid configuration.
     pub(crate) fn plugin_conf(&self) -> Option<NetConf> {
         self.render_mounted().ok()?.1.plugin_conf
     }
 
-    /// Writes the MTU file (INST-59).
+    /// Writes the MTU file if the plugins need it (INST-59). `limit` applies to the request for the pools.
     pub(super) fn write_mtu(&self, conf: &Conflist, limit: Duration, state: &mut State) -> Result<(), MtuNotWritten> {
         mtu::write(conf.plugin_conf.as_ref(), self.layout, self.network, self.account.is_some(), limit, state)
     }
@@ -147,9 +147,9 @@ impl Installation<'_> {
         }
     }
 
-    /// Creates missing cluster objects.
+    /// Creates missing cluster objects. Errors are logged as warnings, except an unreachable etcd in a pod.
     ///
-    /// In a pod an unreachable etcd is retried and finally fails the run, as an unreachable API server does. kubelet
+    /// In a pod an unreachable etcd is retried and finally fails the run, as an unreachable API server does: kubelet
     /// then runs the installer again, and no later program would create the objects. Outside of a pod a warning is
     /// enough: a person reads it, and images of nodes are built without access to etcd.
     fn create_cluster_objects(&self, conflist: &Conflist) -> Result<(), ClusterError> {
@@ -163,13 +163,14 @@ impl Installation<'_> {
                     return Ok(());
                 }
                 Err(error) if begun.elapsed() + PAUSE >= settings.trial_time => return Err(error),
-                Err(error) => tracing::info!("trying again: {error}"),
+                Err(error) => tracing::info!("cannot create the cluster objects yet, trying again: {error}"),
             }
             thread::sleep(PAUSE);
         }
     }
 
-    /// Logs problems of the configuration, and tries it out unless it is in place already.
+    /// Logs problems of the configuration. With `tries`, also tries the configuration out, unless it is in place
+    /// already or the settings disable the trial.
     fn check_configuration(&self, conflist: &Conflist, target: &Target, directories: &[PathBuf], tries: bool) {
         for problem in template::find_problems(&conflist.text, &conflist.conf, directories) {
             tracing::warn!("{}: {problem}", target.name);
@@ -206,7 +207,8 @@ impl Installation<'_> {
         });
         let mut state = State {
             version: node_process::process::build_version().to_owned(),
-            // An uninstallation records the interfaces that it deleted. An installation empties the list.
+            // An uninstallation records the addresses behind the interfaces that it deletes. An installation empties
+            // this list.
             torn_down: BTreeSet::new(),
             ..state
         };
@@ -223,7 +225,9 @@ impl Installation<'_> {
                 "cannot record the installed files: {error}; until a run records them, plugins other than Calico's are \
                  not updated and `calico uninstall` keeps unrecorded files"
             ),
-            Err(error) => tracing::info!("cannot record the installed files: {error}"),
+            Err(error) => tracing::info!(
+                "cannot record the installed files: {error}; /var/lib/calico is not mounted in this container"
+            ),
         }
     }
 }
@@ -252,7 +256,7 @@ fn put_in_place(
     Ok(())
 }
 
-/// Warns about files that are only created in a pod.
+/// Warns if the configuration names a kubeconfig that is missing, which the installer creates only in a pod.
 fn warn_missing_kubeconfig(conflist: &Conflist) {
     let Some(conf) = &conflist.plugin_conf else { return };
     let kubeconfig = &conf.kubernetes.kubeconfig;
@@ -273,7 +277,7 @@ mod tests {
 
     const OLD: &str = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}, {"type": "mesh"}]}"#;
 
-    /// Replaces a configuration by `write`. Returns true if the former one still exists.
+    /// Replaces a configuration of another name by `write`. Returns true if the replaced file still exists.
     fn is_old_there_after(
         write: impl FnOnce(&Conflist, &Target, &[FormerConfig]) -> Result<Written, AtomicFileError>,
     ) -> bool {

@@ -1,7 +1,7 @@
 //! Runs one installation from beginning to end, in upstream's order (INST-6).
 //!
-//! All checks that can fail run before the first write, and each file is replaced atomically. So a failed run leaves
-//! the previous installation working, and the next run can continue.
+//! The template, the programs and the directories are checked before the first write, and each file is replaced
+//! atomically. So a failed run leaves the previous installation working, and the next run can continue.
 //!
 //! Read `installation`, then `reconcile`, which repeats it for the agent.
 
@@ -39,10 +39,10 @@ pub enum InstallError {
     /// The programs cannot be installed.
     #[error(transparent)]
     Binaries(#[from] BinariesError),
-    /// The plugins have no token.
+    /// The plugins' kubeconfig contains no valid token and cannot be renewed.
     #[error(transparent)]
     Credentials(#[from] KubeconfigError),
-    /// A cluster object is missing that only this run creates.
+    /// A cluster object is missing, and only this run creates it.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// A file cannot be read or written.

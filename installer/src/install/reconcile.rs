@@ -240,7 +240,8 @@ struct ConflictBackoff {
 }
 
 impl ConflictBackoff {
-    /// Returns true if the configuration is to be repaired now. `is_changed` is the result of the present check.
+    /// Returns true if the configuration is to be repaired now. `is_changed` is the result of the present check; false
+    /// ends the conflict.
     fn is_repair_due(&mut self, is_changed: bool) -> bool {
         if !is_changed {
             *self = ConflictBackoff::default();
@@ -253,8 +254,8 @@ impl ConflictBackoff {
         true
     }
 
-    /// Records the result of a repair. A repair that another program undid counts as one; a failed write does not, so
-    /// it is retried at each check.
+    /// Records the result of a repair. A successful write counts as a repair, and so does a write that another program
+    /// undid. Any other failure does not count, so the write is retried at each check.
     fn record_outcome(&mut self, installed: &Result<(), InstallError>) {
         if installed.as_ref().err().is_none_or(InstallError::is_contested) {
             self.record_repair();

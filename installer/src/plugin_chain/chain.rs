@@ -63,7 +63,7 @@ impl Chain {
     fn single(conf: &Map<String, Value>) -> Chain {
         let keys = conf.iter().filter(|(key, _)| LIST_KEYS.contains(&key.as_str()));
         let keys = keys.map(|(key, value)| (key.clone(), value.clone().into())).collect();
-        // istio-cni and linkerd-cni convert a single plugin to a list in the same way.
+        // istio-cni and linkerd-cni also remove only `cniVersion` from the plugin when they convert it to a list.
         let mut entry = conf.clone();
         entry.remove("cniVersion");
         Chain { keys, entries: vec![entry.into()], is_list: false, has_invalid_elements: false }
@@ -112,14 +112,14 @@ impl Chain {
         self.entries.iter().filter(|entry| is_calico(entry)).count()
     }
 
-    /// Adds the entries that the configuration has a place for.
+    /// Adds the entries whose relation to this configuration is [`EntryRelation::More`], and ignores all others.
     pub fn add_entries(&mut self, entries: Vec<Entry>) {
         let added: Vec<_> = entries.into_iter().filter(|new| self.relation_of(new) == EntryRelation::More).collect();
         self.entries.extend(added);
     }
 
     /// Returns the relation of an entry to this configuration. A program adds an entry of its own type once; people add
-    /// several entries of the shared types.
+    /// several entries of the types `tuning` and `bandwidth`.
     pub fn relation_of(&self, entry: &Entry) -> EntryRelation {
         let of_kind: Vec<&Entry> = self.entries.iter().filter(|existing| kind(existing) == kind(entry)).collect();
         if of_kind.iter().any(|existing| is_same(existing, entry)) {

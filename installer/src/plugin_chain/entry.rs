@@ -100,7 +100,7 @@ fn parsed<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
     serde_json::from_str(text.get()).ok()
 }
 
-/// Returns the values of an object. The last one wins if a key is repeated.
+/// Returns the values of a JSON object by key. If a key is repeated, its last value is returned.
 ///
 /// # Errors
 /// Returns an error if the text is not a JSON object.
@@ -149,7 +149,7 @@ pub enum EntryRelation {
     More,
 }
 
-/// Returns the type of a plugin. Runtimes match the key without regard to case.
+/// Returns the type of a plugin; empty if it is missing. Runtimes match the key without regard to case.
 pub fn kind(entry: &Entry) -> &str {
     let other_spelling = || entry.iter().find(|(key, _)| key.eq_ignore_ascii_case("type")).map(|(_, kind)| kind);
     entry.get("type").or_else(other_spelling).and_then(Value::as_str).unwrap_or_default()
@@ -163,7 +163,7 @@ pub(super) fn is_same(one: &Entry, other: &Entry) -> bool {
     form(one) == form(other)
 }
 
-/// Returns a form of an entry that does not depend on formatting.
+/// Returns a form of an entry that is equal for entries that differ only in formatting.
 pub(super) fn form(entry: &Entry) -> Value {
     canonical(&Value::Object((**entry).clone()))
 }
@@ -223,7 +223,8 @@ fn text_matches(pattern: &str, found: &str) -> bool {
         None => pattern == found,
         Some((before, after)) => {
             let rest = found.strip_prefix(before);
-            // A token is never empty. If the placeholder occurs twice, the text between both may be anything.
+            // A token is never empty. If the placeholder occurs several times, any text matches between the first and
+            // the last one.
             let after = after.rsplit(TOKEN_PLACEHOLDER).next().unwrap_or_default();
             rest.and_then(|rest| rest.strip_suffix(after)).is_some_and(|token| !token.is_empty())
         }

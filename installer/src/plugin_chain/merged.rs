@@ -28,15 +28,17 @@ pub(crate) struct Merged {
     /// The types of entries that were treated as ours although not recorded, and that the configuration no longer
     /// contains.
     pub(crate) dropped: Vec<String>,
-    /// The owners of the entries, to be recorded.
+    /// The digests of our entries and of the foreign entries, to be recorded.
     pub(crate) rendering: Rendering,
     /// The keys of the list that other programs added.
     pub(crate) foreign_keys: Vec<String>,
 }
 
 impl Rendered {
-    /// Returns the configuration to write over `present`: our entries as rendered now replace ours, and foreign entries
-    /// stay in place. `recorded` are the recorded renderings, of which one may be in place.
+    /// Returns the configuration to write over `present`: our entries as rendered now replace our entries in `present`,
+    /// and foreign entries stay in place. If `present` has no entry of ours, and no other program removed ours, it
+    /// belongs to another network, and none of its entries stay. `recorded` are the recorded renderings, of which one
+    /// may be in place.
     pub(crate) fn merge_over(&self, present: &Chain, recorded: &[Rendering]) -> Merged {
         let recorded = Rendering::in_place(recorded, present);
         let ours = present.find_ours(&self.pattern, recorded);
@@ -89,8 +91,9 @@ impl Merged {
         self.foreign.is_empty() && self.foreign_keys.is_empty()
     }
 
-    /// Adds the foreign entries of a configuration that this one replaces. An entry that ours contains as well is
-    /// foreign from then on.
+    /// Adds the foreign entries of a configuration that this one replaces. An entry that equals one of ours is not
+    /// added, but counts as foreign from then on. An entry of a type that may occur only once is ignored if this
+    /// configuration has another entry of that type.
     pub(crate) fn add_entries(&mut self, entries: Vec<Entry>) {
         for entry in entries {
             match self.chain.relation_of(&entry) {
@@ -113,8 +116,9 @@ fn has_lost_our_entries(present: &Chain, recorded: &Rendering) -> bool {
     first.is_some_and(|first| EXTENDING_TYPES.contains(&kind(first)) || recorded.ownership(first) == Some(false))
 }
 
-/// Puts our entries into the places of our present entries, in order, and further ones after the last place. If
-/// Calico's plugin is missing, it goes first: all others extend its work.
+/// Puts our rendered entries into the places of our present entries, in order, and the remaining rendered entries after
+/// the last of these places. If `present` lacks Calico's plugin, the rendered one goes first: all others extend its
+/// work.
 fn arrange(rendered: &[Entry], present: &[Entry], ours: &[bool]) -> Vec<Entry> {
     let last = ours.iter().rposition(|is_ours| *is_ours);
     let mut pending = rendered.iter().cloned();

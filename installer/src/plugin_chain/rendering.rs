@@ -1,5 +1,5 @@
-//! [`Rendering`]: our part of a configuration, as recorded in the installer's state. It, the file and today's rendering
-//! show which entries of a configuration are ours.
+//! [`Rendering`]: our part of a configuration, as recorded in the installer's state. The record, the file and today's
+//! rendering show together which entries of a configuration are ours.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,10 +27,10 @@ pub struct Rendering {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RecordedPlugin {
-    /// Its `type`.
+    /// The `type` of the plugin.
     #[serde(rename = "type")]
     pub kind: String,
-    /// SHA-256 of its canonical form.
+    /// SHA-256 of the plugin's canonical form.
     pub digest: String,
 }
 
@@ -43,7 +43,7 @@ impl Rendering {
     }
 
     /// Returns the recorded rendering that is in place: the one with the most entries in `present`, and the first of
-    /// equals. After a killed run any of the recorded ones may be in place.
+    /// equals. Returns `None` without a recorded rendering. After a killed run any of several ones may be in place.
     pub fn in_place<'a>(recorded: &'a [Rendering], present: &Chain) -> Option<&'a Rendering> {
         let degree = |recorded: &&Rendering| {
             let plugins = present.entries.iter().filter(|entry| recorded.contains_entry(entry)).count();
@@ -54,7 +54,7 @@ impl Rendering {
         recorded.iter().rev().max_by_key(degree)
     }
 
-    /// Returns true if the rendering contains this entry.
+    /// Returns true if the rendering contains this entry as one of ours.
     pub fn contains_entry(&self, entry: &Entry) -> bool {
         let digest = entry_digest(entry);
         self.plugins.iter().any(|plugin| plugin.digest == digest)
@@ -115,6 +115,8 @@ impl Chain {
     /// - Calico's plugin and entries recorded as ours are ours. Entries recorded as foreign are not.
     /// - If the record describes the configuration, every other entry is foreign.
     /// - Otherwise an entry is ours if it equals an entry of today's rendering or one that known templates generate.
+    /// - An unknown entry is ours, but edited, if a recorded entry of its type is missing. This rule does not apply if
+    ///   the record does not describe the configuration and today's rendering does.
     pub(super) fn find_ours(&self, pattern: &Chain, recorded: Option<&Rendering>) -> Vec<bool> {
         let described = recorded.filter(|recorded| recorded.describes(self));
         let is_todays = |entry: &Entry| pattern.entries.iter().any(|ours| entry_matches(ours, entry));

@@ -26,7 +26,7 @@ pub struct Settings {
     pub values: Values,
     /// The file name of the configuration.
     pub conf_name: String,
-    /// The file name of a configuration that this one replaces; the same name for none.
+    /// The file name of a configuration that this one replaces; empty, or equal to `conf_name`, for none.
     pub old_conf_name: String,
     /// The mode of the configuration.
     pub conf_mode: u32,
@@ -46,7 +46,8 @@ pub struct Settings {
     pub update: Update,
     /// Whether to create `calico-ipam` as a hard link to `calico` instead of a copy.
     pub link_ipam: bool,
-    /// Maximum time for trying out the new configuration, which is then used even if it fails. Zero disables the trial.
+    /// Maximum time for trying out the new configuration, which is then used even if it fails, and in a pod for
+    /// retrying an unreachable etcd. Zero disables both.
     pub trial_time: Duration,
     /// Whether to keep running as the agent (INST-37).
     pub stays_as_agent: bool,
@@ -54,7 +55,7 @@ pub struct Settings {
     pub service_account: String,
     /// The Node to which the plugins' token is bound (`CNI_TOKEN_BOUND_TO_NODE`).
     pub token_node: Option<String>,
-    /// The name of this node, if given.
+    /// The name of this node; `None` if `KUBERNETES_NODE_NAME` is empty or not set.
     pub node_name: Option<String>,
     /// The host name of this machine. The template uses it if the name of the node is not given.
     pub host_name: String,
@@ -69,30 +70,30 @@ pub struct Settings {
 pub enum Template {
     /// The built-in template.
     BuiltIn,
-    /// The text of a variable.
+    /// The text in `CNI_NETWORK_CONFIG`.
     Text(String),
-    /// A file in the container.
+    /// The file in the container that `CNI_NETWORK_CONFIG_FILE` names.
     File(PathBuf),
 }
 
 /// The plugins to install beside Calico's. Upstream's images up to v3.32 contain several (INST-38).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExtraPlugins {
-    /// No plugin.
+    /// Install no plugin beside Calico's.
     None,
-    /// All plugins in the image except these.
+    /// Install all plugins in the image except these.
     AllBut(Vec<String>),
 }
 
 /// The treatment of programs that exist already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
-    /// All are kept.
+    /// All existing programs are kept.
     Never,
     /// Calico's programs are replaced. Other plugins are replaced only if this installer installed them: those of a
     /// distribution are usually newer (INST-40).
     Ours,
-    /// All are replaced.
+    /// All existing programs are replaced.
     Always,
 }
 
@@ -153,7 +154,7 @@ fn template(environment: &Environment<'_>) -> Template {
     }
 }
 
-/// Returns the name of the configuration to replace; empty for none.
+/// Returns the file name of the configuration to replace; empty for none.
 fn old_conf_name(environment: &Environment<'_>) -> Result<String, SettingsError> {
     match environment.text("CNI_OLD_CONF_NAME", DEFAULT_CONF_NAME) {
         name if name.is_empty() => Ok(name),
@@ -161,7 +162,7 @@ fn old_conf_name(environment: &Environment<'_>) -> Result<String, SettingsError>
     }
 }
 
-/// Checks that a name from a variable cannot lead outside of its directory.
+/// Returns the file name `found` in the variable `name`, or an error if it could lead outside of its directory.
 fn file_name(name: &str, found: String) -> Result<String, SettingsError> {
     if found.is_empty() || found == "." || found == ".." || found.contains('/') {
         let wanted = "the name of a file, like 10-calico.conflist";
@@ -221,7 +222,7 @@ impl PoolRequest {
     }
 
     /// Returns the pool that the variables of a family request: `CALICO_IPV4POOL_CIDR`, or `CALICO_IPV6POOL_CIDR`, and
-    /// the variables beside it.
+    /// the variables with the same prefix. Returns `None` if the range is empty, not set or `none`.
     fn of_family(version: IpVersion, environment: &Environment<'_>) -> Result<Option<PoolRequest>, SettingsError> {
         let (name, prefix, wanted) = match version {
             IpVersion::V4 => ("default-ipv4-ippool", "CALICO_IPV4POOL", "an IPv4 range like 10.65.0.0/16, or none"),

@@ -134,7 +134,7 @@ fn every_install_variable_is_documented_once() {
     let read = std::cell::RefCell::new(std::collections::BTreeSet::new());
     let lookup = |name: &str| {
         read.borrow_mut().insert(name.to_owned());
-        // Returns a range so that the variables beside it are read as well.
+        // Without a range, the other variables of the pool would not be read.
         name.ends_with("4POOL_CIDR").then(|| "10.0.0.0/16".to_owned())
     };
     Settings::from_environment(&lookup, "").unwrap();

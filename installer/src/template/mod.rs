@@ -1,6 +1,6 @@
-//! The network configuration as a text with placeholders. A filled template is parsed here, the plugins in it are
-//! returned, and problems are found. They are warnings only, because a template may use features unknown to this
-//! installer. Read `values` first.
+//! The network configuration as a text with placeholders. This module parses a filled template, returns the plugins in
+//! it, and finds problems. The installer only warns about problems, because a template may use features unknown to it.
+//! Read `values` first.
 
 mod values;
 
@@ -55,7 +55,7 @@ pub fn plugins(conf: &Map<String, Value>) -> Vec<&Map<String, Value>> {
     }
 }
 
-/// Returns the `type` of a plugin, which is the name of its program.
+/// Returns the `type` of a plugin, which is the name of its program; empty if it is missing.
 #[must_use]
 pub fn kind(plugin: &Map<String, Value>) -> &str {
     plugin.get("type").and_then(Value::as_str).unwrap_or_default()
@@ -64,10 +64,10 @@ pub fn kind(plugin: &Map<String, Value>) -> &str {
 /// The newest version of the CNI specification that Calico's plugins support.
 const NEWEST: (u32, u32, u32) = (1, 1, 0);
 
-/// A problem.
+/// A problem of a network configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigProblem {
-    /// An unknown placeholder.
+    /// The text contains a word that looks like a placeholder, which the installer does not know.
     Placeholder(String),
     /// The configuration is neither a list of plugins nor a plugin.
     NoPlugin,
@@ -106,7 +106,7 @@ pub fn find_problems(text: &str, conf: &Map<String, Value>, directories: &[PathB
     problems
 }
 
-/// Returns the different words of the form `__UPPER_CASE__`.
+/// Returns the words of the form `__UPPER_CASE__` in a text, each once.
 fn placeholders(text: &str) -> Vec<String> {
     let mut problems: Vec<String> = Vec::new();
     let mut rest = text;

@@ -45,11 +45,11 @@ pub struct Values(Vec<(&'static str, Secret)>);
 /// The paths of the TLS files for etcd on the node. A missing file has an empty path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsPaths {
-    /// The CA certificates.
+    /// The path of the CA certificates.
     pub ca: String,
-    /// The client certificate.
+    /// The path of the client certificate.
     pub cert: String,
-    /// The key of the client certificate.
+    /// The path of the client certificate's key.
     pub key: String,
 }
 

@@ -26,7 +26,7 @@ use crate::service_account::ServiceAccount;
 /// The default for `CALICO_CNI_SERVICE_ACCOUNT`.
 pub const DEFAULT_ACCOUNT: &str = "calico-cni-plugin";
 
-/// The default lifetime to request. The API server may grant another one, and reports it.
+/// The default lifetime to request. The API server may grant another lifetime, which its response contains.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(86_400);
 
 /// The shortest lifetime that an API server accepts.
@@ -38,14 +38,14 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// A path that every authenticated user may read.
 const CHECK_PATH: &str = "/version";
 
-/// The result of a test.
+/// The result of testing a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenCheck {
     /// The API server accepts the token.
     Valid,
     /// The API server rejects the token.
     Rejected,
-    /// No result, for this reason.
+    /// The API server sent no usable response, for this reason.
     Unanswered(String),
 }
 
@@ -114,7 +114,7 @@ pub struct BoundNode {
 pub struct InvalidToken;
 
 impl Claims {
-    /// Decodes the claims in the second of the three parts.
+    /// Decodes the claims in the second of a token's three parts. Does not verify the signature.
     pub fn decode(token: &str) -> Result<Self, InvalidToken> {
         let parts: Vec<&str> = token.trim().split('.').collect();
         let [_, claims, _] = parts[..] else { return Err(InvalidToken) };

@@ -32,7 +32,7 @@ pub struct IssuedToken {
     pub token: Secret,
     /// The expiry, in seconds since 1970.
     pub expires: i64,
-    /// The lifetime, computed from the API server's clock only, so that a wrong clock of this node does no harm.
+    /// The lifetime, computed from times of the API server only, so that a wrong clock of this node has no effect.
     pub lifetime: Duration,
 }
 
@@ -57,7 +57,7 @@ impl TokenRequest {
         }
     }
 
-    /// An empty list of audiences stands for the API server's own audience.
+    /// Returns the body of the request. An empty list of audiences stands for the API server's own audience.
     fn body(&self) -> Vec<u8> {
         let mut spec = json!({ "audiences": [], "expirationSeconds": self.lifetime.as_secs() });
         if let Some(node) = &self.node {
@@ -126,21 +126,21 @@ pub enum TokenError {
     /// The pod's own credentials cannot be read.
     #[error(transparent)]
     Account(#[from] ServiceAccountError),
-    /// The settings for the API server are invalid.
+    /// The settings for the access to the API server are invalid.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// Status 403: the account lacks the permission.
+    /// Status 403: the pod's account lacks the permission to create tokens for the plugins' account.
     #[error(
         "this pod's service account may not create tokens for {account}; grant it verb create on resource \
          serviceaccounts/token with resourceNames [{name}] in a ClusterRole, or in a Role of namespace {namespace}; \
          the API server's message: {message}"
     )]
     Forbidden {
-        /// `<namespace>/<name>`.
+        /// The plugins' service account, as `<namespace>/<name>`.
         account: String,
-        /// The name.
+        /// The name of the plugins' service account.
         name: String,
-        /// The namespace.
+        /// The namespace of the plugins' service account.
         namespace: String,
         /// The API server's message.
         message: String,
@@ -173,7 +173,7 @@ pub enum TokenError {
     Failed {
         /// The URL of the API server.
         server: String,
-        /// `<namespace>/<name>`.
+        /// The plugins' service account, as `<namespace>/<name>`.
         account: String,
         /// The API server's message.
         message: String,

@@ -19,12 +19,13 @@ use super::report::UninstallReport;
 use crate::host_network::{HostNetwork, Interface, NetworkError, addresses_behind, pod_interface_prefix};
 
 /// The addresses behind interfaces that were deleted on this node, which no pod uses any more. The configuration may
-/// name another node by mistake, whose pods still run. An address that was not behind an interface of this kernel
-/// therefore counts as used.
+/// name another node by mistake, whose pods still run. Therefore an address counts as used if it was not behind a
+/// deleted interface.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeletedInterfaces<'a> {
     /// The node that the configuration names.
     pub(super) node: &'a str,
+    /// The addresses behind the deleted interfaces.
     pub(super) addresses: &'a BTreeSet<IpAddr>,
 }
 
@@ -36,8 +37,8 @@ impl DeletedInterfaces<'_> {
 }
 
 /// Deletes Calico's interfaces of pods, or reports the plan. Without `--tear-down-pods` they are reported only: their
-/// pods stay connected, but no plugin removes the interfaces any more. Returns true if the requested deletion is
-/// complete.
+/// pods stay connected, but no plugin removes the interfaces any more. Returns false if a requested deletion failed,
+/// also because the interfaces cannot be read.
 pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mut UninstallReport) -> bool {
     let interfaces = match network.interfaces() {
         Ok(interfaces) => interfaces,
@@ -79,8 +80,8 @@ pub(super) fn addresses_behind_pods(network: &dyn HostNetwork) -> BTreeSet<IpAdd
 }
 
 /// Returns the interfaces through which pods use addresses, with these addresses. An interface counts if its kind and
-/// MAC address are Calico's, or if its name is and a route to a single address leads through it. With `torn_down`,
-/// those that [`tear_down`] deletes are left out.
+/// MAC address are Calico's, or if its name has Calico's prefix and a route to a single address leads through it. With
+/// `torn_down`, interfaces that [`tear_down`] deletes are left out.
 ///
 /// # Errors
 /// Returns an error if the kernel cannot be queried.
@@ -103,10 +104,10 @@ fn has_calico_prefix(name: &str) -> bool {
     name.starts_with(&pod_interface_prefix())
 }
 
-/// Checks that no pod would lose its address.
+/// Checks that no pod would lose its address if the addresses of `leaked` were released.
 ///
 /// # Errors
-/// Returns an error with the pods that would, their addresses and the remedy, or if the API server cannot be queried.
+/// Returns an error that names the pods that would lose an address, or an error if the API server cannot be queried.
 pub(super) async fn check_pods<S: Store>(
     api: &S,
     leaked: &LeakedAddresses,
@@ -184,10 +185,10 @@ pub(super) async fn read_endpoints<S: Store>(
     Ok(endpoints)
 }
 
-/// Checks that every listed address was behind an interface deleted on this node.
+/// Checks that every listed address was behind an interface that was deleted on this node.
 ///
 /// # Errors
-/// Returns an error with the endpoints whose interfaces were not on this node, their addresses and the remedy.
+/// Returns an error with the endpoints that list other addresses, these addresses and the remedy.
 pub(super) fn check_endpoints(endpoints: &Endpoints, gone: DeletedInterfaces<'_>) -> Result<(), ReleaseError> {
     let mut used = Vec::new();
     for (endpoint, listed) in endpoints {

@@ -35,7 +35,10 @@ pub(super) const TARGET: &str = "addresses and blocks of this node";
 /// Time limit for one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Reads the configuration that names the datastore, before any file is removed.
+/// Returns the first configuration among the files `found` that can be read, for the access to the datastore.
+///
+/// # Errors
+/// Returns an error if no configuration is recorded, or the error of the last one if none can be read.
 pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> Result<NetConf, ConfError> {
     let mut unusable = ConfError::Missing;
     for file in found.iter().filter(|file| file.is_configuration()) {
@@ -51,7 +54,8 @@ pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> Resul
 
 /// Releases the addresses of the network's pods on this node and the blocks of the node, or reports the plan. Fails as
 /// long as one of these pods is connected, because another pod would get its address. `torn_down` contains the
-/// addresses behind deleted interfaces. Returns true if the requested release is complete.
+/// addresses behind deleted interfaces. Returns false if a requested release failed, and true if it is complete or not
+/// requested.
 pub(super) async fn release(
     conf: Result<NetConf, ConfError>,
     options: Options,
@@ -90,8 +94,9 @@ pub(super) async fn release(
     }
 }
 
-/// Releases the addresses unless a pod is connected. A dry run does not query the kernel. Returns a description of the
-/// released addresses, and the other allocated addresses on this node, by handle.
+/// Releases the addresses unless a pod uses one. A dry run releases nothing and does not query the kernel. Returns a
+/// description of the addresses that are, or would be, released, and the other allocated addresses on this node, by
+/// handle.
 async fn release_unused(
     conf: &NetConf,
     options: Options,

@@ -1,5 +1,5 @@
-//! Moves plugins that other programs added to a removed configuration into the next one that runtimes use, if that one
-//! is Calico's.
+//! Moves plugins that other programs added to a removed configuration into the configuration that runtimes use next, if
+//! that one is Calico's.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::plugin_chain::{self, Entry, EntryRelation, read_chain};
 use crate::state::{InstalledFile, State};
 use os::atomic_file::{self, regular_file};
 
-/// The configurations to remove, and their successor.
+/// The configurations to remove, and the configuration that runtimes use next.
 #[derive(Debug)]
 pub(super) struct ChainedPlugins<'a> {
     removed: Vec<(&'a RemovalTask, InstalledFile)>,
@@ -31,7 +31,9 @@ impl<'a> ChainedPlugins<'a> {
         ChainedPlugins { removed, successor: successor.filter(|path| accepts_entries(path)) }
     }
 
-    /// Moves the foreign plugins, or reports the plan. Returns false if that fails.
+    /// Moves the foreign plugins to the successor, or reports the plan. Plugins of which the successor has another
+    /// entry are reported and not moved. Without a successor, the plugins are reported as removed with their
+    /// configuration. Returns false if a move fails.
     pub(super) fn move_foreign(&self, acts: bool, report: &mut UninstallReport) -> bool {
         let mut succeeded = true;
         for (task, recorded) in &self.removed {
@@ -76,7 +78,8 @@ fn accepts_entries(path: &Path) -> bool {
     conflist::has_calico(&text) && read_chain(&text).is_some_and(|chain| chain.is_list)
 }
 
-/// Adds the entries that the configuration has a place for.
+/// Adds the entries to the configuration at `path`, except an entry that the configuration contains already, or whose
+/// type it contains and may contain only once.
 fn add(path: &Path, entries: &[Entry]) -> Result<(), atomic_file::AtomicFileError> {
     let is_whole = |present: Option<&[u8]>| present.is_some_and(|present| read_chain(present).is_some());
     let change = |present: Option<&[u8]>| {

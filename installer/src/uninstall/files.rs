@@ -27,14 +27,14 @@ pub(super) fn inspect(state: &State, layout: &Layout, net_dir: &str) -> Vec<Foun
         for (name, installed) in files {
             let path = directory.join(name);
             let retired = (*place == DirectoryRole::Net && conflist::is_read_by_runtimes(name)).then(|| retired(&path));
-            // An earlier run was killed after it renamed the file.
+            // The renamed file exists if an earlier run was killed after it renamed the file.
             let retired = retired.filter(|retired| retired.exists());
             let (path, second) = match (path.exists(), retired) {
                 (false, Some(retired)) => (retired, None),
                 (_, retired) => (path, retired),
             };
             let state = inspect_file(&path, installed);
-            // After such a run another program may have written a new file.
+            // After such a killed run, another program may have written a new file under the original name.
             if let Some(path) = second.filter(|_| state != FoundState::Same) {
                 let (name, state) = (format!("{name}.{RETIRED}"), inspect_file(&path, installed));
                 found.push(FoundFile { place: *place, name, path, state, replaced: false });
@@ -60,7 +60,8 @@ fn find_tls_files(found: &[FoundFile], net_dir: &Path) -> Vec<FoundFile> {
     tls_assets::FILES.iter().filter_map(file).collect()
 }
 
-/// Returns the programs that the remaining configurations name: those that are not ours, or were changed.
+/// Returns the programs that the remaining configurations name, each with the name of such a configuration. A
+/// configuration remains if it is not ours or was changed.
 pub(super) fn programs_in_use(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> BTreeMap<String, String> {
     let directory = layout.net_dir(net_dir);
     let is_removed = |name: &str| {
@@ -72,7 +73,7 @@ pub(super) fn programs_in_use(layout: &Layout, net_dir: &str, found: &[FoundFile
         let text = regular_file::contents(&directory.join(&name)).unwrap_or_default();
         let Some(conf) = read_chain(&text).map(|chain| chain.to_list()) else { continue };
         named.extend(programs(&conf).into_iter().map(|program| (program.to_owned(), name.clone())));
-        // containerd runs it beside every configuration (INST-171).
+        // containerd runs `loopback` beside every configuration (INST-171).
         named.insert("loopback".to_owned(), name);
     }
     named
@@ -92,8 +93,8 @@ fn programs(conf: &Map<String, Value>) -> Vec<&str> {
     named
 }
 
-/// Renames a configuration. containerd reloads its configuration on a rename (INST-161). The renamed file is removed
-/// last. Returns true if no runtime reads the file any more, or if the file is not to be removed.
+/// Renames a configuration, unless this is a dry run. containerd reloads its configuration on a rename (INST-161). The
+/// renamed file is removed last. Returns false only if the rename fails, and a runtime still reads the file.
 pub(super) fn retire(task: &RemovalTask, acts: bool, report: &mut UninstallReport) -> bool {
     if task.verdict != Verdict::Remove || !acts || is_retired(&task.file.path) {
         return true;
@@ -118,7 +119,8 @@ pub(super) fn report_retired(task: &RemovalTask, report: &mut UninstallReport) {
     }
 }
 
-/// Removes a file, or reports the plan or the reason for keeping it. Returns true if the file no longer exists.
+/// Removes a file, or reports the plan or the reason for keeping it. Returns true if the file was removed or was
+/// missing already, and false in a dry run that would remove it.
 pub(super) fn remove(task: &RemovalTask, acts: bool, report: &mut UninstallReport) -> bool {
     match &task.verdict {
         Verdict::Missing => {
@@ -155,12 +157,12 @@ pub(super) fn remove(task: &RemovalTask, acts: bool, report: &mut UninstallRepor
     }
 }
 
-/// Returns the name of a configuration during its removal.
+/// Returns the path of a configuration during its removal.
 pub(super) fn retired(path: &Path) -> PathBuf {
     path.with_added_extension(RETIRED)
 }
 
-/// Returns true if the file was renamed by a run that has started.
+/// Returns true if the path is that of a configuration that an uninstallation renamed.
 pub(super) fn is_retired(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == RETIRED)
 }

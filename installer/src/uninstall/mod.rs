@@ -11,8 +11,9 @@
 //!
 //! Each step needs files that later steps remove, so a failed step ends the run.
 //!
-//! A file is removed only if it is recorded in the state and still has the recorded digest. All others stay and are
-//! reported. Without `--yes` nothing is changed.
+//! An installed file is removed only if it still has the digest recorded in the state, or if the installer renews its
+//! content, as that of the kubeconfig and of TLS files. Other files stay and are reported. Without `--yes` nothing is
+//! changed.
 
 mod address_users;
 mod addresses;

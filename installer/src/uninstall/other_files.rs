@@ -1,4 +1,4 @@
-//! The files that the installer did not write: removes those that the plugins themselves write on a node, and reports
+//! The files that the installer did not write. Removes the plugins' cached API group and an empty journal, and reports
 //! the remaining files in Calico's directories, which `calico uninstall` keeps.
 
 use std::fs;
@@ -20,8 +20,8 @@ use os::atomic_file::{self, regular_file};
 
 use crate::nodename;
 
-/// Removes the cached API group of the cluster, and the journal if it is empty. Both stay if a program of the plugin
-/// stays. `state` contains the records that remain after the programs were removed.
+/// Removes the cached API group of the cluster, and the journal if it is empty. Both stay unless the program `calico`
+/// was removed and no other copy of it stays. `state` contains the records that remain after the programs were removed.
 pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts: bool, report: &mut UninstallReport) {
     if !is_plugin_removed(tasks, state, acts) {
         return;
@@ -52,7 +52,8 @@ fn is_plugin_removed(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
     !removed.is_empty() && others.iter().all(|task| task.verdict == Verdict::Missing)
 }
 
-/// Removes the journal. A process that replays deferred DELs holds the journal's lock; the journal then stays.
+/// Removes the journal. The journal stays and is reported if it contains deferred DELs, or if another process holds its
+/// lock, for example to replay deferred DELs.
 fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
     let (directory, lock) = (layout.journal_dir(), layout.journal_lock());
     // A dry run does not even create the lock file.
@@ -104,7 +105,8 @@ pub(super) fn ignore_missing(removal: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Reports all files that the report does not name yet. `is_recorded` is true if the state file stays.
+/// Reports all files in `/var/lib/calico` and `/var/run/calico` that the report does not name yet. The state file is
+/// reported only if `is_recorded` is true.
 pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut UninstallReport) {
     for path in entries(&layout.state_dir()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -117,7 +119,8 @@ pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut Un
     }
 }
 
-/// Reports the installer's copies of unreadable configurations, and configurations of Calico's that Cilium renamed.
+/// Reports the copies that the installer made of unreadable configurations in `directory`, and configurations with
+/// Calico's plugin there that Cilium renamed.
 pub(super) fn report_backups(directory: &Path, report: &mut UninstallReport) {
     let is_renamed = |path: &Path| {
         path.extension().is_some_and(|extension| extension == CILIUM_BACKUP)

@@ -23,7 +23,7 @@ pub struct Options {
 /// The present state of a recorded file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FoundFile {
-    /// The directory.
+    /// The role of the file's directory.
     pub place: DirectoryRole,
     /// The file name.
     pub name: String,

@@ -1,5 +1,5 @@
-//! Finds preconditions of an uninstallation. If there is one, nothing is changed: a half-uninstalled node is worse than
-//! an installed one.
+//! Finds blockers of an uninstallation. If there is one, nothing is changed: a half-uninstalled node is worse than an
+//! installed one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::found::FoundState;
 use crate::host_network::HostNetwork;
 use crate::layout::{DirectoryRole, Layout};
 
-/// A blocker.
+/// A problem because of which nothing is uninstalled: the action that would fail, its object, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Blocker {
     pub(super) action: &'static str,
@@ -59,8 +59,8 @@ fn remaining_configuration(net_dir: &Path, named: &BTreeMap<String, String>) -> 
     Some(Blocker { action: "uninstall", target, reason: reason.to_owned() })
 }
 
-/// Returns a blocker if the files are those of another machine. Its interfaces do not exist in this kernel, and the
-/// interfaces here are not its own.
+/// Returns a blocker if the files are those of another machine: that machine's interfaces are not in this kernel, and
+/// the interfaces in this kernel are not that machine's.
 fn foreign_root(layout: &Layout) -> Option<Blocker> {
     let is_here = layout.is_container() || layout.is_this_machine();
     let target = "from another machine";
@@ -69,7 +69,8 @@ fn foreign_root(layout: &Layout) -> Option<Blocker> {
     (!is_here).then(|| Blocker { action: "uninstall", target: target.to_owned(), reason: reason.to_owned() })
 }
 
-/// Returns the configurations that cannot be read. Neither their origin nor their programs are known.
+/// Returns a blocker for each installed configuration that cannot be read, because its origin and its programs are
+/// unknown.
 fn unreadable_configurations(found: &[FoundFile]) -> Vec<Blocker> {
     let mut blockers = Vec::new();
     for file in found.iter().filter(|file| file.is_configuration()) {
@@ -81,10 +82,11 @@ fn unreadable_configurations(found: &[FoundFile]) -> Vec<Blocker> {
     blockers
 }
 
-/// Returns the directories in which all installed files are missing: probably another directory is mounted there.
+/// Returns a blocker for each directory in which all installed files are missing: probably another directory is mounted
+/// there.
 ///
-/// The state directory is not checked. Nothing is checked after a killed run that had found the files. Such a run left
-/// a renamed configuration, or, since programs are removed before it, records without a program.
+/// The state directory is not checked. No directory is checked after a killed run that had found the files and removed
+/// some. Such a run left a renamed configuration or, once all programs are removed, records without a program.
 fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocker> {
     let is_program = |file: &FoundFile| matches!(file.place, DirectoryRole::Bin | DirectoryRole::SecondaryBin);
     if found.iter().any(|file| files::is_retired(&file.path)) || !found.iter().any(is_program) {

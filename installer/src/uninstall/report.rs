@@ -13,10 +13,10 @@ pub struct UninstallReport {
     pub remaining: Vec<Remaining>,
 }
 
-/// A step.
+/// A step of the uninstallation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportedStep {
-    /// The action, `remove` or `release`.
+    /// The verb of the action, such as `remove`, `move` or `release`.
     pub action: &'static str,
     /// The file or other object.
     pub target: String,
@@ -40,12 +40,12 @@ pub enum Outcome {
 pub struct Remaining {
     /// The file or other object.
     pub target: String,
-    /// The reason.
+    /// The reason why the item remains.
     pub reason: String,
 }
 
 impl UninstallReport {
-    /// Adds a step.
+    /// Adds a step that succeeded, or that a dry run would take.
     pub(super) fn add_success(&mut self, action: &'static str, target: impl Display) {
         self.steps.push(ReportedStep { action, target: target.to_string(), outcome: Outcome::Succeeded });
     }
@@ -62,13 +62,13 @@ impl UninstallReport {
         self.add_refusal(action, target, reason);
     }
 
-    /// Adds a step that was not tried.
+    /// Adds a failed step without adding its object to the remaining items, for example a step that was not tried.
     pub(super) fn add_refusal(&mut self, action: &'static str, target: impl Display, reason: impl Display) {
         let outcome = Outcome::Failed(reason.to_string());
         self.steps.push(ReportedStep { action, target: target.to_string(), outcome });
     }
 
-    /// Returns true if the report names the object.
+    /// Returns true if the report names the object in a step or as a remaining item.
     pub(super) fn mentions(&self, target: &str) -> bool {
         let mut steps = self.steps.iter().map(|step| &step.target);
         steps.any(|name| name == target) || self.remaining.iter().any(|item| item.target == target)

@@ -16,7 +16,7 @@ use crate::layout::{Layout, NET_DIR};
 use crate::state::{self, State, StateError};
 use os::atomic_file;
 
-/// Removes the installed files of the node that `layout` describes, or reports the plan.
+/// Removes the installed files of the node that `layout` describes, or without `options.yes` reports the plan.
 ///
 /// # Errors
 /// Returns an error if the records of the installation cannot be read. Nothing was changed then.
@@ -109,7 +109,7 @@ async fn run_first_steps(
     for task in configurations {
         are_retired &= files::retire(task, options.yes, report);
     }
-    // Moves plugins that other programs added before the rename.
+    // Moves plugins that other programs added between the first move and the rename.
     let mut late_report = UninstallReport::default();
     if options.yes && !chained.move_foreign(true, &mut late_report) {
         report.steps.extend(late_report.steps);
@@ -129,7 +129,7 @@ async fn run_first_steps(
     }
 }
 
-/// Removes files and the records of those that no longer exist.
+/// Removes files, and the records of removed or missing files.
 fn remove(tasks: &[&RemovalTask], state: &mut State, acts: bool, report: &mut UninstallReport) {
     for task in tasks {
         let is_gone = files::remove(task, acts, report);
@@ -152,7 +152,7 @@ fn sweep(layout: &Layout, net_dir: &str) {
     let _ = std::fs::remove_dir(net_dir.join(crate::tls_assets::DIRECTORY));
 }
 
-/// Saves the remaining records, if any. Returns true if the next run can read them.
+/// Saves the remaining records, unless there are none. Returns false if the records cannot be saved.
 fn save_records(state: &State, layout: &Layout, report: &mut UninstallReport) -> bool {
     if state.files.is_empty() {
         return true;
@@ -167,7 +167,7 @@ fn save_records(state: &State, layout: &Layout, report: &mut UninstallReport) ->
     saved.is_ok()
 }
 
-/// Removes the state file if it records no file, and else saves it.
+/// Removes the state file if no file is recorded any more, and saves the records otherwise.
 fn remove_state(state: &State, layout: &Layout, report: &mut UninstallReport) {
     if !state.files.is_empty() {
         save_records(state, layout, report);

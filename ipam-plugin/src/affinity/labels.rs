@@ -9,14 +9,13 @@ use libcalico::store::{Store, StoreError, WriteModel};
 
 use crate::write_gate::{OpenGate, WriteGate};
 
-/// Ensures that `owner`'s affinities have labels. Only a store that lists by label needs this. The file `marker`, if
-/// given, exists if this was done since the node's boot.
+/// Ensures that `owner`'s affinities have labels. Only a store that lists by label needs this. Does nothing if the file
+/// `marker` exists, which shows that this was done since the node's boot; creates the file afterwards.
 pub async fn ensure_labels(store: &impl Store, owner: &AffinityOwner, marker: Option<&Path>) -> Result<(), StoreError> {
     if store.write_model() == WriteModel::Transactional || marker.is_some_and(Path::exists) {
         return Ok(());
     }
     add_labels(store, owner, &OpenGate).await?;
-    // Without the marker, the next ADD of a requested address lists the affinities again.
     let Some(marker) = marker else { return Ok(()) };
     let written = marker.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(marker, ""));
     if let Err(error) = written {
@@ -29,7 +28,7 @@ pub async fn ensure_labels(store: &impl Store, owner: &AffinityOwner, marker: Op
 }
 
 /// Rewrites each of `owner`'s affinities without labels unchanged, and the store adds the labels. Returns false if
-/// `gate` closed before the end.
+/// `gate` refused a write before the end.
 pub async fn add_labels(store: &impl Store, owner: &AffinityOwner, gate: &impl WriteGate) -> Result<bool, StoreError> {
     if store.write_model() == WriteModel::Transactional {
         return Ok(true);

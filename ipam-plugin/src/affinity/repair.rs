@@ -7,7 +7,8 @@ use libcalico::store::{Entry, Revision, Store, StoreError, Write};
 use crate::block_writes::PriorAffinity;
 
 /// Makes the owner's affinity to its block pending again, or for the first time, and confirms it. The block is
-/// rewritten, so that a concurrent release of it fails. Fails if another process writes the affinity meanwhile.
+/// rewritten, so that a concurrent release of the block fails. Fails if another process changed the affinity or the
+/// block since they were read.
 pub(crate) async fn reconfirm<S: Store>(
     store: &S,
     owner: &AffinityOwner,
@@ -23,8 +24,8 @@ pub(crate) async fn reconfirm<S: Store>(
     Ok((affinity, Entry { key: block.key, value: rewritten, revision }))
 }
 
-/// Releases the affinity to a block. Both must be as just read. An empty block is deleted. A block in which others
-/// still have addresses stays without an owner (IPAM-126).
+/// Releases the affinity to a block. Fails if another process changed either of them since it was read. An empty block
+/// is deleted. A block with addresses stays, without an owner (IPAM-126).
 ///
 /// The affinity is deleted only at the revision at which it was marked, because another process of the owner may have
 /// made it pending again.
@@ -51,8 +52,9 @@ pub(crate) async fn release_affinity<S: Store>(
     }
 }
 
-/// Confirms an affinity that is pending at its revision. Succeeds if another process confirmed it meanwhile. Tries
-/// again if another process made it pending again or the connection failed. Fails if another process is deleting it.
+/// Confirms an affinity that is pending at its revision, in up to three attempts. After a failed attempt, the stored
+/// affinity decides: if it is confirmed, this succeeds; if it is pending, the next attempt follows. Fails if it is in
+/// another state, missing or unreadable.
 pub(crate) async fn confirm<S: Store>(
     store: &S,
     mut entry: Entry<BlockAffinity>,

@@ -35,13 +35,13 @@ pub struct Assigned {
     pub addresses: Vec<Assignment>,
     /// The families with fewer addresses than requested, with the reason. As in upstream, this is not an error here.
     pub shortfalls: Vec<Shortfall>,
-    /// The blocks from which the next addresses will probably come.
+    /// The blocks from which the next addresses will probably come, and the node's other blocks.
     pub(crate) next_hints: HintedBlocks,
-    /// The revision of the last block written.
+    /// The revision of the last block that was written and whose revision is known; `None` if there is none.
     pub(crate) last_write: Option<Revision>,
     /// The outcomes of searches of all blocks.
     pub(crate) searches: Vec<SearchOutcome>,
-    /// True if the node claimed another block.
+    /// True if the node claimed a block, or confirmed its unfinished claim of one.
     pub(crate) has_claimed: bool,
 }
 
@@ -84,7 +84,8 @@ pub(crate) struct BlockAssignment {
     pub(crate) block: Block,
     /// The revision at which the block was read; `None` creates the block.
     pub(crate) revision: Option<Revision>,
-    /// The affinity to write with the block: pending before the block, confirmed after it (IPAM-121).
+    /// The affinity to write with the block: pending before the block, confirmed after it (IPAM-121). `None` if the
+    /// affinity stays as it is.
     pub(crate) prior_affinity: Option<PriorAffinity>,
 }
 
@@ -94,7 +95,7 @@ impl BlockAssignment {
         BlockAssignment { addresses: Vec::new(), block, revision, prior_affinity }
     }
 
-    /// Assigns up to `n` addresses. Returns `None` if the block has none for this owner.
+    /// Assigns up to `n` addresses. Returns `None` if the block has no free address for this owner, or is inconsistent.
     pub(crate) fn assign(
         mut self,
         request: &AssignRequest,
@@ -127,7 +128,8 @@ impl BlockAssignment {
         self.block.cidr
     }
 
-    /// Returns the source of the addresses. `is_reclaimed` is true if the block was another owner's.
+    /// Returns the source of the addresses. `is_reclaimed` is true if the block was another owner's before this
+    /// allocation.
     pub(crate) fn source(&self, owner: &AffinityOwner, is_reclaimed: bool) -> BlockSource {
         match &self.revision {
             Some(_) => BlockSource::of_existing(&self.block, owner),
@@ -165,7 +167,7 @@ pub(crate) fn log_assigned(
         let mut pools = pools.iter().map(|entry| &entry.value);
         let pool = pools.find(|pool| pool.spec.range().is_ok_and(|range| range.contains(ip)));
         names.extend(pool.map(|pool| pool.metadata.name.clone()));
-        // A later part of the addresses comes from a block that is the node's by then.
+        // The first source of a block counts: after the claim, the block is the node's own for the later addresses.
         blocks.entry(block.to_string()).or_insert(source.name());
         ips.push(ip);
     }
@@ -220,8 +222,8 @@ pub(crate) fn write_list(
     Ok(WriteList { writes, handle, assignments: positions })
 }
 
-/// Returns the handle with the counts of `assignments` in place of the expected ones, or `None` if the handle does not
-/// change.
+/// Returns the handle with the counts of `assignments` in place of the counts that were reserved beforehand, or `None`
+/// if the handle does not change.
 fn handle_with_counts(snapshot: &Snapshot, request: &AssignRequest, assignments: &[BlockAssignment]) -> Option<Handle> {
     let before = snapshot.handle().map(|entry| &entry.value);
     let mut handle = before.cloned().unwrap_or_default();

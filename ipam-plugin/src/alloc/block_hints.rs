@@ -12,11 +12,12 @@ use serde::{Deserialize, Serialize};
 use crate::hint_file;
 use crate::lock::HostLock;
 
-/// Maximum number of namespaces before the file starts over: more than a node's pods usually use at a time.
+/// Maximum number of pairs of network and namespace in the file: more than a node's pods usually use at a time. If a
+/// further pair is stored, the file is emptied first.
 const MAX_NAMESPACES: usize = 128;
 
-/// The blocks that the last ADD read, for each network and namespace, because namespaces may select pools. The file is
-/// a hint that no result depends on. It is read and written only under the node's lock.
+/// The node's blocks as the last ADD found them, for each network and namespace, because namespaces may select pools.
+/// The file is a hint that no result depends on. It is read and written only under the node's lock.
 #[derive(Debug)]
 pub(crate) struct BlockHints {
     file: PathBuf,
@@ -49,22 +50,23 @@ impl BlockHints {
         BlockHints { file: file.into(), hints: hints.unwrap_or_default() }
     }
 
-    /// Reads the file if `lock`, the node's, is held: without it another process may be about to write the file.
+    /// Reads the file if `lock`, the node's, is held: without the lock another process may be about to write the file.
+    /// Returns `None` if the lock is not held or no file is given.
     pub(crate) fn read_locked(lock: &HostLock, file: Option<&Path>) -> Option<Self> {
         file.filter(|_| lock.is_held()).map(BlockHints::read)
     }
 
-    /// Returns the blocks of the namespace.
+    /// Returns the stored blocks of the network and namespace; empty if none are stored.
     pub(crate) fn blocks_of(&self, network: &str, namespace: &str) -> HintedBlocks {
         self.hints.blocks.get(&hint_key(network, namespace)).cloned().unwrap_or_default()
     }
 
-    /// Returns the revision of the last write to a block of the network.
+    /// Returns the revision of the last write to a block of the network, or `None` if none is stored.
     pub(crate) fn last_write(&self, network: &str) -> Option<Revision> {
         self.hints.since.get(network).cloned().map(Revision)
     }
 
-    /// Stores `blocks`, and the revision of the last of them that was written.
+    /// Stores `blocks`, and the revision of the last block that was written; with `None`, the stored revision stays.
     pub(crate) fn store(&mut self, network: &str, namespace: &str, blocks: HintedBlocks, written: Option<&Revision>) {
         let is_stored = self.blocks_of(network, namespace) == blocks;
         if !is_stored {
@@ -85,7 +87,7 @@ impl BlockHints {
         }
     }
 
-    /// Records the revision. Returns true if it is new.
+    /// Records the revision. Returns false if it was recorded already, or if `written` is `None`.
     fn set_last_write(&mut self, network: &str, written: Option<&Revision>) -> bool {
         let Some(revision) = written.map(Revision::resource_version) else { return false };
         let previous = self.hints.since.insert(network.to_owned(), revision.to_owned());
@@ -97,7 +99,7 @@ impl BlockHints {
         if let Err(error) = hint_file::write_in_place(&self.file, &self.hints) {
             tracing::debug!(
                 file = %self.file.display(), %error,
-                "cannot store the blocks of recent addresses; the next ADD takes more round trips"
+                "cannot write the file with the blocks of recent addresses; the next ADD takes more round trips"
             );
         }
     }

@@ -31,8 +31,8 @@ pub(crate) struct CommitError {
 pub(crate) struct UnknownWrite<'a> {
     pub(crate) list: &'a WriteList,
     pub(crate) assignments: &'a [BlockAssignment],
-    /// The index of the write whose response was lost, if the list is sent one write at a time. The later writes were
-    /// never sent.
+    /// The index of the write whose response was lost, if the list is sent one write at a time; the later writes were
+    /// never sent. `None` if the list is one transaction.
     pub(crate) lost_write: Option<usize>,
 }
 
@@ -56,7 +56,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         let list = list.map_err(|cause| CommitError { committed: Vec::new(), cause })?;
         for BlockAssignment { addresses, block, prior_affinity, .. } in &assignments {
             let (addresses, block, claims) = (comma_separated(addresses), block.cidr, prior_affinity.is_some());
-            tracing::debug!(addresses, %block, claims, "writing handle and block");
+            tracing::debug!(addresses, %block, claims, "writing the block, and first the handle if its counts change");
         }
         match self.store.write(&list.writes).await {
             Ok(revisions) => self.finish(list, assignments, revisions).await,
@@ -127,7 +127,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         committed
     }
 
-    /// Confirms the affinities of assignments whose revisions were lost with the response.
+    /// Confirms the affinities of assignments that took effect although the list of writes failed. Their revisions are
+    /// not known, so the affinities are read first.
     async fn confirm_again(&self, committed: &[BlockAssignment]) {
         for assignment in committed.iter().filter(|assignment| assignment.prior_affinity.is_some()) {
             let key = AffinityKey { owner: self.request.owner(), cidr: assignment.cidr() };

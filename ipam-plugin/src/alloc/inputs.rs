@@ -9,7 +9,7 @@ use libcalico::ipam::{
 use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, ListTicket, ReadBatch, Revision, Store, StoreError, WriteModel};
 
-/// A block as read, or `None` if the block is missing.
+/// The answer to the read of a block: `Ok(None)` if the block is missing, an error if it cannot be read.
 pub type ReadBlock = Result<Option<Entry<Block>>, StoreError>;
 
 /// Number of addresses per block.
@@ -30,7 +30,8 @@ pub struct InputsQuery {
     pub may_lag: bool,
     /// Blocks to read in the same batch, because the address will probably come from them ([`crate::alloc::prefetch`]).
     pub blocks: Vec<Cidr>,
-    /// A revision of a recent write to a block. A cache that contains this revision may answer for the blocks.
+    /// A revision of a recent write to a block. A cache that contains this revision may answer for the blocks. With
+    /// `None`, no cache may.
     pub blocks_since: Option<Revision>,
 }
 
@@ -43,8 +44,8 @@ impl InputsQuery {
         InputsQuery { owner, node, handle, reads_handle: true, may_lag: false, blocks, blocks_since }
     }
 
-    /// Returns the query for a first read: from caches, and without the handle where that read would be a separate
-    /// request.
+    /// Returns the query for a first read. If the store sends each read as a separate request, caches may answer and
+    /// the handle is not read. Otherwise no cache may answer.
     pub fn for_first_read<S: Store>(self, store: &S) -> Self {
         let has_caches = store.write_model() == WriteModel::PerObject;
         InputsQuery { reads_handle: self.reads_handle && !has_caches, may_lag: has_caches, ..self }
@@ -72,7 +73,8 @@ pub enum StoredHandle {
     Unread,
     /// Read and missing.
     Absent,
-    /// An existing handle, left by a crash or by an earlier address of the same container (IPAM-22).
+    /// The handle exists: this operation created it, or a crash or an earlier address of the same container left it
+    /// (IPAM-22).
     Existing(Entry<Handle>),
 }
 
@@ -82,7 +84,7 @@ impl From<Option<Entry<Handle>>> for StoredHandle {
     }
 }
 
-/// The objects read.
+/// The objects that an allocation reads first.
 #[derive(Debug, Clone)]
 pub struct AllocationInputs {
     /// The cluster-wide settings, or their defaults if the object is missing (IPAM-77).
@@ -99,7 +101,7 @@ pub struct AllocationInputs {
     pub affinities: Vec<Entry<BlockAffinity>>,
     /// The handle.
     pub handle: StoredHandle,
-    /// Blocks read in the same batch.
+    /// Blocks read in the same batch, each with its range.
     pub blocks: Vec<(Cidr, ReadBlock)>,
     /// True if the blocks may be stale.
     pub blocks_may_lag: bool,

@@ -1,8 +1,8 @@
 //! Allocation of addresses: a loop of plan, read and commit.
 //!
-//! [`inputs`] reads the objects that every allocation needs, and [`prefetch`] more of them on an API server.
-//! `planner` decides the next step from the `snapshot`; `commit` writes it, and `unknown_outcome` finds out
-//! about a lost write. [`one_address`] assigns a requested address.
+//! [`inputs`] reads the objects that every allocation needs; on an API server, [`prefetch`] reads blocks with them.
+//! `planner` decides the next step from the `snapshot`; `commit` writes the step, and `unknown_outcome` determines if a
+//! write took effect whose response was lost. [`one_address`] assigns a requested address.
 
 pub(crate) mod assignment;
 pub mod block_hints;
@@ -39,7 +39,7 @@ use crate::error::{Exhaustion, Result};
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 
-/// The progress of one family.
+/// The progress of one address family of the request.
 struct FamilyProgress<'a> {
     planner: FamilyPlanner<'a>,
     remaining: usize,
@@ -59,14 +59,15 @@ struct AllocationRun<'a, S, C> {
     last_write: Option<Revision>,
     /// Empty blocks of other owners that this allocation released, to claim them.
     reclaimed: BTreeSet<Cidr>,
-    /// The last release of this node before the first search of all blocks.
+    /// The number of this node's last release when the first search of all blocks began; `None` before that search, or
+    /// if the search cannot leave a note.
     last_release: Option<u64>,
 }
 
 /// Assigns the requested addresses, or as many of them as are available. On error, and if `all_or_nothing` is set and
 /// too few are available, none of them stays assigned.
 ///
-/// With an own block that has room, this takes one read and one write beyond the inputs.
+/// If a block of the node has room, this takes one read and one write beyond the inputs.
 pub async fn assign<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -175,8 +176,8 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     }
 
     /// Returns the counts that the handle may get before blocks are read: for each family the addresses it needs, in
-    /// the block that most probably has them. Returns `None` if that block was not read yet, or if this saves no
-    /// request.
+    /// the block that most probably has them. Returns `None` if a family has no unread block that probably has them, or
+    /// if this saves no request.
     fn counts_to_reserve(&self, missing: &MissingReads) -> Option<BlockCounts> {
         let stays_unread = self.snapshot.is_handle_unread() && !missing.handle;
         if self.store.write_model() == WriteModel::Transactional || !stays_unread {

@@ -17,7 +17,7 @@ use crate::exhausted::SearchNotes;
 pub struct AssignRequest {
     /// The handle under which the addresses are allocated.
     pub handle: HandleId,
-    /// The node that requests the addresses and will own new blocks.
+    /// The node that requests the addresses. It becomes the owner of new blocks, except of those for load balancers.
     pub node: String,
     /// Attributes that are stored with each address.
     pub attributes: BTreeMap<String, String>,
@@ -27,7 +27,7 @@ pub struct AssignRequest {
     pub num6: usize,
     /// Names or CIDRs of the IPv4 pools to assign from, in order of preference. Empty: all pools that select the node.
     pub pools4: Vec<String>,
-    /// The same for IPv6.
+    /// Names or CIDRs of the IPv6 pools, as for `pools4`.
     pub pools6: Vec<String>,
     /// Families whose pools or address come from the pod's annotations, if the configuration restricts annotations to
     /// values that the pod's namespace may have.
@@ -36,12 +36,13 @@ pub struct AssignRequest {
     pub namespace: Option<Namespace>,
     /// The intended use of the addresses.
     pub purpose: AllowedUse,
-    /// Maximum number of blocks that the node may own; 0 applies the cluster's setting (IPAM-103).
+    /// Maximum number of blocks that the node may own, if the cluster's setting is not lower; 0 applies only the
+    /// cluster's setting (IPAM-103).
     pub max_blocks: usize,
     /// Maximum number of addresses per family under the handle; 0 is no limit. At the limit, the request returns the
     /// addresses that are already allocated (IPAM-115).
     pub max_per_handle: usize,
-    /// Whether to write nothing unless each family can be served in full.
+    /// Whether to assign no address at all if a family gets fewer addresses than requested.
     pub all_or_nothing: bool,
     /// The previous owner of a requested address, from which the address passes to this request.
     pub predecessor: Option<Predecessor>,

@@ -99,7 +99,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         Ok(observed)
     }
 
-    /// Returns the writes that leave the block without the assignment.
+    /// Returns the writes that store the block without the assignment, so that the lost write fails: the block
+    /// unchanged, which gives it another revision, or an empty block if the block is missing.
     fn overwriting_writes(
         &self,
         assignment: &BlockAssignment,
@@ -121,7 +122,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         Ok(vec![Write::update::<Block>(&stored.key, &block, &stored.revision)?])
     }
 
-    /// Takes off the handle the counts of assignments that did not take effect. Counts made beforehand stay for the
+    /// Decrements the handle by the counts of assignments that did not take effect. Counts made beforehand stay for the
     /// next attempt, unless the lost write changes the handle and may still take effect. They are then dropped, so that
     /// a later attempt has to write the handle, and that write invalidates the lost one.
     async fn correct_handle(&mut self, unknown: &UnknownWrite<'_>, observed: &ObservedWrite) {

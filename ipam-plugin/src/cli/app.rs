@@ -11,7 +11,7 @@ use super::documents::Format;
 use super::error::CliError;
 use crate::host_link::HostLinks;
 
-/// Interval between redraws.
+/// Interval between two redraws of a progress bar.
 const REDRAW: Duration = Duration::from_millis(100);
 
 /// The datastore and the outputs of a command.
@@ -24,7 +24,7 @@ pub(super) struct App<'a> {
     pub(super) journal_name: String,
     /// The interfaces of this host.
     pub(super) links: &'a dyn HostLinks,
-    /// True if this command creates the datastore.
+    /// True if the file of the embedded datastore did not exist before this command.
     pub(super) is_new: bool,
     /// The format of results.
     pub(super) format: Format,

@@ -1,4 +1,5 @@
-//! [`ClusterRead`]: all objects that `check` compares and `release` verifies, from one snapshot.
+//! [`ClusterRead`]: all objects that `check` compares and `release` verifies. On etcd and the embedded datastore, all
+//! but the nodes are from one snapshot.
 
 use std::net::IpAddr;
 
@@ -32,7 +33,7 @@ pub(super) struct ClusterRead {
     pub(super) unreadable: Vec<UnreadableObject>,
 }
 
-/// A stored value that cannot be read. Allocation skips such values, so no other operation reports them (DS-42).
+/// A stored value that cannot be read. Allocation skips such values without an error (DS-42).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UnreadableObject {
     /// The path.
@@ -77,7 +78,8 @@ impl ClusterRead {
         Ok(cluster)
     }
 
-    /// Reads all objects from an API server, which rejects objects that do not fit their definition.
+    /// Reads all objects from an API server, which rejects objects that do not fit their definition, so that none is
+    /// reported as unreadable.
     async fn read_objects(store: &Datastore) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let pools = batch.list(&ObjectSelect::default());
@@ -124,7 +126,8 @@ impl ClusterRead {
         held.filter(|(_, allocation)| !allocation.is_cooling())
     }
 
-    /// Returns the reason why the pod in the allocation of `address` still needs the address.
+    /// Returns the reason why the pod in the allocation of `address` still needs the address; `None` if there is no
+    /// such pod, or if it does not need the address.
     pub(super) fn keeping_pod(&self, address: IpAddr) -> Option<InUseReason> {
         pod_in_use_reason(&self.allocation(address)?.1, &self.pods)
     }
@@ -204,7 +207,8 @@ impl ClusterRead {
     }
 }
 
-/// Adds `pair` to the objects of kind `K`, if it is one.
+/// Adds `pair` to the objects of kind `K` if its path is of this kind, or to `unreadable` if its value cannot be
+/// decoded.
 fn insert_if_kind<K: Kind>(pair: &RawEntry, of_kind: &mut Vec<Entry<K>>, unreadable: &mut Vec<UnreadableObject>) {
     if K::parse_path(&pair.path).is_none() {
         return;
@@ -215,7 +219,7 @@ fn insert_if_kind<K: Kind>(pair: &RawEntry, of_kind: &mut Vec<Entry<K>>, unreada
     }
 }
 
-/// Returns the facts of an endpoint for the audit. Its addresses may have a prefix length.
+/// Returns the facts of an endpoint for the audit. Removes the prefix length of the endpoint's addresses.
 pub(super) fn audited_endpoint(endpoint: &WorkloadEndpoint) -> AuditedEndpoint {
     let spec = &endpoint.spec;
     let address = |text: &String| text.split('/').next().and_then(|address| address.parse().ok());

@@ -1,4 +1,5 @@
-//! The datastore of a command: from options, then a network configuration, then the environment.
+//! The datastore of a command: from options, and otherwise from the sources that the plugin uses, a network
+//! configuration and the environment.
 
 use std::path::{Path, PathBuf};
 
@@ -138,7 +139,7 @@ pub(super) fn describe(config: &DatastoreConfig) -> String {
     }
 }
 
-/// Returns true if the first request will create the file.
+/// Returns true if the first request will create the file of the embedded datastore.
 pub(super) fn is_new_file(config: &DatastoreConfig) -> bool {
     matches!(config, DatastoreConfig::Local(local) if !local.path.exists())
 }

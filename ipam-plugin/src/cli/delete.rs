@@ -19,7 +19,7 @@ use crate::affinity::release_pool_affinities;
 use crate::node_cleanup::{NodeCleanup, NodeCleanupError, delete_node, endpoints_of_node};
 use os::clock::SystemClock;
 
-/// Time for allocations in progress after the pool was disabled, as in upstream.
+/// Time for allocations in progress to end after the pool was disabled, as in upstream.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Delete a pool, reservation, the settings, a node or the cluster information
@@ -113,7 +113,7 @@ async fn delete_pool(name: &str, app: &mut App<'_>) -> Result<(), CliError> {
 
 async fn disable_pool(app: &App<'_>, key: &ObjectKey) -> Result<Entry<IpPool>, CliError> {
     let mut pool = match app.store.get::<IpPool>(key).await {
-        // A retry cannot win this race.
+        // A missing object counts as a lost race, which a retry cannot win.
         Err(error @ StoreError::NotFound { .. }) => return Err(CliError::Missing(error)),
         pool => pool?,
     };

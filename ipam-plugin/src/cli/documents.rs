@@ -45,7 +45,7 @@ fn documents(text: &str) -> Box<dyn Iterator<Item = Result<Value, Box<dyn Error>
     Box::new(values.map(|value| Value::deserialize(value).map_err(Box::from)))
 }
 
-/// Returns the objects of a document: none for an empty document, the items of a list.
+/// Returns the objects of a document: none for an empty document, the items of a list, otherwise the document itself.
 fn objects(document: Value) -> Vec<Value> {
     match document {
         Value::Null => Vec::new(),

@@ -67,7 +67,7 @@ fn is_of(endpoint: &WorkloadEndpoint, pod: &str) -> bool {
         && [&spec.pod, &spec.workload, &spec.container_id].into_iter().any(|part| part == name)
 }
 
-/// Returns the endpoint's pod, or the workload or container of another orchestrator.
+/// Returns the endpoint's pod, or the workload or container of another orchestrator, or else the name of the endpoint.
 pub(super) fn workload(endpoint: &WorkloadEndpoint) -> &str {
     let spec = &endpoint.spec;
     let named = [&spec.pod, &spec.workload, &spec.container_id].into_iter().find(|name| !name.is_empty());

@@ -62,13 +62,14 @@ fn ranges(args: &InitArgs) -> Result<Vec<Cidr>, CliError> {
     args.pool.iter().map(parse).collect()
 }
 
-/// Returns the block size given for the pool's family. Sizes up to 32 are for IPv4.
+/// Returns the block size given for the pool's family; `None` for the default. Sizes up to 32 are for IPv4.
 fn block_size(args: &InitArgs, pool: Cidr) -> Option<u8> {
     let fits = |size: &&u8| (**size <= 32) == (pool.version() == IpVersion::V4);
     args.block_size.iter().find(fits).copied()
 }
 
-/// Initializes the datastore. A new file of the embedded datastore is initialized when it is opened.
+/// Initializes the datastore. A new file of the embedded datastore is initialized when it is opened, and also counts as
+/// created here.
 async fn initialize(app: &App<'_>) -> Result<Row, CliError> {
     let store = app.store;
     let key = ObjectKey::global("default");

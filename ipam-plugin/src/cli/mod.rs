@@ -120,8 +120,8 @@ fn is_command_line_argument(first: &str) -> bool {
         || (first.starts_with("-o") && !first.starts_with("-o="))
 }
 
-/// Runs the command line. The exit status is 0, or 1 for errors and for findings of `check`, or 2 for invalid
-/// arguments. `links` gives access to the network interfaces of the kernel.
+/// Runs the command line. The exit status is 0, or 1 for errors, findings of `check`, refusals of `release` and an
+/// incomplete `trace`, or 2 for invalid arguments. `links` gives access to the network interfaces of the kernel.
 pub fn main(links: &dyn HostLinks) -> ExitCode {
     // The usual program name, whatever the name of the binary is.
     let name = std::iter::once(OsString::from("calico-ipam"));

@@ -37,7 +37,8 @@ impl StoredSettings {
         shown
     }
 
-    /// Returns a description of the v3 object's differences.
+    /// Returns a description of the differences between the v3 object and the effective settings. Returns `None` if
+    /// there are none, or no v3 object.
     pub(super) fn difference(&self) -> Option<String> {
         let v3 = &self.v3.as_ref()?.value.spec;
         let config = self.effective.as_ref().map_or_else(IpamConfig::absent, |entry| entry.value.clone());

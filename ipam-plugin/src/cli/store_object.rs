@@ -31,7 +31,8 @@ impl std::fmt::Display for Applied {
     }
 }
 
-/// Runs `attempt`, which reads and writes the object called `name`, until it loses no race.
+/// Runs `attempt`, which reads and writes the object called `name`, until it loses no race. Fails after [`ATTEMPTS`]
+/// lost races.
 pub(super) async fn retry_races<T>(name: &str, attempt: impl AsyncFn() -> Result<T, CliError>) -> Result<T, CliError> {
     for _ in 0..ATTEMPTS {
         match attempt().await {
@@ -42,7 +43,8 @@ pub(super) async fn retry_races<T>(name: &str, attempt: impl AsyncFn() -> Result
     Err(CliError::Contended(name.into()))
 }
 
-/// Returns the write that stores `wanted`, if it differs from the stored object.
+/// Returns the write that stores `wanted`; no write if `wanted` changes nothing. Fails if `wanted` names another
+/// revision than that of the stored object.
 pub(super) fn plan<S: Spec>(
     previous: Option<Entry<Object<S>>>,
     wanted: Object<S>,
@@ -77,8 +79,8 @@ pub(super) async fn write_planned(store: &Datastore, plan: (Applied, Option<Writ
     Ok(applied)
 }
 
-/// Merges `wanted` into the stored object. It replaces the fields that users write. Fields of servers and of newer
-/// versions stay.
+/// Merges `wanted` into the stored object. The fields that users write come from `wanted`. Fields of servers and of
+/// newer versions stay.
 fn merge<S: Spec>(previous: &Object<S>, wanted: Object<S>, unknown_of: fn(&mut S) -> &mut Unknown) -> Object<S> {
     let mut merged = wanted;
     let (old, meta) = (&previous.metadata, &mut merged.metadata);

@@ -57,7 +57,7 @@ impl Shell {
         self.run_with(line, |_| ())
     }
 
-    /// Runs a command in a app that `change` has changed.
+    /// Runs a command in an `App` that `change` has changed.
     pub(super) fn run_with(&self, line: &[&str], change: impl FnOnce(&mut App<'_>)) -> Ran {
         let arguments = match Arguments::try_parse_from(std::iter::once(&"calico-ipam").chain(line)) {
             Ok(arguments) => arguments,

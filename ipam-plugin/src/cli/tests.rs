@@ -1,4 +1,4 @@
-//! The whole command line.
+//! Tests of the whole command line.
 
 use clap::{CommandFactory, Parser};
 

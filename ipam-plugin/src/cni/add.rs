@@ -55,7 +55,8 @@ pub async fn add<S: Store, C: Clock>(
     if !kept.is_empty() {
         let mut result = cni_result(&kept);
         if call.vmi.as_ref().is_some_and(VmiPod::is_migration_target) {
-            // Until the migration ends, the addresses route to the VMI's source pod. Felix moves the routes then.
+            // Until the migration ends, the addresses route to the VMI's source pod. Felix moves the routes when the
+            // migration ends.
             result.routes.clear();
         }
         return Ok(AddResult { result, replaced });
@@ -64,8 +65,9 @@ pub async fn add<S: Store, C: Clock>(
     Ok(AddResult { result: cni_result(&assigned), replaced })
 }
 
-/// Returns the addresses that the pod's VMI already has, which become this pod's whatever the pod requests (IPAM-53).
-/// Returns also the attributes of the owner that the pod replaces.
+/// Returns the addresses that the pod's VMI already has, which become this pod's whatever the pod requests (IPAM-53);
+/// none if the pod has no VMI or the VMI has no addresses. Returns also the attributes of the owner that the pod
+/// replaces.
 async fn adopt_vmi_addresses<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -128,8 +130,8 @@ async fn assign_addresses<S: Store, C: Clock>(
     }
 }
 
-/// Returns a CNI result with the addresses and a route for each. Both have the block's prefix length and keep the host
-/// bits (IPAM-40).
+/// Returns a CNI result with the addresses and a route for each. Address and route have the prefix length of the
+/// assignment and keep the host bits (IPAM-40).
 fn cni_result(assignments: &[Assignment]) -> CniResult {
     let nets = assignments.iter().filter_map(|assignment| IpNet::new(assignment.ip, assignment.prefix));
     let ips = nets.clone().map(|address| IpConfig { interface: None, address, gateway: None });

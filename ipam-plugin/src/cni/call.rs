@@ -46,27 +46,29 @@ pub struct IpamRequest {
     pub assign_ipv6: bool,
     /// Names or CIDRs of the IPv4 pools to assign from, in order of preference.
     pub ipv4_pools: Vec<String>,
-    /// The same for IPv6.
+    /// Names or CIDRs of the IPv6 pools, as for `ipv4_pools`.
     pub ipv6_pools: Vec<String>,
     /// Families whose pools or address come from the pod's annotations, if the configuration restricts annotations to
     /// values that the pod's namespace may have.
     pub restricted: BTreeSet<IpVersion>,
-    /// The address requested with `IP=` in CNI_ARGS.
+    /// A requested address: from `IP=` in CNI_ARGS, or from the pod's annotations if `calico` makes the call.
     pub ip: Option<IpAddr>,
     /// The pod's previous sandbox. A requested address passes from that sandbox to this container.
     pub predecessor: Option<Predecessor>,
-    /// Maximum number of blocks that the node may own; 0 applies the cluster's setting.
+    /// Maximum number of blocks that the node may own, if the cluster's setting is not lower; 0 applies only the
+    /// cluster's setting.
     pub max_blocks: usize,
     /// The lock file by which processes of this node take turns; `None` disables the lock.
     pub lock_file: Option<PathBuf>,
     /// The file that stores the blocks of recent addresses; `None` disables it.
     pub recent_file: Option<PathBuf>,
-    /// The file that lists addresses in use by the node's kernel, see [`crate::busy`]; `None` disables it.
+    /// The file that lists free addresses to which the node's kernel has a route, see [`crate::busy`]; `None` disables
+    /// it.
     pub busy_file: Option<PathBuf>,
     /// The file that lists searches without a free address, see [`crate::exhausted`]; `None` disables it.
     pub exhausted_file: Option<PathBuf>,
-    /// The file whose existence means that the node's affinities have labels (IPAM-47). With `None`, each call checks
-    /// them.
+    /// The file whose existence means that the node's affinities have labels (IPAM-47). With `None`, each ADD of a
+    /// requested address checks them.
     pub labels_marker: Option<PathBuf>,
 }
 
@@ -124,7 +126,8 @@ impl IpamRequest {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
-    /// Returns the prefetch of this request, or `None` if there is no hint or a prefetch saves nothing.
+    /// Returns the prefetch of this request. Returns `None` if an address is requested, if there is no hint, if another
+    /// process has the node's lock, or if a prefetch saves nothing.
     pub fn prefetch<S: Store>(&self, store: &S) -> Option<Prefetch> {
         if self.ip.is_some() {
             return None;
@@ -142,7 +145,7 @@ impl IpamRequest {
     }
 
     /// Returns the handle that releases before v3 gave this container. DEL also releases the container's addresses
-    /// under it (IPAM-23).
+    /// under that handle (IPAM-23). Returns `None` if that handle equals the present one or may be a VMI's.
     pub fn old_handle(&self) -> Option<OldHandle> {
         let old = match &self.pod {
             Some(pod) => OldHandle::of_pod(&pod.namespace.name, &pod.name),
@@ -195,8 +198,8 @@ impl IpamRequest {
         self.pod.as_ref().map(|pod| pod.namespace.name.as_str()).unwrap_or_default()
     }
 
-    /// Takes the node's lock, or returns `None` if that fails. Blocks this thread, because a plugin process has no
-    /// other work.
+    /// Takes the node's lock. Returns `None` if that fails or the lock is disabled. Blocks this thread, because a
+    /// plugin process has no other work.
     pub fn lock(&self) -> Option<HostLock> {
         self.lock_file.as_deref().and_then(HostLock::acquire)
     }
@@ -207,7 +210,7 @@ impl IpamRequest {
         BlockHints::read_locked(lock, self.recent_file.as_deref())
     }
 
-    /// Returns the addresses that the kernel recently had in use.
+    /// Returns the addresses to which the node's kernel recently had a route, although they were free.
     pub(crate) fn busy_addresses(&self, now: OffsetDateTime) -> BTreeSet<IpAddr> {
         let notes = self.busy_file.as_deref().map(|file| busy::valid_notes(file, now)).unwrap_or_default();
         notes.into_iter().map(|note| note.address).collect()

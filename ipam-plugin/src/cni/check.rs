@@ -12,7 +12,8 @@ use crate::alloc::one_address::describe_owner;
 use crate::error::cni_error;
 use crate::reads::blocks_of;
 
-/// Compares the addresses and returns an error whose details list each difference.
+/// Compares `recorded`, the addresses in prevResult, with the datastore. If they differ, returns an error whose details
+/// list each difference.
 pub async fn check<S: Store>(store: &S, call: &IpamRequest, recorded: &[IpAddr]) -> Result<(), CniError> {
     let differences = differences(store, call, recorded).await.map_err(|error| cni_error(&error.into()))?;
     if differences.is_empty() {
@@ -23,7 +24,8 @@ pub async fn check<S: Store>(store: &S, call: &IpamRequest, recorded: &[IpAddr])
 }
 
 /// Returns the differences between `ips`, the addresses in prevResult, and the datastore. Each address must be
-/// allocated in its block under the container's handle, and the handle must count at least the addresses in the block.
+/// allocated in its block under the call's handle and for the call's node. The handle must count at least its addresses
+/// in the block.
 pub async fn differences<S: Store>(store: &S, call: &IpamRequest, ips: &[IpAddr]) -> Result<Vec<String>, StoreError> {
     let id = call.handle();
     let mut batch = ReadBatch::new();

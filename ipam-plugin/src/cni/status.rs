@@ -33,7 +33,8 @@ pub async fn status<S: Store>(
     status_of(call, &inputs)
 }
 
-/// Verifies the same on inputs, for a caller that has read them and found the cluster ready.
+/// Verifies that the node exists and that each requested family has a pool, for a caller that has read `inputs` and
+/// found the datastore ready.
 pub fn status_of(call: &IpamRequest, inputs: &AllocationInputs) -> Result<(), CniError> {
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
     for version in [IpVersion::V4, IpVersion::V6].into_iter().filter(|version| request.wanted(*version) > 0) {

@@ -4,9 +4,9 @@
 //! A search reads every block of the cluster, and kubelet repeats a failed ADD. A note is valid for the pools that were
 //! searched, as long as no pool, reservation or setting changes and this node releases no address. Releases by other
 //! nodes are found when the note expires, after a minute at most. The note does not cover the node's own blocks: each
-//! ADD reads whether they have changed.
+//! ADD reads their revisions, and searches a block that has changed.
 //!
-//! A file that is missing, invalid or written by another program contains no notes.
+//! A file that is missing, invalid or too large counts as a file without notes.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -32,7 +32,7 @@ const LONGEST_VALIDITY: i64 = Duration::MINUTE.whole_seconds();
 /// Maximum number of notes; the oldest are removed first.
 const MAX_NOTES: usize = 32;
 
-/// Maximum size of the file in bytes. The plugin writes no larger file.
+/// Maximum size of a file that is read, in bytes. The plugin writes no larger file.
 const MAX_FILE_SIZE: u64 = 1 << 18;
 
 /// The pools of a search, and the state of the cluster at its time.
@@ -60,13 +60,14 @@ pub(crate) struct Note {
     pub(crate) own: BTreeMap<Cidr, FullBlock>,
 }
 
-/// A pool without a free address for this node.
+/// A pool that was searched, and its use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SearchedPool {
     pub(crate) cidr: Cidr,
     /// Addresses that were not in the free lists of the pool's blocks.
     pub(crate) in_use: u64,
-    /// True if blocks of other nodes had room.
+    /// True if a block of the pool had a free address. In a note, this is a block that this node must not use: another
+    /// node's, or one without an owner.
     pub(crate) has_room: bool,
 }
 
@@ -139,15 +140,18 @@ impl SearchNotes {
         let file = self.file.as_deref()?;
         last_release(file).or_else(|| {
             if let Err(error) = write(&releases_of(file), &new_number()) {
-                tracing::debug!(file = %file.display(), %error, "cannot prepare a note of this search");
+                tracing::debug!(
+                    file = %file.display(), %error,
+                    "cannot prepare a note of this search; the next ADD searches again"
+                );
                 return None;
             }
             last_release(file)
         })
     }
 
-    /// Stores the outcomes of searches that ended at `now`. The caller should have the node's lock; without it, two
-    /// processes may only lose a note.
+    /// Stores the outcomes of searches that ended at `now`. The caller should have the node's lock; without the lock, a
+    /// note of one of two processes may be lost.
     pub(crate) fn store(&self, outcomes: Vec<SearchOutcome>, now: OffsetDateTime) {
         let Some(file) = self.file.as_deref().filter(|_| !outcomes.is_empty()) else { return };
         let before = notes_in(file);
@@ -203,7 +207,7 @@ impl SearchNotes {
 pub struct ReleaseGuard<'f>(Option<&'f Path>);
 
 impl<'f> ReleaseGuard<'f> {
-    /// Begins a release on the node whose notes are in `file`.
+    /// Begins a release on the node whose notes are in `file`. With `None`, there are no notes to invalidate.
     pub fn on(file: Option<&'f Path>) -> Self {
         file.into_iter().for_each(invalidate);
         ReleaseGuard(file)

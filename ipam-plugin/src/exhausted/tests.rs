@@ -326,7 +326,8 @@ fn noted(searches: &[(i64, i64)]) -> Vec<(i64, i64)> {
 
 #[test]
 fn exhaustion_record_is_valid_from_its_search_end_for_at_most_a_minute() {
-    // The third note is not valid until 123. A search of more than a minute also saves the next one.
+    // The third note is valid until 113 instead of 123, because its search took 50 seconds. A search of more than a
+    // minute leaves a note, too.
     let searches = [(0, 8), (13, 43), (53, 103), (113, 200)];
     assert_eq!(noted(&searches), [(8, 13), (43, 53), (103, 113), (200, 205)]);
 }

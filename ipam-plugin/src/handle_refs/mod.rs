@@ -1,4 +1,4 @@
-//! Decrements handles that count too many addresses.
+//! Decrements handles after addresses were released, or were counted and not assigned.
 
 use libcalico::ipam::{Handle, HandleId};
 use libcalico::net::Cidr;
@@ -9,15 +9,15 @@ use crate::reads::find;
 use crate::retry::{Retry, UNDO_TIME};
 use os::clock::Clock;
 
-/// Decrements the handle by `counts`, and deletes it with its last block. Failure is only logged, because a handle that
-/// counts too many addresses is harmless (IPAM-75). A handle that counts too few would lose addresses, so no count is
-/// taken off twice.
+/// Decrements the handle by `counts`, and deletes the handle if it then counts no address. Failure is only logged,
+/// because a handle that counts too many addresses is harmless (IPAM-75). A handle that counts too few would lose
+/// addresses, so each count is subtracted at most once.
 pub(crate) async fn decrement<S: Store, C: Clock>(store: &S, clock: &C, id: &HandleId, counts: &[(Cidr, usize)]) {
     decrement_unless_applied(store, clock, id, counts, None).await;
 }
 
-/// Does the same as [`decrement`] where an earlier attempt may have taken effect: a write whose response was lost. It
-/// is the handle as sent, with the revision before the write.
+/// Does the same as [`decrement`] where an earlier attempt may have taken effect: a write whose response was lost.
+/// `lost_write` is the handle as that attempt sent it, with the revision before the write.
 pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -65,13 +65,17 @@ async fn try_decrement<S: Store>(
     outcome.map(|_| ())
 }
 
-/// Takes `counts` off the handle in memory, except those that it does not have. Returns false if it has none of them.
+/// Subtracts `counts` from the handle in memory, except those that the handle does not have. Returns false if the
+/// handle has none of them.
 pub(crate) fn subtract(handle: &mut Handle, id: &HandleId, counts: impl IntoIterator<Item = (Cidr, usize)>) -> bool {
     let mut has_changed = false;
     for (cidr, n) in counts {
         match handle.decrement(id, cidr, n) {
             Ok(()) => has_changed = true,
-            Err(error) => tracing::warn!(handle = %id, %error, "cannot decrement the handle in this block"),
+            Err(error) => tracing::warn!(
+                handle = %id, %error,
+                "cannot decrement the handle in a block; the handle's count in the block stays"
+            ),
         }
     }
     has_changed

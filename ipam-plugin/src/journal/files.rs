@@ -18,7 +18,7 @@ use os::atomic_file::{self, AtomicFileError};
 /// attachment and read only files with the first extension.
 pub(super) const EXTENSIONS: [&str; 2] = ["json", "debt"];
 
-/// A failure to write or to read an entry.
+/// A failure to read, to write or to lock the journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file or the directory cannot be accessed.
@@ -26,7 +26,7 @@ pub enum JournalError {
     File {
         /// The attempted action: `create`, `write` …
         action: &'static str,
-        /// The file.
+        /// The file or directory.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -52,7 +52,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// Returns the error of a file or directory from the system's error.
+    /// Returns a function that turns the system's error into the error of `action` on the file or directory `path`.
     pub(super) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| JournalError::File { action, path: path.to_owned(), source }
     }
@@ -81,7 +81,7 @@ pub(super) fn write(path: &Path, content: &impl Serialize) -> Result<(), Journal
     Ok(())
 }
 
-/// The extension of the files with identities. Entries have others.
+/// The extension of the files with identities. Entries have the extensions [`EXTENSIONS`].
 const SUFFIX: &str = "datastore";
 
 /// The content of a file with an identity.

@@ -1,10 +1,10 @@
-//! The journal of deferred DELs. A DEL that cannot reach its datastore removes the pod's interface and records the
-//! remaining cleanup here.
+//! The journal of deferred DELs. A DEL that cannot finish its cleanup in the datastore, for example because the
+//! datastore is unreachable, removes the pod's interface and records the remaining cleanup here.
 //!
-//! The journal has a small file per attachment. The container's interface is already removed when the file is written,
-//! so the runtime may consider the container deleted. The addresses and the endpoint are released when a later call, or
-//! the agent, reaches the datastore. An ADD of the same attachment replays its own entry first, under the journal's
-//! lock. Otherwise a late replay could release the addresses that the ADD has just assigned.
+//! The journal has a small file per attachment and datastore. The container's interface is already removed when the
+//! file is written, so the runtime may consider the container deleted. The addresses and the endpoint are released when
+//! a later call, or the agent, reaches the datastore. An ADD of the same attachment replays its own entry first, under
+//! the journal's lock. Otherwise a late replay could release the addresses that the ADD has just assigned.
 
 mod files;
 mod pending_del;
@@ -42,7 +42,8 @@ pub struct LockedJournal<'a> {
 pub struct Entry {
     /// The file.
     pub path: PathBuf,
-    /// Time of the file's last modification. After a failed replay this time moves the entry behind the others.
+    /// Time of the file's last modification. A failed replay sets this time to the present, so that the other entries
+    /// are tried before this one.
     pub modified: SystemTime,
     /// The deferred DEL, or the error from reading it.
     pub pending_del: Result<PendingDel, io::Error>,
@@ -92,13 +93,14 @@ impl Journal {
     /// Returns true if the journal contains a deferred DEL of this attachment, for any datastore.
     ///
     /// # Errors
-    /// Returns an error if the journal exists and cannot be read, so that the attachment may have a deferred DEL.
+    /// Returns an error if the directory or the attachment's entry exists and cannot be read, so that the attachment
+    /// may have a deferred DEL.
     pub fn contains(&self, network: &str, container_id: &str, ifname: &str) -> Result<bool, JournalError> {
         self.entries_of(network, container_id, ifname).map(|pending_dels| !pending_dels.is_empty())
     }
 
-    /// Returns true if the journal has no entry and no abandoned draft. In the usual case, where the directory is
-    /// missing or empty, this takes one system call. An unreadable directory does not count as empty.
+    /// Returns true if the journal has no entry and no draft of an entry. If the directory is missing, this takes one
+    /// system call. An unreadable directory does not count as empty.
     pub fn is_empty(&self) -> bool {
         let is_remaining = |path: &Path| is_entry(path) || is_draft(path);
         match fs::read_dir(&self.directory) {
@@ -108,8 +110,9 @@ impl Journal {
     }
 
     /// Returns true if the journal may contain a deferred DEL for the datastore that the configuration names `name`, as
-    /// far as the node can determine this without a request. An entry for another datastore thus costs no request. An
-    /// unreadable journal may contain such an entry.
+    /// far as the node can determine this without a request. An entry for another datastore thus costs no request.
+    /// While the node does not know the identity of the datastore, any readable entry may be for it. An unreadable
+    /// directory may contain such an entry; an unreadable entry does not count.
     pub fn may_contain(&self, name: &str) -> bool {
         let target = DatastoreIdentity { name: name.to_owned(), identity: find_identity(&self.directory, name) };
         let may_contain = |pending_del: &PendingDel| pending_del.belongs_to(&target) || target.identity.is_empty();
@@ -117,7 +120,7 @@ impl Journal {
             .map_or(true, |entries| entries.iter().any(|entry| entry.pending_del.as_ref().is_ok_and(may_contain)))
     }
 
-    /// Returns all entries, the one with the oldest attempt first.
+    /// Returns all entries, the one whose last attempt is the oldest first.
     ///
     /// # Errors
     /// Returns an error if the journal exists and cannot be read.
@@ -153,10 +156,10 @@ impl Journal {
         files::remove_identities(&self.directory)
     }
 
-    /// Takes the lock if no other process replays deferred DELs now.
+    /// Takes the lock if no other process has it. Returns `None` if another process replays deferred DELs now.
     ///
     /// # Errors
-    /// Returns an error if the lock file cannot be opened.
+    /// Returns an error if the lock file cannot be opened or locked.
     pub fn try_lock(&self) -> Result<Option<LockedJournal<'_>>, JournalError> {
         match self.lock_within(Duration::ZERO) {
             Ok(locked) => Ok(Some(locked)),
@@ -182,7 +185,8 @@ impl Journal {
     /// Returns the entries of an attachment, for any datastore.
     ///
     /// # Errors
-    /// Returns an error if the journal exists and cannot be read, so that the attachment may have a deferred DEL.
+    /// Returns an error if the directory or the attachment's entry exists and cannot be read, so that the attachment
+    /// may have a deferred DEL.
     pub fn entries_of(
         &self,
         network: &str,
@@ -212,7 +216,8 @@ impl Journal {
         Ok(pending_dels)
     }
 
-    /// Returns the file of an attachment, or a second one if the first is for another datastore or unreadable.
+    /// Returns the path for a new entry of an attachment. If the attachment's first file exists, because it is for
+    /// another datastore or unreadable, the path is that of a further file for this datastore.
     fn free_file_for(&self, pending_del: &PendingDel) -> PathBuf {
         let PendingDel { network, container_id, ifname, datastore, identity, .. } = pending_del;
         let first = self.first_file_of(network, container_id, ifname);
@@ -227,8 +232,8 @@ impl Journal {
         self.file_of(&format!("{network}/{container_id}/{ifname}"), EXTENSIONS[0])
     }
 
-    /// Returns the path of an entry. IDs may be longer than a file name, and a name-based UUID is short, stable and
-    /// safe.
+    /// Returns the path of the file for the attachment, or attachment and datastore, that `text` names. IDs may be
+    /// longer than a file name, and a name-based UUID is short, stable and safe.
     fn file_of(&self, text: &str, extension: &str) -> PathBuf {
         let name = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, text.as_bytes());
         self.directory.join(format!("{name}.{extension}"))
@@ -236,12 +241,12 @@ impl Journal {
 }
 
 impl LockedJournal<'_> {
-    /// Stores the identity of `target`, and adds it to all entries without identity whose configuration named the
-    /// datastore in the same way. An entry without identity belongs to the first datastore that is reached under its
-    /// name.
+    /// Stores the identity of `target`, if it has one, and adds it to all entries without identity whose configuration
+    /// named the datastore in the same way. An entry without identity belongs to the first datastore that is reached
+    /// under its name.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be written.
+    /// Returns an error if a file of the journal cannot be written.
     pub fn record_identity(&self, target: &DatastoreIdentity) -> Result<(), JournalError> {
         if target.identity.is_empty() {
             return Ok(());
@@ -256,8 +261,8 @@ impl LockedJournal<'_> {
         Ok(())
     }
 
-    /// Returns the entries for `target`, the one with the oldest attempt first. Entries that are unreadable or for
-    /// another datastore are logged and stay.
+    /// Returns the entries for `target`, the one whose last attempt is the oldest first. Entries that are unreadable or
+    /// for another datastore are logged and stay.
     pub fn pending(&self, target: &DatastoreIdentity) -> Vec<(PathBuf, PendingDel)> {
         let (pending, others): (Vec<_>, Vec<_>) =
             self.readable().into_iter().partition(|(_, pending_del)| pending_del.belongs_to(target));
@@ -310,7 +315,7 @@ impl LockedJournal<'_> {
         atomic_file::sweep(&self.journal.directory);
     }
 
-    /// Removes an entry after its replay.
+    /// Removes an entry, for example after its replay. An entry that is already removed is no error.
     ///
     /// # Errors
     /// Returns an error if the entry cannot be removed.

@@ -23,8 +23,8 @@ pub struct PendingDel {
     pub node: String,
     /// The datastore as the DEL's configuration named it, see [`datastore_name`]. Never contains credentials.
     pub datastore: String,
-    /// The identity of that datastore, see [`datastore::Datastore::identity`]. Empty while the node does not know it.
-    /// The entry then belongs to the first datastore that a call reaches under this name.
+    /// The identity of the datastore, see [`datastore::Datastore::identity`]. Empty while the node does not know the
+    /// identity. The entry then belongs to the first datastore that a call reaches under the name in `datastore`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub identity: String,
     /// Namespace and name of the WorkloadEndpoint to delete if it still belongs to this container. The node in the name
@@ -38,7 +38,7 @@ pub struct PendingDel {
     /// The addresses of the ADD, as far as the DEL's input contained them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// Time of the DEL, in seconds since 1970; zero in entries of earlier releases.
+    /// Time of the first DEL that was deferred, in seconds since 1970; zero in entries of earlier releases.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub noted: u64,
     /// The reason why the DEL was deferred.
@@ -61,14 +61,15 @@ impl PendingDel {
         (self.network.as_str(), self.container_id.as_str(), self.ifname.as_str()) == (network, container_id, ifname)
     }
 
-    /// Returns namespace and name of the pod, or `None` for a container that is not a pod's.
+    /// Returns namespace and name of the pod, or `None` for a plain container and for an invalid name of the endpoint.
     pub fn pod(&self) -> Option<(&str, String)> {
         let (namespace, endpoint) = &self.endpoint;
         let ids = EndpointIdentifiers::parse(endpoint).ok()?;
         (ids.orchestrator == "k8s").then_some((namespace.as_str(), ids.pod))
     }
 
-    /// Returns the pod or container and its interface, by the name of the endpoint.
+    /// Returns the pod or plain container and its interface, as the name of the endpoint gives them. If that name has
+    /// no pod or is invalid, the result is a plain container.
     pub fn attachment(&self) -> WorkloadIdentity {
         let (namespace, name) = &self.endpoint;
         let ids = EndpointIdentifiers::parse(name).unwrap_or_default();
@@ -81,7 +82,9 @@ impl PendingDel {
         WorkloadIdentity { node, container_id, endpoint, orchestrator }
     }
 
-    /// Returns the handle from before v3, with the pod or container that its allocations must name to be released.
+    /// Returns the handle that releases before v3 gave the container, with the pod that its allocations must name to be
+    /// released. Returns `None` if the endpoint's name is invalid, or if that handle equals the present one or may be a
+    /// virtual machine's.
     pub fn old_handle(&self) -> Option<OldHandle> {
         let (namespace, endpoint) = &self.endpoint;
         let ids = EndpointIdentifiers::parse(endpoint).ok()?;
@@ -101,13 +104,14 @@ impl PendingDel {
         self
     }
 
-    /// Returns the handle under which this container's addresses are allocated.
+    /// Returns the handle under which the container's own addresses are allocated. A virtual machine's address has
+    /// another handle.
     pub fn own_handle(&self) -> HandleId {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
     /// Returns true if the entry is to be replayed on this datastore. An entry with an identity requires a datastore
-    /// with the same identity.
+    /// with the same identity, and an entry without one a datastore with the same name.
     pub fn belongs_to(&self, target: &DatastoreIdentity) -> bool {
         if self.identity.is_empty() { self.datastore == target.name } else { self.identity == target.identity }
     }
@@ -117,7 +121,8 @@ impl PendingDel {
         !self.identity.is_empty() && !target.identity.is_empty() && self.identity != target.identity
     }
 
-    /// Returns true if both entries are for the same datastore, as far as is known.
+    /// Returns true if both entries are for the same datastore: by their identities if both are known, otherwise by the
+    /// names.
     pub fn has_same_datastore(&self, other: &PendingDel) -> bool {
         if self.identity.is_empty() || other.identity.is_empty() {
             return self.datastore == other.datastore;
@@ -125,7 +130,7 @@ impl PendingDel {
         self.identity == other.identity
     }
 
-    /// Returns a description of the pod, or of the container that is not a pod's.
+    /// Returns a description of the pod or plain container, for messages.
     pub fn workload(&self) -> String {
         match self.pod() {
             Some((namespace, pod)) => format!("pod {namespace}/{pod}"),
@@ -176,7 +181,7 @@ fn is_zero(number: &u64) -> bool {
 mod tests {
     use super::*;
 
-    /// Every version has written this text.
+    /// Entries of every version contain these fields.
     #[test]
     fn deferred_del_names_the_pod_of_its_old_handle() {
         let noted = |endpoint: [&str; 2]| {
@@ -193,7 +198,7 @@ mod tests {
             noted(["default", &format!("node1-cni-{}-eth0", "c".repeat(64))]),
             OldHandle::of_container(&"c".repeat(64))
         );
-        // These are a VMI's handle, the container's own, and an endpoint without a name.
+        // The first two names give a VMI's handle and the container's present handle. The last endpoint has no name.
         assert_eq!(noted(["net", "node1-k8s-vmi.prod.db-eth0"]), None);
         assert_eq!(noted(["net", &format!("node1-k8s-{}-eth0", "c".repeat(64))]), None);
         assert_eq!(noted(["", ""]), None);

@@ -35,7 +35,7 @@ pub(super) async fn release_listed<S: Store, C: Clock>(
     let outcome = release_from_blocks(store, clock, blocks, |block| listed.requests(block)).await?;
     for (block, error) in outcome.failed {
         let IpamError::Store(StoreError::Corrupt { reason, .. }) = error else { return Err(error) };
-        tracing::warn!(%block, %reason, "skipping a block that cannot be read");
+        tracing::warn!(%block, %reason, "skipping a block that cannot be read; its addresses stay allocated");
     }
     Ok(outcome.released.len())
 }
@@ -65,7 +65,7 @@ impl<'a> ListedAddresses<'a> {
         let request = |held: Allocation<'_>| {
             let handle = held.handle();
             tracing::info!(address = %held.ip, handle = handle.as_ref().map(display), node = self.node,
-                pod = held.attribute.and_then(pod), reason = "its node is gone", "releasing an address");
+                pod = held.attribute.and_then(pod), reason = "its node is being deleted", "releasing an address");
             ReleaseRequest { ip: held.ip, handle, sequence: held.sequence }
         };
         to_release.map(request).collect()
@@ -98,7 +98,7 @@ impl<'a> ListedAddresses<'a> {
     }
 }
 
-/// Returns the pod that an allocation names.
+/// Returns the pod that an allocation names; `None` if the owner is not a pod.
 fn pod(attribute: &Attribute) -> Option<String> {
     let AllocationOwner::Pod { namespace, name } = AllocationOwner::of(attribute).0 else { return None };
     Some(format!("{namespace}/{name}"))
@@ -112,11 +112,11 @@ fn is_handle_of(handle: &HandleId, endpoint: &WorkloadEndpoint) -> bool {
     (!container.is_empty() && container == spec.container_id) || old.is_some_and(|old| old.id() == handle)
 }
 
-/// Releases the addresses under the handles of the node's tunnels.
+/// Releases the addresses under the handles of the node's tunnels, and returns their number.
 pub(super) async fn release_tunnels<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<usize> {
     let handles = Tunnel::ALL.map(|tunnel| tunnel.handle_of(node));
     let inputs = ReleaseInputs::read(store, &handles).await?;
-    tracing::info!(handles = ?handles.each_ref().map(HandleId::as_str), node, reason = "the node is gone",
+    tracing::info!(handles = ?handles.each_ref().map(HandleId::as_str), node, reason = "the node is being deleted",
         "releasing addresses of tunnels");
     Ok(release(store, clock, inputs).await?.addresses)
 }

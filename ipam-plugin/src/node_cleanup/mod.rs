@@ -1,6 +1,7 @@
 //! [`delete_node`]: deletes a node of the datastore, with all objects that exist for it (KC-472).
 //!
-//! In Kubernetes a Node is the API server's own object, and dependent objects are deleted in other ways.
+//! This is for etcd and the embedded datastore. On an API server, a Node is Kubernetes' own object, and dependent
+//! objects are deleted in other ways.
 
 mod addresses;
 #[cfg(test)]
@@ -21,7 +22,7 @@ use crate::affinity::remove_host;
 use crate::error::IpamError;
 use os::clock::Clock;
 
-/// The objects deleted with a node.
+/// The numbers of objects that were deleted or released with a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeCleanup {
     /// Number of released addresses: those of its endpoints and its tunnels.
@@ -60,8 +61,8 @@ impl From<StoreError> for NodeCleanupError {
 }
 
 /// Deletes `node`. Releases the addresses of its endpoints and tunnels, deletes the endpoints, releases its blocks and
-/// deletes the objects that exist for it alone. Deletes the Node last, unless another of that name replaced it
-/// meanwhile.
+/// deletes the objects that exist for it alone. Deletes the Node last. If another Node of that name replaced it
+/// meanwhile, that Node stays and the result is an error.
 pub async fn delete_node<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -131,7 +132,7 @@ pub async fn read_endpoints<S: Store>(
     Ok(endpoints)
 }
 
-/// Deletes the Node. Other programs may write it meanwhile, but only the same Node may be deleted.
+/// Deletes the Node, even if other programs write it meanwhile. Fails if another Node of that name replaced it.
 async fn delete_node_object<S: Store>(store: &S, node: &Entry<Node>) -> Result<(), StoreError> {
     let mut revision = node.revision.clone();
     loop {

@@ -113,7 +113,7 @@ async fn node_cleanup_retains_addresses_of_other_owners() {
     let service = [("type", "LoadBalancer"), ("namespace", "default"), ("service", "shop")];
     let hashed = HandleId::for_vmi("net", "default", &"x".repeat(128)).to_string();
     let allocations: [(&str, &str, Attributes<'_>); 11] = [
-        // Addresses of the node itself.
+        // Addresses of pods and containers of the node, which are released.
         ("web", "net.c1", &pod("web")),
         ("plain", "net.plain", &[("node", "node1"), ("timestamp", "now")]),
         ("old", "default.old", &[]),

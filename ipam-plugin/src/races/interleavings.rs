@@ -107,7 +107,7 @@ async fn concurrent_processes_of_a_node_share_the_claimed_block() {
     }
 }
 
-/// Another node claims the block at which the walk stops.
+/// Another node claims the block that this node would claim first.
 #[tokio::test]
 async fn block_lost_to_another_node_is_replaced_by_the_next_block() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {

@@ -110,7 +110,7 @@ async fn unreadable_blocks_are_skipped_anywhere_in_the_walk() {
     assert!(reads <= 4 && writes <= 2, "{reads} reads, {writes} writes");
 }
 
-// The affinity is in no list, and creating it fails while it exists.
+// No list contains the unreadable affinity, and creating the affinity fails while it exists.
 #[tokio::test]
 async fn unreadable_affinity_costs_a_single_retry() {
     for with_block in [false, true] {

@@ -1,4 +1,4 @@
-//! [`Listings`]: the endpoints that list addresses. An address becomes free only after its endpoint gave it up.
+//! [`Listings`]: the endpoints that list addresses. An address becomes free only after no endpoint lists it any more.
 //! Otherwise, two endpoints would list the address as soon as another container gets it.
 
 use std::future::Future;
@@ -16,7 +16,7 @@ use crate::reads::{all_pools, blocks_of, read_blocks};
 pub struct AddressToRelease {
     /// The address.
     pub ip: IpAddr,
-    /// Namespace and name of the pod in the allocation's attributes; `None` outside Kubernetes.
+    /// Namespace and name of the pod in the allocation's attributes; `None` if these name no pod.
     pub pod: Option<(String, String)>,
     /// The handle of the allocation, if it has one.
     pub handle: Option<HandleId>,

@@ -1,8 +1,8 @@
 //! Releases of addresses.
 //!
-//! `by_handle` serves a DEL: all addresses of the container's handles. `by_address` releases a few given addresses,
-//! and `in_batches` many addresses of given blocks, through a gate. `missing_blocks` handles blocks that a handle
-//! counts and that do not exist; `handle_repair` corrects handles that count too much.
+//! `by_handle` serves a DEL: all addresses of the container's handles. `by_address` releases a few given addresses, and
+//! `in_batches` many addresses of given blocks, through a gate. `missing_blocks` handles blocks that a handle counts
+//! and that do not exist; `handle_repair` corrects handles that count too many or too few addresses.
 
 mod by_address;
 mod by_handle;

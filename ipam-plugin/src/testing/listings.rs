@@ -1,4 +1,4 @@
-//! Endpoints that do not give up addresses at once.
+//! Endpoints that cannot be updated at first.
 
 use std::sync::Mutex;
 
@@ -7,7 +7,7 @@ use libcalico::store::StoreError;
 use crate::error::IpamError;
 use crate::release::{AddressToRelease, Listings};
 
-/// Endpoints that refuse a number of times, with the addresses of all calls.
+/// Endpoints whose update fails a number of times. Records the addresses of all calls.
 pub(crate) struct RefusingListings {
     refusals: Mutex<usize>,
     calls: Mutex<Vec<Vec<AddressToRelease>>>,

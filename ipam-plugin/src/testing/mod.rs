@@ -1,4 +1,4 @@
-//! Test doubles: a clock that stands still, a store with injected faults and races, a cluster in that store, a call.
+//! Test doubles: a clock that the test moves, a store with injected faults and races, a cluster in that store, a call.
 
 mod call;
 mod clock;

@@ -11,7 +11,7 @@ use libcalico::store::{
     WriteOp,
 };
 
-/// Pairs with their revisions.
+/// Pairs of a path and a value, with their revisions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pairs {
     revision: u64,
@@ -29,10 +29,11 @@ pub(crate) enum Fault {
     LostRequest,
     /// The request takes effect, but the response is lost.
     LostAnswer,
-    /// Without transactions: this number of writes takes effect, then the connection breaks.
+    /// Without transactions: this number of writes takes effect, then the connection breaks. With transactions, no
+    /// fault.
     Cut(usize),
     /// Without transactions: this number of writes takes effect with responses; one more takes effect without a
-    /// response.
+    /// response. With transactions, no fault.
     CutAnswer(usize),
     /// The connection breaks during the request. Without transactions: `applied` writes have taken effect, and the next
     /// one takes effect after `after` more requests, or in [`MemoryStore::end_faults`]. With transactions, this applies
@@ -93,6 +94,7 @@ impl MemoryStore {
     }
 
     /// Calls `hook` before each request with the request's number (from 0), its writes if there are any, and the pairs.
+    /// Sets the counts of requests to 0.
     pub(crate) fn before_each(&self, hook: impl FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send + 'static) {
         let mut state = self.state.lock().unwrap();
         (state.reads, state.writes) = (0, 0);

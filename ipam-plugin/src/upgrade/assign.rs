@@ -1,6 +1,6 @@
 //! Assigns an address in one pass of the migration: of a pod, or of the node's IPIP device. With host-local the device
-//! has the first address of the node's range. Calico must have it before it assigns others of the range to pods.
-//! [`UpgradeError`]: the error of a failed pass.
+//! has the second address of the node's range, which follows the network address. Calico must assign that address to
+//! the device before it assigns other addresses of the range to pods. [`UpgradeError`]: the error of a failed pass.
 
 use std::io;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use crate::error::IpamError;
 use crate::lock::LockError;
 use os::clock::Clock;
 
-/// Number of attempts of a write that loses races. `PAUSE` is the time between two attempts.
+/// Number of attempts of a write that loses races. `PAUSE` is the time between two attempts, and between two passes.
 const ATTEMPTS: u32 = 5;
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
@@ -38,7 +38,7 @@ pub(super) enum UpgradeError {
     /// A file or directory cannot be accessed.
     #[error("cannot access {path}: {cause}")]
     File { path: String, cause: io::Error },
-    /// host-local has the lock.
+    /// host-local's lock cannot be taken, for example because host-local has it.
     #[error(transparent)]
     Lock(#[from] LockError),
 }
@@ -54,15 +54,15 @@ pub(super) async fn assign_unless_assigned<S: Store, C: Clock>(
     match assign_address(store, clock, request, ip, inputs).await {
         Ok(_) => Ok(()),
         Err(IpamError::AlreadyAssigned { holder, .. }) => {
-            tracing::warn!(%ip, %holder, "the address is assigned already");
+            tracing::warn!(%ip, %holder, "the address is assigned already; its allocation stays");
             Ok(())
         }
         Err(cause) => Err(UpgradeError::Address { ip, cause }),
     }
 }
 
-/// Assigns an address for the node's IPIP device if there is none: the second of its podCIDR's addresses. A node with
-/// only an IPv6 range has no such device.
+/// Assigns an address for the node's IPIP device, and stores it in the Node, if the Node has none: the second address
+/// of the node's podCIDR. A node with only an IPv6 range has no such device.
 pub(super) async fn ensure_tunnel_ip<S: Store, C: Clock>(store: &S, clock: &C, name: &str) -> Result<(), UpgradeError> {
     let key = ObjectKey::global(name);
     until_written(clock, async || {
@@ -79,15 +79,15 @@ pub(super) async fn ensure_tunnel_ip<S: Store, C: Clock>(store: &S, clock: &C, n
         };
         assign_unless_assigned(store, clock, &request, ip).await?;
         node.value.spec.bgp.get_or_insert_with(NodeBgp::default).ipv4_ipip_tunnel_addr = ip.to_string();
-        // The kubelet writes its Node frequently.
+        // The kubelet writes its Node frequently, so this write may lose a race.
         store.update(&key, &node.value, &node.revision).await?;
         Ok(())
     })
     .await
 }
 
-/// Runs `attempt`, which reads an object and writes it, again after a pause as long as another process wrote the object
-/// in between, a few times.
+/// Runs `attempt`, which reads an object and writes it. If another process wrote the object in between, runs it again
+/// after a pause, up to [`ATTEMPTS`] times in all.
 pub(super) async fn until_written<C: Clock>(
     clock: &C,
     attempt: impl AsyncFn() -> Result<(), UpgradeError>,

@@ -37,7 +37,7 @@ impl Leases {
         }
     }
 
-    /// Prevents host-local from assigning more addresses.
+    /// Takes host-local's lock. As long as the lock exists, host-local assigns no more addresses.
     pub(super) fn lock(&self) -> Result<HostLock, UpgradeError> {
         Ok(HostLock::acquire_within(&self.directory.join(LOCK), LONGEST_WAIT)?)
     }
@@ -62,7 +62,10 @@ impl Leases {
             if container_id.is_empty() {
                 // A power loss truncated the file. Without a container ID there is no handle, and the migration would
                 // never end.
-                tracing::warn!(file = %file.display(), "skipping an address whose file names no container");
+                tracing::warn!(
+                    file = %file.display(),
+                    "not migrating an address whose file names no container; the file will be deleted"
+                );
                 continue;
             }
             leases.push(Lease { ip, container_id, file });

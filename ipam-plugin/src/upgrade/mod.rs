@@ -69,7 +69,7 @@ pub(crate) fn run() -> Result<String, CallError> {
     Ok(String::new())
 }
 
-/// Runs one pass.
+/// Runs one pass of the migration. Does nothing if host-local's directory is missing.
 async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node: &str) -> Result<(), UpgradeError> {
     let Some(leases) = Leases::open(&places.leases)? else { return Ok(()) };
     ensure_tunnel_ip(store, clock, node).await?;
@@ -106,7 +106,8 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
     leases.remove()
 }
 
-/// Returns true if an address is a pod's. A pod that has ended may have lost it to another pod.
+/// Returns true if a pod has an address and has not ended. The address of a pod that has ended may be another pod's by
+/// now.
 fn has_address(pod: &Pod, ip: IpAddr) -> bool {
     let status = &pod.status;
     let has_ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");
@@ -114,7 +115,7 @@ fn has_address(pod: &Pod, ip: IpAddr) -> bool {
     !has_ended && all.into_iter().any(|text| text.parse() == Ok(ip))
 }
 
-/// Stops or starts the plugins of the whole cluster.
+/// Sets `datastoreReady`: false stops the plugins of the whole cluster, true starts them again.
 async fn set_ready<S: Store, C: Clock>(store: &S, clock: &C, ready: bool) -> Result<(), UpgradeError> {
     let key = ObjectKey::global("default");
     until_written(clock, async || {

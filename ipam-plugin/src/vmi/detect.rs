@@ -19,7 +19,9 @@ pub struct DetectedVmi {
 }
 
 impl DetectedVmi {
-    /// Returns the VMI for an ADD, or `None` for a pod that gets addresses like any other.
+    /// Returns the VMI for an ADD, or `None` if VMIs do not keep their addresses, so that the pod gets addresses like
+    /// any other. Fails if the VMI or its VirtualMachine is missing, and for the target of a migration if VMIs do not
+    /// keep their addresses.
     pub fn for_add(self) -> Result<Option<VmiPod>, VmiError> {
         match self.missing {
             Some(missing) => Err(missing),
@@ -29,15 +31,17 @@ impl DetectedVmi {
         }
     }
 
-    /// Returns the VMI for a later operation. A VMI that was deleted meanwhile does not fail a DEL. Upstream's DEL
-    /// fails until the pod is deleted too, and then leaves the addresses allocated.
+    /// Returns the VMI for a later operation, or `None` if VMIs do not keep their addresses. A VMI that was deleted
+    /// meanwhile does not fail a DEL. Upstream's DEL fails until the pod is deleted too, and then leaves the addresses
+    /// allocated.
     pub fn for_del(self) -> Option<VmiPod> {
         self.persistent.then_some(self.vmi)
     }
 }
 
 /// Reads the VMI of a pod from `api`, the Kubernetes API if the call needs it. Reads from `store`, which may be the
-/// same, if VMIs keep their addresses. Returns `None` for a pod without a VMI, which takes no request.
+/// same, the setting that decides if VMIs keep their addresses. Returns `None` without a request if the pod has no VMI,
+/// or if `api` or `pod` is `None`.
 pub async fn detect<A: Store, S: Store>(
     api: Option<&A>,
     store: &S,
@@ -68,8 +72,8 @@ pub async fn detect<A: Store, S: Store>(
     Ok(Some(DetectedVmi { vmi, persistent, missing }))
 }
 
-/// Returns true if VMIs keep their addresses. As in upstream, an unreadable setting counts as enabled, so that no
-/// address is lost (IPAM-51).
+/// Returns true if VMIs keep their addresses. As in upstream, a missing or unreadable setting counts as enabled, so
+/// that no address is lost (IPAM-51).
 async fn is_persistent<S: Store>(store: &S) -> bool {
     match store.get::<IpamConfiguration>(&ObjectKey::global("default")).await {
         Ok(configuration) => configuration.value.spec.kube_virt_vm_address_persistence.as_deref() != Some("Disabled"),

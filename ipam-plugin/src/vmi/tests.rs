@@ -124,7 +124,7 @@ async fn new_launcher_pod_takes_over_the_addresses_of_its_predecessor() {
 
     del(&cluster, &pod("a", "i-1", None)).await;
     assert_eq!(owners(&cluster), ["", ""]);
-    // Another instance of the same VM, on another node and for one family only: it gets all existing addresses.
+    // Another instance of the same VM gets all existing addresses.
     instance(&cluster, "i-2", true, false);
     let second = add(&cluster, &pod("b", "i-2", None)).await.unwrap();
     assert_eq!(addresses(&second), [format!("{}/32", kept[0]), format!("{}/128", kept[1])]);
@@ -178,7 +178,7 @@ async fn last_owner_of_a_deleted_vm_releases_the_addresses() {
         for pod in &pods {
             add(&cluster, pod).await.unwrap();
         }
-        // Deleting the instance alone does not release the addresses: the VM will run again.
+        // The VM is deleted, too: without that, it would run again and keep its addresses.
         instance(&cluster, "i-1", true, true);
         machine(&cluster, true);
         if !source_first {
@@ -310,7 +310,7 @@ async fn concurrent_adds_of_a_vmi_share_an_address_per_family() {
     assert_eq!(call.handle(), HandleId::new(HANDLE));
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
     let first = add(&cluster, &source).await.unwrap();
-    // The request acts as if it had read before the other wrote.
+    // The second process found no address of the VMI before the first wrote, so it goes on to an allocation.
     let assigned = cluster.assign(&request).await.unwrap();
     let (again, before): (Vec<_>, Vec<_>) =
         (assigned.addresses.iter().map(|a| a.ip).collect(), first.ips.iter().map(|ip| ip.address.addr()).collect());

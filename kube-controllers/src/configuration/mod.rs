@@ -28,7 +28,7 @@ use crate::startup::retry_until_ok;
 use crate::status::{Component, Status};
 use state::{ConfigurationState, NAME, StateChange, StatusBackoff};
 
-/// Reason of the Event.
+/// Reason of the Events about the object.
 const REASON: &str = "UnreadableConfiguration";
 
 /// The KubeControllersConfiguration that this process follows.
@@ -38,10 +38,11 @@ pub(crate) struct Configuration {
     mode: Mode,
     /// The right to write the status: this replica is the leader.
     elected: Leadership,
-    /// The right to write the object: also, the datastore is not locked.
+    /// The right to create the object: this replica is the leader, and the datastore is not locked.
     leadership: Leadership,
     reporter: ProblemReporter,
-    /// The settings that were read at the start, until [`Configuration::follow`] takes them.
+    /// The settings of the object at the start, until [`Configuration::follow`] takes them. `None` if the object was
+    /// missing.
     first_spec: Mutex<Option<KubeControllersConfigurationSpec>>,
 }
 
@@ -49,16 +50,17 @@ type ConfigurationEvents = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControll
 
 impl Configuration {
     /// Creates the configuration. A replica that is not the leader follows the object and does not write it. The leader
-    /// of a locked datastore (`elected` without `leadership`) writes its status, but does not create it.
+    /// of a locked datastore (`elected` without `leadership`) writes the status of the object, but does not create the
+    /// object.
     pub(crate) fn new(clients: Clients, environment: Environment, elected: Leadership, leadership: Leadership) -> Self {
         let Clients { kubernetes, calico, mode } = clients;
         let reporter = ProblemReporter::new(kubernetes, mode);
         Configuration { calico, environment, mode, elected, leadership, reporter, first_spec: Mutex::default() }
     }
 
-    /// Waits for the first settings; returns `None` if `stop` is canceled before. An unreadable configuration is
-    /// retried: with the default settings, controllers would delete objects that the configuration asks for. The log,
-    /// the probes and an Event report the problem.
+    /// Returns the first settings, or `None` if `stop` is canceled before the object has been read. A failed read is
+    /// retried, because with the default settings controllers would delete objects that the configuration asks for. The
+    /// log and the probes report the failure, and an Event reports an unreadable object.
     pub(crate) async fn read_first(&self, status: &Status, stop: &CancellationToken) -> Option<Settings> {
         let attempt = async || {
             let read = self.read().await;
@@ -81,7 +83,8 @@ impl Configuration {
         settings
     }
 
-    /// Returns the first settings: those of the object, or the defaults if the object is missing.
+    /// Returns the first settings: those of the object, or the defaults if the object is missing, merged with the
+    /// environment.
     async fn read(&self) -> Result<Settings, StoreError> {
         let spec = match self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await {
             Ok(entry) => {
@@ -119,7 +122,7 @@ impl Configuration {
             match change {
                 StateChange::Nothing => backoff.reset(),
                 change if right.holds() && backoff.may_write() => {
-                    // Stops at its next await if the right to write is lost.
+                    // The write stops at its next await if the right to write is lost.
                     _ = right.while_held(self.write(change, &state, merged.as_ref())).await;
                 }
                 _ => {}
@@ -135,8 +138,9 @@ impl Configuration {
         }
     }
 
-    /// Returns the events of a watch, which runs until the returned handle is dropped. The watch has a task of its own,
-    /// because canceling it in the middle of a request would lose its position.
+    /// Returns the events of a watch, which runs until the returned handle is dropped, or `None` for the embedded
+    /// datastore, which cannot be watched. The watch has a task of its own, because a watch that is canceled in the
+    /// middle of a request loses its position.
     fn watch(&self) -> Option<(ConfigurationEvents, AbortOnDropHandle<()>)> {
         let select = ObjectSelect { name_prefix: NAME.into(), ..ObjectSelect::default() };
         let mut watch = self.calico.watch::<KubeControllersConfiguration>(&select)?;
@@ -145,7 +149,9 @@ impl Configuration {
         Some((events, AbortOnDropHandle::new(task)))
     }
 
-    /// Performs the write. A conflict with another writer is not an error: the next event shows the result.
+    /// Writes the status or creates the object, as `change` says, and logs a failure. A conflict with another writer is
+    /// not a failure: the next event shows the result. [`StateChange::Wait`] writes nothing, and reports the object if
+    /// it is unreadable.
     async fn write(&self, change: StateChange, state: &ConfigurationState, merged: Option<&Merged>) {
         let outcome = match (change, &state.entry, merged) {
             (StateChange::WriteStatus, Some(entry), Some(merged)) => {
@@ -165,8 +171,8 @@ impl Configuration {
         }
     }
 
-    /// Logs the parts of the configuration that cannot be followed. An Event also reports the objects that stay as they
-    /// are.
+    /// Logs the parts of the configuration that cannot be followed: `notes` only in the log, and `problems`, because of
+    /// which objects stay as they are, also in an Event.
     async fn report(&self, Merged { notes, problems, .. }: &Merged) {
         for note in notes {
             tracing::warn!("KubeControllersConfiguration({NAME}): {note}");
@@ -177,7 +183,8 @@ impl Configuration {
         self.reporter.report(&format!("{} until the configuration is corrected", problems.join("; "))).await;
     }
 
-    /// Reports an unreadable object. A watch omits unreadable objects, so the object looks as if it were missing.
+    /// Reports the object if it is unreadable. A watch omits unreadable objects, so the object looks as if it were
+    /// missing.
     async fn report_if_unreadable(&self) {
         let read = self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await;
         if let Err(error @ StoreError::Corrupt { .. }) = read {
@@ -185,7 +192,8 @@ impl Configuration {
         }
     }
 
-    /// Creates the object, with its last settings if it existed before.
+    /// Creates the object with the settings `last` of the deleted object, or with the default settings if `last` is
+    /// `None`.
     async fn create(&self, last: Option<&KubeControllersConfigurationSpec>) -> Result<(), StoreError> {
         let spec = last.cloned().unwrap_or_else(default_configuration);
         let mut object = KubeControllersConfiguration::new(NAME, spec);
@@ -199,7 +207,7 @@ impl Configuration {
     }
 }
 
-/// Reports each problem to the log and as an Event, once until it changes.
+/// Reports a problem to the log and as an Event, but not if the last report was the same.
 struct ProblemReporter {
     kubernetes: kube::Client,
     object: Value,

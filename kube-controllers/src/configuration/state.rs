@@ -25,7 +25,7 @@ pub(super) struct ConfigurationState {
     pub(super) last_spec: Option<KubeControllersConfigurationSpec>,
     /// The time since which the object has been missing, if it existed before.
     missing_since: Option<Instant>,
-    /// True if the list in progress, or a later event, named the object.
+    /// True if the object came in a [`WatchEvent::Upsert`] since the start of the latest list.
     is_named: bool,
     /// True after the first complete list, from which on a missing object is known not to exist.
     is_listed: bool,
@@ -72,8 +72,8 @@ impl ConfigurationState {
         }
     }
 
-    /// Returns the next write, after which the object exists and has this status. `status` is ignored if there is no
-    /// object.
+    /// Returns the next write toward the desired state: the object exists and has `status`. `status` is ignored while
+    /// the object is missing.
     pub(super) fn next_write(&self, status: Option<&KubeControllersConfigurationStatus>) -> StateChange {
         match (&self.entry, status) {
             (None, _) if self.missing_since.is_some_and(|since| since.elapsed() < RECREATE_DELAY) => StateChange::Wait,
@@ -84,7 +84,8 @@ impl ConfigurationState {
     }
 }
 
-/// Returns true if the stored status has the same content, apart from order and defaults that the API server added.
+/// Returns true if the stored status has the content of `status`, apart from order and defaults that the API server
+/// added.
 fn has_status(object: &KubeControllersConfiguration, status: &KubeControllersConfigurationStatus) -> bool {
     let stored = object.status.clone().map(serde_json::from_value::<KubeControllersConfigurationStatus>);
     stored.is_some_and(|stored| stored.is_ok_and(|stored| stored == *status))
@@ -100,7 +101,7 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 pub(super) struct StatusBackoff {
     pause: Duration,
     not_before: Option<Instant>,
-    /// True if a write is pending.
+    /// True if a write is pending: from the first call of [`StatusBackoff::may_write`] until [`StatusBackoff::reset`].
     is_pending: bool,
 }
 
@@ -111,13 +112,14 @@ impl Default for StatusBackoff {
 }
 
 impl StatusBackoff {
-    /// Records that there is no write left to do.
+    /// Records that there is no write left to do, so that the delays start again at [`FIRST_DELAY`].
     pub(super) fn reset(&mut self) {
         self.pause = FIRST_DELAY;
         self.is_pending = false;
     }
 
-    /// Returns true if a write may happen now. If not, [`StatusBackoff::due`] waits for the time.
+    /// Returns true if a write may happen now, and starts the delay before the next write. If the result is false,
+    /// [`StatusBackoff::due`] waits for the time.
     pub(super) fn may_write(&mut self) -> bool {
         let now = Instant::now();
         self.is_pending = true;

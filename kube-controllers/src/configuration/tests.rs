@@ -1,4 +1,4 @@
-//! An unreadable configuration in the embedded datastore.
+//! A configuration in the embedded datastore that is unreadable, has an unknown value, is missing or is deleted.
 
 use std::sync::Mutex;
 use std::time::Duration;

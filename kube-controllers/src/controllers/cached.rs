@@ -13,7 +13,7 @@ use crate::settings::{ControllerName, Mode};
 use crate::watched::Watched;
 use crate::watches::{Event, Subscribers, Watches};
 
-/// Interval at which a controller reconciles all objects, regardless of events.
+/// Interval at which the keys of [`CachedReconcile::all_keys`] are added to the queue, regardless of events.
 const RESYNC_PERIOD: Duration = Duration::from_secs(300);
 
 /// A cache that event handlers fill and workers read. Clones share it.
@@ -65,12 +65,12 @@ impl<R: CachedReconcile> CachedController<R> {
         CachedController { queue: Queue::default(), cache: SharedCache::default() }
     }
 
-    /// Returns the reason why the controller does nothing with this datastore, if it does nothing.
+    /// Returns the reason why the controller does nothing with this datastore, or `None` if it works.
     fn idle_reason(context: &Context) -> Option<&'static str> {
         R::NOT_NEEDED_IN_KUBERNETES.filter(|_| context.mode != Mode::Etcd)
     }
 
-    /// Passes the events of a watch to `apply`, and adds the keys that it returns to the queue.
+    /// Passes the events of a watch to `apply`, and adds the keys that `apply` returns to the queue.
     pub(super) fn subscribe<T: Watched>(
         &self,
         subscribers: &mut Subscribers<T>,
@@ -120,8 +120,7 @@ impl<R: CachedReconcile> Controller for CachedController<R> {
         let reconciler = Arc::new(R::new(&context, &self));
         let workers = R::CONTROLLER.map_or(1, |name| context.settings.borrow().workers_of(name));
         let work = runtime::run(reconciler, self.queue.clone(), workers, context.clone());
-        // The controller ends with its workers. The comparisons end when the controller is stopped, which the workers
-        // notice too.
+        // The controller ends with its workers, because `resync` never returns.
         tokio::select! {
             () = work => {}
             () = self.resync(&context) => {}

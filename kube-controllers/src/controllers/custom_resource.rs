@@ -11,7 +11,7 @@ use time::{OffsetDateTime, UtcOffset};
 
 use crate::runtime::ReconcileError;
 
-/// The objects of one kind in `projectcalico.org/v3`.
+/// A client for the objects of one kind in `projectcalico.org/v3`.
 #[derive(Debug, Clone)]
 pub(super) struct CustomResources {
     api: Api<DynamicObject>,
@@ -19,12 +19,13 @@ pub(super) struct CustomResources {
 }
 
 impl CustomResources {
-    /// Returns the objects of the kind `S`.
+    /// Creates a client for the objects of the kind `S`. Sends no request.
     pub(super) fn new<S: Spec>(client: kube::Client) -> Self {
         CustomResources { api: Api::all_with(client, &api_resource(S::KIND, S::PLURAL)), kind: S::KIND }
     }
 
-    /// Replaces the finalizers of an object, if the object is still at `version`. Returns the new version.
+    /// Replaces the finalizers of an object, and returns the new resource version. Fails if the object is no longer at
+    /// the resource version `version`.
     pub(super) async fn write_finalizers(
         &self,
         name: &str,
@@ -36,7 +37,8 @@ impl CustomResources {
         self.version(name, "finalizers", patched)
     }
 
-    /// Replaces the conditions of an object, if the object is still at `version`. Returns the new version.
+    /// Replaces the conditions of an object, and returns the new resource version. Fails if the object is no longer at
+    /// the resource version `version`.
     pub(super) async fn write_conditions(
         &self,
         name: &str,
@@ -61,7 +63,7 @@ pub(super) fn api_resource(kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-/// Returns the finalizers of an object with `finalizer` added, or `None` if it is among them.
+/// Returns the finalizers of an object with `finalizer` added, or `None` if the object has `finalizer` already.
 pub(super) fn with_finalizer<S: Spec>(object: &Object<S>, finalizer: &str) -> Option<Vec<String>> {
     let mut all = finalizers(object);
     let is_new = !all.iter().any(|existing| existing == finalizer);
@@ -69,7 +71,7 @@ pub(super) fn with_finalizer<S: Spec>(object: &Object<S>, finalizer: &str) -> Op
     is_new.then_some(all)
 }
 
-/// Returns the finalizers of an object without `finalizer`, or `None` if it is not among them.
+/// Returns the finalizers of an object without `finalizer`, or `None` if the object does not have `finalizer`.
 pub(super) fn without_finalizer<S: Spec>(object: &Object<S>, finalizer: &str) -> Option<Vec<String>> {
     let mut others = finalizers(object);
     let all = others.len();
@@ -97,7 +99,7 @@ pub(super) fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound")
 }
 
-/// A condition without its time.
+/// A condition in the status of an object, without its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StatusCondition {
     /// The `type` of the condition.

@@ -1,7 +1,7 @@
 //! The controllers.
 //!
-//! Most are a `cached::CachedController` with a reconciler. [`sync`] is shared by [`policy`], [`namespace`] and
-//! [`service_account`]; the other modules are independent of each other.
+//! Most are a `cached::CachedController` with a reconciler. [`policy`], [`namespace`] and [`service_account`] share
+//! [`sync`]. No other controller uses a part of another controller.
 
 mod cached;
 mod custom_resource;

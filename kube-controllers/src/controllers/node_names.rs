@@ -22,7 +22,7 @@ impl<M, G> Default for Grouping<M, G> {
 }
 
 impl<M: Clone + Ord, G: Clone + Ord> Grouping<M, G> {
-    /// Sets the group of a member, or removes the member with `None`. Returns its previous group.
+    /// Sets the group of a member, or removes the member with `None`. Returns the member's previous group.
     pub(super) fn set(&mut self, member: &M, group: Option<G>) -> Option<G> {
         let before = self.groups.remove(member);
         if let Some(before) = &before
@@ -73,7 +73,7 @@ pub(super) struct NodeNames {
 }
 
 impl NodeNames {
-    /// Applies an event. Returns the Calico nodes whose Kubernetes node changed.
+    /// Applies an event. Returns the Calico nodes whose name of a Kubernetes node was added, changed or removed.
     pub(super) fn apply(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
         let changed = self.nodes.apply(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
         for node in &changed {
@@ -82,7 +82,7 @@ impl NodeNames {
         changed
     }
 
-    /// Returns true if all nodes are known.
+    /// Returns true if all Calico nodes have been listed.
     pub(super) fn is_synced(&self) -> bool {
         self.nodes.is_synced()
     }

@@ -42,7 +42,8 @@ impl SyncedKind for ServiceAccounts {
         ObjectKey::global(format!("{SERVICE_ACCOUNT_PROFILE_PREFIX}{namespace}.{}", source.name))
     }
 
-    /// The first dot ends the namespace: names of namespaces have no dots, while names of service accounts may.
+    /// Splits the name of the profile at its first dot: names of namespaces have no dots, while names of service
+    /// accounts may.
     fn source_of(target: &ObjectKey) -> Option<ObjectKey> {
         let (namespace, name) = target.name.strip_prefix(SERVICE_ACCOUNT_PROFILE_PREFIX)?.split_once('.')?;
         (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))

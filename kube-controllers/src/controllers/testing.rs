@@ -32,14 +32,16 @@ fn merged(spec: &KubeControllersConfigurationSpec) -> Settings {
     merge(&Environment::read(|_| None).unwrap(), spec, Mode::Etcd).settings
 }
 
-/// Returns an API server that answers each request with the JSON that `answer` returns for its path.
+/// Returns a client of an API server that answers each request with the JSON that `answer` returns for the request's
+/// URI.
 pub(super) fn kubernetes(
     answer: impl Fn(&hyper::Uri) -> serde_json::Value + Clone + Send + Sync + 'static,
 ) -> kube::Client {
     refusing_kubernetes(move |uri| Ok(answer(uri)))
 }
 
-/// Returns an API server like [`kubernetes`], which also refuses requests with the status of an `Err`.
+/// Returns a client like [`kubernetes`], whose API server refuses a request for which `answer` returns `Err`, with that
+/// HTTP status.
 pub(crate) fn refusing_kubernetes(
     answer: impl Fn(&hyper::Uri) -> Result<serde_json::Value, u16> + Clone + Send + Sync + 'static,
 ) -> kube::Client {
@@ -61,7 +63,7 @@ pub(crate) fn refusing_kubernetes(
     kube::Client::new(service, "default")
 }
 
-/// Returns an API server that accepts everything, and the bodies that were sent to it.
+/// Returns a client of an API server that accepts every request, and the bodies that the client has sent.
 pub(crate) fn posting_kubernetes() -> (kube::Client, Arc<Mutex<Vec<serde_json::Value>>>) {
     let taken = Arc::<Mutex<Vec<serde_json::Value>>>::default();
     let sent = taken.clone();

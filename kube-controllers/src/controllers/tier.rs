@@ -81,8 +81,8 @@ impl Reconcile for TierReconciler {
         }
         let message = format!("Waiting for policies to be removed: {counts}");
         let waiting = StatusCondition { kind: "Ready", is_true: false, reason: "Terminating", message };
-        // Compared with the stored object, so that a failed write is retried. Upstream changes its cached object before
-        // the write, and so never retries (KC-542).
+        // The condition is compared with the object that the watch delivered, so that a failed write is retried.
+        // Upstream changes its cached object before the write, and so never retries (KC-542).
         if let Some(conditions) = waiting.merged_into(tier.status.as_ref(), OffsetDateTime::now_utc()) {
             self.objects.write_conditions(&key.name, version, &conditions).await?;
         }
@@ -90,7 +90,7 @@ impl Reconcile for TierReconciler {
     }
 }
 
-/// Size of a page of policies.
+/// Maximum number of policies in a page of a list.
 const PAGE_SIZE: u32 = 500;
 
 /// Numbers of policies by kind, in upstream's order: global, namespaced, staged global, staged namespaced.

@@ -1,5 +1,5 @@
-//! The index of garbage collection: applies the events of all watches to it, in the form that it reads, on the tasks of
-//! the watches.
+//! The index of garbage collection. The tasks of the watches apply all events to the index, in the form that the index
+//! reads.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,7 +67,8 @@ impl ClusterCache {
         cache
     }
 
-    /// On a Kubernetes datastore, a Calico node is a Kubernetes node, and one watch delivers both.
+    /// Subscribes the index to nodes. On a Kubernetes datastore, a Calico node is a Kubernetes node, and one watch
+    /// delivers both.
     fn subscribe_to_nodes(&self, mode: Mode, watches: &mut Watches) {
         let put_kubernetes =
             |index: &mut Index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node));
@@ -123,13 +124,13 @@ impl ClusterCache {
         REQUIRED.into_iter().map(move |(kind, name)| (name, !listed.contains(&kind)))
     }
 
-    /// Returns true if all virtual machines are known.
+    /// Returns true if VirtualMachines and VirtualMachineInstances have been listed.
     pub(super) fn has_listed_vms(&self) -> bool {
         let listed = self.listed();
         listed.contains(&WatchedKind::VirtualMachines) && listed.contains(&WatchedKind::Vmis)
     }
 
-    /// Returns true if all Services are known.
+    /// Returns true if Services have been listed.
     pub(super) fn has_listed_services(&self) -> bool {
         self.listed().contains(&WatchedKind::Services)
     }
@@ -139,7 +140,8 @@ impl ClusterCache {
         self.shared.changed.notify_one();
     }
 
-    /// Waits for a change of the index.
+    /// Waits for a change of the index, or for [`ClusterCache::wake`]. Returns at once if one of them happened since
+    /// the last call.
     pub(super) async fn changed(&self) {
         self.shared.changed.notified().await;
     }

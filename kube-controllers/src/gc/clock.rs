@@ -33,7 +33,7 @@ impl Clock {
         self.offset_changed.notify_one();
     }
 
-    /// Waits until the clock is advanced.
+    /// Waits for a call of [`Clock::advance`].
     pub(super) async fn advanced(&self) {
         self.offset_changed.notified().await;
     }

@@ -22,10 +22,12 @@ use super::cache::ClusterCache;
 use super::gate::LeaderGate;
 use crate::settings::GcMode;
 
-/// Shortest and longest interval between two lists of all handles.
+/// Shortest interval between two lists of all handles. The interval is half of the grace period, and at most
+/// [`MAX_LIST_INTERVAL`].
 const MIN_LIST_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_LIST_INTERVAL: Duration = Duration::from_secs(450);
-/// Time limit of a list. A list that takes longer is canceled, and repeated at the next interval.
+/// Time limit of one list of all handles and affinities. A list that takes longer is canceled, and repeated at the next
+/// interval.
 const LIST_DEADLINE: Duration = Duration::from_secs(300);
 /// Number of handles repaired together. A block that several handles share is written once per such batch.
 const BATCH_SIZE: usize = 1000;
@@ -51,7 +53,7 @@ impl WrongHandles {
     }
 }
 
-/// The numbers of repaired handles.
+/// The numbers of handles by the outcome of their repair.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RepairedHandles {
     pub(super) deleted: usize,
@@ -60,7 +62,7 @@ pub(super) struct RepairedHandles {
 }
 
 impl HandleAudit {
-    /// Starts a list of all handles if it is time. `now` is the time of the index.
+    /// Starts `list` if the next list is due and no list is in progress. `now` is the time by [`Clock`].
     pub(super) fn list_if_due<L>(&mut self, now: Duration, grace: Duration, list: impl FnOnce(WrongHandles) -> L)
     where
         L: Future<Output = ()> + Send + 'static,
@@ -95,7 +97,7 @@ impl HandleAudit {
         self.wrong_handles.get().next_deadline(now, grace).map_or(next_list, |due| due.min(next_list))
     }
 
-    /// Repairs the handles that have been wrong for `grace`.
+    /// Repairs the handles that have been wrong for `grace`. In the mode `report`, only logs each handle once.
     pub(super) async fn repair(
         &mut self,
         calico: &Datastore,
@@ -150,7 +152,8 @@ impl HandleAudit {
     }
 }
 
-/// Lists handles and affinities. The grace period of a wrong one begins at the time of `clock` at which it is found.
+/// Lists handles and affinities. The grace period of a wrong handle or an unfinished affinity begins at the time of
+/// `clock` at which the list finds it.
 pub(super) async fn list_all(
     calico: Arc<Datastore>,
     cache: ClusterCache,

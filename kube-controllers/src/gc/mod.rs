@@ -41,7 +41,7 @@ const FULL_PASS_INTERVAL: Duration = Duration::from_secs(300);
 const QUIET_PERIOD: Duration = Duration::from_millis(50);
 /// Longest time to wait for a moment without events.
 const MAX_QUIET_WAIT: Duration = Duration::from_secs(1);
-/// Time limit for the current writes when the process is stopping.
+/// Time limit for the current writes when the controllers are stopping.
 const STOP_DEADLINE: Duration = Duration::from_secs(3);
 /// Interval at which the log names the kinds that have not been listed yet.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -81,15 +81,15 @@ impl Controller for GarbageCollection {
             stop.cancelled().await;
             sleep(STOP_DEADLINE).await;
         };
-        // The gate closes when the process is stopping, so a pass ends after its current writes.
+        // The gate closes when the controllers are stopping, so a pass ends after its current writes.
         tokio::select! {
-            () = write_deadline => tracing::warn!("canceled a pass of garbage collection: the process is stopping"),
+            () = write_deadline => tracing::warn!("canceled a pass of garbage collection: the controllers stop"),
             () = run_passes(GcPass::new(context.clone(), self.cache, self.clock, metrics)) => {}
         }
     }
 }
 
-/// Runs one pass after another until the process is stopping.
+/// Runs one pass after another until the controllers are stopping.
 async fn run_passes(mut gc_pass: GcPass) {
     let stop = gc_pass.context.stop.clone();
     stop.run_until_cancelled(wait_until_listed(&gc_pass.cache, &gc_pass.metrics)).await;
@@ -116,7 +116,8 @@ async fn run_passes(mut gc_pass: GcPass) {
     }
 }
 
-/// Waits until all required kinds have been listed. A kind whose list is forbidden is named in the log again and again.
+/// Waits until all required kinds have been listed. Each minute, the log names the kinds that have not been listed, for
+/// example because the role does not allow it.
 async fn wait_until_listed(cache: &ClusterCache, metrics: &PassMetrics) {
     let mut remind_at = Instant::now() + LOG_INTERVAL;
     loop {

@@ -18,7 +18,7 @@ pub(super) struct PassMetrics {
     pub(super) leaked: IntCounter,
     /// Number of released leaks.
     pub(super) reclaimed: IntCounter,
-    /// Number of leaks that a report has logged.
+    /// Number of leaks that the mode `report` has logged.
     pub(super) reported_leaks: IntCounter,
     handles: IntCounterVec,
     wrong_handles: IntGauge,
@@ -65,7 +65,7 @@ impl PassMetrics {
         })
     }
 
-    /// Records if a required kind has not been listed yet.
+    /// Records whether a required kind has not been listed yet.
     pub(super) fn set_awaited(&self, kind: &str, awaited: bool) {
         self.awaited.with_label_values(&[kind]).set(i64::from(awaited));
     }
@@ -93,7 +93,8 @@ impl PassMetrics {
         self.wrong_handles.set(i64::try_from(wrong).unwrap_or(i64::MAX));
     }
 
-    /// Records the end of a pass. `full` is the Unix time if the pass assessed all entries.
+    /// Records the end of a pass. `full` is the Unix time of the end in seconds if the pass assessed all entries, and
+    /// `None` if it assessed only the changed ones.
     pub(super) fn record_pass(&self, took: Duration, full: Option<i64>) {
         let scope = if full.is_some() { "full" } else { "changed" };
         self.duration.with_label_values(&[scope]).observe(took.as_secs_f64());

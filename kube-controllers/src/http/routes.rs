@@ -26,8 +26,9 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const EXPOSITION: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Default duration of a profile, as in Go, and the longest duration, so that a forgotten request ends.
+/// Default duration of a profile in seconds, as in Go.
 const DEFAULT_SECONDS: u64 = 30;
+/// Longest duration of a profile in seconds, so that a forgotten request ends.
 const MAX_SECONDS: u64 = 300;
 
 impl Routes {
@@ -54,7 +55,7 @@ impl Routes {
     }
 }
 
-/// Returns the table of components, one per line.
+/// Returns the table of components, one per line. The HTTP status is 200 if the process is ready, and 503 otherwise.
 fn readiness(status: &Status) -> HttpResponse {
     let lines = status.readiness().into_iter().map(|(name, Condition { ready, reason })| {
         let state = if ready { "ready".to_owned() } else { format!("not ready  {reason}") };

@@ -24,7 +24,7 @@ const MAX_CONNECTION_TIME: Duration = Duration::from_secs(90);
 /// Maximum number of open connections. Further ones wait.
 const MAX_CONNECTIONS: usize = 64;
 
-/// The ports; `None` disables one.
+/// The ports. `None` opens no port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ports {
     /// Port of `/readiness` and `/liveness` as in upstream (KC-144), and of `/readyz` and `/healthz`, on all addresses.
@@ -43,7 +43,7 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// The selection of a port, and its address.
+/// The function that selects one of the ports, and the addresses on which the port is opened.
 pub(super) struct PortServer {
     pub(super) port: fn(&Ports) -> Option<u16>,
     /// Whether to listen on localhost only, and not on all addresses.
@@ -51,7 +51,8 @@ pub(super) struct PortServer {
 }
 
 impl PortServer {
-    /// Opens the first port. A port on localhost is opened later, because no probe and no scrape depends on it.
+    /// Opens the port that `ports` contains at the start. Returns `None` if there is none, and for a port on localhost,
+    /// which is opened later, because no probe and no scrape depends on it.
     pub(super) async fn bind_first(&self, ports: &watch::Receiver<Ports>) -> Result<Option<TcpListener>, ListenError> {
         let port = (self.port)(&ports.borrow());
         let Some(port) = port.filter(|_| !self.localhost) else { return Ok(None) };
@@ -77,7 +78,7 @@ impl PortServer {
         }
     }
 
-    /// Returns the open listener, or opens the port, with retries.
+    /// Returns `bound` if it is a listener, or else opens the port, with retries.
     async fn open(&self, port: u16, bound: Option<TcpListener>) -> TcpListener {
         if let Some(bound) = bound {
             return bound;

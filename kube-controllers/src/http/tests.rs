@@ -11,7 +11,7 @@ use super::profile::folded;
 use super::*;
 use crate::status::Component;
 
-// Shared with the other crate, because the tests of both run at the same time and need different ports.
+// Shared with the crate datastore, because the tests of both crates run at the same time and need different ports.
 #[path = "../../../datastore/tests/harness/port.rs"]
 mod port;
 

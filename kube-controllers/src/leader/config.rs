@@ -8,7 +8,7 @@ use uuid::Uuid;
 /// File in which kubelet gives a pod its namespace.
 const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-/// The Lease, and the candidate.
+/// The Lease, the candidate, and the rules of the election.
 #[derive(Debug, Clone)]
 pub struct LeaderElectionConfig {
     /// Namespace of the Lease.
@@ -18,7 +18,8 @@ pub struct LeaderElectionConfig {
     /// Unique name of this process; see [`identity`].
     pub identity: String,
     /// Whether to wait for permission if the role does not allow writing the Lease. Otherwise, the process acts as the
-    /// only replica once the refusals have lasted, until the role allows the Lease.
+    /// only replica once the refusals have lasted for the sum of [`Timing::lease`] and [`Timing::write`], until the
+    /// role allows the Lease.
     pub required: bool,
     /// Periods of the election.
     pub timing: Timing,
@@ -27,16 +28,17 @@ pub struct LeaderElectionConfig {
 /// Periods of an election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// Time since its last change after which other replicas may take the Lease.
+    /// Time since the last change of the Lease after which other replicas may take it.
     pub lease: Duration,
-    /// Time since its last renewal for which the holder writes. Shorter than `lease` by the longest time of a request.
+    /// Time since the last renewal of the Lease for which the holder writes. Shorter than `lease`, so that the holder
+    /// has stopped writing before another replica may take the Lease.
     pub renew_deadline: Duration,
     /// Delay between two attempts to take or renew the Lease.
     pub retry: Duration,
     /// Time limit of each attempt to take or renew the Lease. Also the interval at which a replica that writes without
     /// a Lease checks if the role allows one. Half of `renew_deadline` by default.
     pub check_interval: Duration,
-    /// Longest time that a write may take which was begun in time.
+    /// Longest time that a write may take that was begun while the process had the right to write.
     pub write: Duration,
 }
 

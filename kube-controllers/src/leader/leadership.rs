@@ -46,7 +46,7 @@ pub struct Deadline {
 pub struct MayNotWrite;
 
 impl Leadership {
-    /// Creates the right to write from the election's updates in `term`.
+    /// Creates the right to write from the election's updates in `term`, without a lock of the datastore.
     pub fn new(term: watch::Receiver<LeadershipTerm>) -> Self {
         Leadership { term, unlocked: always(true) }
     }
@@ -130,7 +130,7 @@ fn always<T>(value: T) -> watch::Receiver<T> {
     watch::channel(value).1
 }
 
-/// Rejects writes that begin after the term has ended.
+/// Rejects writes while this replica may not write.
 impl WriteGate for Leadership {
     async fn admit(&self, _writes: usize) -> bool {
         self.holds()

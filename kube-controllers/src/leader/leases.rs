@@ -12,7 +12,8 @@ pub(super) trait Leases: Send + Sync + 'static {
     fn get(&self) -> impl Future<Output = Result<Option<Lease>, LeaseError>> + Send;
     /// Creates the Lease. Returns the stored Lease.
     fn create(&self, lease: Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
-    /// Replaces the version of the Lease that `lease` names. Returns the stored Lease.
+    /// Replaces the Lease, if it is still at the version that `lease` names, and otherwise fails with
+    /// [`LeaseError::Conflict`]. Returns the stored Lease.
     fn replace(&self, lease: Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
 }
 

@@ -117,8 +117,8 @@ fn build(context: &Context, settings: &Settings, refused: &BTreeSet<RuleSet>, wa
         }
     }
     match context.mode {
-        // This group has no API server of Calico's, so kube-controllers does its work. Names of policies are the names
-        // of their resources, so the migrator has no work.
+        // With this group there is no API server of Calico's, so kube-controllers does the work of that server. Names
+        // of policies are the names of their resources, so the migrator has no work.
         Mode::Kubernetes(ApiGroup::V3) => {
             registry.add::<IpPools>();
             registry.add::<Tiers>();
@@ -141,7 +141,7 @@ struct Registry<'a> {
 impl Registry<'_> {
     fn add_node_controllers(&mut self, settings: &Settings) {
         self.add::<GarbageCollection>();
-        // Created also if it is turned off: the controller then deletes the host endpoints that it created.
+        // Created also if automatic host endpoints are turned off: this controller then deletes those that it created.
         self.add_granted::<HostEndpoints>(RuleSet::HostEndpoints);
         if settings.sync_node_labels {
             self.add::<NodeLabels>();

@@ -33,7 +33,8 @@ use stop::{stop_on_signal, wait_for_group_move};
 
 /// Pause before controllers that ended unexpectedly are started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
-/// Time limit for the tasks that serve the controllers to end after the controllers.
+/// Time limit for the tasks that serve the controllers to end after the controllers, and again for the release of the
+/// Lease.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT, and then returns success. Returns failure on an error that ends the process.
@@ -113,6 +114,7 @@ impl Process {
     }
 
     /// Joins the leader election. Returns the right to write, and a future that ends when the Lease has been released.
+    /// Without an election, the right never ends, and the future ends at once.
     fn join_election(
         &self,
         clients: &Clients,
@@ -217,7 +219,7 @@ async fn apply_in_place(
     }
 }
 
-/// Checks the datastore and the API server while `enabled` is true.
+/// Checks the datastore and the API server while `enabled` is true, until `stop`.
 async fn follow_health(
     status: Status,
     clients: Clients,

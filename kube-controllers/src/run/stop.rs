@@ -12,7 +12,7 @@ use crate::context::Clients;
 use crate::settings::Mode;
 use crate::startup::StartError;
 
-/// Interval between two requests to the API server.
+/// Interval between two requests for the API group of Calico's objects.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Returns a token that the first SIGTERM or SIGINT cancels. A second signal ends the process at once.
@@ -37,9 +37,9 @@ pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
     Ok(stop)
 }
 
-/// Waits until Calico's objects are in another API group than at the start of the process. If the environment names a
-/// group that did not hold the objects even at the start, the process logs that and continues: a restart would not
-/// help, because the environment stays the same.
+/// Waits until Calico's objects are in another API group than at the start of the process; forever if the datastore is
+/// etcd. If the environment names a group that did not hold the objects even at the start, the process logs that and
+/// continues: a restart would not help, because the environment stays the same.
 pub(super) async fn wait_for_group_move(clients: &Clients) -> StartError {
     let (Mode::Kubernetes(used), Datastore::Kubernetes(calico)) = (clients.mode, &*clients.calico) else {
         return std::future::pending().await;

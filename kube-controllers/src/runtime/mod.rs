@@ -37,7 +37,7 @@ pub trait Reconcile: Send + Sync + 'static {
     /// Identifier of one unit of work.
     type Key: Clone + Eq + Hash + Display + Debug + Send + Sync + 'static;
 
-    /// Brings the objects of `key` to the desired state. A panic counts as a failure that may succeed later.
+    /// Brings the objects of `key` to the desired state. A panic counts as [`ReconcileError::Retry`].
     fn reconcile(&self, key: &Self::Key) -> impl Future<Output = Result<NextReconcile, ReconcileError>> + Send;
 }
 

@@ -120,7 +120,7 @@ fn switch(on: bool) -> Option<String> {
     keyword_for(&SWITCH, on)
 }
 
-/// Returns the word with this meaning.
+/// Returns the word with this meaning, or `None` if no word has it.
 fn keyword_for<T: PartialEq>(words: &[(&str, T)], meaning: T) -> Option<String> {
     words.iter().find(|(_, value)| *value == meaning).map(|(word, _)| (*word).to_owned())
 }

@@ -7,7 +7,7 @@ use super::parse::SettingsError;
 /// The names by which controllers are enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ControllerName {
-    /// Garbage collection of addresses and blocks; labels and host endpoints of nodes.
+    /// Garbage collection of addresses and blocks; deletion, labels and host endpoints of nodes.
     Node,
     /// Kubernetes network policies (etcd only).
     Policy,

@@ -154,7 +154,7 @@ impl VariableReader<'_> {
         (self.lookup)(variable).filter(|text| !text.trim().is_empty())
     }
 
-    /// Returns the parsed value of a variable with its text.
+    /// Returns the parsed value of a variable with its text, or `None` if the variable is unset.
     fn override_of<T>(
         &self,
         variable: &'static str,

@@ -32,8 +32,9 @@ pub struct Merged {
     pub problems: Vec<String>,
 }
 
-/// Merges the configuration, field by field, with the environment. `spec` may lack the defaults that upstream's client
-/// adds when it writes the object, for example if kubectl wrote it; they are added here.
+/// Merges the configuration, field by field, with the environment, which takes precedence. `spec` may lack the defaults
+/// that upstream's client adds when it writes the object, for example if kubectl wrote the object; these defaults are
+/// added here.
 pub fn merge(environment: &Environment, spec: &KubeControllersConfigurationSpec, mode: Mode) -> Merged {
     let mut spec = spec.clone();
     complete_kube_controllers_configuration(&mut spec);
@@ -97,7 +98,8 @@ impl Merger<'_> {
         }
     }
 
-    /// Returns the value of a variable, and records the variable as one that decided a setting.
+    /// Returns the value of a variable, and records the variable as one that decided a setting. Returns `None` if the
+    /// variable is unset.
     fn take_override<T: Clone>(&mut self, setting: &Option<Override<T>>) -> Option<T> {
         let setting = setting.as_ref()?;
         self.used_variables.insert(setting.variable.into(), setting.text.clone());
@@ -136,8 +138,8 @@ impl Merger<'_> {
         })
     }
 
-    /// A controller without a configured period has the default period. Upstream's controllers never compare all
-    /// objects in this case.
+    /// Returns the period of each enabled controller of etcd. A controller without a configured period has the default
+    /// period. Upstream's controllers never compare all objects in this case.
     fn reconcile_periods(&mut self, enabled: &BTreeSet<ControllerName>) -> BTreeMap<ControllerName, Duration> {
         let given = self.take_override(&self.environment.reconcile_period);
         let period = |name: ControllerName| {
@@ -150,8 +152,8 @@ impl Merger<'_> {
 
     fn sync_node_labels(&mut self) -> bool {
         if self.mode != Mode::Etcd {
-            // Calico's node is a view of the Kubernetes node and has the same labels. Upstream reports the variable
-            // here too (KC-122).
+            // Calico's node is a view of the Kubernetes node and has the same labels. Upstream also reports
+            // `DATASTORE_TYPE` here (KC-122).
             self.used_variables.insert(super::variables::DATASTORE_TYPE.into(), "kubernetes".into());
             return false;
         }
@@ -162,7 +164,8 @@ impl Merger<'_> {
         })
     }
 
-    /// The variable replaces the whole section, not only `autoCreate` (KC-130).
+    /// Returns the settings of automatic host endpoints. `AUTO_HOST_ENDPOINTS` replaces the whole section
+    /// `hostEndpoint`, not only `autoCreate` (KC-130).
     fn host_endpoints(&mut self) -> AutoHostEndpoints {
         if let Some(enabled) = self.take_override(&self.environment.auto_host_endpoints) {
             return AutoHostEndpoints { enabled, default_endpoint: true, ..AutoHostEndpoints::default() };
@@ -193,7 +196,8 @@ impl Merger<'_> {
         let mut invalid: BTreeMap<_, _> =
             invalid_templates(&templates).into_iter().map(|(index, error)| (index, error.to_string())).collect();
         for (index, HostEndpointTemplate { generate_name, .. }) in templates.iter().enumerate() {
-            // Endpoints are named after their template, so an existing endpoint may belong to either template.
+            // Endpoints are named after their template, so an existing endpoint may belong to any template with this
+            // name.
             if templates.iter().filter(|other| other.generate_name == *generate_name).count() > 1 {
                 let error = || format!("`{generate_name}` is also the name of another template");
                 invalid.entry(index).or_insert_with(error);
@@ -261,7 +265,7 @@ impl Merger<'_> {
     }
 }
 
-/// Returns the section of an etcd controller.
+/// Returns the section of an etcd controller. Returns `None` if there is no section, and for other controllers.
 pub(super) fn reconciler(sections: &ControllersConfig, name: ControllerName) -> Option<&ReconcilerConfig> {
     match name {
         ControllerName::Policy => sections.policy.as_ref(),

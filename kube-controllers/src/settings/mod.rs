@@ -50,8 +50,8 @@ pub struct Settings {
     pub workers: BTreeMap<ControllerName, usize>,
     /// Time for which an address must look leaked before it is released. `None` and zero disable the release (KC-438).
     pub leak_grace_period: Option<Duration>,
-    /// Time for which an endpoint must be without its pod before the endpoint is deleted (etcd only). Zero disables the
-    /// deletion.
+    /// Time for which an endpoint must look orphaned, for example because its pod is missing, before the endpoint is
+    /// deleted (etcd only). Zero disables the deletion.
     pub orphan_endpoint_grace_period: Duration,
     /// Whether to copy labels of Kubernetes nodes to Calico's nodes (etcd only).
     pub sync_node_labels: bool,
@@ -68,11 +68,11 @@ pub struct Settings {
     pub compaction_period: Duration,
     /// Whether to check the datastore and the API server for the probes.
     pub health_checks: bool,
-    /// TCP port of the metrics, on all addresses.
+    /// TCP port of the metrics, on all addresses; `None` opens no port.
     pub metrics_port: Option<u16>,
-    /// TCP port of the profiles, on localhost.
+    /// TCP port of the profiles, on localhost; `None` opens no port.
     pub debug_profile_port: Option<u16>,
-    /// The action of garbage collection on leaked addresses.
+    /// The action on objects that garbage collection finds unused or wrong, and on orphaned workload endpoints.
     pub gc_mode: GcMode,
     /// The request limits of garbage collection.
     pub gc_limits: GcLimits,
@@ -81,27 +81,29 @@ pub struct Settings {
 /// The Services of type LoadBalancer that receive addresses from Calico's pools (KC-501).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AssignIps {
-    /// All Services, except those with another load balancer class.
+    /// All Services, except those with a load balancer class other than `calico`.
     #[default]
     AllServices,
-    /// Only Services that request an address.
+    /// Only Services that request an address, by the load balancer class `calico`, an annotation or
+    /// `spec.loadBalancerIP`.
     RequestedServicesOnly,
 }
 
-/// The action of garbage collection on leaked addresses.
+/// The action on objects that garbage collection finds unused or wrong, and on orphaned workload endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GcMode {
-    /// Releases the addresses.
+    /// Releases, deletes or repairs the objects that are unused or wrong.
     #[default]
     Reclaim,
-    /// Logs the addresses without releasing them (`GC_MODE=report`).
+    /// Only logs the objects that are unused or wrong (`GC_MODE=report`).
     Report,
 }
 
 /// Limits on the requests of garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GcLimits {
-    /// Number of blocks or handles processed, and pods read, at the same time (`GC_PARALLELISM`).
+    /// Number of blocks, handles or nodes that are processed, or of objects that are read, at the same time
+    /// (`GC_PARALLELISM`).
     pub parallelism: usize,
     /// Requests per second (`GC_REQUESTS_PER_SECOND`). 0 leaves only the client's own limit.
     pub requests_per_second: u32,

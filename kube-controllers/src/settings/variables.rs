@@ -24,7 +24,7 @@ pub(super) const GC_MODE: &str = "GC_MODE";
 pub(super) const GC_PARALLELISM: &str = "GC_PARALLELISM";
 pub(super) const GC_REQUESTS_PER_SECOND: &str = "GC_REQUESTS_PER_SECOND";
 pub(super) const ORPHAN_ENDPOINT_GRACE_PERIOD: &str = "ORPHAN_ENDPOINT_GRACE_PERIOD";
-/// Reported in the status on a Kubernetes datastore in place of [`SYNC_NODE_LABELS`] (KC-122).
+/// The variable that the status reports on a Kubernetes datastore in place of [`SYNC_NODE_LABELS`] (KC-122).
 pub(super) const DATASTORE_TYPE: &str = "DATASTORE_TYPE";
 
 /// The variables of the controllers.

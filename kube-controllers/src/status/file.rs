@@ -59,7 +59,8 @@ impl StatusFile {
         serde_json::from_slice(&bytes).map_err(|source| failed("parse", source.into()))
     }
 
-    /// Replaces the file, and creates the directories above it. A reader sees either the old or the new content.
+    /// Replaces the file, and creates the directories above it. A reader sees either the old or the new content, unless
+    /// the file can only be overwritten in place.
     pub(super) fn write(&self, path: &Path) -> Result<(), FileError> {
         replace(path, self).map_err(|source| FileError { action: "write", path: path.into(), source })
     }
@@ -90,7 +91,8 @@ fn replace(path: &Path, file: &StatusFile) -> io::Result<()> {
     match renamed {
         Ok(()) => Ok(()),
         Err(error) => match error.kind() {
-            // The file itself is a mount point, which cannot be replaced, or its directory is read-only.
+            // The file itself is a mount point, which cannot be replaced, or its directory is read-only. So the file is
+            // overwritten in place.
             ErrorKind::ResourceBusy | ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
                 fs::write(path, &bytes)?;
                 fs::set_permissions(path, Permissions::from_mode(0o644))

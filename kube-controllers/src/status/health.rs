@@ -8,10 +8,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Component, Status};
 
-/// First and longest time limit of a response. The limit doubles while a check fails.
+/// First time limit of a response. The limit doubles up to [`LONGEST_TIMEOUT`] while a check fails.
 const TIMEOUT: Duration = Duration::from_secs(4);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(16);
-/// Pause between two passes, after success and after a failure.
+/// Pause after a pass in which both checks succeeded. After a failure, the pause is [`FAILURE_CHECK_INTERVAL`].
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 const FAILURE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 

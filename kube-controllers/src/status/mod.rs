@@ -30,7 +30,7 @@ use file::Liveness;
 
 /// Interval of heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
-/// Age of the last heartbeat at which the process counts as hanging. Long enough for a slow disk and a throttled
+/// Age of the last heartbeat above which the process counts as hanging. Long enough for a slow disk and a throttled
 /// processor.
 const HEARTBEAT_LIMIT: Duration = Duration::from_secs(60);
 
@@ -101,8 +101,8 @@ impl Status {
         _ = self.set(component, Condition { ready: true, reason: String::new() });
     }
 
-    /// Records that the component is not ready, for a reason that `check-status` prints. Returns true if this is a
-    /// change.
+    /// Records that the component is not ready, for a reason that `check-status` prints. Returns false if the same was
+    /// recorded before.
     pub fn not_ready(&self, component: Component, reason: impl Into<String>) -> bool {
         let reason = printable::line(&reason.into()).into_owned();
         self.set(component, Condition { ready: false, reason })
@@ -131,8 +131,8 @@ impl Status {
         })
     }
 
-    /// Writes the file if `change` returns true, so that an unchanged status does not touch the file. Returns that
-    /// value.
+    /// Applies `change` to the status, and returns the result of `change`. Writes the file only if the result is true,
+    /// so that an unchanged status does not touch the file.
     fn change(&self, change: impl FnOnce(&mut StatusFile) -> bool) -> bool {
         let mut state = self.state();
         let is_new = change(&mut state);

@@ -97,7 +97,7 @@ impl Watchdog {
     }
 }
 
-/// Removes the work from the list when it has ended or was dropped.
+/// A guard that removes the work from the list when the work has ended or was dropped.
 struct ActiveWorkGuard {
     watchdog: Watchdog,
     number: u64,

@@ -1,4 +1,5 @@
-//! The dashboard in deploy/grafana uses only metrics and labels that exist, and uses all metrics.
+//! The dashboard in deploy/grafana uses only metrics and labels that exist, and uses all metrics except those in
+//! [`LEFT_OUT`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -50,7 +51,7 @@ fn expressions(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Returns the sources of the program, without tests.
+/// Returns the sources of the program, without the files whose names end with `tests`.
 fn sources() -> Vec<String> {
     fn files(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("a folder").flatten() {

@@ -74,7 +74,7 @@ pub struct WatchMetrics<G = IntGauge, C = IntCounter> {
     pub events: C,
     /// Number of objects that were omitted because they cannot be read.
     pub unreadable: C,
-    /// 1 after the first complete list.
+    /// 1 after the first complete list, 0 before.
     pub synced: G,
 }
 
@@ -110,7 +110,7 @@ impl WatchMetricVecs {
     }
 }
 
-/// Registers a metric. All its names are valid and different.
+/// Registers a metric. The names of all metrics are constant, valid and different, so the registration cannot fail.
 pub(super) fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: prometheus::Result<C>) -> C {
     let collector = collector.expect("a constant name and constant labels, made in every test");
     registry.register(Box::new(collector.clone())).expect("registered once, in a new registry");

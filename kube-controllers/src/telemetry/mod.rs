@@ -63,7 +63,8 @@ impl Metrics {
         Metrics { shared: Arc::new(shared) }
     }
 
-    /// Adds a controller's own metrics, until [`Metrics::remove_controllers`]. Fails if a metric has the same name.
+    /// Adds a controller's own metrics, until [`Metrics::remove_controllers`]. Fails if a controller has already added
+    /// a metric with the same name.
     pub fn register(&self, collector: impl Collector + 'static) -> Result<(), prometheus::Error> {
         self.controller_registry().register(Box::new(collector))
     }
@@ -135,7 +136,7 @@ struct ProcessMetrics {
     descriptions: Vec<Desc>,
 }
 
-/// Reads one value from the kernel's data.
+/// A function that reads one value from the kernel's data; `None` if the value is unreadable.
 type ReadValue = fn(&Process, &Stat) -> Option<f64>;
 
 const GAUGES: [(&str, &str, ReadValue); 6] = [

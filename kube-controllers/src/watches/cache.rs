@@ -6,8 +6,8 @@ use super::Event;
 use crate::watched::Watched;
 
 /// The latest state of each object, as a value `V` derived from it. While a list is in progress, its objects replace
-/// the cached ones; cached objects that the list does not contain are removed when it is complete. So the cache never
-/// becomes empty because a watch restarted.
+/// the cached ones; cached objects that the list does not contain are removed when the list is complete. So the cache
+/// never becomes empty because a watch restarted.
 #[derive(Debug)]
 pub struct Cache<K, V> {
     entries: BTreeMap<K, CacheEntry<V>>,
@@ -58,7 +58,7 @@ impl<K: Clone + Ord, V: PartialEq> Cache<K, V> {
 }
 
 impl<K: Ord, V> Cache<K, V> {
-    /// Returns true if a list has been complete, so that the cache contains every object.
+    /// Returns true if a list has been complete, so that an object that is not cached does not exist or was not kept.
     pub fn is_synced(&self) -> bool {
         self.is_synced
     }

@@ -20,7 +20,7 @@ use crate::watched::Watched;
 pub enum Event<'a, T: Watched> {
     /// A full list begins.
     ListStart,
-    /// An object exists and is new or changed.
+    /// An object exists. It is new or changed, or unchanged and part of a list.
     Upsert(&'a T),
     /// An object does not exist. It may never have been delivered.
     Delete(&'a T::Key),
@@ -59,7 +59,7 @@ impl<T: Watched> Subscribers<T> {
     /// Passes the event to all event handlers. An event handler that panics misses this event and receives the next.
     pub fn dispatch(&mut self, event: &Event<'_, T>) {
         for handler in &mut self.handlers {
-            // Safe: the handler's own state may be incomplete after a panic, and the next full list repairs it.
+            // Unwind-safe: the handler's own state may be incomplete after a panic, and the next full list repairs it.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler(event))) {
                 let reason = panic_message(&*panic).unwrap_or("of unknown kind");
                 tracing::error!(kind = T::KIND, reason, "an event handler panicked and missed an event");

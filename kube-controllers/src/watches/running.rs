@@ -45,8 +45,8 @@ impl RunningWatches {
         &self.health
     }
 
-    /// Removes [`Component::Lists`] from `status` when each kind has been listed, or its list is forbidden, which the
-    /// watch logs. Until then, the probes name the missing kinds. Never returns.
+    /// Removes [`Component::Lists`] from `status` when each kind has been listed, except kinds whose list the role
+    /// forbids, which the watch logs. Until then, the probes name the kinds that have not been listed. Never returns.
     pub(crate) async fn await_lists(&self, status: &Status) -> Infallible {
         loop {
             let awaited = self.health.iter().filter(|health| health.stats().is_awaited()).map(|health| health.kind);
@@ -106,7 +106,7 @@ async fn dispatch<T: Watched>(events: impl Stream<Item = WatchEvent<T, T::Key>>,
     }
 }
 
-/// Copies the reports of a watch into its metrics.
+/// A task that copies the statistics of a watch into the metrics of the watch.
 struct MetricsUpdater {
     metrics: WatchMetrics,
     stats: StatsHandle,
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::watched::Node;
 
-    /// Returns an empty list or an error for each list, in the given order. The last outcome repeats.
+    /// A source that answers each list with an empty list or an error, in the given order. The last outcome repeats.
     struct Scripted(Vec<Result<(), WatchFailure>>);
 
     impl WatchSource for Scripted {

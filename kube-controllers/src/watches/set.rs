@@ -30,7 +30,8 @@ macro_rules! watches {
         /// The watches to which controllers can subscribe.
         #[derive(Default)]
         pub struct Watches {
-            /// Optional parts of the projections. A controller that needs one requests it when it subscribes.
+            /// Optional parts of the projections. A controller that needs such a part sets the field of the part when
+            /// the controller subscribes.
             pub options: ProjectionOptions,
             $($(#[$native_doc])* pub $native: Subscribers<$projection>,)*
             $($(#[$calico_doc])* pub $calico: Subscribers<Entry<$kind>>,)*

@@ -1,10 +1,11 @@
-//! ClusterInformation: the cluster-wide switch that stops all plugins during an upgrade.
+//! ClusterInformation: the switch that stops the writes of all programs in the cluster, and data about the cluster.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Object, Spec, Unknown};
 
-/// The cluster-wide switch that stops all plugins during an upgrade.
+/// The switch that stops the writes of all programs in the cluster, such as during an upgrade, and data about the
+/// cluster.
 pub type ClusterInformation = Object<ClusterInformationSpec>;
 
 /// `spec` of ClusterInformation.

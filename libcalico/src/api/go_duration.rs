@@ -60,7 +60,7 @@ impl From<Duration> for GoDuration {
     }
 }
 
-/// Parses one or more decimal numbers, each with a unit, after an optional sign.
+/// Parses one or more decimal numbers, each with a unit, or a `0` without a unit, after an optional sign.
 impl FromStr for GoDuration {
     type Err = DurationError;
 
@@ -98,7 +98,8 @@ fn split_at(text: &str, is_end: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(is_end).unwrap_or(text.len()))
 }
 
-/// Returns `number` times `scale`, truncated to whole nanoseconds.
+/// Returns `number` times `scale`, truncated to whole nanoseconds; `None` if `number` is not a decimal number or is too
+/// large.
 fn of_units(number: &str, scale: i64) -> Option<i128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let is_decimal = fraction.bytes().all(|byte| byte.is_ascii_digit());
@@ -106,7 +107,7 @@ fn of_units(number: &str, scale: i64) -> Option<i128> {
         return None;
     }
     let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok().map(i128::from) };
-    // Digits after the eighteenth place are less than a nanosecond, even of an hour.
+    // Digits after the eighteenth decimal place stand for less than a nanosecond, even if the unit is an hour.
     let fraction: &str = fraction.get(..fraction.len().min(18))?;
     let part = digits(fraction)? * i128::from(scale) / 10i128.pow(fraction.len() as u32);
     Some(digits(whole)? * i128::from(scale) + part)

@@ -107,8 +107,8 @@ impl IpPoolSpec {
         if self.allowed_uses.is_empty() { is_default } else { self.allowed_uses.iter().any(|u| u.is(&purpose)) }
     }
 
-    /// Returns true if requests that name no pool may use this pool. A mode that is unknown to this build permits that
-    /// to no request.
+    /// Returns true if requests that name no pool may use this pool. Returns false for a mode that is unknown to this
+    /// build.
     pub fn is_automatic(&self) -> bool {
         self.assignment_mode.as_ref().is_none_or(|mode| mode.is(&AssignmentMode::Automatic))
     }

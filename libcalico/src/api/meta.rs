@@ -18,7 +18,7 @@ pub struct ObjectMeta {
     /// The object's name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// The prefix from which the name was generated.
+    /// The prefix from which the name was generated; empty for none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub generate_name: String,
     /// The namespace, for namespaced kinds.
@@ -59,7 +59,7 @@ impl ObjectMeta {
     }
 }
 
-/// Returns true for a number that is not stored because it is zero.
+/// Returns true for zero, which is not stored in fields that use this function.
 pub(crate) fn is_zero(number: &i64) -> bool {
     *number == 0
 }
@@ -72,7 +72,7 @@ pub(crate) fn seconds_in_utc(time: OffsetDateTime) -> String {
     format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z", u8::from(month))
 }
 
-/// Parses the result of [`seconds_in_utc`], and other offsets and fractions, too.
+/// Parses a time in RFC 3339 with any offset and fraction. Returns `None` for any other text.
 pub(crate) fn parse_time(text: &str) -> Option<OffsetDateTime> {
     OffsetDateTime::parse(text, &Rfc3339).ok()
 }
@@ -80,25 +80,27 @@ pub(crate) fn parse_time(text: &str) -> Option<OffsetDateTime> {
 /// The tier of policies that do not name a tier.
 pub const DEFAULT_TIER: &str = "default";
 
-/// The annotation with the name. Readers of the v3 API never see it.
+/// The annotation of a stored policy that contains the policy's name. Readers of the v3 API never see it.
 pub(crate) const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
 
 #[derive(Deserialize)]
 struct Named {
     #[serde(default)]
     name: String,
-    // A struct with further fields is read from a JSON object only, never from a list.
+    // The flattened field makes serde decode the struct from a JSON object only, never from a list.
     #[serde(flatten)]
     _unknown: Map<String, Value>,
 }
 
-/// Adds the annotation with the name, before the policy is stored. Calico before 3.32 put the tier before the name in
-/// the key (DS-33).
+/// Adds the annotation with the policy's name, before the policy is stored. The name in the key may differ, because
+/// Calico before 3.32 put the tier before it (DS-33).
 pub(super) fn note_policy_name(metadata: &mut ObjectMeta) {
     metadata.annotations.insert(NAME_ANNOTATION.into(), json!({ "name": metadata.name }).to_string());
 }
 
-/// Sets the name from the stored annotation and removes the annotation.
+/// Removes the annotation from the metadata of a stored policy and sets the policy's name to the name in the
+/// annotation. If the annotation or the name in it is missing, only removes the prefix `default.` from the name of a
+/// policy of the default tier. Returns an error if the annotation is not a JSON object of that form.
 pub(super) fn restore_policy_name(metadata: &mut ObjectMeta, tier: &str) -> Result<(), serde_json::Error> {
     let noted = match metadata.annotations.remove(NAME_ANNOTATION) {
         Some(text) => serde_json::from_str::<Named>(&text)?.name,

@@ -1,7 +1,8 @@
 //! The `projectcalico.org/v3` resources that the programs read or write.
 //!
-//! Every type keeps the fields that it does not model in `unknown`, so that a read-modify-write never drops a field
-//! that a newer Calico wrote. Read `object` first: the envelope that all kinds share.
+//! Almost every type keeps the fields that it does not model in `unknown`, so that a read-modify-write does not drop a
+//! field that a newer Calico wrote. The exceptions are the ports and floating addresses of a WorkloadEndpoint, and the
+//! status of KubeControllersConfiguration. Read `object` first: the envelope that all kinds share.
 
 mod cluster_information;
 mod go_duration;

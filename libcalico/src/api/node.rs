@@ -8,7 +8,8 @@ use super::{Object, Spec, Unknown};
 /// A host. Its labels decide which pools it uses.
 pub type Node = Object<NodeSpec>;
 
-/// `spec` of Node. The plugins read only the labels; the fields exist so that Nodes written by people can be validated.
+/// `spec` of Node. The plugins use only the labels of a Node, and kube-controllers also the orchestrator references and
+/// the addresses. The other fields exist so that Nodes written by people can be validated.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSpec {
@@ -45,7 +46,7 @@ pub struct NodeSpec {
 }
 
 impl NodeSpec {
-    /// Returns the node's name in Kubernetes; `None` for a node of another orchestrator or of none (KC-402).
+    /// Returns the node's name in Kubernetes; `None` for a node that no reference assigns to Kubernetes (KC-402).
     pub fn kubernetes_name(&self) -> Option<&str> {
         let reference = self.orch_refs.iter().find(|reference| reference.orchestrator == "k8s")?;
         Some(reference.node_name.as_str()).filter(|name| !name.is_empty())
@@ -80,10 +81,10 @@ pub struct NodeBgp {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OrchRef {
-    /// The node's name there.
+    /// The node's name in that orchestrator.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node_name: String,
-    /// The orchestrator; Kubernetes is `k8s`.
+    /// The orchestrator; `k8s` for Kubernetes.
     pub orchestrator: String,
     /// All other fields.
     #[serde(flatten)]

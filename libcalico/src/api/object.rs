@@ -94,7 +94,7 @@ impl ObjectKey {
         ObjectKey { namespace: Some(namespace.into()), name: name.into() }
     }
 
-    /// Parses `<namespace>/<name>`.
+    /// Parses `<namespace>/<name>`. Returns `None` if the `/`, the namespace or the name is missing.
     pub(crate) fn parse_namespaced(text: &str) -> Option<Self> {
         let (namespace, name) = text.split_once('/')?;
         (!namespace.is_empty() && !name.is_empty()).then(|| Self::namespaced(namespace, name))
@@ -115,7 +115,7 @@ impl fmt::Display for ObjectKey {
 pub struct ObjectSelect {
     /// The namespace; `None` selects all.
     pub namespace: Option<String>,
-    /// The prefix of the names. For namespaced kinds it requires a namespace (DS-42).
+    /// The prefix of the names; empty selects all. A prefix of names of a namespaced kind requires a namespace (DS-42).
     pub name_prefix: String,
 }
 

@@ -1,4 +1,4 @@
-//! Calico's four kinds of policies, which have the same fields as far as this program uses them.
+//! Calico's four kinds of policies, which have the same fields as far as this code uses them.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -37,7 +37,7 @@ pub struct PolicySpec<K: PolicyKind> {
     /// The selector of the endpoints.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub selector: String,
-    /// The directions: `Ingress`, `Egress`.
+    /// The directions of traffic to which the policy applies: `Ingress`, `Egress`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub types: Vec<String>,
     /// All other fields.

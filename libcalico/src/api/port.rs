@@ -38,7 +38,7 @@ pub enum PortParseError {
     /// A range with a bound outside the range of ports.
     #[error("invalid port number in range ({0})")]
     Bound(String),
-    /// A range whose end is less than its begin.
+    /// A range whose end is less than its beginning.
     #[error("minimum port number ({0}) is greater than maximum port number ({1}) in port range")]
     Order(u16, u16),
     /// A text that is neither a number, a range nor a valid name.
@@ -122,7 +122,7 @@ impl<'de> Deserialize<'de> for Port {
     }
 }
 
-/// Keeps a name unchanged, and converts a number in text form to a number.
+/// Decodes a number, a number as text, or a name, which is kept unchanged.
 impl<'de> Deserialize<'de> for Protocol {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match NumberOrText::deserialize(deserializer)? {

@@ -1,4 +1,4 @@
-//! [`Rule`]: a rule of a policy or profile. Only the fields that this program uses are typed; all others are kept
+//! [`Rule`]: a rule of a policy or profile. Only the fields that our programs use are typed; all other fields are kept
 //! unchanged.
 
 use serde::{Deserialize, Serialize};
@@ -29,10 +29,10 @@ pub struct Rule {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RuleEntity {
-    /// The networks that match.
+    /// The networks that match; an empty list means all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nets: Vec<String>,
-    /// The selector of the endpoints.
+    /// The selector of the endpoints that match; empty for all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub selector: String,
     /// The selector of the endpoints' namespaces. In a namespaced policy, an empty selector means the policy's
@@ -58,7 +58,7 @@ impl Rule {
 }
 
 impl RuleEntity {
-    /// Returns true if this side matches all traffic.
+    /// Returns true if this side has no conditions and so matches all traffic.
     pub fn is_anything(&self) -> bool {
         *self == RuleEntity::default()
     }

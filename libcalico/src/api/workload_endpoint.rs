@@ -78,7 +78,7 @@ impl WorkloadEndpointSpec {
         self.ip_networks.iter().filter_map(|text| Cidr::parse_or_host(text))
     }
 
-    /// Returns the name of the host's end of the interface, and the addresses that the host routes to it.
+    /// Returns the name of the host interface, and the endpoint's addresses, which the host routes to that interface.
     pub fn host_link(&self) -> (String, Vec<IpAddr>) {
         (self.interface_name.clone(), self.networks().map(|network| network.network()).collect())
     }
@@ -108,7 +108,7 @@ pub struct EndpointPort {
     pub port: u16,
     /// The port on the host; 0 for none.
     pub host_port: u16,
-    /// The host address to which the port is bound.
+    /// The host address to which the port is bound; empty for all addresses.
     #[serde(rename = "hostIP")]
     pub host_ip: String,
 }

@@ -24,7 +24,8 @@ fn stored<S: Spec>(mut object: Object<S>) -> (String, Value) {
     (Object::<S>::path(&object.key()), value)
 }
 
-/// Returns the object to store for a Kubernetes object.
+/// Returns the path and the stored form of the Calico object for a Kubernetes object; `None` for a kind that is not
+/// converted.
 fn converted_object(object: &Value) -> Option<(String, Value)> {
     let metadata = &object["metadata"];
     let (name, namespace) = (metadata["name"].as_str().unwrap(), metadata["namespace"].as_str().unwrap_or_default());
@@ -39,7 +40,7 @@ fn converted_object(object: &Value) -> Option<(String, Value)> {
             Some(stored(admit_policy(policy).unwrap()))
         }
         "Namespace" => {
-            // The API server adds this label.
+            // The API server adds this label to each namespace.
             labels.insert("kubernetes.io/metadata.name".into(), name.into());
             let profile_name = format!("{NAMESPACE_PROFILE_PREFIX}{name}");
             Some(checked(Profile::new(profile_name, namespace_profile(name, &labels))))

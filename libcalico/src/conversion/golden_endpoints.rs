@@ -61,7 +61,8 @@ fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Returns the identity that a plugin has in the call of `step`. Pods come from the state created before the step.
+/// Returns the identity of the workload of the call in `step`. A pod's data come from the pod that was created before
+/// the step.
 fn workload(step: &Value) -> WorkloadIdentity {
     let network = text(step, "/stdin/name");
     let orchestrator = match step.pointer("/before/create_pod") {
@@ -118,7 +119,7 @@ fn built_endpoints_match_upstreams_recordings() {
             let mut built: WorkloadEndpoint = workload.create(&result_addresses(step)).unwrap();
             assert_eq!(WorkloadEndpoint::path(&workload.key().unwrap()), key, "{scenario}");
             built.spec.interface_name = workload.host_interface(None);
-            // Values that depend on the kernel, the clock or randomness.
+            // These values depend on the kernel, the clock or randomness, so they come from the recording.
             built.spec.mac = text(stored, "/spec/mac").into();
             built.metadata.uid = text(stored, "/metadata/uid").into();
             built.metadata.creation_timestamp = Some(text(stored, "/metadata/creationTimestamp").into());

@@ -15,8 +15,8 @@ const SERVICE_ACCOUNT_LABEL: &str = "projectcalico.org/serviceaccount";
 const SERVICE_ACCOUNT_LABEL_LIMIT: usize = 63;
 
 impl WorkloadIdentity {
-    /// Builds the endpoint of a workload that has none. The caller sets `interfaceName` and `mac` when it creates the
-    /// interface.
+    /// Builds the endpoint of a workload that has no endpoint yet. The caller sets `interfaceName` and `mac` when it
+    /// creates the interface.
     pub fn create(&self, addresses: &[IpAddr]) -> Result<WorkloadEndpoint, ValidationError> {
         let mut endpoint = WorkloadEndpoint::new(self.identifiers().name()?, WorkloadEndpointSpec::default());
         endpoint.spec.endpoint = self.endpoint.clone();

@@ -14,7 +14,8 @@ pub(super) fn cluster_information(group: ApiGroup) -> Value {
         .definition
 }
 
-/// Returns the definition of KubeControllersConfiguration. Its status contains a `spec`: the settings in effect.
+/// Returns the definition of KubeControllersConfiguration. Its status contains, in `runningConfig`, the settings in
+/// effect, which have the same fields as `spec`.
 pub(super) fn kube_controllers(group: ApiGroup) -> Value {
     let (kind, plural) = ("KubeControllersConfiguration", "kubecontrollersconfigurations");
     let about = "Settings of kube-controllers. The only object is named default.";

@@ -44,7 +44,7 @@ impl CustomResource {
             "spec": {
                 "group": group_name,
                 "names": { "kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": singular },
-                // A definition from before structural schemas may exist with `true`.
+                // An installed definition that is older than structural schemas may have `true`.
                 "preserveUnknownFields": false,
                 "scope": "Cluster",
                 "versions": [{ "name": version, "served": true, "storage": true, "schema": schema }],
@@ -53,7 +53,7 @@ impl CustomResource {
         CustomResource { group, kind, definition }
     }
 
-    /// Adds short names for kubectl. Upstream's v1 group has none.
+    /// Adds short names for kubectl in the group v3. Does nothing in the group v1, because upstream has none there.
     pub(super) fn short_names(mut self, names: &[&str]) -> Self {
         if self.group == ApiGroup::V3 {
             self.definition["spec"]["names"]["shortNames"] = json!(names);
@@ -61,7 +61,8 @@ impl CustomResource {
         self
     }
 
-    /// Adds a column of `kubectl get`. Upstream's v1 group has only Kubernetes' default columns.
+    /// Adds a column of `kubectl get` in the group v3. Does nothing in the group v1, because upstream has only
+    /// Kubernetes' default columns there.
     pub(super) fn column(mut self, name: &str, kind: &str, path: &str, about: &str) -> Self {
         if self.group == ApiGroup::V3 {
             let column = json!({ "name": name, "type": kind, "jsonPath": path, "description": about });
@@ -76,7 +77,8 @@ impl CustomResource {
         self
     }
 
-    /// Adds a field that can be used in field selectors. Upstream's v1 group has none.
+    /// Adds a field that can be used in field selectors, in the group v3. Does nothing in the group v1, because
+    /// upstream has none there.
     pub(super) fn selectable(mut self, path: &str) -> Self {
         if self.group == ApiGroup::V3 {
             push(&mut self.version()["selectableFields"], json!({ "jsonPath": path }));
@@ -96,7 +98,8 @@ impl CustomResource {
         self
     }
 
-    /// Adds a status subresource `S`. `more` adds constraints that the type cannot express.
+    /// Adds a status subresource with the schema of `S`, which `kubectl explain` describes by `about`. `more` adds
+    /// constraints that the type cannot express.
     pub(super) fn status<S: JsonSchema>(mut self, about: &str, more: impl FnOnce(&mut Field<'_>)) -> Self {
         let mut status = structural::<S>();
         status["description"] = about.into();
@@ -124,7 +127,7 @@ impl CustomResource {
     }
 }
 
-/// `status` of the kinds that have one.
+/// `status` with conditions, of the kinds whose objects controllers check.
 #[derive(JsonSchema)]
 pub struct Conditions {
     /// Findings of controllers, at most one of each type.

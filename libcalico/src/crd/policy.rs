@@ -1,4 +1,4 @@
-//! Calico's four kinds of policies, and their tiers. A rule has more fields than this program uses. All of them are
+//! Calico's four kinds of policies, and their tiers. A rule has more fields than our programs use. All of them are
 //! listed here, because the API server would otherwise drop them.
 
 #![allow(dead_code, reason = "only the schemas of the types are used")]

@@ -28,7 +28,7 @@ pub(super) fn structural<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Converts a schema and all schemas in it. Returns true if the schema allowed null.
+/// Converts a schema and all schemas in it. Returns true if the schema itself allowed null before the conversion.
 fn convert(schema: &mut Value) -> bool {
     let Some(schema) = schema.as_object_mut() else { return false };
     let mut is_nullable = remove_null_branch(schema);
@@ -57,7 +57,8 @@ fn convert(schema: &mut Value) -> bool {
     is_nullable
 }
 
-/// Replaces an `anyOf` of a schema and null by that schema, with the description of the field.
+/// Replaces an `anyOf` of a schema and null by that schema, with the description of the field. Returns true if there
+/// was a null.
 fn remove_null_branch(schema: &mut Map<String, Value>) -> bool {
     let Some(branches) = schema.get("anyOf").and_then(Value::as_array) else { return false };
     let is_null = |branch: &&Value| branch["type"] == "null";
@@ -71,7 +72,7 @@ fn remove_null_branch(schema: &mut Map<String, Value>) -> bool {
     is_nullable
 }
 
-/// Removes null from the types, and from the values of an enum.
+/// Removes null from the types, and from the values of an enum. Returns true if null was one of the types.
 fn remove_null_type(schema: &mut Map<String, Value>) -> bool {
     let Some(Value::Array(types)) = schema.get("type") else { return false };
     let is_nullable = types.iter().any(|one| one == "null");
@@ -83,7 +84,8 @@ fn remove_null_type(schema: &mut Map<String, Value>) -> bool {
     is_nullable
 }
 
-/// Converts the variants of an enum, each a `const` with a description, to the values of a single field.
+/// Converts the variants of an enum, each a `const` with a description, to the values of a single field, with all
+/// descriptions in the field's. Does nothing if a variant is not a `const`.
 fn variants_as_enum(schema: &mut Map<String, Value>) {
     let Some(Value::Array(variants)) = schema.get("oneOf") else { return };
     let values: Vec<_> = variants.iter().filter_map(|variant| variant.get("const").cloned()).collect();

@@ -17,8 +17,8 @@ const ALL_INTERFACES: &str = "*";
 pub struct DesiredEndpoints {
     /// The endpoints.
     pub endpoints: Vec<HostEndpoint>,
-    /// True if part of the configuration could not be applied. No endpoint of the node may be deleted then, because
-    /// that part may require the endpoint.
+    /// True if part of the configuration could not be applied. No endpoint of the node may be deleted then, because the
+    /// part that could not be applied may require the endpoint.
     pub keep: bool,
     /// The templates that cannot be applied.
     pub problems: Vec<TemplateProblem>,
@@ -84,7 +84,7 @@ fn template_endpoints<E: fmt::Display>(
     let addresses = addresses_in(node, &template.interface_cidrs)?;
     if template.interface_pattern.is_empty() {
         let name = auto_host_endpoint_name(&node.name, Some(&template.generate_name), None);
-        // An endpoint needs an interface or an address; without both, no policy could apply to it.
+        // No policy could apply to an endpoint that has neither an interface nor an address.
         let endpoint = (!addresses.is_empty()).then(|| endpoint(node, name, "", &addresses, Some(template)));
         return Ok(endpoint.into_iter().collect());
     }

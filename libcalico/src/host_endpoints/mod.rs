@@ -29,7 +29,7 @@ pub fn is_ours(endpoint: &HostEndpoint) -> bool {
     endpoint.metadata.labels.get(CREATED_BY.0).is_some_and(|creator| creator == CREATED_BY.1)
 }
 
-/// The HostEndpoints that nodes get. The default is none.
+/// The settings of the HostEndpoints that kube-controllers creates for nodes. By default it creates none.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AutoHostEndpoints {
     /// True if nodes get any endpoints (`autoCreate`).
@@ -42,18 +42,18 @@ pub struct AutoHostEndpoints {
     pub keep: bool,
 }
 
-/// The longest name that Kubernetes accepts.
+/// The longest name that Kubernetes accepts, in bytes.
 const MAX_NAME: usize = 253;
 const SUFFIX: &str = "auto-hep";
 
 /// Returns `NODE-auto-hep`, with the names of the template and the interface, if any, before the suffix. A name that is
-/// too long is replaced by its hash (KC-485). So is a name that Kubernetes rejects, because an interface may be named
-/// `Eth_0` (KC-489).
+/// too long, or that Kubernetes rejects because an interface may be named `Eth_0`, becomes `HASH-auto-hep` with a hash
+/// of the name (KC-485, KC-489).
 pub fn auto_host_endpoint_name(node: &str, template: Option<&str>, interface: Option<&str>) -> String {
     let parts = [Some(node), template, interface, Some(SUFFIX)];
     let name = parts.into_iter().flatten().collect::<Vec<_>>().join("-");
     let is_valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
-    // The name begins with the node's name and ends with the suffix, which are valid there.
+    // The first and the last character need no check: the name begins with the node's name and ends with the suffix.
     if name.len() <= MAX_NAME && name.bytes().all(is_valid) {
         return name;
     }
@@ -116,7 +116,8 @@ fn interface(value: &Value) -> Option<NodeInterface> {
     Some(NodeInterface { name, addresses: listed.filter_map(|text| address(text.as_str()?)).collect() })
 }
 
-/// Parses an address with or without a prefix length.
+/// Parses an address with or without a prefix length; `None` for any other text. An IPv6 address that maps an IPv4
+/// address becomes the IPv4 address.
 fn address(text: &str) -> Option<IpAddr> {
     let address = Cidr::parse_with_address(text).map(|(_, address)| address).ok();
     address.or_else(|| text.parse().ok()).map(|address: IpAddr| address.to_canonical())

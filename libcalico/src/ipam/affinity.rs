@@ -28,7 +28,7 @@ impl AffinityOwner {
         Self::of_kind(kind, name)
     }
 
-    /// Returns the owner of a kind, `host` or `virtual`.
+    /// Returns the owner with this kind, `host` or `virtual`, and this name. Returns `None` for another kind.
     pub(crate) fn of_kind(kind: &str, name: &str) -> Option<Self> {
         match kind {
             "host" => Some(AffinityOwner::Host(name.to_owned())),
@@ -71,7 +71,7 @@ pub enum AffinityState {
     /// The owner is about to give the block up.
     #[serde(rename = "pendingDeletion")]
     PendingDeletion,
-    /// The state in data of old releases. The allocator treats it as confirmed (IPAM-68).
+    /// The state in data of old Calico versions. The allocator treats it as confirmed (IPAM-68).
     #[default]
     #[serde(rename = "")]
     Unset,
@@ -83,7 +83,8 @@ pub struct BlockAffinity {
     /// The progress of claiming the block or giving it up.
     #[serde(default)]
     pub state: AffinityState,
-    /// Tombstone, used only in the Kubernetes datastore.
+    /// True if the affinity is marked for deletion. Upstream sets the mark in the Kubernetes datastore before it
+    /// deletes an object (DS-72).
     #[serde(default)]
     pub deleted: bool,
     /// Fields that this version does not model.
@@ -111,10 +112,11 @@ impl fmt::Display for AffinityKey {
 pub struct AffinitySelect {
     /// The owner whose affinities are listed.
     pub owner: Option<AffinityOwner>,
-    /// The address family to list; requires an owner.
+    /// The address family to list; `None` for both. Ignored without an owner.
     pub version: Option<IpVersion>,
-    /// Whether to list the objects without labels instead. Old releases wrote affinities without labels to Kubernetes,
-    /// and lists by owner select by label, so they miss these objects (DS-70). Other datastores have no such objects.
+    /// Whether to list only the affinities without labels, whatever the owner. Old Calico versions wrote affinities
+    /// without labels to Kubernetes. A list by owner selects by label and misses them (DS-70). Other datastores have no
+    /// such objects.
     pub without_labels: bool,
 }
 
@@ -164,7 +166,7 @@ impl Kind for BlockAffinity {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
-        // Releases before v3 wrote an empty value (DS-34).
+        // Calico before v3 wrote an empty value (DS-34).
         if bytes.is_empty() { Ok(Self::default()) } else { serde_json::from_slice(bytes) }
     }
 }

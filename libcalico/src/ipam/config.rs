@@ -20,7 +20,8 @@ pub struct IpamConfig {
     /// (IPAM-103).
     #[serde(rename = "maxBlocksPerHost", skip_serializing_if = "crate::api::is_zero")]
     pub max_blocks_per_host: i64,
-    /// `Enabled` or `Disabled`.
+    /// `Enabled` if a VMI keeps its addresses when its pod is replaced, otherwise `Disabled`. `None` counts as
+    /// `Enabled`.
     #[serde(rename = "kubeVirtVMAddressPersistence", skip_serializing_if = "Option::is_none")]
     pub kube_virt_vm_address_persistence: Option<String>,
     /// The time in seconds for which a released address cools down; 0 frees the address at once.

@@ -166,7 +166,7 @@ fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock
     usable_block(&choice.chosen, &room, &ranges, &none, &call.owner, Call::now())
 }
 
-/// Checks a step. Returns its numbers of changed blocks and of claimed blocks.
+/// Checks a step. Returns the numbers of blocks that the step changed and claimed.
 fn replay(name: &str, before: &Store, step: &Step) -> (usize, usize) {
     let (blocks_before, blocks_after) = (blocks(before), blocks(&step.after.store));
     let (mut handles_now, handles_after) = (handles(before), handles(&step.after.store));

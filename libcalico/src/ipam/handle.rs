@@ -1,5 +1,5 @@
-//! [`Handle`]: the number of addresses of one container in each block. The counts can be too high, never too low
-//! (IPAM-75).
+//! [`Handle`]: the number of addresses of one container, tunnel, virtual machine or Service in each block. The order of
+//! writes keeps a count from being too low; after an interrupted operation it can be too high (IPAM-75).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,10 +16,11 @@ use crate::store::Kind;
 /// The stored handle.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Handle {
-    /// The number of addresses per block; an upper bound of the allocations in the block.
+    /// The number of addresses per block; an upper bound of the handle's allocations in the block.
     #[serde(default, deserialize_with = "null_as_empty", serialize_with = "in_textual_order")]
     pub block: BTreeMap<Cidr, i64>,
-    /// Tombstone, used only in the Kubernetes datastore.
+    /// True if the handle is marked for deletion. Upstream sets the mark in the Kubernetes datastore before it deletes
+    /// an object (DS-72).
     #[serde(default)]
     pub deleted: bool,
     /// Fields that this version does not model.
@@ -40,7 +41,7 @@ pub enum HandleError {
         /// The number to subtract.
         by: usize,
     },
-    /// The handle counts fewer addresses in the block. Upstream's text.
+    /// The handle counts fewer addresses in the block than the number to subtract. Upstream's text.
     #[error("Tried to decrement block {block} by {by} but it only has {count} addresses on handle {handle}")]
     TooFew {
         /// The handle.
@@ -124,8 +125,8 @@ fn signed(n: usize) -> i64 {
 pub struct HandleId(String);
 
 impl HandleId {
-    /// Cuts the ID at the first carriage return. An old migration stored IDs with carriage returns at the end
-    /// (IPAM-58).
+    /// Creates an ID from the text before the first carriage return. An old migration stored IDs with carriage returns
+    /// at the end (IPAM-58).
     pub fn new(id: impl AsRef<str>) -> Self {
         HandleId(Self::cut(id.as_ref()).to_owned())
     }
@@ -139,8 +140,9 @@ impl HandleId {
         HandleId::new(format!("{network}.{container_id}"))
     }
 
-    /// Returns the handle of a VMI on a network, which outlives the pods of the VMI (IPAM-24). If the ID exceeds 128
-    /// characters, it contains a hash in place of the names. Upstream's program panics on most such names (IPAM-25).
+    /// Returns the handle of a VMI on a network, which outlives the pods of the VMI (IPAM-24). An empty `network`
+    /// counts as `k8s-pod-network`. If the ID would exceed 128 characters, it contains a hash in place of the names.
+    /// Upstream's program panics on most such names (IPAM-25).
     pub fn for_vmi(network: &str, namespace: &str, instance: &str) -> Self {
         let network = if network.is_empty() { "k8s-pod-network" } else { network };
         let names = format!("{namespace}.{instance}");
@@ -155,7 +157,7 @@ impl HandleId {
         network.is_some_and(|network| network.ends_with('.'))
     }
 
-    /// Returns true if the ID has the form of [`HandleId::for_vmi`].
+    /// Returns true if the ID contains `.vmi.`, as an ID of [`HandleId::for_vmi`] does.
     pub fn may_be_of_vmi(&self) -> bool {
         self.0.contains(".vmi.")
     }

@@ -4,7 +4,7 @@
 //!
 //! * The *block* records the allocated ordinals, and the handle, pod and node of each.
 //! * The *affinity* assigns the block to a node.
-//! * The *handle* counts the addresses of one container in each block.
+//! * The *handle* counts in each block the addresses of one container, tunnel, virtual machine or Service.
 //!
 //! The objects are written one after the other. Upstream's programs understand every intermediate state of this order
 //! (IPAM-221):
@@ -19,10 +19,10 @@
 //! allocation:
 //!
 //! * [`choose_pools`] selects the pools that serve a request.
-//! * [`BlockSummary`] is the part of a block that a search for room reads, and [`Room`] its result. [`Reservations`] do
-//!   not count as room.
-//! * [`usable_block`] selects the next block and [`borrow_order`] the blocks to borrow from, both in the order of
-//!   [`BlockWalk`].
+//! * [`BlockSummary`] is the part of a block that a search for room reads, and [`Room`] its result. Addresses in
+//!   [`Reservations`] do not count as room.
+//! * [`usable_block`] selects the next block to claim or use, and [`borrow_order`] the blocks to borrow from. Both
+//!   follow the order of [`BlockWalk`].
 //!
 //! [`utilization()`] counts the addresses in use, [`assess()`] decides whether an address is in use, and [`audit()`]
 //! reports contradictions. `gc` selects the addresses, handles and blocks to release.

@@ -44,9 +44,9 @@ pub struct PodView<'n, 'a> {
 }
 
 impl<'a> PodState<'a> {
-    /// Derives the facts from the fields. The addresses are incomplete if the pod is not scheduled, has not reported
-    /// an address yet, or has an unreadable address. Unlike upstream, an empty address annotation does not end a pod
-    /// that is being deleted (KC-435).
+    /// Derives the facts from the fields. The addresses are incomplete if the pod has no valid node, has not reported
+    /// an address yet, or has an unreadable address or too many in annotations. An empty address annotation of a pod
+    /// that is being deleted does not count as the pod's end, unlike in upstream (KC-435).
     pub fn read(view: &PodView<'a, '_>) -> Self {
         let PodView { node, reason, host_network, addresses, .. } = *view;
         let is_evicted = addresses.phase == "Failed" && reason == "Evicted";
@@ -98,7 +98,8 @@ fn reported_addresses(view: &PodView<'_, '_>) -> ReportedAddresses {
     ReportedAddresses::of(in_status, annotated, is_complete)
 }
 
-/// Returns the address of a CIDR that has only one. A pod with a larger range may have any address of the range.
+/// Returns the address of a CIDR with a single address. Returns `None` for an unreadable CIDR, and for a larger one:
+/// the pod may have any address of its range.
 fn single<E>(cidr: Result<Cidr, E>) -> Option<IpAddr> {
     cidr.ok().filter(|cidr| cidr.size() == 1).map(|cidr| cidr.network())
 }
@@ -109,7 +110,8 @@ struct InterfaceStatus {
     ips: Vec<String>,
 }
 
-/// Returns the addresses in Multus's annotation, with `None` for an unreadable one.
+/// Returns the addresses in Multus's annotation, with `None` for each unreadable one, or a single `None` for an
+/// unreadable annotation.
 fn of_other_interfaces(status: Option<&str>) -> Vec<Option<IpAddr>> {
     let Some(status) = status.filter(|status| !status.is_empty()) else { return Vec::new() };
     let Ok(interfaces) = serde_json::from_str::<Vec<InterfaceStatus>>(status) else { return vec![None] };
@@ -120,9 +122,9 @@ fn of_other_interfaces(status: Option<&str>) -> Vec<Option<IpAddr>> {
 /// The addresses that a pod reports, in the smallest form that fits them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportedAddresses {
-    /// An IPv4 address from the status.
+    /// An IPv4 address from the status, and no other address.
     V4(Ipv4Addr),
-    /// An address of each family from the status.
+    /// An IPv4 and an IPv6 address, both from the status, and no other address.
     Dual(Ipv4Addr, Ipv6Addr),
     /// Any other set of addresses.
     Several {
@@ -167,7 +169,8 @@ impl ReportedAddresses {
         }
     }
 
-    /// Returns true if `address` is in the set, and `None` if the set is incomplete and does not contain it.
+    /// Returns true if `address` is in the set. Otherwise returns false for a complete set, and `None` for an
+    /// incomplete one.
     pub fn contain(&self, address: IpAddr) -> Option<bool> {
         match self {
             ReportedAddresses::V4(v4) => Some(address == *v4),

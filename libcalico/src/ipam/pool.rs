@@ -44,8 +44,8 @@ impl Pool {
     }
 }
 
-/// Returns the pool of an object, if the pool is in service for the family (IPAM-93). A request for a particular
-/// address uses the pool of that address only under the same conditions (IPAM-132).
+/// Returns the pool of an object if the pool is in service and of the family (IPAM-93), otherwise the reason why not. A
+/// request for a particular address uses the pool of that address only under the same conditions (IPAM-132).
 pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, PoolRejection> {
     let spec = &object.spec;
     let cidr = spec.range().map_err(|_| PoolRejection::InvalidCidr { cidr: spec.cidr.clone() })?;
@@ -116,13 +116,13 @@ pub enum PoolRejection {
     /// The pool's status has the condition `Allocatable` with status `False`.
     #[error("its status is not Allocatable{}", after_colon(message))]
     NotAllocatable {
-        /// The condition's message, or its reason.
+        /// The condition's message, or its reason; empty if it has neither.
         message: String,
     },
     /// The pool's block size is outside the supported range (IPAM-107).
     #[error("its blockSize {block_size} is outside {min}..{max}")]
     BlockSize {
-        /// The pool's block size.
+        /// The pool's block size, as a prefix length.
         block_size: u8,
         /// The smallest allowed value.
         min: u8,

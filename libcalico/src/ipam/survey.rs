@@ -21,7 +21,7 @@ pub const RECLAIM_AFTER: Duration = Duration::seconds(60);
 pub enum ListedBlock {
     /// The range of a block without its fields, because they were not requested or the block is unreadable.
     Range(Cidr),
-    /// A block.
+    /// A block with the fields that a search for room reads.
     Block(BlockSummary),
 }
 
@@ -35,7 +35,8 @@ impl ListedBlock {
     }
 }
 
-/// A block without the attributes of its allocations' owners, read from etcd or from the API server.
+/// A block without the attributes of its allocations' owners. It decodes from a stored value and from a custom
+/// resource.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "Fields")]
 pub struct BlockSummary(Block);
@@ -54,7 +55,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Returns the facts for a block that gives no address, `in_use` of whose addresses are allocated.
+    /// Returns the facts for a block that gives no address. `in_use` is the number of its addresses that are not free.
     pub fn none(in_use: u32) -> Self {
         Room { in_use, has_free: false, is_own: false, may_be_reclaimed: false }
     }
@@ -80,8 +81,8 @@ impl BlockSummary {
         self.0.cidr
     }
 
-    /// Returns the room for `owner` at `now`, given the cooldown of released addresses. Returns `None` for a block
-    /// that must not be used: it is corrupt or being deleted.
+    /// Returns the room for `owner` at `now`, after freeing the addresses whose cooldown has elapsed. Returns `None`
+    /// for a block that must not be used: it is corrupt or marked for deletion.
     pub fn room(
         self,
         cooldown_seconds: i64,
@@ -97,9 +98,9 @@ impl BlockSummary {
     }
 }
 
-/// Returns true if the block was claimed at least 60 s ago. A claim time more than 60 s in the future comes from a
-/// wrong clock and does not protect the block; upstream protects the block until that time has passed (IPAM-116). A
-/// missing claim time counts as old, and an unreadable one protects the block.
+/// Returns true if the block was claimed at least 60 s ago. A claim time 60 s or more in the future comes from a wrong
+/// clock and does not protect the block; upstream protects the block until that time has passed (IPAM-116). A missing
+/// claim time counts as old, and an unreadable one protects the block.
 pub(super) fn may_be_reclaimed(block: &Block, now: OffsetDateTime) -> bool {
     let Some(claimed) = &block.affinity_claim_time else { return true };
     parse_time(claimed).is_some_and(|claimed| (now - claimed).abs() >= RECLAIM_AFTER)

@@ -11,7 +11,7 @@ use crate::net::Cidr;
 pub struct BlockUse {
     /// The block.
     pub cidr: Cidr,
-    /// The block's owner, `host:<node>`, if it has one.
+    /// The block's owner, `host:<node>` or `virtual:<name>`, if it has one.
     pub owner: Option<String>,
     /// The number of addresses in the block.
     pub capacity: u128,
@@ -135,7 +135,8 @@ mod tests {
         let blocks = [block("10.0.0.0/30", 3, false), block("10.0.0.8/30", 2, true)];
         for (reserved, expected) in [
             (&[][..], (16, 5, 0, 11)),
-            // The reservation is free in a block, allocated in a block, outside of blocks, or outside of the pool.
+            // The reserved addresses are free in a block, allocated in a block, outside of blocks, outside of the pool,
+            // or the whole pool.
             (&["10.0.0.3/32"][..], (16, 5, 1, 10)),
             (&["10.0.0.0/32"], (16, 5, 1, 11)),
             (&["10.0.0.4/30"], (16, 5, 4, 7)),

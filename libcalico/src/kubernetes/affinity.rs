@@ -21,12 +21,12 @@ pub(super) const LABELS: [&str; 3] = [HOSTNAME_HASH_LABEL, TYPE_LABEL, VERSION_L
 /// affinities once (IPAM-47).
 const WITHOUT_LABELS: &str = "!projectcalico.org/affinity-type";
 
-/// The length that a name must be below.
+/// The length in bytes that a name must be below; a longer name is shortened and gets a hash.
 const NAME_LIMIT: usize = 253;
 /// The number of hexadecimal digits of the hash in a shortened name.
 const HASH: usize = 11;
 
-/// Returns the name of the resource. The name does not contain the owner's type (IPAM-71).
+/// Returns the name of the resource of an affinity. The name does not contain the owner's type (IPAM-71).
 pub fn affinity_name(key: &AffinityKey) -> String {
     let (owner, cidr) = (key.owner.name(), cidr_name(&key.cidr));
     let name = format!("{owner}-{cidr}");
@@ -48,8 +48,9 @@ pub(super) fn labels(key: &AffinityKey) -> [(&'static str, String); 3] {
     ]
 }
 
-/// Returns the label selector for a list below `prefix`: `Some(None)` to list everything, `None` if `prefix` is not
-/// that of a selection. A list for all hosts uses no label selector, so that it includes affinities without labels.
+/// Returns the label selector for a list of affinities below `prefix`: `Some(None)` to list all, `None` if no list of
+/// affinities has that prefix. A list for all hosts uses no label selector, so that it includes affinities without
+/// labels.
 pub(super) fn selector(prefix: &str) -> Option<Option<String>> {
     if is_of_any_owner(prefix) {
         return Some(Some(WITHOUT_LABELS.to_owned()));
@@ -66,12 +67,14 @@ pub(super) fn selector(prefix: &str) -> Option<Option<String>> {
     Some(Some(selector))
 }
 
-/// Returns true if a prefix selects by label alone. The paths of the objects found do not begin with such a prefix.
+/// Returns true for the prefix that selects the affinities without labels, of any owner. The paths of the objects found
+/// do not begin with this prefix.
 pub(super) fn is_of_any_owner(prefix: &str) -> bool {
     prefix == ipam::WITHOUT_LABELS
 }
 
-/// Converts a `spec` to the affinity's key and its stored fields.
+/// Converts a `spec` to the key and the stored fields of an affinity. Returns an error if the node or the range is
+/// missing, or if the range, the type or the mark for deletion is invalid.
 pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKey, Fields), Malformed> {
     let mut required = |key: &str| take_text(&mut spec, key).ok_or_else(|| Malformed(format!("spec.{key} is missing")));
     let node = required("node")?;

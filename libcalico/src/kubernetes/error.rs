@@ -1,5 +1,5 @@
 //! Errors of objects and requests that cannot be represented on an API server, and [`PodProblem`]: a value on a pod
-//! that cannot be part of its endpoint.
+//! that its endpoint cannot contain as written.
 
 use crate::net::{Cidr, CidrParseError};
 use crate::store::StoreError;
@@ -41,7 +41,7 @@ impl From<CodecError> for StoreError {
     }
 }
 
-/// The reason why an object of the API server cannot be read.
+/// The reason why an object of the API server cannot be converted to its stored form, or back.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Malformed(pub(super) String);
@@ -55,7 +55,7 @@ impl From<serde_json::Error> for Malformed {
 /// The annotation with floating addresses.
 pub const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
 
-/// A value on a pod that cannot be parsed. The texts are upstream's, if upstream has one.
+/// A value on a pod that its endpoint cannot contain as written. The texts are upstream's, if upstream has one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodProblem {
     /// An address of the pod.
@@ -82,7 +82,7 @@ pub enum PodProblem {
     /// Floating addresses of a pod whose own address is a network.
     #[error("the pod's address {0} is a range; floating IPs require a single address")]
     NotSingleAddress(Cidr),
-    /// A traffic limit.
+    /// A traffic limit that is invalid or ignored, or is changed to fit its bounds.
     #[error("{reason}")]
     Limit {
         /// The key of the annotation.
@@ -93,7 +93,8 @@ pub enum PodProblem {
 }
 
 impl PodProblem {
-    /// Returns the invalid annotation; `None` for the pod's addresses, which may come from its status.
+    /// Returns the key of the annotation with the value; `None` for the pod's addresses, which may come from the pod's
+    /// status.
     pub fn annotation(&self) -> Option<&'static str> {
         match self {
             PodProblem::Address(_) => None,

@@ -225,7 +225,7 @@ fn pod_patches_match_the_recorded_annotations() {
     assert!(added > 40 && deleted > 20, "{added} {deleted}");
 }
 
-/// The `spec` identifies the handle of a recorded object, even if the name would be sufficient.
+/// The name of each recorded handle is derived from the ID in its `spec`.
 #[test]
 fn recorded_handles_are_named_after_their_id() {
     for (folder, _) in GROUPS {

@@ -27,17 +27,18 @@ pub(super) fn block_path_of_spec(spec: &Fields) -> Result<String, Malformed> {
     Ok(Block::path(&cidr))
 }
 
-/// Returns the resource name of the block at `path`.
+/// Returns the resource name of the block at `path`; `None` if it is not the path of a block.
 pub(super) fn block_name_of_path(path: &str) -> Option<String> {
     Some(cidr_name(&Block::parse_path(path)?))
 }
 
-/// Returns the path of the block with the resource name `name`.
+/// Returns the path of the block with the resource name `name`; `None` if no block can have that name.
 pub(super) fn block_path_of_name(name: &str) -> Option<String> {
     Some(Block::path(&cidr_of_name(name)?))
 }
 
-/// Inverts [`cidr_name`]. No name is ambiguous, because four decimal numbers are not an IPv6 address.
+/// Returns the network that [`cidr_name`] converts to this name; `None` for any other text. No name is ambiguous,
+/// because four decimal numbers are not an IPv6 address.
 pub fn cidr_of_name(name: &str) -> Option<Cidr> {
     let (address, prefix) = name.rsplit_once('-')?;
     let v4 = address.bytes().filter(|b| *b == b'-').count() == 3 && !address.contains("--");
@@ -76,8 +77,8 @@ pub(super) fn block_to_spec(mut block: Fields) -> Fields {
     block
 }
 
-/// Returns the part of a block that a survey reads, from the block's object or from its metadata alone; `None` for an
-/// object that identifies no block.
+/// Returns the part of a block that a survey reads: its summary, or only its range if the object has no `spec` or an
+/// unreadable one. Returns `None` for an object that identifies no block.
 ///
 /// # Errors
 /// If `object` is not JSON.
@@ -131,7 +132,7 @@ pub fn handle_name(id: &HandleId) -> String {
     if parts.is_empty() { digest[..HASH].to_owned() } else { format!("{}-{}", parts.join("."), &digest[..HASH]) }
 }
 
-/// Converts a `spec` to the handle's ID and its stored fields.
+/// Converts a `spec` to the handle's ID and the handle's stored fields. Returns an error if the ID is missing.
 pub(super) fn handle_from_spec(mut spec: Fields) -> Result<(HandleId, Fields), Malformed> {
     let id = take_text(&mut spec, "handleID").filter(|id| !id.is_empty());
     let id = id.ok_or_else(|| Malformed("spec.handleID is missing".into()))?;

@@ -30,7 +30,7 @@ pub(super) fn take_text(fields: &mut Fields, key: &str) -> Option<String> {
     }
 }
 
-/// Returns the text under `key`.
+/// Returns the text under `key`; `None` if the value is missing or of another type.
 pub(super) fn text<'f>(fields: &'f Fields, key: &str) -> Option<&'f str> {
     fields.get(key)?.as_str()
 }

@@ -89,8 +89,8 @@ impl StoredKind {
         })
     }
 
-    /// Returns the resource that represents the kind. A profile may also be a service account; for profiles this is the
-    /// namespace.
+    /// Returns the resource that represents the kind. Returns the resource of namespaces for profiles, although a
+    /// profile may also represent a service account.
     pub(super) fn resource(self, group: ApiGroup) -> Resource {
         let custom = |kind, plural| Resource { api_version: group.api_version(), kind, plural, namespaced: false };
         match self {
@@ -118,7 +118,7 @@ impl StoredKind {
         matches!(self, StoredKind::Block | StoredKind::Affinity | StoredKind::Handle)
     }
 
-    /// Returns true if the kind is read from Kubernetes' own objects, which we do not create or delete.
+    /// Returns true if the kind is read from Kubernetes' own objects, which Calico does not create or delete.
     pub(super) fn is_kubernetes_object(self) -> bool {
         use StoredKind::{Affinity, Block, Config, Handle, Object};
         !matches!(self, Block | Affinity | Handle | Config | Object(_))

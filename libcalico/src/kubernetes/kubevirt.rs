@@ -68,7 +68,7 @@ pub struct VmiPod {
     pub vm_uid: Option<String>,
     /// The uid of the migration whose target is this pod.
     pub migration_uid: Option<String>,
-    /// True if the VM, or a VMI without a VM, is being deleted. The addresses are released then.
+    /// True if the VM, or a VMI that no VM owns, is being deleted or does not exist. The addresses are released then.
     pub is_being_deleted: bool,
 }
 
@@ -78,7 +78,7 @@ pub fn may_be_virt_launcher(pod: &str) -> bool {
 }
 
 impl Pod {
-    /// Returns the VMI that controls the pod.
+    /// Returns the pod's reference to the VMI that controls the pod; `None` if no VMI does.
     pub fn vmi_owner(&self) -> Option<OwnerReference> {
         owners(&self.metadata, VMI_KIND).find(|owner| owner.controller == Some(true))
     }
@@ -89,7 +89,7 @@ impl Pod {
 }
 
 impl VirtualMachineInstance {
-    /// Returns the VM that owns the VMI.
+    /// Returns the VMI's reference to the VM that owns the VMI; `None` if no VM does.
     pub fn vm_owner(&self) -> Option<OwnerReference> {
         owners(&self.metadata, VM_KIND).next()
     }
@@ -124,12 +124,12 @@ impl VmiPod {
         }
     }
 
-    /// Returns true if the VM is migrating to this pod and still runs in another pod.
+    /// Returns true if the pod was created as the target of a live migration.
     pub fn is_migration_target(&self) -> bool {
         self.migration_uid.is_some()
     }
 
-    /// Returns the attributes stored with each address in addition to those of every pod.
+    /// Returns the attributes that are stored with each address of the VMI, in addition to the attributes of any pod.
     pub fn attributes(&self) -> impl Iterator<Item = (String, String)> {
         let vm = self.vm_uid.iter().map(|uid| ("vm-uid", uid));
         let migration = self.migration_uid.iter().map(|uid| ("vmim-uid", uid));

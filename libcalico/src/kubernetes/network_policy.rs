@@ -17,7 +17,7 @@ pub struct NetworkPolicySpec {
     /// The rules for traffic from the pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<EgressRule>,
-    /// The directions: `Ingress`, `Egress`.
+    /// The directions of traffic to which the policy applies: `Ingress`, `Egress`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policy_types: Vec<String>,
 }
@@ -75,7 +75,7 @@ pub enum NumberOrName {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyPeer {
-    /// The selector of the pods.
+    /// The selector of the pods; if missing, all pods of the namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_selector: Option<LabelSelector>,
     /// The selector of the namespaces; if missing, the policy's namespace.

@@ -25,8 +25,8 @@ enum AnnotationFormat {
     AsNumber,
 }
 
-/// The annotations: the name of each after `projectcalico.org/`, the object in the v3 `spec` and the field that contain
-/// the value, and the form of the value.
+/// The annotations with fields of the v3 node: the annotation's name after `projectcalico.org/`, the object in the v3
+/// `spec` (empty for the `spec` itself) and the field that contain the value, and the form of the value.
 const ANNOTATED_FIELDS: [(&str, &str, &str, AnnotationFormat); 11] = [
     ("IPv4Address", "bgp", "ipv4Address", AnnotationFormat::AddressOrNetwork(IpVersion::V4)),
     ("IPv6Address", "bgp", "ipv6Address", AnnotationFormat::AddressOrNetwork(IpVersion::V6)),
@@ -104,7 +104,8 @@ fn v3_status(annotations: &Annotations, spec: &Fields) -> Fields {
     status
 }
 
-/// Returns the addresses that Calico routes by, followed by those in the Kubernetes node's status.
+/// Returns the addresses that Calico routes by, followed by the internal and external addresses in the Kubernetes
+/// node's status.
 fn addresses(bgp: [Option<&str>; 2], status: &Fields) -> Vec<Value> {
     let calico = bgp.into_iter().flatten().map(|address| json!({"address": address, "type": "CalicoNodeIP"}));
     let listed = status.get("addresses").and_then(Value::as_array);
@@ -118,12 +119,13 @@ fn addresses(bgp: [Option<&str>; 2], status: &Fields) -> Vec<Value> {
 struct Annotations(Fields);
 
 impl Annotations {
-    /// Returns the text under one of Calico's keys; `None` for an empty text.
+    /// Returns the text of the annotation `projectcalico.org/NAME`; `None` if it is missing or empty.
     fn text(&self, name: &str) -> Option<&str> {
         self.0.get(&format!("projectcalico.org/{name}"))?.as_str().filter(|text| !text.is_empty())
     }
 
-    /// Returns the value of an annotation that has the given form.
+    /// Returns the value of the annotation `projectcalico.org/NAME`; `None` if it is missing or does not have the given
+    /// form.
     fn value(&self, name: &str, form: AnnotationFormat) -> Option<Value> {
         let text = self.text(name)?;
         let address = text.parse().ok();
@@ -139,14 +141,15 @@ impl Annotations {
         is_valid.then(|| text.into())
     }
 
-    /// Returns a JSON object of texts.
+    /// Returns the texts in the annotation `key`, which is a JSON object; none if it is missing or has another form.
     fn texts(&self, key: &str) -> Map<String, Value> {
         let parsed = self.0.get(key).and_then(Value::as_str).map(serde_json::from_str::<BTreeMap<String, String>>);
         let texts = parsed.and_then(Result::ok).unwrap_or_default();
         texts.into_iter().map(|(key, value)| (key, value.into())).collect()
     }
 
-    /// Returns the node's interfaces, without entries that are not addresses.
+    /// Returns the node's interfaces, whose lists of addresses lose the entries that are not addresses; `None` if the
+    /// annotation is missing or is not a JSON array.
     fn interfaces(&self) -> Option<Value> {
         let mut interfaces: Vec<Value> = serde_json::from_str(self.text("Interfaces")?).ok()?;
         for addresses in interfaces.iter_mut().filter_map(|interface| interface.get_mut("addresses")?.as_array_mut()) {
@@ -156,7 +159,7 @@ impl Annotations {
     }
 }
 
-/// Returns the AS number: decimal, or two halves separated by a dot (DS-108).
+/// Parses an AS number: decimal, or two halves separated by a dot (DS-108). Returns `None` for any other text.
 fn as_number(text: &str) -> Option<Value> {
     let number = match text.split_once('.') {
         None => text.parse::<u32>().ok()?,
@@ -169,8 +172,9 @@ fn is_address(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || text.parse::<Cidr>().is_ok()
 }
 
-/// Returns the patch that sets the annotations to the values in `node` and deletes those without a value. Labels,
-/// interfaces and keys are not changed. The patch fails if the node has changed since it was read.
+/// Returns the patch that sets the annotations to the values in `node` and deletes those without a value. The
+/// annotations with labels, interfaces and WireGuard keys are not changed. The patch fails if the node has changed
+/// since it was read.
 pub(super) fn update_patch(node: &Value, revision: &ObjectRevision) -> Value {
     let mut annotations = Map::new();
     let spec = &node["spec"];

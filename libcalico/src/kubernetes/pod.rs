@@ -1,4 +1,4 @@
-//! [`Pod`] and [`Namespace`]: the fields that the plugins need, read unchanged. [`PodOnNode`]: a pod of a given node,
+//! [`Pod`] and [`Namespace`]: the fields that our programs need, read unchanged. [`PodOnNode`]: a pod of a given node,
 //! so that the API server filters the list by node.
 
 use std::fmt;
@@ -37,7 +37,7 @@ pub struct PodSpec {
     pub service_account_name: String,
     /// The containers.
     pub containers: Vec<Container>,
-    /// The containers that run before.
+    /// The init containers, which run before `containers`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
 }
@@ -60,7 +60,7 @@ pub struct ContainerPort {
     pub container_port: u16,
     /// The port on the node; 0 for none.
     pub host_port: u16,
-    /// The address of the node to which the port is bound.
+    /// The address of the node to which the port on the node is bound; empty for all addresses.
     #[serde(rename = "hostIP")]
     pub host_ip: String,
     /// `TCP` (also when empty), `UDP` or `SCTP`.
@@ -120,7 +120,8 @@ impl PodStatus {
 }
 
 impl ContainerPort {
-    /// Returns the port as endpoints list it; `None` for a port with neither a name nor a port on the node (CNI-116).
+    /// Returns the port as endpoints list it. Returns `None` for a port with neither a name nor a port on the node,
+    /// without a number, or with a protocol other than TCP, UDP and SCTP (CNI-116).
     fn to_endpoint_port(&self) -> Option<EndpointPort> {
         let is_exposed = self.container_port != 0 && (self.host_port != 0 || !self.name.is_empty());
         let protocol = match self.protocol.as_str() {
@@ -141,7 +142,8 @@ impl ContainerPort {
 
 // === paths in a read batch ===
 
-/// Paths of objects that are not Calico's, so that one batch can read them together with Calico's objects.
+/// Prefixes of the paths of objects that are not Calico's, so that one batch can read them together with Calico's
+/// objects.
 const PODS: &str = "/kubernetes/pods/";
 const NAMESPACES: &str = "/kubernetes/namespaces/";
 
@@ -198,7 +200,7 @@ impl Kind for Namespace {
 #[serde(transparent)]
 pub struct PodOnNode(pub Pod);
 
-/// The key of such a pod.
+/// The key of a [`PodOnNode`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodOnNodeKey {
     /// The pod's node.
@@ -217,7 +219,7 @@ impl fmt::Display for PodOnNodeKey {
 
 const ROOT: &str = "/kubernetes/podsonnodes/";
 
-/// Returns the node of a path prefix.
+/// Returns the node whose pods the path prefix selects; `None` if it is not a prefix of [`PodOnNode`].
 pub(super) fn node_of_prefix(prefix: &str) -> Option<&str> {
     prefix.strip_prefix(ROOT)?.strip_suffix('/').filter(|node| !node.is_empty() && !node.contains('/'))
 }

@@ -38,7 +38,7 @@ pub struct AddressAnnotations<'a> {
 }
 
 impl<'a> AddressAnnotations<'a> {
-    /// Returns these annotations from `metadata.annotations`.
+    /// Returns the annotations that list addresses, from `metadata.annotations`.
     pub fn of(annotations: &'a BTreeMap<String, String>) -> Self {
         let [pod_ip, pod_ips, aws_pod_ips] =
             [POD_IP, POD_IPS, AWS_POD_IPS].map(|key| annotations.get(key).map(String::as_str));
@@ -47,7 +47,7 @@ impl<'a> AddressAnnotations<'a> {
 }
 
 impl<'a> PodAddresses<'a> {
-    /// Returns these fields of a pod. `pod_ips` are the addresses in its status, from
+    /// Returns the fields of `pod` that list its addresses. `pod_ips` are the addresses in the pod's status, from
     /// [`PodStatus::listed_ips`](super::PodStatus::listed_ips).
     pub fn of(pod: &'a Pod, pod_ips: &'a [&'a str]) -> Self {
         PodAddresses {
@@ -72,7 +72,8 @@ impl<'a> PodAddresses<'a> {
         self.has_ended() || (self.deleting && has_empty_annotation)
     }
 
-    /// Returns the addresses from the first source that has any (DS-77).
+    /// Returns the addresses from the first source that lists any: `podIPs` of the status, `podIP` of the status, then
+    /// the annotations (DS-77). An entry that cannot be parsed is an error.
     pub fn parse(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
         self.texts().into_iter().map(parse)
     }
@@ -83,8 +84,8 @@ impl<'a> PodAddresses<'a> {
         self.pod_ips.iter().copied().chain(first).map(parse)
     }
 
-    /// Returns the addresses that plugins wrote to the annotations. They are newer than the status while the kubelet
-    /// cannot report.
+    /// Returns the addresses that plugins wrote to the annotations. While the kubelet cannot report, they are newer
+    /// than the addresses in the status.
     pub fn parse_annotated(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
         let AddressAnnotations { pod_ip, pod_ips, aws_pod_ips } = self.annotations;
         let lists = [pod_ip, pod_ips, aws_pod_ips].into_iter().flatten().filter(|list| !list.is_empty());

@@ -70,7 +70,7 @@ impl PodCidrs {
         }
     }
 
-    /// Returns the range of a family.
+    /// Returns the range of a family, or an error if the node has no range of it.
     pub fn of_family(&self, version: IpVersion) -> Result<Cidr, PodCidrError> {
         let found = if version == IpVersion::V4 { self.v4 } else { self.v6 };
         found.ok_or_else(|| PodCidrError::Family { node: self.node.clone(), version })

@@ -17,8 +17,9 @@ pub const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 /// The media type of the patches.
 pub const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
 
-/// Returns the patch of ADD. With `uid`, the API server rejects the patch for another pod of the same name (CNI-223).
-/// The patch contains no resourceVersion, because other clients change the pod frequently.
+/// Returns the patch of ADD. Without addresses, the patch contains neither addresses nor the container ID. With `uid`,
+/// the API server rejects the patch for another pod of the same name (CNI-223). The patch contains no resourceVersion,
+/// because other clients change the pod frequently.
 pub(super) fn attach_patch(container_id: &str, ip_networks: &[String], uid: Option<&str>) -> Value {
     let mut metadata = Map::new();
     if !ip_networks.is_empty() {
@@ -34,13 +35,15 @@ pub(super) fn attach_patch(container_id: &str, ip_networks: &[String], uid: Opti
 }
 
 /// Returns the patch of DEL. It empties the addresses and keeps the container ID, so that a late DEL of the same
-/// sandbox is still recognized. The patch fails if the pod has changed since `revision`.
+/// sandbox is still recognized. The patch fails if the pod has changed since `revision`; without a revision, the patch
+/// applies to any state of the pod.
 pub(super) fn detach_patch(revision: Option<&ObjectRevision>) -> Value {
     address_patch(&[], revision)
 }
 
 /// Returns the patch that reduces the addresses in the annotations to `ip_networks`. It does not write the container
-/// ID, because the pod may have another sandbox by now. The patch fails if the pod has changed since `revision`.
+/// ID, because the pod may have another sandbox by now. The patch fails if the pod has changed since `revision`;
+/// without a revision, the patch applies to any state of the pod.
 pub(super) fn address_patch(ip_networks: &[String], revision: Option<&ObjectRevision>) -> Value {
     let mut metadata = addresses(ip_networks);
     if let Some(revision) = revision {
@@ -64,13 +67,14 @@ pub fn annotated_addresses(annotations: &BTreeMap<String, String>) -> Vec<String
     listed
 }
 
-/// Returns true if both annotations exist and are empty. The patch of DEL would change nothing.
+/// Returns true if the two annotations with addresses exist and are empty. The patch of DEL would then change nothing.
 pub fn has_empty_addresses(annotations: &BTreeMap<String, String>) -> bool {
     [POD_IP, POD_IPS].iter().all(|key| annotations.get(*key).is_some_and(String::is_empty))
 }
 
-/// Returns true if the pod had the patch of DEL at `revision`. The endpoint's addresses do not show this: the addresses
-/// in the pod's status remain, and a terminated pod has no addresses anyway (DS-78).
+/// Returns true if a DEL had already emptied the pod's annotations at `revision`. The endpoint's addresses do not show
+/// this: the addresses in the pod's status remain, and the endpoint of a terminated pod has no addresses anyway
+/// (DS-78).
 pub fn is_detached(revision: &Revision) -> bool {
     ObjectRevision::parse(revision).preserved.metadata == addresses(&[])
 }

@@ -7,11 +7,12 @@ use super::json::{Fields, put_object, take_object, take_text, text};
 use super::metadata::reversed_uid;
 use super::resource::{Location, NAMESPACES, SERVICE_ACCOUNTS};
 
-/// The prefixes of the names of both sorts of profiles.
+/// The prefixes of the names of profiles of namespaces and of service accounts.
 const NAMESPACE_PREFIX: &str = "kns.";
 const SERVICE_ACCOUNT_PREFIX: &str = "ksa.";
 
-/// Returns the location of the object behind the profile `name`; `None` for a name that no such profile has.
+/// Returns the location of the namespace or service account of the profile `name`; `None` for a name without one of the
+/// two prefixes or without the name of an object.
 pub(super) fn locate(name: &str) -> Option<Location> {
     if let Some(namespace) = name.strip_prefix(NAMESPACE_PREFIX) {
         return (!namespace.is_empty()).then(|| Location::global(NAMESPACES, namespace));

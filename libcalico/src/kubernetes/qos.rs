@@ -73,7 +73,8 @@ pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mu
     (!controls.is_empty()).then_some(Value::Object(controls))
 }
 
-/// Returns the limits of a direction after the rules between them. A limit that refines a missing limit is ignored.
+/// Returns the values of the limits of a direction, 0 for none. A limit that refines a missing limit, such as a burst
+/// without a bandwidth, is ignored and reported; a missing burst gets its default.
 fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> [i64; 7] {
     let read = limits.each_ref().map(|limit| limit.read(annotations, problems));
     let [bandwidth, burst, peakrate, minburst, packet_rate, packet_burst, max_connections] = read;
@@ -98,7 +99,8 @@ fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems:
 }
 
 impl Limit {
-    /// Returns the limit within its bounds; 0 for none.
+    /// Returns the requested value, clamped to the bounds; 0 if the pod requests none or the text is not a quantity.
+    /// Reports a clamped value and an invalid text.
     fn read(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> i64 {
         let Some(text) = self.annotations.iter().rev().find_map(|key| annotations.get(*key)) else { return 0 };
         let Some(value) = parse_quantity(text) else {
@@ -117,7 +119,7 @@ impl Limit {
     }
 }
 
-/// Parses a number of six bits, or the name of a DSCP, in any case.
+/// Parses a number from 0 to 63, or the name of a DSCP in upper or lower case; returns `None` for any other text.
 fn parse_dscp(text: &str) -> Option<Value> {
     if let Ok(number) = text.parse::<u8>() {
         return (number < 64).then(|| number.into());
@@ -142,7 +144,7 @@ pub fn parse_quantity(text: &str) -> Option<i64> {
     let (binary, ten) = scale(suffix)?;
     let digits = format!("{whole}{fraction}");
     let digits = digits.trim_start_matches('0');
-    // A longer number is out of range, or its tail only affects the rounding.
+    // A number of more than 30 digits counts as the largest number.
     let magnitude = if digits.len() > 30 { i128::MAX } else { digits.parse().unwrap_or(0) };
     let exponent = ten.saturating_sub(i32::try_from(fraction.len()).unwrap_or(i32::MAX));
     let scaled = magnitude.saturating_mul(binary);
@@ -157,7 +159,7 @@ pub fn parse_quantity(text: &str) -> Option<i64> {
     Some(if negative { -value } else { value })
 }
 
-/// Returns the factor and the power of ten of a suffix.
+/// Returns the factor and the power of ten that a suffix stands for; `None` for an unknown suffix.
 fn scale(suffix: &str) -> Option<(i128, i32)> {
     const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     if let Some(at) = BINARY.iter().position(|known| *known == suffix) {

@@ -155,7 +155,7 @@ fn config(group: ApiGroup, kind: StoredKind) -> Location {
     Location::global(kind.resource(group), "default")
 }
 
-/// Returns the part of a path after the plural of a v3 kind.
+/// Returns the part of a path after the plural of a v3 kind; `None` if the path is not below that plural.
 fn path_below<'p>(path: &'p str, plural: &str) -> Option<&'p str> {
     path.strip_prefix(OBJECTS)?.strip_prefix(plural)?.strip_prefix('/')
 }

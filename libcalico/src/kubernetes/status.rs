@@ -54,7 +54,7 @@ impl Status {
             _ if self.is_not_found() => StoreError::NotFound { key },
             (401 | 403, _) if credential.is_empty() => StoreError::Unauthorized { reason: self.message.clone() },
             (401 | 403, _) => StoreError::Unauthorized { reason: format!("{} ({credential})", self.message) },
-            // Another object of the same name as the object that was read.
+            // The object that was read no longer exists: another object has its name.
             (409, _) if self.message.contains("UID in precondition") => StoreError::NotFound { key },
             (409, _) => StoreError::Conflict { key },
             // The API server rejects a patch with a stale uid or resourceVersion with 422.
@@ -68,7 +68,7 @@ impl Status {
         self.kind == "Status" && self.code == 404 && self.reason == "NotFound"
     }
 
-    /// Returns the error for a uid or resourceVersion that is stale, if nothing else is wrong.
+    /// Returns the error for a stale uid or resourceVersion; `None` if any other field is invalid.
     fn stale_revision(&self, key: String) -> Option<StoreError> {
         let causes = &self.details.causes;
         let is = |cause: &StatusCause, field| cause.reason == "FieldValueInvalid" && cause.field == field;

@@ -1,4 +1,4 @@
-//! The name of the host end of an interface pair, and its alias, which names the container and the pod.
+//! The name of the host end of an interface pair, and its alias, which identifies the container and the pod.
 
 use std::fmt;
 
@@ -12,7 +12,8 @@ pub const DEFAULT_INTERFACE_PREFIX: &str = "cali";
 /// The number of characters after the prefix. With `cali` they fill the 15 characters that the kernel allows.
 const SUFFIX: usize = 11;
 
-/// Returns the first entry of `FELIX_INTERFACEPREFIX`, a comma-separated list, or the default (CNI-88).
+/// Returns the first entry of `FELIX_INTERFACEPREFIX`, a comma-separated list; the default if the variable is unset or
+/// empty (CNI-88).
 pub fn interface_prefix(felix_interface_prefix: Option<&str>) -> &str {
     match felix_interface_prefix {
         Some(list) if !list.is_empty() => list.split(',').next().unwrap_or(DEFAULT_INTERFACE_PREFIX),
@@ -38,7 +39,8 @@ const PREFIX: &str = "calico-cni";
 const SEPARATOR: char = '/';
 /// The longest container ID, in bytes, that the alias contains unchanged.
 const LONGEST_ID: usize = 64;
-/// The prefix of a digest that replaces a long container ID. An unchanged ID contains no colon.
+/// The prefix of a digest that replaces a container ID that the alias cannot contain unchanged. An unchanged ID
+/// contains no colon.
 const DIGEST: &str = "sha256:";
 /// The length of a digest in hexadecimal.
 const DIGEST_LENGTH: usize = 64;
@@ -73,7 +75,8 @@ impl InterfaceAlias {
         (is_container && is_digest(pod)).then(|| InterfaceAlias { container: container.into(), pod: pod.into() })
     }
 
-    /// Returns the container ID, or its digest if the ID is long.
+    /// Returns the container ID, or a digest in place of an ID that is empty, is too long or has characters which CNI
+    /// does not allow.
     pub fn container(&self) -> &str {
         &self.container
     }
@@ -83,7 +86,8 @@ impl InterfaceAlias {
         self.container == container_part(container_id)
     }
 
-    /// Returns true if both interfaces were created for sandboxes of the same pod.
+    /// Returns true if both interfaces were created for sandboxes of the same pod in the same network, or for the same
+    /// container.
     pub fn is_of_same_pod(&self, other: &InterfaceAlias) -> bool {
         self.pod == other.pod
     }

@@ -55,7 +55,7 @@ pub(crate) fn is_dns_name(text: &str) -> bool {
     })
 }
 
-/// The key of the label, whose value is [`hostname_hash`].
+/// The key of the label whose value is the [`hostname_hash`] of an affinity's owner.
 pub const HOSTNAME_HASH_LABEL: &str = "projectcalico.org/hostname-hash";
 
 /// Returns a hash of 52 characters, because a label's value cannot contain a long host name (IPAM-70).
@@ -98,10 +98,12 @@ pub struct NodeName {
     pub source: NodeNameSource,
 }
 
-/// Returns the first input that is not empty, in the order of declaration (CNI-72). Returns `None` if all are empty.
+/// Returns the first input that is not empty, in the order of the fields of [`NodeNameInputs`] (CNI-72). Returns `None`
+/// if all are empty.
 ///
-/// White space around the file's content is removed. Upstream keeps a trailing line break as part of the name, and then
-/// every object that it writes for the node fails validation.
+/// White space around the file's content and around the kernel's host name is removed, and that host name is converted
+/// to lower case. Upstream keeps a trailing line break as part of the name, and then every object that it writes for
+/// the node fails validation.
 pub fn node_name(inputs: NodeNameInputs<'_>) -> Option<NodeName> {
     let candidates = [
         (NodeNameSource::Config, inputs.nodename.to_owned()),

@@ -10,7 +10,7 @@ const SHORTEST_NAME: usize = 7;
 /// `pod` for `k8s`, `container_id` for `cni`, none for `libnetwork`, `workload` for any other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EndpointIdentifiers {
-    /// The node. Never empty.
+    /// The node. Without a node there is no name, prefix or match.
     pub node: String,
     /// The orchestrator.
     pub orchestrator: String,
@@ -69,7 +69,8 @@ impl EndpointIdentifiers {
     }
 
     /// Returns the prefix of all names whose leading parts are these identifiers, up to the first empty one. Names of
-    /// other endpoints may have the same prefix; check them with [`EndpointIdentifiers::matches`].
+    /// other endpoints may have the same prefix; check them with [`EndpointIdentifiers::matches`]. Fails if the node is
+    /// empty, or a part of the prefix begins or ends with `-`.
     pub fn prefix(&self) -> Result<String, ValidationError> {
         let mut prefix = String::new();
         for segment in self.segments()?.iter().take_while(|s| !s.value.is_empty()) {
@@ -89,7 +90,7 @@ impl EndpointIdentifiers {
             && segments.iter().zip(&parts).all(|(segment, part)| segment.value.is_empty() || segment.value == part)
     }
 
-    /// Parses the identifiers in `name`. Trailing parts may be missing, as in a prefix.
+    /// Parses the identifiers in `name`. Trailing parts may be missing, as in a prefix; the identifiers are then empty.
     pub fn parse(name: &str) -> Result<Self, EndpointNameError> {
         if name.is_empty() {
             return Err(EndpointNameError::Empty);

@@ -85,7 +85,7 @@ pub enum SelectorErrorReason {
     /// A label that is not followed by an operator.
     #[error("expected operator after label {0:?}")]
     ExpectedOperator(String),
-    /// The end of the text in the middle of a term.
+    /// The end of the text where a term or the operator of a label must follow.
     #[error("unexpected end of string looking for op")]
     UnexpectedEnd,
     /// An operator without the quoted string that it requires.
@@ -100,7 +100,7 @@ pub enum SelectorErrorReason {
     /// An opening parenthesis without a closing one.
     #[error("expected )")]
     UnclosedParenthesis,
-    /// A token with which no term begins.
+    /// A token with which no term begins, shown by its first character.
     #[error("unexpected token {0:?}")]
     UnexpectedToken(String),
     /// Text after a complete selector.

@@ -149,10 +149,11 @@ fn negate(expr: Expr, negated: bool) -> Expr {
     if negated { Expr::Not(Box::new(expr)) } else { expr }
 }
 
-/// The content of a pair of parentheses so far: terms joined by `&&`, in groups joined by `||`.
+/// The content so far of a pair of parentheses, or of the selector outside of parentheses: terms joined by `&&`, in
+/// groups joined by `||`.
 #[derive(Default)]
 struct Group {
-    /// True if a `!` precedes the parenthesis.
+    /// True if an odd number of `!` precedes the parentheses.
     negated: bool,
     any_of: Vec<Expr>,
     all_of: Vec<Expr>,
@@ -163,7 +164,8 @@ impl Group {
         self.all_of.push(term);
     }
 
-    /// Processes the operator `kind`. Returns false if `kind` is not an operator, which ends the group.
+    /// Processes the token after a term. Returns true for `&&` and `||`, after which another term must follow, and
+    /// false for any other token, which ends the group.
     fn continues_after(&mut self, kind: TokenKind<'_>) -> bool {
         if kind == TokenKind::Or {
             self.end_all_of();

@@ -169,7 +169,7 @@ fn almost_selectors() -> impl Strategy<Value = String> {
     ]
 }
 
-/// FUZZ_SECONDS sets the duration of the search; the default is 1.
+/// FUZZ_SECONDS sets the duration of the search in seconds; the default is 1.
 #[test]
 fn any_selector_text_is_parsed_or_rejected_and_its_canonical_form_is_equivalent() {
     let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1);

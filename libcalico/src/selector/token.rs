@@ -172,7 +172,8 @@ impl<'t> Cursor<'t> {
         None
     }
 
-    /// Reads `words`, with or without blanks between them. Returns false if the last word continues as a longer label.
+    /// Reads `words`, with or without blanks between them. Returns false if the text has other words, or if the last
+    /// word is only the beginning of a longer one.
     fn words(&mut self, words: &[&str]) -> bool {
         for (i, word) in words.iter().enumerate() {
             if i > 0 {

@@ -52,7 +52,8 @@ pub enum StoreError {
         datastore: String,
         /// The cause.
         reason: String,
-        /// True if the connection broke after a write was sent: the write may have been applied (IPAM-184).
+        /// True if the writes sent may have been applied: the answer did not arrive, or the disk did not confirm them
+        /// (IPAM-184).
         outcome_unknown: bool,
     },
     /// The server is reachable but does not serve Calico's kinds.
@@ -61,7 +62,7 @@ pub enum StoreError {
         /// The object requested, and the definition that is missing.
         reason: String,
     },
-    /// The embedded datastore's disk is full.
+    /// The disk of the embedded datastore is full.
     #[error("disk full: {path} cannot be written; free space on its file system and retry")]
     DiskFull {
         /// The database file.
@@ -98,8 +99,8 @@ impl StoreError {
         matches!(self, StoreError::Unavailable { outcome_unknown: true, .. })
     }
 
-    /// Returns true if another writer changed the object first: read again and retry. A missing object on a write
-    /// counts as such a race (IPAM-181).
+    /// Returns true if another writer changed the object first, so that the caller should read the object again and
+    /// retry. A missing object on a write counts as such a race (IPAM-181).
     pub fn is_race(&self) -> bool {
         matches!(self, StoreError::Conflict { .. } | StoreError::AlreadyExists { .. } | StoreError::NotFound { .. })
     }
@@ -129,8 +130,8 @@ pub enum WriteOp {
     /// separately keeps all other fields; any other store replaces the whole object. For a WorkloadEndpoint that is
     /// stored in its pod, this operation writes the addresses and leaves the container ID as it is.
     UpdateStatus(Vec<u8>, Revision),
-    /// Deletes the object if it is still at this revision, or at any revision if there is none. A missing object is an
-    /// error either way.
+    /// Deletes the object if it is still at this revision; without a revision, deletes it at any revision. A missing
+    /// object is an error in both cases.
     Delete(Option<Revision>),
 }
 
@@ -149,12 +150,13 @@ impl Write {
         Ok(Self::of::<K>(key, WriteOp::Update(encode::<K>(key, value)?, revision.clone())))
     }
 
-    /// Replaces the `status` of the object read at `revision`. The rest of `value` must equal the object read.
+    /// Replaces the `status` of the object read at `revision`. All other fields of `value` must equal those of the
+    /// object read.
     pub fn update_status<K: Kind>(key: &K::Key, value: &K, revision: &Revision) -> Result<Self, StoreError> {
         Ok(Self::of::<K>(key, WriteOp::UpdateStatus(encode::<K>(key, value)?, revision.clone())))
     }
 
-    /// Deletes the object; with a `revision`, only if the object is still at it.
+    /// Deletes the object; with a `revision`, only if the object still has that revision.
     pub fn delete<K: Kind>(key: &K::Key, revision: Option<&Revision>) -> Self {
         Self::of::<K>(key, WriteOp::Delete(revision.cloned()))
     }
@@ -173,11 +175,11 @@ pub fn identifier<K: Kind>(key: &K::Key) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{cause}")]
 pub struct WriteError {
-    /// Index of the write that failed.
+    /// Index of the write that failed, from 0.
     pub index: usize,
     /// The number of earlier writes that took effect, 0 for a store with transactions. The caller must undo them.
     pub applied: usize,
-    /// The error of that write.
+    /// The error of the write that failed.
     pub cause: StoreError,
 }
 
@@ -234,7 +236,7 @@ pub trait Store: Send + Sync {
         async move { self.read(&batch).await?.get(&ticket)?.ok_or(StoreError::NotFound { key: missing }) }
     }
 
-    /// Reads a selection, in path order.
+    /// Reads the objects of a selection, in path order. Objects that cannot be decoded are skipped.
     fn list<K: Kind>(&self, select: &K::Select) -> impl Future<Output = Result<Vec<Entry<K>>, StoreError>> + Send {
         let mut batch = ReadBatch::new();
         let ticket = batch.list::<K>(select);
@@ -269,7 +271,7 @@ pub trait Store: Send + Sync {
         async move { self.write_one(write?).await }
     }
 
-    /// Deletes one object; with a `revision`, only if the object is still at it.
+    /// Deletes one object; with a `revision`, only if the object still has that revision.
     fn delete<K: Kind>(
         &self,
         key: &K::Key,

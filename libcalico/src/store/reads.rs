@@ -140,8 +140,8 @@ impl Answers {
         self.0[ticket.0].first().map(decode_entry).transpose()
     }
 
-    /// Returns the objects that exist. Calls `unreadable` with the path of each object that cannot be decoded and the
-    /// reason, and continues with the others.
+    /// Returns the objects that exist and can be decoded. Calls `unreadable` with the path of each object that cannot
+    /// be decoded and the reason.
     pub fn readable<K: Kind>(
         &self,
         tickets: &[GetTicket<K>],
@@ -158,7 +158,7 @@ impl Answers {
         Ok(found)
     }
 
-    /// Returns the stored pair of the object, even if its value cannot be decoded.
+    /// Returns the stored pair of the object, even if its value cannot be decoded; `None` if the object is missing.
     pub fn raw<K: Kind>(&self, ticket: &GetTicket<K>) -> Option<&RawEntry> {
         self.0[ticket.0].first()
     }
@@ -168,7 +168,8 @@ impl Answers {
         self.0[ticket.0.0].first().map(|entry| &entry.revision)
     }
 
-    /// Returns each object of a selection by its key, or the error for an object that cannot be decoded.
+    /// Returns the key of each object of a selection, with the object, or with the error if the object cannot be
+    /// decoded.
     pub fn each<K: Kind>(
         &self,
         ticket: &ListTicket<K>,
@@ -239,7 +240,8 @@ impl Survey {
     }
 }
 
-/// Returns the block of a stored pair, whose value may be empty; `None` for a pair of another kind.
+/// Returns the summary of the block in a stored pair, or only the block's range if the value is empty or cannot be
+/// decoded; `None` for a pair of another kind.
 pub fn listed_block(path: &str, value: &[u8]) -> Option<ListedBlock> {
     let cidr = Block::parse_path(path)?;
     let summary = serde_json::from_slice::<BlockSummary>(value).ok().filter(|summary| summary.cidr() == cidr);

@@ -1,4 +1,4 @@
-//! Rules for ClusterInformation, of which there is only one object.
+//! Rules for ClusterInformation, a kind with a single object.
 
 use super::metadata::check_singleton;
 use crate::api::ClusterInformation;

@@ -1,4 +1,4 @@
-//! Rules for KubeControllersConfiguration, of which there is only one object.
+//! Rules for KubeControllersConfiguration, a kind with a single object.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ pub fn validate_kube_controllers_configuration(config: &KubeControllersConfigura
     ValidationError::from_findings(findings)
 }
 
-/// Returns the invalid templates, by their index in the list.
+/// Returns the index of each invalid template in the list, with its first invalid field.
 pub fn invalid_templates(templates: &[HostEndpointTemplate]) -> Vec<(usize, FieldError)> {
     let mut names = BTreeSet::new();
     let problem = |(index, template)| invalid_template(template, &mut names).map(|error| (index, error));

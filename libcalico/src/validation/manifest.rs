@@ -47,12 +47,12 @@ pub enum ManifestError {
         /// The kind.
         kind: String,
     },
-    /// `apiVersion` is another one, or missing.
+    /// `apiVersion` is not [`API_VERSION`], or is missing.
     #[error("{kind}: apiVersion is {found:?}; write {API_VERSION:?}")]
     ApiVersion {
         /// The kind.
         kind: String,
-        /// The version.
+        /// The version found; empty if it is missing or not a text.
         found: String,
     },
     /// A field that does not exist.

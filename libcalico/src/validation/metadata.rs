@@ -8,11 +8,11 @@ use crate::validation_error::FieldError;
 /// The largest total size of all annotations, in bytes.
 const MAX_ANNOTATIONS: usize = 256 << 10;
 
-/// The name of objects of which there is only one.
+/// The name of the only object of a kind that has only one.
 pub(super) const SINGLETON: &str = "default";
 
-/// Returns the invalid fields of the metadata of an object of which there is only one. `resource` names the kind with
-/// its article.
+/// Returns the invalid fields of the metadata of an object of a kind that has only one object. `resource` names the
+/// kind with its article.
 pub(super) fn check_singleton<S: Spec>(object: &Object<S>, resource: &str) -> Vec<FieldError> {
     let mut findings = check_metadata(object);
     let name = &object.metadata.name;

@@ -38,7 +38,7 @@ fn check_bgp(bgp: &NodeBgp, findings: &mut Vec<FieldError>) {
     }
 }
 
-/// Returns true for a number, its text, or `1.10`, which means 1 × 65536 + 10 (DS-108).
+/// Returns true for a number of 32 bits, also as text, and for a text such as `1.10`: 1 × 65536 + 10 (DS-108).
 fn is_as_number(value: &serde_json::Value) -> bool {
     if let Some(number) = value.as_u64() {
         return u32::try_from(number).is_ok();

@@ -11,7 +11,8 @@ use crate::validation_error::{FieldError, ValidationError};
 /// The label with the tier of a policy, for clients that list by label.
 const TIER_LABEL: &str = "projectcalico.org/tier";
 
-/// The prefixes of names that are derived from names with dots (KC-225).
+/// The prefixes of the names of policies that are converted from other systems' policies, whose names may contain dots
+/// (KC-225).
 const FOREIGN_PREFIXES: [&str; 2] = ["knp.default.", "ossg.default."];
 
 /// A policy of the kind `K`.
@@ -45,8 +46,8 @@ fn complete<K: PolicyKind>(policy: &mut Policy<K>) {
     policy.metadata.labels.insert(TIER_LABEL.into(), policy.spec.tier.clone());
 }
 
-/// Checks that the name is a label, or a tier and a label. Namespaced policies may also have the names of policies of
-/// other systems.
+/// Checks that the name is a DNS label, or a tier, a dot and a DNS label. Namespaced policies may also have the names
+/// of policies of other systems.
 fn check_name<K: PolicyKind>(name: &str, findings: &mut Vec<FieldError>) {
     let is_foreign =
         K::NAMESPACED && FOREIGN_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(is_dns_name));

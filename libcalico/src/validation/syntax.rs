@@ -28,21 +28,21 @@ pub(super) const IPV4: FieldRule = FieldRule { tag: "ipv4", accept: |text| is_ad
 pub(super) const IPV6: FieldRule = FieldRule { tag: "ipv6", accept: |text| is_address(text, IpVersion::V6) };
 
 impl FieldRule {
-    /// Applies the rule to a field that must have a value.
+    /// Adds a finding if the field violates the rule. An empty value is checked too.
     pub(super) fn check(&self, field: &str, value: &str, findings: &mut Vec<FieldError>) {
         if !(self.accept)(value) {
             findings.push(FieldError::tag(field, value, self.tag));
         }
     }
 
-    /// Applies the rule to a field that may be empty.
+    /// Adds a finding if the field is not empty and violates the rule.
     pub(super) fn check_if_set(&self, field: &str, value: &str, findings: &mut Vec<FieldError>) {
         if !value.is_empty() {
             self.check(field, value, findings);
         }
     }
 
-    /// Applies the rule to each element of a field.
+    /// Adds a finding for each element of the field that violates the rule.
     pub(super) fn check_each(&self, field: &str, values: &[String], findings: &mut Vec<FieldError>) {
         for (i, value) in values.iter().enumerate() {
             self.check(&format!("{field}[{i}]"), value, findings);
@@ -89,12 +89,13 @@ pub(super) fn is_network(text: &str) -> bool {
     }
 }
 
-/// Parses an address or a CIDR as a network.
+/// Parses an address or a CIDR as a network; returns `None` for any other text.
 pub(super) fn network(text: &str) -> Option<Cidr> {
     text.parse().ok().or_else(|| text.parse().ok().map(Cidr::host))
 }
 
-/// Returns true for 6, 8 or 20 bytes, as pairs of digits with `:` or `-`, or as groups of four digits with `.`.
+/// Returns true for 6, 8 or 20 bytes, as pairs of hexadecimal digits with `:` or `-` between them, or as groups of four
+/// with `.` between them.
 pub(super) fn is_mac(text: &str) -> bool {
     let (separator, digits) = match text.bytes().find(|b| !b.is_ascii_hexdigit()) {
         Some(separator @ (b':' | b'-')) => (separator, 2),
@@ -106,7 +107,7 @@ pub(super) fn is_mac(text: &str) -> bool {
         && groups.iter().all(|group| group.len() == digits && group.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Returns the reason why a Kubernetes label key is invalid.
+/// Returns the reason why a Kubernetes label key is invalid; `None` for a valid key.
 pub(super) fn label_key_problem(key: &str) -> Option<&'static str> {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     if prefix.is_some_and(|p| p.is_empty()) {
@@ -126,7 +127,7 @@ pub(super) fn label_key_problem(key: &str) -> Option<&'static str> {
     (!is_label_text(name)).then_some(problem)
 }
 
-/// Returns the reason why a Kubernetes label value is invalid.
+/// Returns the reason why a Kubernetes label value is invalid; `None` for a valid value.
 pub(super) fn label_value_problem(value: &str) -> Option<&'static str> {
     if value.len() > MAX_LABEL {
         return Some("must be no more than 63 characters");

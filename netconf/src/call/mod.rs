@@ -29,13 +29,15 @@ pub struct Call {
     pub path: Vec<String>,
     /// Whether to accept a `CNI_NETNS` that is the plugin's own network namespace (CNI-27).
     pub netns_override: bool,
-    /// The configuration's `cniVersion`, or 0.1.0 without one.
+    /// The configuration's `cniVersion`, or 0.1.0 if the configuration has none.
     pub version: Version,
     /// The network configuration, with the datastore settings of the environment applied.
     pub conf: NetConf,
-    /// Invalid keys in the configuration of a DEL that DEL does not need. They are logged and ignored.
+    /// The errors of invalid keys that a DEL does not need; empty for other commands. The caller logs them, and these
+    /// keys have their defaults.
     pub ignored_settings: Vec<DecodeError>,
-    /// `prevResult` of the configuration. Decoded for ADD and CHECK only: an invalid one must not fail a DEL.
+    /// `prevResult` of the configuration. Decoded for ADD and CHECK only, and `None` for other commands: an invalid
+    /// `prevResult` must not fail a DEL, which calls [`NetConf::read_prev_result`] itself.
     pub prev_result: Option<CniResult>,
     /// The bytes of stdin; see [`Call::rewritten`] for the stdin of a delegated plugin.
     pub raw: Vec<u8>,
@@ -47,7 +49,7 @@ pub struct Call {
 pub struct CallError {
     /// The error itself.
     pub error: CniError,
-    /// The configuration's `cniVersion`, which is printed with the error.
+    /// The configuration's `cniVersion`, which is printed with the error; `None` if it has not been decoded.
     pub version: Option<Version>,
     /// The log settings of the rejected configuration, if they can be decoded.
     pub log: Option<Box<LogConf>>,
@@ -68,8 +70,8 @@ impl From<CniError> for CallError {
     }
 }
 
-/// Reads and validates one CNI call: the variables, stdin, the network's name, the command, the version, the rest of
-/// the configuration, `CNI_ARGS`. Returns the first failure, in upstream's order (CNI-16, CNI-23).
+/// Reads and validates one CNI call in upstream's order: the variables, stdin, the network's name, the command, the
+/// version, the rest of the configuration, `CNI_ARGS` (CNI-16, CNI-23). Returns the first failure.
 ///
 /// # Errors
 /// Codes 1, 4, 5, 6 and 7, as the CNI specification defines them.
@@ -138,8 +140,8 @@ impl Call {
         })
     }
 
-    /// Returns the version of the main plugin's printed result. A configuration without `cniVersion` gets 0.2.0
-    /// (CNI-35).
+    /// Returns the version in which the main plugin prints its result: that of the configuration, or 0.2.0 for a
+    /// configuration without `cniVersion` (CNI-35).
     pub fn result_version(&self) -> Version {
         if self.conf.cni_version.is_empty() { Version::V0_2_0 } else { self.version }
     }
@@ -153,8 +155,8 @@ fn json_error(raw: &[u8], malformed: &Malformed) -> CniError {
     error
 }
 
-/// Validates the name of the network, which upstream does before it looks at the command, and detects two common
-/// mistakes in a hand-written configuration.
+/// Validates the name of the network before the command, as upstream does. Gives advice for two common mistakes in a
+/// hand-written configuration: a list, and a plugin of a list without the list's name.
 fn check_name(root: &Node<'_>) -> Result<(), CniError> {
     const CONTEXT: &str = "error unmarshall network config";
     let object = root.object().map_err(|error| error.with_context(CONTEXT))?;
@@ -177,7 +179,7 @@ fn config_version(root: &Node<'_>) -> Result<Version, CniError> {
     parse_config_version(&text.map_err(|error| error.with_context("decoding version from network config"))?)
 }
 
-/// Returns the version of a configuration whose `cniVersion` is `text`.
+/// Returns the version of a configuration whose `cniVersion` is `text`. An empty text means 0.1.0.
 ///
 /// # Errors
 /// Code 1 with upstream's text if the version is not supported.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::decode::{DecodeError, FromNode, FromObject, Node, Object};
 
-/// Location and credentials of the datastore. The environment supplies missing settings; see
+/// Location and credentials of the datastore. The environment can add to these settings and override them; see
 /// [`super::NetConf::with_environment`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
@@ -19,7 +19,8 @@ pub struct DatastoreConf {
     /// URLs of the etcd servers, separated by commas. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_endpoints: String,
 
-    /// DNS domain whose SRV records name the etcd servers. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// DNS domain whose SRV records name the etcd servers. Not supported: with etcd, a value is an error. Read by ADD,
+    /// DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_discovery_srv: String,
 
     /// PEM file with the key of the etcd client certificate. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
@@ -31,11 +32,12 @@ pub struct DatastoreConf {
     /// PEM file with the CA certificates that verify the etcd servers. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_ca_cert_file: String,
 
-    /// The key itself, as PEM or base64 of PEM, instead of `etcd_key_file`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// The key of the etcd client certificate itself, as PEM or base64 of PEM, instead of `etcd_key_file`. Read by ADD,
+    /// DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_key: Secret,
 
-    /// The certificate itself, as PEM or base64 of PEM, instead of `etcd_cert_file`. Read by ADD, DEL, CHECK, STATUS,
-    /// GC, `-t`.
+    /// The etcd client certificate itself, as PEM or base64 of PEM, instead of `etcd_cert_file`. Read by ADD, DEL,
+    /// CHECK, STATUS, GC, `-t`.
     pub etcd_cert: String,
 
     /// The CA certificates themselves, as PEM or base64 of PEM, instead of `etcd_ca_cert_file`. Read by ADD, DEL,
@@ -60,12 +62,13 @@ pub struct DatastoreConf {
     /// letter case; discovered by default. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub calico_api_group: Option<ApiGroup>,
 
-    /// Requests per second to the API server; 0 selects the client's default. Read by ADD, DEL, CHECK, STATUS, GC,
-    /// `-t`.
+    /// Requests per second to the API server; 0 selects the client's default, and a negative value means no limit. Read
+    /// by ADD, DEL, CHECK, STATUS, GC, `-t`.
     #[cfg_attr(feature = "schema", schemars(range(min = -2147483648, max = 2147483647)))]
     pub qps: i32,
 
-    /// Burst of requests to the API server; 0 selects the client's default. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// Number of requests that may be sent to the API server at once, before `qps` delays further requests; 0 selects
+    /// the client's default. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     #[cfg_attr(feature = "schema", schemars(range(min = -2147483648, max = 2147483647)))]
     pub burst: i32,
 }
@@ -95,7 +98,7 @@ pub enum ApiGroup {
 }
 
 impl DatastoreType {
-    /// Values of `datastore_type`. They are case-sensitive.
+    /// Values of `datastore_type`, which are case-sensitive.
     pub(crate) const WORDS: [(&'static str, DatastoreType); 3] =
         [("kubernetes", DatastoreType::Kubernetes), ("etcdv3", DatastoreType::Etcdv3), ("local", DatastoreType::Local)];
 }
@@ -135,23 +138,24 @@ impl FromObject for DatastoreConf {
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct Policy {
     /// `k8s`: labels, annotations, ports and profiles come from the pod. Empty: the plugin creates a profile with the
-    /// network's name. Any other value: that profile is expected to exist. Read by ADD, DEL.
+    /// network's name. Any other value: the profile with the network's name is expected to exist. Read by ADD, DEL,
+    /// CHECK, GC.
     #[cfg_attr(feature = "schema", serde(rename = "type"))]
     pub policy_type: String,
 
-    /// URL of the API server; `kubernetes.k8s_api_root` takes precedence. Read by ADD, `-t`.
+    /// URL of the API server; `kubernetes.k8s_api_root` takes precedence. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub k8s_api_root: String,
 
-    /// Bearer token for the API server. Read by ADD, `-t`.
+    /// Bearer token for the API server. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub k8s_auth_token: Secret,
 
-    /// File with the client certificate for the API server. Read by ADD, `-t`.
+    /// File with the client certificate for the API server. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub k8s_client_certificate: String,
 
-    /// File with the key of the client certificate. Read by ADD, `-t`.
+    /// File with the key of the client certificate. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub k8s_client_key: String,
 
-    /// File with the CA certificates that verify the API server. Read by ADD, `-t`.
+    /// File with the CA certificates that verify the API server. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub k8s_certificate_authority: String,
 }
 

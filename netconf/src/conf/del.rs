@@ -8,9 +8,9 @@ use crate::CniError;
 use crate::decode::{DecodeError, FromNode, Node};
 use crate::list::LOAD_CONTEXT;
 
-/// Keys, in lower case, that a DEL needs to identify the attachment, its endpoint, its addresses and the dataplane of
-/// its interface. Of `ipam`, only `type` is needed. `calico_api_group` is not: without it, the client discovers the
-/// group.
+/// Keys, in lower case, that a DEL needs to identify the attachment, its endpoint and its addresses, and to reach the
+/// API server and the dataplane. Of `ipam`, only `type` is needed. `calico_api_group` is not needed: without it, the
+/// client discovers the group.
 const REQUIRED_KEYS: [&str; 11] = [
     "name",
     "cniversion",
@@ -49,7 +49,8 @@ impl NetConf {
     }
 }
 
-/// Removes the key at `path`, or the top-level key above it. Returns false if DEL needs that key.
+/// Removes the top-level key of `path`, or, if that is `ipam`, only the key below it. Returns false, and removes
+/// nothing, if DEL needs the key or if the key cannot be found.
 fn remove_setting(document: &mut Value, path: &str) -> bool {
     let mut keys = path_keys(path);
     let Some(key) = keys.next() else { return false };

@@ -63,13 +63,13 @@ impl DatastoreConf {
         }
     }
 
-    /// Returns the path of the `local` datastore's file.
+    /// Returns the path of the `local` datastore's file, with the default of an unset `datastore_path` applied.
     pub fn path(&self) -> &str {
         if self.datastore_path.is_empty() { DatastoreConf::DEFAULT_PATH } else { &self.datastore_path }
     }
 }
 
-/// Returns the value that the environment gives a setting, or `None` to keep the configured one.
+/// Returns the value that the environment gives the setting `name`, or `None` to keep the configured value.
 fn lookup_value(lookup: EnvLookup<'_>, name: &str, is_unset: bool) -> Option<String> {
     lookup(&format!("CALICO_{name}")).or_else(|| lookup(name).filter(|_| is_unset))
 }
@@ -87,8 +87,8 @@ fn parse_datastore_type(text: &str) -> Result<Option<DatastoreType>, CniError> {
     })
 }
 
-/// Returns the API group that the environment variable selects. As in upstream, every unknown value selects the v1
-/// group (IPAM-20).
+/// Returns the API group that the environment variable selects, or `None` for an empty value, which leaves the choice
+/// to discovery. As in upstream, every unknown value selects the v1 group (IPAM-20).
 fn parse_api_group(text: &str) -> Option<ApiGroup> {
     match text {
         "" => None,

@@ -6,25 +6,25 @@ use serde_json::Value;
 
 use crate::decode::{DecodeError, FromNode, FromObject, Object};
 
-/// Minimum MTU of an Ethernet device in the kernel. IPv4 requires it (RFC 791).
+/// Minimum MTU of an Ethernet device in the kernel, in bytes. IPv4 requires this MTU (RFC 791).
 const MTU_MIN: u32 = 68;
 
-/// Maximum MTU of a veth in the kernel.
+/// Maximum MTU of a veth in the kernel, in bytes.
 const MTU_MAX: u32 = 65_535;
 
 /// The interface of the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
 pub struct InterfaceConf {
-    /// MTU of both ends in bytes, at least 68. 0 uses the file `/var/lib/calico/mtu`, which calico-node writes, or 1500
-    /// if that file is missing. Read by ADD, CHECK.
+    /// MTU of both ends in bytes, at least 68. 0 uses the file `/var/lib/calico/mtu`, which calico-node writes, or the
+    /// kernel's default of 1500 if that file is missing. Read by ADD, CHECK, STATUS.
     #[cfg_attr(
         feature = "schema",
         schemars(range(max = MTU_MAX), extend("anyOf" = [{ "const": 0 }, { "minimum": MTU_MIN }]))
     )]
     pub mtu: u32,
 
-    /// Whether to fail if the MTU file is missing. Read by ADD, STATUS.
+    /// Whether to fail if the MTU file is missing. Read by ADD, CHECK, STATUS.
     pub require_mtu_file: bool,
 
     /// Number of transmit and of receive queues of both ends; values below 1 mean 1. Read by ADD.
@@ -35,7 +35,8 @@ pub struct InterfaceConf {
     /// `veth`. Read by ADD.
     pub device_type: DeviceType,
 
-    /// Whether to add default routes to the `ipam.routes` of host-local. Read by ADD in Kubernetes with host-local.
+    /// Whether to add default routes to the `ipam.routes` of host-local. Read by ADD and CHECK in Kubernetes with
+    /// host-local.
     pub include_default_routes: bool,
 }
 
@@ -86,11 +87,13 @@ impl FromObject for InterfaceConf {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct DataplaneOptions {
-    /// `grpc` delegates the interface to a gRPC server. Without it the plugin programs the kernel. Read by ADD, DEL.
+    /// `grpc` delegates the interface to a gRPC server. Without it the plugin programs the kernel. Read by ADD, DEL,
+    /// CHECK, GC.
     #[cfg_attr(feature = "schema", serde(rename = "type"), schemars(extend("enum" = ["grpc", null])))]
     pub dataplane_type: Option<String>,
 
-    /// Target of the gRPC server, such as `unix:///run/dataplane.sock`; required with `grpc`. Read by ADD, DEL.
+    /// Target of the gRPC server, such as `unix:///run/dataplane.sock`; required with `grpc`. Read by ADD, DEL, CHECK,
+    /// GC.
     pub socket: Option<String>,
 
     /// Every option with a string value, including `type` and `socket`. The plugin sends them to the gRPC server
@@ -132,7 +135,7 @@ impl FromObject for DataplaneOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct FeatureControl {
-    /// Whether to honor the pod annotation `cni.projectcalico.org/ipAddrsNoIpam`. Read by ADD.
+    /// Whether to honor the pod annotation `cni.projectcalico.org/ipAddrsNoIpam`. Read by ADD, CHECK.
     pub ip_addrs_no_ipam: bool,
 
     /// Whether to honor the pod annotation `cni.projectcalico.org/floatingIPs`. Read by ADD.

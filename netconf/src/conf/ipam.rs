@@ -23,23 +23,23 @@ pub struct Ipam {
     /// host-local: sets of subnets; `usePodCidr` and `usePodCidrIPv6` stand for the node's pod CIDRs. Read by ADD, DEL.
     pub ranges: Vec<Vec<IpamRange>>,
 
-    /// host-local: routes inside the container, instead of the default route. Read by ADD in Kubernetes.
+    /// host-local: routes inside the container, instead of the default routes. Read by ADD and CHECK in Kubernetes.
     pub routes: Vec<IpamRoute>,
 
-    /// calico-ipam: the string `"false"` requests no IPv4 address. Read by ADD.
+    /// calico-ipam: the string `"false"` requests no IPv4 address. Read by ADD, STATUS.
     #[cfg_attr(feature = "schema", serde(serialize_with = "as_word"), schemars(schema_with = "word_schema"))]
     pub assign_ipv4: bool,
 
-    /// calico-ipam: the string `"true"` requests an IPv6 address. Read by ADD.
+    /// calico-ipam: the string `"true"` requests an IPv6 address. Read by ADD, STATUS.
     #[cfg_attr(feature = "schema", serde(serialize_with = "as_word"), schemars(schema_with = "word_schema"))]
     pub assign_ipv6: bool,
 
     /// calico-ipam: CIDRs or names of the pools for IPv4 addresses, in order of preference; default any pool. Read by
-    /// ADD.
+    /// ADD, STATUS.
     pub ipv4_pools: Vec<String>,
 
     /// calico-ipam: CIDRs or names of the pools for IPv6 addresses, in order of preference; default any pool. Read by
-    /// ADD.
+    /// ADD, STATUS.
     pub ipv6_pools: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ pub struct IpamRange {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct IpamRoute {
-    /// The destination; a route without one is skipped. Read by ADD in Kubernetes.
+    /// The destination; a route without one is skipped. Read by ADD and CHECK in Kubernetes.
     #[cfg_attr(feature = "schema", serde(serialize_with = "as_text"), schemars(with = "Option<String>"))]
     pub dst: Option<IpNet>,
 }
@@ -101,7 +101,7 @@ impl FromObject for Ipam {
         Ok(Ipam {
             name: object.read_or_default("name")?,
             subnet: object.read_or_default("subnet")?,
-            // Another IPAM plugin may use these two keys differently.
+            // Another IPAM plugin may use `ranges` and `routes` differently, so they are not decoded for it.
             ranges: if is_host_local { object.read_or_default("ranges")? } else { Vec::new() },
             routes: if is_host_local { object.read_or_default("routes")? } else { Vec::new() },
             assign_ipv4: read_true_or_false(object, "assign_ipv4")?.unwrap_or(true),
@@ -133,14 +133,14 @@ fn read_binary_name(node: &Node<'_>) -> Result<String, DecodeError> {
     }
 }
 
-/// Reads the string `"true"` or `"false"`, which upstream requires instead of a Boolean. Upstream accepts any string,
-/// and all but one of them select the default (IPAM-13).
+/// Reads the string `"true"` or `"false"`, which upstream requires instead of a Boolean. Returns `None` if the key is
+/// missing, `null` or empty. Upstream accepts any string, and all but one of them select the default (IPAM-13).
 fn read_true_or_false(object: &Object<'_>, key: &str) -> Result<Option<bool>, DecodeError> {
     object.read_word(key, &[("true", true), ("false", false)], false)
 }
 
-/// Reads a list of pools. An entry with a `/` cannot be a pool's name, so it must be a CIDR of the family. Upstream
-/// detects an invalid entry only after it has listed the pools (IPAM-34).
+/// Reads a list of pools, which is empty if the key is missing. An entry with a `/` cannot be a pool's name, so it must
+/// be a CIDR of the family. Upstream detects an invalid entry only after it has listed the pools (IPAM-34).
 fn read_pools(object: &Object<'_>, key: &str, is_family: fn(&IpAddr) -> bool) -> Result<Vec<String>, DecodeError> {
     let want =
         if key == "ipv4_pools" { "an IPv4 CIDR or the name of a pool" } else { "an IPv6 CIDR or the name of a pool" };

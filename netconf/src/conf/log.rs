@@ -26,7 +26,7 @@ pub struct LogConf {
     pub log_file_max_count: u32,
 }
 
-/// The lowest level that is logged. Any other word means `info`, as with upstream (CNI-227).
+/// The lowest level that is logged. Any other word in the configuration means `info`, as with upstream (CNI-227).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize), serde(rename_all = "lowercase"))]
 #[allow(missing_docs, reason = "the names are the levels")]

@@ -1,6 +1,6 @@
 //! The network configuration of the plugins: every key with its type, its default, and the CNI commands that read it.
 //!
-//! "Read by" names the CNI commands; `-t` is the datastore connection test.
+//! "Read by" in the comment of a key names the CNI commands that read the key; `-t` is the datastore connection test.
 
 mod accepted;
 mod datastore;

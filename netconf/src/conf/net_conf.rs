@@ -28,7 +28,7 @@ pub struct NetConf {
     pub cni_version: String,
 
     /// Name of the network: letters, digits and `_.-`, starting with a letter or digit. Also the prefix of IPAM
-    /// handles, and the name of the profile if `policy.type` is not `k8s`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// handles, and the name of the profile if `policy.type` is not `k8s`. Read by ADD, DEL, CHECK, STATUS, GC.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")))]
     pub name: String,
 
@@ -43,7 +43,7 @@ pub struct NetConf {
     #[cfg_attr(feature = "schema", serde(flatten))]
     pub interface: InterfaceConf,
 
-    /// The name of the node.
+    /// The sources of the node's name, and the lock of its IPAM processes.
     #[cfg_attr(feature = "schema", serde(flatten))]
     pub node: NodeConf,
 
@@ -59,19 +59,19 @@ pub struct NetConf {
     #[cfg_attr(feature = "schema", serde(flatten))]
     pub readiness: ReadinessConf,
 
-    /// Kind of policy, and access to the API server for it. Read by ADD, DEL, `-t`.
+    /// Kind of policy, and access to the API server. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub policy: Policy,
 
     /// Access to the API server. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub kubernetes: Kubernetes,
 
-    /// Features that are off by default. Read by ADD, GC.
+    /// Features that are off by default. Read by ADD, CHECK, GC.
     pub feature_control: FeatureControl,
 
     /// Settings inside the container. Read by ADD, CHECK.
     pub container_settings: ContainerSettings,
 
-    /// Settings of a dataplane other than the kernel. Read by ADD, DEL.
+    /// Settings of a dataplane other than the kernel. Read by ADD, DEL, CHECK, GC.
     pub dataplane_options: DataplaneOptions,
 
     /// Arguments from the orchestrator. Read by ADD outside of Kubernetes.
@@ -84,8 +84,8 @@ pub struct NetConf {
     /// Capabilities for which the runtime fills `runtimeConfig`. Read by the runtime, not by the plugin.
     pub capabilities: BTreeMap<String, bool>,
 
-    /// The result of the previous plugin of the list (ADD), or of the ADD itself (CHECK, DEL), written by the runtime.
-    /// Any version of the CNI specification. Read by ADD, CHECK.
+    /// The result of the previous plugin of the list (ADD), or of the ADD itself (CHECK, DEL), written by the runtime,
+    /// in any version of the CNI specification. Read by ADD, DEL, CHECK.
     #[cfg_attr(feature = "schema", serde(rename = "prevResult"), schemars(with = "Option<BTreeMap<String, Value>>"))]
     pub prev_result: Option<Value>,
 
@@ -138,7 +138,7 @@ impl FromObject for NetConf {
 }
 
 impl FromObject for Attachment {
-    /// Requires both keys. A GC that read an attachment as empty would delete the network of a running container.
+    /// Requires both keys. A GC that read a missing key as empty would delete the network of a running container.
     fn from_object(object: &Object<'_>) -> Result<Attachment, DecodeError> {
         Ok(Attachment {
             container_id: object.require("containerID", "the id of a container")?,
@@ -148,7 +148,7 @@ impl FromObject for Attachment {
 }
 
 impl NetConf {
-    /// Decodes a configuration that may lack keys that only CNI calls need, such as `name` for `-t`.
+    /// Decodes a configuration. Accepts a configuration without keys that only CNI calls need, such as `name` for `-t`.
     ///
     /// # Errors
     /// Code 6 or 7; the message gives the JSON path, the value found and the values allowed.
@@ -163,8 +163,8 @@ impl NetConf {
         NetConf::from_node(root).map_err(|error| error.with_context(LOAD_CONTEXT))
     }
 
-    /// Decodes `prevResult`, which the configuration stores undecoded. `assumed` is the version of a result without
-    /// `cniVersion`.
+    /// Decodes `prevResult`, which [`NetConf`] stores as JSON. Returns `None` without `prevResult`. `assumed` is the
+    /// version of a result without `cniVersion`.
     ///
     /// # Errors
     /// Code 6 or 7, as [`NetConf::parse`].

@@ -2,8 +2,8 @@
 
 use crate::decode::{DecodeError, FromObject, Object};
 
-/// The name of the node: the first that is set of `nodename`, the content of `nodename_file`, `hostname` and the host's
-/// name.
+/// The sources of the node's name, and the lock of its IPAM processes. The name is the first of these that is set:
+/// `nodename`, the content of `nodename_file`, `hostname`, the host's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
 pub struct NodeConf {

@@ -1,5 +1,5 @@
-//! Parses a JSON document: UTF-8, of limited size and depth, without duplicate keys. The errors about its values name
-//! their JSON paths.
+//! Parses a JSON document: UTF-8, of limited size and depth, without duplicate keys. [`DecodeError`] is an error about
+//! a value of a parsed document, with the JSON path of the value.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::{CniError, Code};
 /// Maximum size of a document: 1 MiB.
 pub const MAX_INPUT: usize = 1 << 20;
 
-/// Input that is not an acceptable JSON document.
+/// The reason why an input is not an acceptable JSON document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
     /// The input ends too early, or is empty. The text is upstream's.
@@ -28,28 +28,28 @@ pub(crate) enum Malformed {
     Syntax(String),
 }
 
-/// A value in a JSON document that cannot be used.
+/// The reason why a value in a JSON document cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {problem}")]
 pub struct DecodeError {
-    /// A JSON path such as `$.ipam.ipv4_pools[1]`.
+    /// The JSON path of the value, such as `$.ipam.ipv4_pools[1]`.
     pub(crate) path: String,
-    /// Code 6 for a document of the wrong shape, and code 7 for a value that is missing or not allowed.
+    /// Code 6 for a value of the wrong JSON type, and code 7 for a value that is missing or not allowed.
     pub(super) code: Code,
     pub(super) problem: String,
 }
 
 impl DecodeError {
-    /// Returns the CNI error. `context` precedes the message and names the failed step and the document.
+    /// Returns the CNI error. `context` names the failed step and the document, and precedes the message.
     pub(crate) fn with_context(&self, context: &str) -> CniError {
         CniError::new(self.code, format!("{context}: {self}"))
     }
 }
 
-/// The path of a value, as one step from the path of the object or array that contains the value.
+/// The path of a value: the path of the object or array that contains the value, and one more step.
 #[derive(Clone, Copy)]
 pub(super) enum Path<'a> {
-    /// The root of a document, with its name in errors.
+    /// The root of a document, with the name of the root in errors.
     Root(&'a str),
     Key(&'a Path<'a>, &'a str),
     Index(&'a Path<'a>, usize),
@@ -71,7 +71,8 @@ fn is_word(key: &str) -> bool {
     !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Parses a document and rejects duplicate keys.
+/// Parses a document. Rejects a document that is too long, not UTF-8, nested too deeply or not JSON, and one with
+/// duplicate keys.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
     if bytes.len() > MAX_INPUT {
         return Err(Malformed::TooLong);
@@ -92,7 +93,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
 /// A deserializer of [`Value`] that rejects duplicate keys. serde_json's own keeps the last of two equal keys silently.
 struct Strict<'a> {
     path: &'a Path<'a>,
-    /// Path of the first duplicate key. It is stored here because serde errors carry only text.
+    /// Path of the first duplicate key; `None` if there is none. The path is stored here because serde errors carry
+    /// only text.
     duplicate: &'a RefCell<Option<String>>,
 }
 

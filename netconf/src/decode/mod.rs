@@ -1,4 +1,4 @@
-//! Decodes JSON into types. Every error has the JSON path of the wrong value.
+//! Decodes JSON into types. Every [`DecodeError`] has the JSON path of the value.
 //!
 //! Keys match in any letter case, as in Go (CNI-63), and `null` means an absent key. Unlike in Go, a key that is given
 //! twice is an error.

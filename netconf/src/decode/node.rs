@@ -9,13 +9,14 @@ use crate::Code;
 
 /// A type that can be decoded from a position in a document.
 pub(crate) trait FromNode: Sized {
-    /// Reads the value at `node`. Absent and `null` keys never get here.
+    /// Reads the value at `node`. Not called for an absent key, nor for a key whose value is `null`. An item of an
+    /// array may be `null`.
     fn from_node(node: &Node<'_>) -> Result<Self, DecodeError>;
 }
 
-/// A type whose values are the objects of a document.
+/// A type that can be decoded from an object of a document.
 pub(crate) trait FromObject: Sized {
-    /// Reads the keys of an object.
+    /// Reads the keys of `object` into a value of the type.
     fn from_object(object: &Object<'_>) -> Result<Self, DecodeError>;
 }
 
@@ -45,12 +46,12 @@ impl<'a> Node<'a> {
         Node { value, path: Path::Root(name), is_secret: false }
     }
 
-    /// Returns the same position, with its value hidden in errors.
+    /// Returns the same position, whose value errors do not show.
     pub(crate) fn secret(&'a self) -> Node<'a> {
         Node { value: self.value, path: self.path, is_secret: true }
     }
 
-    /// Returns the object at this position.
+    /// Returns the object at this position. Fails for any other JSON type.
     pub(crate) fn object(&'a self) -> Result<Object<'a>, DecodeError> {
         match self.value {
             Value::Object(map) => Ok(Object { node: self, map }),
@@ -69,12 +70,12 @@ impl<'a> Node<'a> {
         Node { value, path: Path::Key(&self.path, key), is_secret: self.is_secret }
     }
 
-    /// Returns the error for a value of the wrong JSON type.
+    /// Returns the error for a value of the wrong JSON type. `want` describes the allowed values.
     pub(crate) fn wrong_type(&self, want: &str) -> DecodeError {
         self.mismatch(Code::DECODE, want)
     }
 
-    /// Returns the error for a value of the right type that is not allowed.
+    /// Returns the error for a value of the right JSON type that is not allowed. `want` describes the allowed values.
     pub(crate) fn bad_value(&self, want: &str) -> DecodeError {
         self.mismatch(Code::INVALID_CONFIG, want)
     }
@@ -84,7 +85,7 @@ impl<'a> Node<'a> {
         DecodeError { path: self.path.to_string(), code, problem }
     }
 
-    /// Describes the value: its type, and its text if that is short and not secret.
+    /// Describes the value for an error: its type, and the beginning of its text if it is a scalar and not secret.
     fn describe(&self) -> String {
         const LONGEST: usize = 80;
         let kind = match self.value {
@@ -112,18 +113,18 @@ impl<'a> Object<'a> {
         self.read_with(key, T::from_node)
     }
 
-    /// Returns the value of `key`, or the type's default.
+    /// Returns the value of `key`, or the type's default if the key is absent or `null`.
     pub(crate) fn read_or_default<T: FromNode + Default>(&self, key: &str) -> Result<T, DecodeError> {
         Ok(self.read(key)?.unwrap_or_default())
     }
 
-    /// Returns the string at `key`, or `None` if it is absent, `null` or empty.
+    /// Returns the string at `key`, or `None` if the key is absent or `null`, or the string is empty.
     pub(crate) fn read_nonempty(&self, key: &str) -> Result<Option<String>, DecodeError> {
         Ok(self.read(key)?.filter(|text: &String| !text.is_empty()))
     }
 
-    /// Returns the value that `words` assigns to the string at `key`, or `None` if the string is absent, `null` or
-    /// empty.
+    /// Returns the value that `words` assigns to the string at `key`, or `None` if the key is absent or `null`, or the
+    /// string is empty. Fails for any other string.
     pub(crate) fn read_word<T: Copy>(
         &self,
         key: &str,
@@ -137,12 +138,14 @@ impl<'a> Object<'a> {
         Ok(self.read_with(key, word)?.flatten())
     }
 
-    /// Returns the value of `key`, which is required.
+    /// Returns the value of `key`. Fails if the key is absent or `null`; `want` describes the allowed values for that
+    /// error.
     pub(crate) fn require<T: FromNode>(&self, key: &str, want: &str) -> Result<T, DecodeError> {
         self.read(key)?.ok_or_else(|| self.missing(key, want))
     }
 
-    /// Returns the value of `key` as `read` decodes it, for values with more constraints than their type.
+    /// Returns the value of `key` as `read` decodes it, or `None` if the key is absent or `null`. For values with more
+    /// constraints than their type.
     pub(crate) fn read_with<T>(
         &self,
         key: &str,
@@ -165,7 +168,7 @@ impl<'a> Object<'a> {
         Ok(self.find(key)?.is_some_and(|(_, value)| !value.is_null()))
     }
 
-    /// Returns the error for a missing `key`.
+    /// Returns the error for a missing `key`. `want` describes the allowed values.
     pub(crate) fn missing(&self, key: &str, want: &str) -> DecodeError {
         let problem = format!("missing, want {want}");
         DecodeError { path: self.path_of(key), code: Code::INVALID_CONFIG, problem }

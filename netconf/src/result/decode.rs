@@ -7,12 +7,12 @@ use crate::{CniError, Code, Version};
 impl CniResult {
     /// Decodes the result that a delegated plugin printed.
     ///
-    /// `assumed` is the version of a result without `cniVersion`, which is the configuration's version. `null` is an
-    /// empty result.
+    /// `assumed` is the version of a result without `cniVersion`; callers pass the configuration's version. `null` is
+    /// an empty result.
     ///
     /// # Errors
-    /// Code 6 if the result cannot be decoded, code 7 if a value or its version is not allowed. The message gives the
-    /// JSON path.
+    /// Code 6 if the result is not JSON or has a value of the wrong type, and code 7 if a value is missing or not
+    /// allowed. The message gives the JSON path.
     pub fn parse(stdout: &[u8], assumed: Version) -> Result<CniResult, CniError> {
         const CONTEXT: &str = "cannot read the result of the delegated plugin";
         let value = decode::parse(stdout).map_err(|e| CniError::new(Code::DECODE, format!("{CONTEXT}: {e}")))?;
@@ -56,7 +56,7 @@ fn from_02(object: &Object<'_>) -> Result<CniResult, DecodeError> {
     Ok(result)
 }
 
-/// Reads an address of 0.1.0 and 0.2.0, with the routes of its family.
+/// Reads the address in `ip4` or `ip6` of a result of version 0.1.0 or 0.2.0, with the routes of that family.
 fn read_family(node: &Node<'_>) -> Result<(IpConfig, Vec<Route>), DecodeError> {
     let object = node.object()?;
     let address = object.require("ip", IpNet::WANT)?;
@@ -78,7 +78,7 @@ impl FromObject for Interface {
 }
 
 impl IpConfig {
-    /// Reads an address whose `interface`, if given, must be an index below `interfaces`.
+    /// Reads an address. Its `interface` may be absent, and must otherwise be an index below `interfaces`.
     fn from_node(node: &Node<'_>, interfaces: usize) -> Result<IpConfig, DecodeError> {
         let object = node.object()?;
         let index = |node: &Node<'_>| match node.integer(0..=u32::MAX)? as usize {

@@ -1,4 +1,4 @@
-//! Encodes a result for each version of the CNI specification, byte for byte as upstream does.
+//! Encodes a result in the form of each version of the CNI specification, byte for byte as upstream does.
 
 use std::net::IpAddr;
 
@@ -11,11 +11,12 @@ use crate::{CniError, Version};
 impl CniResult {
     /// Returns the JSON for stdout in the form of `version`, without a trailing newline.
     ///
-    /// Older forms carry less. Before 1.0.0, interfaces have no MTU. Before 0.3.0, there are no interfaces, and only
-    /// the first address of each family with its routes.
+    /// Older forms carry less. Before 1.0.0, interfaces have only name, hardware address and namespace. Before 0.3.0,
+    /// there are no interfaces, and only the first address of each family, with the destinations and next hops of the
+    /// routes of that family.
     ///
     /// # Errors
-    /// Code 999 before 0.3.0 if there is no address, because those forms cannot express that (CNI-40).
+    /// Code 999 if `version` is before 0.3.0 and the result has no address, because those forms require one (CNI-40).
     pub fn to_json(&self, version: Version) -> Result<String, CniError> {
         match version {
             Version::V0_1_0 | Version::V0_2_0 => Ok(indented_json(&Form02::new(self, version)?)),
@@ -23,8 +24,8 @@ impl CniResult {
             Version::V1_0_0 | Version::V1_1_0 => {
                 let CniResult { interfaces, ips, routes, dns } = self;
                 let form = Form10 { cni_version: version, interfaces, ips, routes, dns };
-                // A `Value` sorts the keys. From 1.0.0 on, upstream's keys are in alphabetical order at every level
-                // (CNI-38).
+                // Converts to a `Value`, which sorts the keys: from 1.0.0 on, upstream's keys are in alphabetical order
+                // at every level (CNI-38).
                 let sorted = serde_json::to_value(form).expect("a struct of strings and numbers is an object");
                 Ok(indented_json(&sorted))
             }

@@ -1,4 +1,4 @@
-//! The types of a result. Each encodes itself as in version 1.0.0 of the CNI specification and later.
+//! The types of a result. Their encoding is that of version 1.0.0 of the CNI specification and later.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -41,15 +41,15 @@ pub struct Interface {
     pub pci_id: String,
 }
 
-/// An address.
+/// An assigned address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IpConfig {
-    /// The interface that has the address: an index into [`CniResult::interfaces`].
+    /// The interface that has the address, as an index into [`CniResult::interfaces`]; `None` if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<usize>,
     /// The address with its prefix length.
     pub address: IpNet,
-    /// The gateway of the address's subnet.
+    /// The gateway of the address's subnet; `None` if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
 }
@@ -59,7 +59,7 @@ pub struct IpConfig {
 pub struct Route {
     /// The destination; host bits may be set and are kept.
     pub dst: IpNet,
-    /// The next hop.
+    /// The next hop; `None` if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gw: Option<IpAddr>,
     /// MTU of the path in bytes; 0 if not given.
@@ -71,10 +71,10 @@ pub struct Route {
     /// Metric; 0 if not given.
     #[serde(skip_serializing_if = "is_zero")]
     pub priority: u32,
-    /// Routing table.
+    /// Number of the routing table; `None` if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<u32>,
-    /// Scope, in the kernel's numbering.
+    /// Scope, in the kernel's numbering; `None` if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<u8>,
 }
@@ -130,12 +130,12 @@ impl IpNet {
     /// The description of the allowed values in errors.
     pub(crate) const WANT: &str = "an address with prefix length, such as \"10.0.0.1/24\"";
 
-    /// Creates an address, or returns `None` if `prefix_len` exceeds the length of the family's addresses.
+    /// Creates an address, or returns `None` if `prefix_len` exceeds 32 for IPv4 or 128 for IPv6.
     pub fn new(addr: IpAddr, prefix_len: u8) -> Option<IpNet> {
         (prefix_len <= bits(addr)).then_some(IpNet { addr, prefix_len })
     }
 
-    /// Creates the address alone, with prefix length 32 or 128.
+    /// Creates an address with the full prefix length: 32 for IPv4, 128 for IPv6.
     pub fn host(addr: IpAddr) -> IpNet {
         IpNet { addr, prefix_len: bits(addr) }
     }

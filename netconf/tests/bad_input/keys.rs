@@ -20,7 +20,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Returns true if `value` has the key's JSON type.
+    /// Returns true if `value` has the JSON type that the key requires.
     pub(crate) fn takes(&self, value: &Value) -> bool {
         match self.kind.as_str() {
             "string" => value.is_string(),
@@ -32,7 +32,8 @@ impl Key {
         }
     }
 
-    /// Returns every `minimum` or `maximum` of the key, including those of its alternative ranges.
+    /// Returns the values of `which` (`minimum` or `maximum`) in the schema of the key, including those of its
+    /// alternative ranges.
     pub(crate) fn limits(&self, which: &str) -> Vec<i128> {
         let ranges = self.schema["anyOf"].as_array().into_iter().flatten();
         let limits = ranges.chain([&self.schema]).filter_map(|range| range.get(which));
@@ -78,7 +79,7 @@ fn collect(schema: &Value, at: &[Step], found: &mut Vec<Key>) {
     }
 }
 
-/// Returns the JSON type of a schema, ignoring `null`.
+/// Returns the JSON type that a schema requires, ignoring `null`. A schema without `type` is an enumeration of strings.
 fn kind(schema: &Value) -> String {
     match &schema["type"] {
         Value::String(kind) => kind.clone(),

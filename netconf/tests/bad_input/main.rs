@@ -16,8 +16,8 @@ fn call(command: &str, stdin: &str) -> Result<netconf::Call, CallError> {
     read_call(&lookup, || Ok(stdin.as_bytes().to_vec()))
 }
 
-/// Asserts that ADD rejects `stdin` with `code`, naming `path` and the allowed values. DEL must reject it in the same
-/// way, or ignore the key and report it.
+/// Asserts that ADD rejects `stdin` with `code`, and that the error names `path` and the allowed values. DEL must
+/// reject `stdin` in the same way, or ignore the key and report it.
 fn assert_refused(stdin: &str, code: Code, path: &str) {
     let refused = |command: &str, error: netconf::CniError| {
         assert_eq!(error.code, code, "{command} {path}: {error}");

@@ -2,9 +2,9 @@
 //!
 //! Each line is one `write` on an `O_APPEND` descriptor, so lines of different processes never mix.
 //! `tracing-rolling-file` rotates the file under a lock on the directory. A process that has the renamed file open
-//! continues to append to it, so no line is lost. Of the maintained rotation crates, only this one has a rotation that
-//! can be triggered from outside, does not panic when a file vanishes (file-rotate asserts), and starts no thread
-//! (logroller).
+//! continues to append to it, so no line is lost. Of the maintained rotation crates, only `tracing-rolling-file` has a
+//! rotation that can be triggered from outside, does not panic when a file vanishes (as file-rotate does), and starts
+//! no thread (as logroller does).
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
@@ -22,9 +22,10 @@ const FILE_MODE: u32 = 0o644;
 /// The limits of rotation. `name.1` is the newest rotated file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Retention {
-    /// Size in bytes that no write exceeds.
+    /// Maximum size of the log file in bytes. The file is rotated before a line that would exceed it; an empty file
+    /// takes a line of any length.
     pub(super) max_bytes: u64,
-    /// Age of the last write after which rotated files are removed, at the next rotation.
+    /// Maximum time since the last write to a rotated file. An older file is removed at the next rotation.
     pub(super) max_age: Duration,
     /// Number of rotated files to keep.
     pub(super) max_count: usize,
@@ -46,11 +47,11 @@ impl LogFile {
         Ok(Self { path: path.to_owned(), retention, current: Mutex::new(open_append(path)?) })
     }
 
-    /// Appends one line. Rotates first if the line would exceed the file's limit.
+    /// Appends one line. Rotates the file first if the file would exceed its maximum size with the line.
     pub(super) fn append(&self, line: &[u8]) -> io::Result<()> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_full(&current, line.len())? {
-            // If the rotation fails, the file becomes too long, but the line is not lost.
+            // If the rotation fails, the file exceeds its maximum size, but the line is not lost.
             if let Ok(fresh) = self.rotate(&current, line.len()) {
                 *current = fresh;
             }
@@ -63,7 +64,8 @@ impl LogFile {
         Ok(len > 0 && len.saturating_add(more as u64) > self.retention.max_bytes)
     }
 
-    /// Rotates the file unless another process does so or did, and returns the file to write to from now on.
+    /// Rotates the file, unless another process is rotating it or has rotated it. Returns the file to write to from now
+    /// on.
     fn rotate(&self, current: &File, more: usize) -> io::Result<File> {
         let lock = File::open(directory(&self.path))?;
         match lock.try_lock() {
@@ -209,7 +211,8 @@ mod tests {
     const LINES: usize = 2000;
     const WRITER: &str = "TEST_LOG_WRITER";
 
-    /// The processes run this test again, with the lines to write in the environment.
+    /// The test starts itself in child processes that write lines; an environment variable gives the name of the writer
+    /// and the path of the file.
     #[test]
     fn concurrent_rotation_by_processes_loses_no_line() {
         if let Ok(spec) = std::env::var(WRITER) {

@@ -14,15 +14,15 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::subject::Subject;
 
-/// Formats events. After the fields of an event come those of the spans around it, or outside of all spans those of the
-/// call's attachment.
+/// The format of events. The fields of the event come first. Then come the fields of the spans around the event, or
+/// outside of all spans the fields of the call's attachment.
 pub struct LineFormat {
     component: &'static str,
     pid: u32,
     suffix: String,
 }
 
-/// Formats the fields of spans in the same way as those of events.
+/// The format of the fields of spans, which is the same as that of the fields of events.
 pub struct Fields;
 
 /// The message and the `key=value` pairs of one event or span.
@@ -39,7 +39,7 @@ impl LineFormat {
         Self { component, pid: std::process::id(), suffix: String::new() }
     }
 
-    /// Adds the fields of an attachment to each line, whatever thread writes it.
+    /// Adds the fields of an attachment to each line that is written outside of all spans, on any thread.
     #[must_use]
     pub fn with_subject(mut self, subject: &Subject) -> Self {
         self.suffix = subject.line_suffix();
@@ -114,7 +114,7 @@ impl Visit for Collected {
     }
 }
 
-/// Returns the module of an event without its crate, or the crate's name for its root.
+/// Returns the path of an event's module without the crate's name; the crate's name for its root module.
 fn module_of(target: &str) -> &str {
     target.split_once("::").map_or(target, |(_, module)| module)
 }

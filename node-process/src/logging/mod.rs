@@ -1,5 +1,5 @@
-//! Logging of both plugins: every line goes to stderr and, if configured, to a file that rotates. Stdout is reserved
-//! for the CNI result.
+//! Logging of the plugins and the installer: every line goes to stderr and, if configured, to a file that rotates.
+//! Stdout is reserved for the CNI result.
 //!
 //! Line format and keys are upstream's (CNI-225). Rotation is by size as in upstream, but safe with many concurrent
 //! processes, where upstream's can lose lines (CNI-230).
@@ -33,8 +33,8 @@ const OWN_CRATES: [&str; 8] =
     ["cni_plugin", "ipam_plugin", "installer", "datastore", "node_process", "os", "libcalico", "netconf"];
 
 /// Starts logging for this process by the settings of the network configuration. Later calls have no effect.
-/// `component` is the first part of the source in each line: `cni-plugin` or `ipam`. Each line ends with the fields of
-/// `subject`, the attachment of the call.
+/// `component` is the first part of the source in each line, such as `cni-plugin` or `ipam`. Each line ends with the
+/// fields of `subject`, the attachment of the call.
 ///
 /// If the log file cannot be opened, this prints a warning on stderr. A pod must not fail for its log.
 pub fn init(conf: &LogConf, component: &'static str, subject: &Subject) {
@@ -62,7 +62,7 @@ fn retention(conf: &LogConf) -> Retention {
     Retention {
         max_bytes: u64::from(conf.log_file_max_size).saturating_mul(1024 * 1024),
         max_age: Duration::from_secs(u64::from(conf.log_file_max_age).saturating_mul(24 * 60 * 60)),
-        // Each rotation renames every rotated file. Upstream has no limit.
+        // Upstream has no limit. Here each rotation renames every rotated file, so a high number would delay the call.
         max_count: conf.log_file_max_count.min(999) as usize,
     }
 }
@@ -76,7 +76,8 @@ fn open_or_warn(path: &Path, retention: Retention) -> Option<LogFile> {
     opened.ok()
 }
 
-/// The outputs of log lines. Each gets every line, even if the other one cannot be written.
+/// The outputs of log lines: stderr and, if open, the log file. Each gets every line, even if the other cannot be
+/// written.
 struct Outputs {
     file: Option<LogFile>,
 }

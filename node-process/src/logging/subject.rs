@@ -10,7 +10,8 @@ use tracing::Span;
 
 use crate::node_name;
 
-/// Maximum number of characters of a value. Kubernetes allows 253; an unvalidated variable may have more.
+/// Maximum number of characters of a value in a log line; the rest of a longer value is left out. Kubernetes allows
+/// 253; an unvalidated variable may have more.
 const MAX_CHARS: usize = 253;
 
 /// The node in the name of an endpoint if the node is unknown.
@@ -31,7 +32,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Returns the attachment of a call.
+    /// Returns the attachment of a call; empty for a call without a container, such as STATUS.
     #[must_use]
     pub fn of_call(call: &Call) -> Self {
         if call.container_id.is_empty() {
@@ -41,7 +42,7 @@ impl Subject {
         Subject::new(&call.container_id, pod, &node_of(&call.conf), &call.ifname)
     }
 
-    /// Returns the attachment of an endpoint.
+    /// Returns the attachment of a workload.
     #[must_use]
     pub fn of_attachment(workload: &WorkloadIdentity) -> Self {
         let pod = match &workload.orchestrator {
@@ -52,8 +53,8 @@ impl Subject {
         Subject::new(&workload.container_id, pod, node, &workload.endpoint)
     }
 
-    /// Returns the attachment of a call that cannot be decoded, from the runtime's environment. `node` is the
-    /// configuration's node section, as far as it was readable.
+    /// Returns the attachment of a call that cannot be decoded, from the runtime's environment. `node` is the node
+    /// section of the configuration; `None` if the section was not readable.
     #[must_use]
     pub fn of_environment(lookup: EnvLookup<'_>, node: Option<&NodeConf>) -> Self {
         let text = |name: &str| lookup(name).unwrap_or_default();
@@ -73,13 +74,14 @@ impl Subject {
             container_id: container_id.to_owned(),
             ..EndpointIdentifiers::default()
         };
-        // A call whose endpoint cannot have a name is refused with the reason.
+        // The field is empty if the endpoint cannot have a name. The call is then refused with the reason.
         let endpoint = identifiers.name().unwrap_or_default();
         Subject { container_id: container_id.into(), namespace: namespace.into(), pod: pod.into(), endpoint }
     }
 
     /// Creates the span for work on this attachment during a call for the container `within`, or outside of such a call
-    /// if that is empty. Lines in the span have the fields of this attachment instead of the call's.
+    /// if that is empty. Lines in the span have the fields of this attachment instead of the call's, and `within` in
+    /// the field `ReplayedBy`.
     #[must_use]
     pub fn span(&self, within: &str) -> Span {
         let [id, namespace, pod, endpoint] = self.fields().map(|(_, value)| value);
@@ -93,7 +95,7 @@ impl Subject {
         )
     }
 
-    /// Returns ` key="value"` for each field that applies, ordered by key, for the end of a line.
+    /// Returns ` key="value"` for each field that is not empty, ordered by key, for the end of a log line.
     #[must_use]
     pub fn line_suffix(&self) -> String {
         let mut text = String::new();

@@ -9,21 +9,23 @@ use super::draft::{AtomicFileError, Change, Draft, Result};
 use super::exchange::Replacement;
 use super::regular_file::{MAX_SIZE, ReadFile, too_large};
 
-/// Maximum number of times that another program writes between a read and a write here.
+/// Number of attempts in which another program changes the file between the read and the write, after which [`amend`]
+/// gives up.
 const MAX_RACES: u32 = 20;
 
-/// Maximum number of writes that another program undoes, before the two programs would fight over the file.
+/// Maximum number of writes of one [`amend`]. If another program undoes each of them, `amend` gives up, so that the two
+/// programs do not rewrite the file forever.
 const MAX_WRITES: u32 = 3;
 
-/// Number of times that an incomplete file is read again. A program may be writing it, or may have removed it to write
-/// another.
+/// Number of times that a file is read again because it is incomplete or missing. A program may be writing the file, or
+/// may have removed the file to write a new one.
 const READ_ATTEMPTS: u32 = 10;
 
-/// Pause between two such reads.
+/// Pause before an incomplete or missing file is read again.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Reads a file, and reads it again a few times while it is incomplete. Finally returns the file even if it is
-/// incomplete.
+/// Reads a file, and reads it again for a fifth of a second while `is_whole` returns false for its contents; `None`
+/// stands for a missing file. Then returns the file as last read, even if it is incomplete, or `None` if it is missing.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.
@@ -38,9 +40,10 @@ pub fn read_complete(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> R
     ReadFile::read(path)
 }
 
-/// Changes a file until no change is needed. `change` gets the contents found and returns the wanted contents, or
-/// `None` if the contents are right. The mode is widened to `mode`, never narrowed; owner and group stay if the system
-/// permits it. `is_whole` returns false for contents that a program may still be writing.
+/// Changes a file until no change is needed. `change` gets the contents found, `None` for a missing file, and returns
+/// the wanted contents, or `None` if no change is needed. The mode is widened to `mode`, never narrowed; owner and
+/// group stay if the system permits it. `is_whole` returns false for contents that a program may still be writing; the
+/// file is then read again a few times.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or written. The error [is contested](AtomicFileError::is_contested) if
@@ -110,7 +113,7 @@ mod tests {
         true
     }
 
-    /// Adds a line if it is missing.
+    /// Returns the contents with `line` added, or `None` if they contain the line.
     fn with_line(current: Option<&[u8]>, line: &str) -> Option<Vec<u8>> {
         let text = String::from_utf8(current.unwrap_or_default().to_vec()).unwrap();
         (!text.lines().any(|found| found == line)).then(|| format!("{text}{line}\n").into_bytes())

@@ -9,20 +9,21 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 use rustix::io::Errno;
 
-/// The end of a draft's name.
+/// The end of the name of each draft.
 pub(super) const SUFFIX: &str = ".calico-draft.tmp";
-/// Number of attempts, as another process may take or remove the name of a draft.
+/// Maximum number of attempts to create a draft, whose name another process may take or remove, and of exchanges that
+/// put another program's file back.
 pub(super) const ATTEMPTS: u32 = 10;
 
-/// The reason why a file was not replaced. The previous file is unchanged.
+/// The failure of an operation on a file. The comment of each operation says which file is then in place.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {source}", .path.display())]
 pub struct AtomicFileError {
-    /// The attempted action.
+    /// The attempted action, to be followed by the path: `rename the new file to`.
     pub action: &'static str,
-    /// The file.
+    /// The file, or the directory that cannot be synchronized.
     pub path: PathBuf,
-    /// The system's error.
+    /// The system's error, or an error of this module, such as for a file that is too large.
     pub source: io::Error,
 }
 
@@ -30,7 +31,8 @@ pub struct AtomicFileError {
 pub(super) type Result<T, E = AtomicFileError> = std::result::Result<T, E>;
 
 impl AtomicFileError {
-    /// Returns true if another program keeps rewriting the file.
+    /// Returns true if another program keeps rewriting the file or undoes each change. Also true if the system reports
+    /// the file as busy.
     #[must_use]
     pub fn is_contested(&self) -> bool {
         self.source.kind() == ErrorKind::ResourceBusy
@@ -42,11 +44,12 @@ impl AtomicFileError {
 pub enum Change {
     /// The file is new or changed.
     Written,
-    /// The file had the wanted contents already and was not touched.
+    /// The file needed no change and was not touched.
     Unchanged,
 }
 
-/// A file that is being written next to the file that it replaces. It is removed if it is dropped before that.
+/// A file that is being written next to the file that it replaces. A draft that is dropped before it has replaced that
+/// file is removed.
 #[derive(Debug)]
 pub struct Draft {
     name: DraftName,
@@ -70,10 +73,10 @@ pub(super) struct DraftName {
 }
 
 impl Draft {
-    /// Creates a draft of `target`, which no other user may read yet.
+    /// Creates an empty draft of `target` in the directory of `target`, with mode 0600.
     ///
     /// # Errors
-    /// Returns an error if the directory is missing, read-only or full.
+    /// Returns an error if the directory is missing or read-only, or if the disk is full.
     pub fn beside(target: &Path) -> Result<Draft> {
         let mut last_error = io::Error::from(ErrorKind::AlreadyExists);
         for _ in 0..ATTEMPTS {
@@ -111,7 +114,8 @@ impl Draft {
         &self.name.path
     }
 
-    /// Sets the file's mode and the security label of the file that it replaces, syncs the file to disk and closes it.
+    /// Sets the draft's mode, gives it the SELinux label of the file that it replaces, syncs it to disk and closes it.
+    /// A label that cannot be set is only logged.
     ///
     /// # Errors
     /// Returns an error if the system refuses.
@@ -119,7 +123,8 @@ impl Draft {
         self.finish_for(mode, None)
     }
 
-    /// Does the same as [`Draft::finish`], and sets owner and group if the system permits it.
+    /// Does the same as [`Draft::finish`], and sets `owner`, the user ID and the group ID, if the system permits it.
+    /// `None` leaves the owner of this process.
     pub(super) fn finish_for(self, mode: u32, owner: Option<(u32, u32)>) -> Result<Finished> {
         let Draft { name, file } = self;
         keep_label(&name.target, &name.path);
@@ -142,7 +147,8 @@ impl Finished {
     /// Renames the draft to the file that it replaces, and syncs the directory to disk.
     ///
     /// # Errors
-    /// Returns an error if the system refuses; the previous file then still exists.
+    /// Returns an error if the system refuses. The previous file is then still in place if the rename failed, and the
+    /// draft if only the directory cannot be synced.
     pub fn put_in_place(self) -> Result<()> {
         let mut name = self.name;
         fs::rename(&name.path, &name.target).map_err(|source| name.error("rename the new file to", source))?;
@@ -160,7 +166,7 @@ impl DraftName {
 impl Drop for DraftName {
     fn drop(&mut self) {
         if !self.in_place {
-            // A later run removes a draft that remains here.
+            // If this fails, a later sweep removes the draft.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -182,7 +188,7 @@ fn create(path: &Path) -> io::Result<(File, File)> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let lock = File::open(path)?;
     lock.lock()?;
-    // Another process removed the draft before it was locked.
+    // Without a link, another process removed the draft before the lock was taken.
     if lock.metadata()?.nlink() == 0 { Err(ErrorKind::NotFound.into()) } else { Ok((file, lock)) }
 }
 
@@ -192,7 +198,7 @@ fn keep_owner(file: &File, owner: (u32, u32), target: &Path) {
     let is_owner = file.metadata().is_ok_and(|found| (found.uid(), found.gid()) == owner);
     if let Some(error) = (!is_owner).then(|| fchown(file, Some(owner.0), Some(owner.1)).err()).flatten() {
         let (uid, gid) = owner;
-        tracing::info!(file = %target.display(), uid, gid, %error, "cannot give the new file its previous owner");
+        tracing::info!(file = %target.display(), uid, gid, %error, "cannot keep the owner of the previous file");
     }
 }
 
@@ -204,11 +210,11 @@ pub(super) fn sync_directory(file: &Path) -> Result<()> {
 
 /// The extended attribute with the SELinux label.
 const LABEL: &str = "security.selinux";
-/// Maximum length of a label; real labels are shorter.
+/// Maximum length in bytes of a label that is copied; real labels are shorter.
 const LONGEST_LABEL: usize = 4096;
 
-/// Copies the label of `old` to `new`. If there is none, or setting it is not permitted, the file keeps the label that
-/// the policy assigns for its directory.
+/// Copies the SELinux label of `old` to `new`. If `old` has none, or the copy fails, `new` keeps the label that the
+/// policy assigned at its creation.
 fn keep_label(old: &Path, new: &Path) {
     let mut label = [0; LONGEST_LABEL];
     let Ok(length) = lgetxattr(old, LABEL, &mut label[..]) else { return };
@@ -217,9 +223,9 @@ fn keep_label(old: &Path, new: &Path) {
         Err(error @ (Errno::NOTSUP | Errno::PERM | Errno::ACCESS)) => {
             tracing::info!(
                 file = %old.display(), %error,
-                "cannot keep the SELinux label of the file; using the policy's label"
+                "cannot copy the SELinux label to the new file; the new file has the policy's label"
             );
         }
-        Err(error) => tracing::warn!(file = %old.display(), %error, "cannot keep the SELinux label of the file"),
+        Err(error) => tracing::warn!(file = %old.display(), %error, "cannot copy the SELinux label to the new file"),
     }
 }

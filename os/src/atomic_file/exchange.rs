@@ -1,9 +1,10 @@
 //! [`Finished::put_in_place_of`]: replaces a file that other programs write as well.
 //!
 //! A comparison before a rename leaves a moment in which another program's new file is lost. The draft and the file are
-//! therefore exchanged atomically, and the replaced file is compared afterwards. If it is another program's, a second
-//! exchange puts it back. The file replaced by that exchange must be the draft. Otherwise, it is even newer and is put
-//! back in turn. [`Replacement`] has the other way, for directories whose watchers mistake an exchange for a removal.
+//! therefore exchanged atomically, and the replaced file is compared afterwards. If the replaced file is another
+//! program's, a second exchange puts it back. The second exchange must replace the draft. Any other file that it
+//! replaces is even newer, and is put back in turn. [`Replacement::Rename`] is for directories whose watchers mistake
+//! an exchange for a removal.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -26,15 +27,17 @@ pub enum Replacement {
     Rename,
 }
 
-/// Renames the first path to the second, as the kernel's `renameat2` does.
+/// A function that renames the first path to the second, as the kernel's `renameat2` does. Tests pass functions that
+/// fail, or that first write as another program.
 type Rename<'r> = &'r mut dyn FnMut(&Path, &Path, RenameFlags) -> Result<(), Errno>;
 
 impl Finished {
-    /// Replaces the file that was read as `expected`, or creates it if that is `None`. Returns false if another program
-    /// has written the file meanwhile; the newest version of that program's file then stays in place.
+    /// Replaces the file that was read as `expected`, or creates the file if `expected` is `None`. Returns false if
+    /// another program has written or removed the file since that read; the file then stays as that program left it.
     ///
     /// # Errors
-    /// Returns an error if the system refuses. The previous file then still exists, or has the name in the error.
+    /// Returns an error if the system refuses. The previous file is then still in place, or has the name in the error;
+    /// if only the directory cannot be synced, the draft is in place.
     pub fn put_in_place_of(self, expected: Option<&ReadFile>, replacement: Replacement) -> Result<bool> {
         match replacement {
             Replacement::Rename => self.rename_if_unchanged(expected),
@@ -58,7 +61,8 @@ impl Finished {
         match rename(&name.path, &name.target, flags) {
             Ok(()) => {}
             Err(Errno::EXIST | Errno::NOENT) => return Ok(false),
-            // Some file systems do not support the flags, and a seccomp profile may forbid the call.
+            // Some file systems do not support the flags, and a seccomp profile may forbid the call. Without the
+            // exchange, a write of another program between this comparison and the rename is lost.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
                 return self.rename_if_unchanged(expected);
             }
@@ -67,7 +71,7 @@ impl Finished {
         match expected {
             None => name.in_place = true,
             Some(expected) => match ReadFile::read(&name.path) {
-                // Another installer's sweep may have removed the replaced file.
+                // The replaced file now has the draft's name, and another installer's sweep may have removed it.
                 Ok(None) => {}
                 Ok(Some(displaced)) if displaced == *expected => {}
                 Ok(Some(displaced)) => return name.restore_or_keep(rename, draft, Some(displaced)).map(|()| false),
@@ -84,7 +88,7 @@ impl Finished {
 
 impl DraftName {
     /// Puts another program's file back. If that fails, keeps the file under a name that no runtime reads and no sweep
-    /// removes.
+    /// removes, and returns an error with that name.
     fn restore_or_keep(
         &mut self,
         rename: Rename<'_>,
@@ -109,7 +113,7 @@ impl DraftName {
         for _ in 0..ATTEMPTS {
             match rename(&self.path, &self.target, RenameFlags::EXCHANGE) {
                 Ok(()) => {}
-                // The other program has removed the file.
+                // The other program has removed the file, so it stays removed.
                 Err(Errno::NOENT) => return Ok(()),
                 Err(error) => return Err(self.error("restore another program's version of", error.into())),
             }

@@ -20,11 +20,11 @@ use draft::{Result, sync_directory};
 pub use exchange::Replacement;
 pub use regular_file::ReadFile;
 
-/// Makes `path` a file with these contents and this mode. Readers see the previous or the new contents only, and never
-/// a wider mode.
+/// Makes `path` a file with these contents and this mode. Readers see either the previous file or the complete new
+/// file, which never has a wider mode than `mode`.
 ///
 /// # Errors
-/// Returns an error if the directory is missing, read-only or full.
+/// Returns an error if the directory of `path` is missing or read-only, or if the disk is full.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<Change> {
     if has_contents(path, contents, mode) {
         return Ok(Change::Unchanged);
@@ -41,7 +41,8 @@ pub fn has_contents(path: &Path, contents: &[u8], mode: u32) -> bool {
     fs::symlink_metadata(path).is_ok_and(has_mode) && fs::read(path).is_ok_and(|found| found == contents)
 }
 
-/// Gives a file a second name in its directory, replacing any file of that name.
+/// Gives `file` the second name `name`, which must be on the same file system, and replaces any other file of that
+/// name.
 ///
 /// # Errors
 /// Returns an error if the file system has no hard links, or if the directory cannot be written.
@@ -63,8 +64,9 @@ pub fn sweep(directory: &Path) -> usize {
     entries.filter(|entry| is_draft(&entry.path()) && remove_abandoned(&entry.path())).count()
 }
 
-/// Removes a draft unless it is in use. The lock is kept until the name is removed, because its creator may wait for
-/// the lock and checks afterwards that the draft still has a name.
+/// Removes a draft that no process has locked; returns false if it is locked or cannot be removed. The lock is kept
+/// until the name is removed, because the draft's creator may wait for the lock and then checks that the draft still
+/// has a name.
 fn remove_abandoned(path: &Path) -> bool {
     let Ok(draft) = File::open(path) else { return false };
     draft.try_lock().is_ok() && fs::remove_file(path).is_ok()

@@ -29,7 +29,8 @@ pub fn contents(path: &Path) -> io::Result<Vec<u8>> {
     read(path).map(|(contents, _)| contents)
 }
 
-/// Reads such a file as text. As in Go, U+FFFD replaces invalid UTF-8.
+/// Reads a regular file of at most [`MAX_SIZE`] bytes as text, following links. As in Go, U+FFFD replaces invalid
+/// UTF-8.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, is not a regular file, or is larger.
@@ -44,7 +45,7 @@ pub(super) fn too_large() -> io::Error {
     io::Error::new(ErrorKind::FileTooLarge, reason)
 }
 
-/// Reads such a file with its metadata.
+/// Reads a regular file of at most [`MAX_SIZE`] bytes with its metadata, following links.
 pub(super) fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let (file, metadata) = opened(path)?;
     let mut contents = Vec::new();
@@ -65,22 +66,23 @@ fn opened(path: &Path) -> io::Result<(File, Metadata)> {
 /// A file as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadFile {
-    /// The contents, following links. A link to a missing file has none.
+    /// The contents, following links; empty for a link to a missing file.
     pub contents: Vec<u8>,
     /// The mode, following links; 0 for a link to a missing file.
     pub mode: u32,
-    /// The owner and group. `None` for a link: a file that replaces a link does not get its target's owner.
+    /// The user ID and the group ID of the owner. `None` for a link: a file that replaces a link does not get the owner
+    /// of the link's target.
     pub owner: Option<(u32, u32)>,
-    /// True if the name is a link.
+    /// True if the path is a symbolic link.
     pub is_link: bool,
 }
 
 impl ReadFile {
-    /// Reads a file. Returns `None` if it is missing.
+    /// Reads a file, following links. Returns `None` if the path does not exist; a link to a missing file counts as an
+    /// empty file.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, is not a regular file, or has more than
-    /// [`MAX_SIZE`] bytes.
+    /// Returns an error if the file cannot be read, is not a regular file, or has more than [`MAX_SIZE`] bytes.
     pub fn read(path: &Path) -> Result<Option<ReadFile>> {
         let failed = |source| AtomicFileError { action: "read", path: path.into(), source };
         let is_link = match fs::symlink_metadata(path) {
@@ -101,7 +103,7 @@ impl ReadFile {
         }
     }
 
-    /// Returns true for a file that is not a link and whose mode includes `mode`.
+    /// Returns true for a file that is not a link and whose mode has all bits of `mode`.
     pub fn grants(&self, mode: u32) -> bool {
         !self.is_link && self.mode & mode == mode
     }

@@ -123,8 +123,8 @@ impl Batch {
         self.requests.push(request);
     }
 
-    /// Sends the added requests and waits until the kernel has executed all of them. Returns the indexes of a requested
-    /// link and of its peer.
+    /// Sends the added requests and waits until the kernel has executed all of them. Returns the indexes of the link
+    /// that a request looked up and of its peer, or `None` without such a request.
     fn send(&mut self) -> Result<Option<(u32, u32)>> {
         if let Some(last) = self.requests.last_mut() {
             last.header.flags |= NLM_F_ACK;

@@ -68,7 +68,7 @@ impl<'a> Faulty<'a> {
         traffic.requests
     }
 
-    /// Runs a call with a fault.
+    /// Runs a call of `calico` for a pod as [`Faulty::outcome`] does.
     ///
     /// # Panics
     /// Panics if the plugin fails other than with an error of the CNI specification.
@@ -77,7 +77,8 @@ impl<'a> Faulty<'a> {
         self.outcome(&self.call(verb, pod), point, fault)
     }
 
-    /// Runs a call with a fault, and asserts that no endpoint lists a free address, however the call ends.
+    /// Runs a call with a fault. With `calico-ipam`, asserts that no endpoint lists a free address, however the call
+    /// ends.
     ///
     /// # Panics
     /// Panics if an endpoint lists a free address, or if the plugin fails other than with an error of the CNI
@@ -98,11 +99,11 @@ impl<'a> Faulty<'a> {
         outcome
     }
 
-    /// Does as a runtime does after any outcome of an ADD: runs DEL until it succeeds, then ADD in a new sandbox, and
-    /// expects as many addresses as there are `families`.
+    /// Runs the calls that follow an ADD of `pod` with any outcome, without a fault: its DEL, then ADD and DEL of a new
+    /// pod, which gets as many addresses as there are `families`. Removes both pods.
     ///
     /// # Panics
-    /// Panics if anything is left or inconsistent.
+    /// Panics if a call fails, or if anything is left or inconsistent.
     #[track_caller]
     pub fn recover(&mut self, pod: &Pod, families: usize) {
         self.run("DEL", pod);

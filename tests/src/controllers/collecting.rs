@@ -45,7 +45,7 @@ pub struct Collecting {
 }
 
 impl Collecting {
-    /// Starts garbage collection with the rights of a kubeconfig.
+    /// Starts garbage collection with the rights of a kubeconfig. `group` is that of Calico's objects; `None` for etcd.
     ///
     /// # Panics
     /// Panics if its thread cannot start.
@@ -151,7 +151,7 @@ impl Collecting {
         within(SOON, line, || self.metrics().lines().any(|shown| shown == line));
     }
 
-    /// Waits until the first pass is over.
+    /// Waits until the first full pass is over.
     ///
     /// # Panics
     /// Panics if no pass ends in time.

@@ -292,7 +292,7 @@ impl<'a> World<'a> {
         assert!(seen.is_ok(), "{what}: not seen\n{:#?}\n{}", self.all(), controllers.log().unwrap_or_default());
     }
 
-    /// Deletes these objects and the nodes, so that the next test can start.
+    /// Deletes Calico's objects, the Services and the nodes, so that the next test can start.
     ///
     /// # Panics
     /// Panics if an object cannot be deleted.

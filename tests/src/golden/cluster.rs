@@ -57,8 +57,8 @@ pub fn delete_pod(client: &Client, name: &str) -> Result<()> {
     client.delete(&path)?.success().context(path).map(drop)
 }
 
-/// Returns a pod with the annotation of the recorder's `kubectl apply`: the manifest without that annotation, on one
-/// line.
+/// Returns a pod with the annotation of the recorder's `kubectl apply`, whose value is the manifest without that
+/// annotation, on one line.
 fn manifest(pod: &Pod) -> Value {
     let mut manifest = json!({
         "apiVersion": "v1",
@@ -76,7 +76,7 @@ fn manifest(pod: &Pod) -> Value {
     manifest
 }
 
-/// Deletes everything that a recording left behind, for the next recording.
+/// Deletes the objects that a recording left behind, and waits until its links are gone, for the next recording.
 pub fn clear(api: &ApiServer, group: ApiGroup) -> Result<()> {
     Objects::new(api.admin(), group, api.admin_kubeconfig()).clear()?;
     // The links of a deleted network namespace disappear a little later; `lo` remains.

@@ -64,8 +64,8 @@ fn compare(recorded: &Value, ours: &Value, path: &str, bindings: &mut Bindings, 
     }
 }
 
-/// Returns true if the difference is the alias of a host interface. Upstream leaves the alias empty; this
-/// implementation stores the container in it.
+/// Returns true if the difference is the alias of a host interface, which upstream leaves empty, and in which this
+/// implementation stores the container.
 fn is_our_alias(path: &str, recorded: &Value, ours: &Value) -> bool {
     let is_alias = path.starts_with("/after/host/links/") && path.ends_with("/alias");
     is_alias && recorded.is_null() && ours.as_str().and_then(InterfaceAlias::parse).is_some()

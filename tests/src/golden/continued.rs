@@ -127,8 +127,8 @@ impl<'r> State<'r> {
         containers
     }
 
-    /// Compares our next step with upstream's: objects, result, and names of links. Returns no differences for the
-    /// initial and for the last state.
+    /// Runs the step after this state with our binaries, and compares it with upstream's: objects, result, and names of
+    /// links. Runs nothing and returns no differences for the initial and for the last state.
     pub fn differences_of_next_step(&self, lab: &Lab<'_>) -> Result<Vec<Difference>> {
         let Some(step) = self.recording.steps.get(self.steps).filter(|_| self.steps > 0) else { return Ok(Vec::new()) };
         let places = places(lab);
@@ -145,8 +145,9 @@ impl<'r> State<'r> {
         Ok(found)
     }
 
-    /// Returns ADD and DEL of a pod that upstream has not seen, with the configuration of the state's last ADD or,
-    /// without one, of the next ADD.
+    /// Creates a pod that the recording does not contain, and returns its ADD and DEL, with the configuration of the
+    /// state's last ADD or, without one, of the recording's first ADD. Returns `None` if there is no ADD, or if that
+    /// ADD's step creates no Pod.
     pub fn newcomer(&self, lab: &Lab<'_>) -> Result<Option<(Call, Call)>> {
         let is_add = |step: &&Step| step.env["CNI_COMMAND"] == "ADD";
         let past = self.past().rev().find(is_add);

@@ -40,7 +40,7 @@ pub struct Concrete<'a> {
 }
 
 impl<'a> Concrete<'a> {
-    /// Creates a replacer for marks with one numbering.
+    /// Creates a replacer that inserts these directories for `<bin>`, `<tmp>` and `<lab>`.
     pub fn new(places: &'a Places) -> Self {
         Concrete { places }
     }
@@ -98,7 +98,7 @@ pub struct Bindings {
     values: HashMap<String, String>,
     marks: HashMap<(String, String), String>,
     sequences: HashMap<i64, i64>,
-    /// Whether to accept the time of loaded content for `<time>`.
+    /// Whether to accept any time for `<time>`, also that of loaded content. Otherwise only later times match.
     any_time: bool,
 }
 
@@ -108,14 +108,15 @@ impl Bindings {
         Bindings { places, ..Bindings::default() }
     }
 
-    /// Also accepts the time of loaded content.
+    /// Returns these bindings, but with any time accepted for `<time>`, also that of loaded content.
     #[must_use]
     pub fn at_any_time(mut self) -> Self {
         self.any_time = true;
         self
     }
 
-    /// Returns true if `actual` matches `expected`, and then binds the marks that occur for the first time.
+    /// Returns true if `actual` matches `expected`, and binds the marks that occur for the first time. On a mismatch,
+    /// returns false and binds no mark.
     pub fn matches(&mut self, expected: &Value, actual: &Value) -> bool {
         let Value::String(pattern) = expected else { return expected == actual };
         if let Some(wanted) = sequence(pattern) {
@@ -197,8 +198,9 @@ impl Bindings {
         }
     }
 
-    /// Returns `step` with the loaded value in place of each mark that `initial` has at the same position: an object
-    /// that existed before keeps its UID and its time. `loaded` is `initial` made concrete.
+    /// Returns `step` with the loaded value in place of each mark that `initial` has at the same position, and binds
+    /// the mark to this value: an object that existed before keeps its UID and its time. `loaded` is `initial` made
+    /// concrete.
     pub fn keep_loaded(&mut self, step: &Value, initial: &Value, loaded: &Value) -> Value {
         match (step, initial, loaded) {
             (Value::Object(fields), Value::Object(initial), Value::Object(loaded)) => {

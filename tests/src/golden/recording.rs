@@ -80,9 +80,9 @@ pub struct Pod {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct After {
-    /// See [`crate::kernel::host`].
+    /// Kernel state of the host, as [`crate::kernel::host`] returns it.
     pub host: Value,
-    /// See [`crate::kernel::pods`].
+    /// Kernel state of the pods, as [`crate::kernel::pods`] returns it.
     pub pods: Value,
     /// Datastore content.
     pub store: Value,

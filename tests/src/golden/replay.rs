@@ -28,7 +28,7 @@ pub struct Lab<'a> {
     pub plugins: &'a Plugins,
     /// The datastore, empty.
     pub store: &'a Store,
-    /// A client that creates and deletes the pods of a recording with Pods. See [`cluster::prepare`].
+    /// The client that creates and deletes the Pods of a recording; `None` if the recording contains no Pods.
     pub kubernetes: Option<&'a Client>,
 }
 

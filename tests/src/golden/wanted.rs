@@ -62,7 +62,8 @@ impl Wanted {
         Wanted::of(read()?, recording, datastore)
     }
 
-    /// Selects those of `entries` that apply to a recording replayed on `datastore`.
+    /// Selects those of `entries` that apply to a recording replayed on `datastore`. Returns an error if one of them is
+    /// about a value that must not differ.
     pub fn of(entries: Vec<Entry>, recording: &Recording, datastore: &str) -> Result<Wanted> {
         let mine = |entry: &Entry| {
             let here = entry.datastores.is_empty() || entry.datastores.iter().any(|only| only == datastore);
@@ -117,7 +118,7 @@ fn covers(path: &str, difference: &str) -> bool {
     difference.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Checks that an entry is about a value that may differ.
+/// Returns an error if an entry has no reason, names no recorded step, or is about a value that must not differ.
 fn check(entry: &Entry, recording: &Recording) -> Result<()> {
     ensure!(!entry.reason.trim().is_empty(), "it has no reason");
     let step = recording.steps.get(entry.step).context("the recording has no such step")?;

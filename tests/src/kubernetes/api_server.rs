@@ -83,7 +83,7 @@ impl ApiServer {
         self.server.stop();
     }
 
-    /// Returns the process ID of the running server.
+    /// Returns the process ID of the server; `None` after [`ApiServer::stop`].
     pub fn pid(&self) -> Option<u32> {
         self.server.pid()
     }
@@ -93,7 +93,7 @@ impl ApiServer {
         &self.admin
     }
 
-    /// Returns the identity of that client.
+    /// Returns the identity of [`ApiServer::admin`].
     pub fn admin_identity(&self) -> &Identity {
         &self.identity
     }

@@ -45,7 +45,7 @@ pub struct Request {
     pub user_agent: String,
     /// Time of the request.
     pub received: OffsetDateTime,
-    /// Time of the response.
+    /// Time of the response; the time of the request while there is no response.
     pub answered: OffsetDateTime,
 }
 

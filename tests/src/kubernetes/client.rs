@@ -103,7 +103,7 @@ impl Client {
 }
 
 impl Answer {
-    /// Returns the object of a successful response.
+    /// Returns the object of a successful response, and an error for any other response.
     pub fn success(self) -> Result<Value> {
         if !(200..300).contains(&self.code) {
             bail!("the API server answered {}: {}", self.code, self.reason());

@@ -46,7 +46,8 @@ impl ApiServer {
         self.await_role(user, role)
     }
 
-    /// Waits until the authorizer applies a role. It applies all rules of a role together, a moment after the write.
+    /// Waits until the authorizer applies a role. The authorizer applies all rules of a role together, a moment after
+    /// the write.
     fn await_role(&self, user: &ServiceAccount, role: &Role) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut questions = Role::ours()?.0;

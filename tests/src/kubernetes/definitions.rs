@@ -73,7 +73,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Deletes these definitions with all objects.
+    /// Deletes the definitions of KubeVirt's kinds with all objects.
     pub fn undefine_machines(&self) -> Result<()> {
         for (_, plural) in MACHINES {
             let path = format!("{DEFINITIONS}/{plural}.kubevirt.io");

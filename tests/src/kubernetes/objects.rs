@@ -15,7 +15,8 @@ const PODS: &str = "/api/v1/pods";
 /// Fields that only the API server sets.
 const SERVER_FIELDS: [&str; 5] = ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"];
 
-/// Content of an API server: `<plural>/<name>` → object, or `<plural>/<namespace>/<name>` for a namespaced object.
+/// Access to Calico's objects and the pods of an API server, by key: `<plural>/<name>` → object, or
+/// `<plural>/<namespace>/<name>` for a namespaced object.
 #[derive(Debug, Clone)]
 pub struct Objects {
     client: Client,

@@ -77,7 +77,7 @@ impl ApiServer {
     }
 
     /// Requests a new token of a service account, valid for an hour or until the account is deleted. The server caches
-    /// a token for ten seconds after its use and accepts it during that time.
+    /// a token for ten seconds after its use and accepts it during that time, even if the account is deleted.
     pub fn token(&self, namespace: &str, name: &str) -> Result<String> {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
         let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
@@ -85,7 +85,7 @@ impl ApiServer {
         Ok(made["status"]["token"].as_str().context("a TokenRequest has no token")?.to_owned())
     }
 
-    /// Creates a ClusterRole.
+    /// Creates or replaces a ClusterRole.
     pub fn cluster_role(&self, name: &str, rules: &Value) -> Result<()> {
         let role = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",

@@ -33,7 +33,8 @@ pub(super) fn require_fresh(workspace: &Path, programs: &[PathBuf]) -> Result<()
     Ok(())
 }
 
-/// Visits a file, or the Rust sources and manifests below a directory, and keeps the newest in `newest`.
+/// Visits a file, or the sources, manifests and protobuf definitions below a directory, and keeps the newest in
+/// `newest`.
 fn visit(path: &Path, newest: &mut (SystemTime, PathBuf)) -> Result<()> {
     if path.is_dir() {
         // Tests and benchmarks are no part of the programs.

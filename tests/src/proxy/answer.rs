@@ -19,7 +19,7 @@ const HALF_ARRIVES: Duration = Duration::from_millis(20);
 pub struct Refusal {
     /// HTTP status.
     pub code: u16,
-    /// Seconds of a `Retry-After` header.
+    /// Seconds of a `Retry-After` header; `None` for a response without one.
     pub retry_after: Option<u32>,
 }
 

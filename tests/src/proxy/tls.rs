@@ -61,7 +61,7 @@ pub(super) fn connector(authority: &str) -> Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Formats the certificate without the key.
+/// Formats the protocols alone, without the certificate and its key.
 impl std::fmt::Debug for ServerCertificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ServerCertificate").field("protocol", &self.protocol).finish_non_exhaustive()

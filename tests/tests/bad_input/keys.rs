@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-/// The type of a key's value, besides `null`.
+/// The type that the value of a key must have. `null` is valid for every type.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
     Text,
-    /// An enumeration of strings.
+    /// A string of a fixed set.
     Word,
     Number,
     Flag,
@@ -122,7 +122,8 @@ pub(crate) fn wrong_values(kind: Kind) -> Vec<Value> {
         Number => value.as_i64().is_none(),
         Flag => !value.is_boolean(),
         Object => !value.is_object(),
-        // Only some CNI commands read the items of these lists.
+        // Not every CNI command reads the items of these lists, so a list with items of a wrong type need not be
+        // rejected.
         List => !value.is_array(),
         Texts => !value.is_array() || *value == json!([{}]),
     });

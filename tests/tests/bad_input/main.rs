@@ -69,7 +69,7 @@ fn refused(cluster: &Cluster<'_>, verb: &str, pod: &Pod, conf: &Value, stdin: &s
     outcome.error()
 }
 
-/// Returns true if a DEL cannot do its work without this key.
+/// Returns true if a DEL needs the value of this key, so that it must reject an invalid value.
 fn del_needs(path: &str) -> bool {
     const NEEDED: [&str; 10] = [
         "name",
@@ -99,7 +99,7 @@ fn invalid_configurations_are_refused_without_changes(cluster: &Cluster<'_>) {
     let mut failures = Vec::new();
     for (path, value) in wrong.chain(ranges) {
         for (verb, pod) in [("ADD", &newcomer), ("DEL", if del_needs(path) { &pod } else { &newcomer })] {
-            // The delegated IPAM plugin reads these keys, and its reply to a DEL is not checked.
+            // The delegated IPAM plugin reads these keys. The test does not check its response to a DEL.
             if verb == "DEL" && ["/ipam/ranges", "/ipam/routes"].contains(&path) {
                 continue;
             }
@@ -231,7 +231,7 @@ fn published(schema: &Value, path: &str) -> Vec<String> {
     properties.flat_map(below).collect()
 }
 
-/// An operator runs the plugin in a terminal: it prints a short help and does not wait for input.
+/// An operator may run the plugin by hand: without `CNI_COMMAND` it prints a short help on stderr.
 #[test]
 fn call_without_a_command_prints_help() {
     on_local(|cluster| {

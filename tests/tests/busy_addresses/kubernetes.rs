@@ -46,7 +46,7 @@ fn add_with_busy_addresses_annotates_the_final_addresses_only() {
         assert_eq!((given, tried), (vec![free4[2].clone(), free6[1].clone()], 3));
         assert_eq!(listed(cluster, "pod1"), format!("{}/32,{}/128", free4[2], free6[1]));
         cluster.assert_only(&[&resident, &pod]);
-        // Within the minute, an ADD needs no additional attempts.
+        // For a minute, other ADDs avoid the busy addresses and need no additional attempts.
         let next = cluster.pod(2);
         assert_eq!(add(cluster, &next, &conf).1, 0);
         cluster.delete(&pod, &conf);
@@ -93,7 +93,8 @@ fn requested_address_of_another_pod_is_an_error_that_names_the_interface() {
         assert!(error.msg.contains(&living[0]) && error.msg.contains(&ifname), "{error:?}");
         assert_eq!(devices(&living[0]), [&*ifname]);
         assert!(crate::held(cluster, &asking).is_empty());
-        // As usual, the conflict with another program's route is left to Felix.
+        // A conflict with another program's route is not an error here: Felix, not the plugin, creates the route to
+        // such a pod.
         other_program();
         route("add", "10.65.7.7");
         create_asking(cluster, "pod3", "10.65.7.7");

@@ -1,4 +1,5 @@
-//! ADDs without another free address, and ADDs that request a particular address.
+//! Busy addresses that an ADD does not replace: after three attempts, without another free address, and if the call
+//! requests a particular address.
 
 use std::fs;
 use std::path::Path;

@@ -4,16 +4,16 @@ use integration_tests::controllers::{NAMESPACE, World, handle_of};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// Nodes that are not deleted, so that the controllers have much to do.
+/// Number of nodes that [`happenings`] keeps. They are many, to give the controllers much work.
 const NODES: usize = 12;
-/// Number of policies and of pods.
+/// Number of policies, and number of pods.
 const MANY: usize = 12;
 
 const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces/suite/networkpolicies";
 const PODS: &str = "/api/v1/namespaces/suite/pods";
 const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/suite";
 
-/// Restores the state before the first run.
+/// Restores the state before the first run: deletes all nodes, Services, policies, pods and Calico objects.
 pub(crate) fn clear(world: &World<'_>) {
     world.clear();
     world.remove(POLICIES);
@@ -108,7 +108,7 @@ pub(crate) fn assert_complete(world: &World<'_>) {
     }
 }
 
-/// Changes objects after that work is complete.
+/// Changes more objects, after the controllers have completed the work of [`happenings`].
 pub(crate) fn more_happenings(world: &World<'_>) {
     world.address_left_behind("n2", "10.65.4.0");
     world.service("late", "10.80.0.10");

@@ -25,7 +25,7 @@ const OF_ONE_LIFE: [&str; 15] = [
 /// Prefix of a Service's handle, whose ID contains the UID of the Service. One such handle exists at the end.
 const OF_SERVICE: &str = "lb-";
 
-/// Returns the objects without such values.
+/// Returns the objects without the values that differ from run to run.
 pub(crate) fn likeness(all: BTreeMap<String, Value>) -> Value {
     let alike = all.into_iter().map(|(key, object)| (named_alike(&key), alike(object)));
     Value::Object(alike.collect())
@@ -38,7 +38,7 @@ fn alike(value: Value) -> Value {
             Value::Object(
                 fields
                     .map(|(name, value)| match name.as_str() {
-                        // Free addresses are in the order of their release.
+                        // Free addresses are in the order of their release, which differs from run to run.
                         "unallocated" => (name, sorted(value)),
                         _ => (named_alike(&name), alike(value)),
                     })

@@ -74,7 +74,7 @@ fn set_ready(world: &World<'_>, ready: bool) {
     world.change("clusterinformations", "default", &json!({ "spec": { "datastoreReady": ready } }));
 }
 
-/// Returns the write requests of the program to either server, except the allowed ones.
+/// Returns the program's write requests to the API server and to etcd, except the allowed ones.
 fn writes(program: &Proxied, audit: &Audit) -> Vec<String> {
     let of_api_server = audit.of(&program.user).unwrap().into_iter().filter(|request| {
         !["get", "list", "watch"].contains(&&*request.verb) && !OF_API_SERVER.contains(&&*request.resource)

@@ -37,7 +37,7 @@ const FAILING: (Point, Fault) = (
     ]),
 );
 
-/// Number of failed requests after which no more faults are injected.
+/// Number of failed requests after which no more faults are injected, if at least one request failed at each server.
 const MOST_FAULTS: usize = 20;
 
 /// Repeated runs on the same servers.

@@ -18,7 +18,7 @@ use crate::listening::{Calico, Heard, Listening};
 const CUTS: u64 = 10;
 const POOLS: &str = "/calico/resources/v3/projectcalico.org/ippools/";
 
-/// Pools in etcd, and a watch through a proxy.
+/// Pools in etcd, and a proxy before etcd for the watches.
 struct Scene {
     etcd: Etcd,
     proxy: Proxy,
@@ -70,7 +70,7 @@ fn watch_reports_existing_and_changed_pools_and_counts_unreadable_ones() {
         let (listening, heard) = scene.listen();
         heard.becomes(&scene.pools);
         assert_eq!(listening.health("IPPool").stats().unreadable, 1);
-        // The list has several pages.
+        // The list has several pages and counts once.
         assert_eq!(listening.health("IPPool").stats().lists, 1);
         scene.put("new", "10.200.0.0/16");
         scene.put("pool001", "10.201.0.0/16");
@@ -155,7 +155,7 @@ fn watch_cut_every_second_converges() {
                 scene.delete(&name);
                 expected.push(name);
             }
-            // The watch is cut once per second, but only after a new watch was opened.
+            // The watch is cut at most once per second, and only if a new watch was opened since the last cut.
             if last.elapsed() >= Duration::from_secs(1) && watches() >= before + cuts {
                 scene.proxy.cut();
                 (cuts, last) = (cuts + 1, Instant::now());

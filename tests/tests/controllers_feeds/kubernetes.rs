@@ -28,7 +28,8 @@ fn behind_proxy(kubernetes: &Kubernetes) -> (Proxy, PathBuf) {
     (proxy, kubeconfig)
 }
 
-/// Pods of one namespace, and the state of them that subscribers must reach.
+/// Creates, changes and deletes pods of one namespace, and records the state that subscribers of their watch must
+/// reach.
 struct Pods<'a> {
     client: &'a Client,
     known: BTreeMap<String, String>,
@@ -84,15 +85,15 @@ fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
         for n in 0..130 {
             pods.create(&format!("p{n:03}"));
         }
-        // Every twentieth request fails, including those for the pages of the first list.
+        // Every twentieth request fails, and requests for the pages of the first list count too.
         let failing = Some((Point::EachNth(20), Fault::Refuse(Refusal::of(500))));
         proxy.arm(failing);
         let (listening, heard) = listen_to_pods(kubeconfig);
         heard.becomes(&pods.known);
         assert!(proxy.requests().iter().any(|request| request.contains("continue=")), "{:?}", proxy.requests());
 
-        // The watch is cut about once per second while pods are created, updated and deleted, but only after a new
-        // watch was opened.
+        // The watch is cut at most once per second while pods are created, updated and deleted, and only if a new watch
+        // was opened since the last cut.
         let watches = || listening.health("Pod").stats().watches;
         let (mut cuts, mut last) = (0, Instant::now());
         for n in 0..60 {
@@ -113,7 +114,7 @@ fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
         let report = listening.health("Pod").stats();
         assert!(cuts > 0 && report.watches >= cuts && report.lists == 1, "{cuts} cuts, {report:?}");
 
-        // Objects deleted without a running watch, which the next watch or a new list reports.
+        // The next watch or a new list reports objects that were deleted while no watch was open.
         proxy.go_away();
         pods.delete("p000");
         kubernetes.api.stop();
@@ -126,7 +127,7 @@ fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
     });
 }
 
-/// The server has compacted the revision of the second page.
+/// The server has compacted the revision that the request for the second page names.
 #[test]
 fn list_with_an_expired_continue_token_starts_again() {
     on_kubernetes(|_, kubernetes| {
@@ -212,7 +213,7 @@ fn watches_of_calicos_kinds_work_in_both_api_groups() {
             create("ippools", "IPPool", "pool", json!({"cidr": "10.0.0.0/16"}));
             create("ipamblocks", "IPAMBlock", "10-0-0-0-31", block("10.0.0.0/31", 1));
             create("ipamblocks", "IPAMBlock", "10-0-0-2-31", block("10.0.0.2/31", 2));
-            // The third block's CIDR is invalid if the definition accepts that.
+            // The third block's CIDR is invalid if the definition accepts invalid CIDRs.
             let checked = group == ApiGroup::V3;
             let third = if checked { "10.0.0.6/31" } else { "nonsense" };
             create("ipamblocks", "IPAMBlock", "10-0-0-4-31", block(third, 3));

@@ -36,7 +36,7 @@ pub(crate) struct Listening {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The state of one subscriber, as text.
+/// The objects that a watch reported to one subscriber, each as a text.
 #[derive(Clone, Default)]
 pub(crate) struct Heard {
     state: Arc<Mutex<State>>,
@@ -46,7 +46,7 @@ pub(crate) struct Heard {
 struct State {
     synced: bool,
     known: BTreeMap<String, String>,
-    /// Keys of all objects that were ever reported as deleted.
+    /// Keys of the objects reported as deleted since the last call of [`Heard::lost`].
     lost: BTreeSet<String>,
     events: usize,
 }

@@ -60,7 +60,8 @@ fn empty_blocks_stay_without_a_grace_period(lab: &Lab<'_>) {
     within(SOON, "the leak and the block", || lab.held().is_empty() && lab.blocks().len() == 1);
 }
 
-/// Covers values that are neither a block nor a handle, and a writer that constantly rewrites a block.
+/// Covers values that are not valid as a block, a handle and an affinity, and a writer that constantly rewrites a
+/// block.
 #[test]
 fn gc_releases_leaks_beside_unreadable_objects_and_a_constant_writer() {
     lab::on(None, |lab| {
@@ -89,7 +90,7 @@ fn gc_releases_leaks_beside_unreadable_objects_and_a_constant_writer() {
             };
             free("10.0.0.0-26") && free("10.0.0.64-26")
         });
-        // The number of addresses of the invalid handle is unknown.
+        // The number of addresses of the invalid handle is unknown, so that handle stays.
         let handles = || stored().into_keys().filter(|key| key.contains("/handle/")).collect::<Vec<_>>();
         within(SOON, "their handles", || handles() == ["/calico/ipam/v2/handle/bad"]);
         drop(collecting);

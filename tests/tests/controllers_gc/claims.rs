@@ -1,4 +1,5 @@
-//! Affinities in an incomplete state, of deleted nodes, and of releases that wrote no labels.
+//! Affinities in an incomplete state, affinities of deleted nodes, and affinities without labels, as older versions of
+//! Calico wrote them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +40,7 @@ fn incomplete_affinities_of_an_existing_node_are_confirmed_or_deleted(lab: &Lab<
     assert_eq!(owners, ["10.0.0.0/26 Some(\"host:node-a\")", "10.0.1.0/26 Some(\"host:node-b\")"]);
 }
 
-/// A list of one node's affinities selects by labels and does not find these.
+/// A list of one node's affinities selects by labels and does not find affinities without labels.
 #[test]
 fn affinities_without_labels_of_a_deleted_node_are_released() {
     for group in [ApiGroup::CrdV1, ApiGroup::V3] {

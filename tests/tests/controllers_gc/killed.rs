@@ -10,8 +10,7 @@ use serde_json::json;
 
 use crate::lab::{Collecting, SOON, settings, within};
 
-/// Asserts that the addresses of pods whose plugin was killed are released within the grace period, and that
-/// `calico-ipam check` finds no problem.
+/// Waits until only `resident` has an address and a handle, and asserts that `calico-ipam check` finds no problem.
 fn is_clean_but_for(cluster: &Cluster<'_>, resident: &Pod) {
     let expected = [handle(resident)];
     within(SOON, "only the resident holds an address", || {

@@ -41,7 +41,7 @@ pub(crate) struct Lab<'k> {
     kubeconfig: PathBuf,
 }
 
-/// Runs a test with Calico's objects in etcd, or as custom resources of a group.
+/// Runs a test with Calico's objects in etcd if `group` is `None`, otherwise as custom resources of the group.
 pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
     on_kubernetes(|_, servers| {
         let api = &servers.api;
@@ -152,7 +152,7 @@ impl Lab<'_> {
         }
     }
 
-    /// Creates a pod on a node with these addresses in its status.
+    /// Creates a pod on a node. The pod is Running with these addresses; without addresses it has no status yet.
     pub(crate) fn pod(&self, name: &str, node: &str, addresses: &[IpAddr]) {
         let pod = json!({
             "metadata": { "name": name },
@@ -230,7 +230,7 @@ impl Lab<'_> {
         endpoints.into_iter().map(|entry| entry.key.name).collect()
     }
 
-    /// Increments the count of a handle by one address.
+    /// Increments the number of a handle's addresses in a block. Creates the handle if it is missing.
     pub(crate) fn count(&self, id: &HandleId, cidr: Cidr) {
         self.runtime.block_on(async {
             match self.store.get::<Handle>(id).await {
@@ -257,7 +257,7 @@ impl Lab<'_> {
         blocks.iter().flat_map(|entry| held(&entry.value)).collect()
     }
 
-    /// Returns the blocks with their affinities.
+    /// Returns the blocks with their affinities; `None` for a block without one.
     pub(crate) fn blocks(&self) -> BTreeMap<String, Option<String>> {
         let blocks = self.runtime.block_on(self.store.list::<Block>(&None)).unwrap();
         blocks.iter().map(|entry| (entry.key.to_string(), entry.value.affinity.clone())).collect()
@@ -285,7 +285,7 @@ impl Lab<'_> {
         });
     }
 
-    /// Returns the state of each affinity.
+    /// Returns the state of each affinity, by the CIDR of its block.
     pub(crate) fn claims(&self) -> BTreeMap<String, AffinityState> {
         let claims = self.runtime.block_on(self.store.list::<BlockAffinity>(&AffinitySelect::default())).unwrap();
         claims.iter().map(|claim| (claim.key.cidr.to_string(), claim.value.state)).collect()

@@ -157,7 +157,7 @@ fn gc_does_not_write_until_the_datastore_is_ready(lab: &Lab<'_>) {
 }
 
 /// Here the grace period of leaks is shorter than that of endpoints. A pod that reports another address still runs, and
-/// its endpoint is newer than the status that the kubelet reported.
+/// its endpoint may be newer than the status that the kubelet reported: the address in the endpoint stays allocated.
 #[test]
 fn address_in_an_endpoint_is_released_only_after_the_endpoint_is_deleted() {
     lab::on(None, |lab| {

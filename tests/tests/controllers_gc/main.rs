@@ -1,4 +1,5 @@
-//! Garbage collection on real servers: leaked addresses are released within their grace period, and no others.
+//! Garbage collection on real servers: leaked addresses are released after their grace period, and no other addresses
+//! are released.
 
 mod blocks;
 mod claims;

@@ -93,7 +93,7 @@ fn addresses_of_nodes_outside_kubernetes_are_kept() {
         lab.calico_node("openstack", None);
         let other = Given { handle: "vm".into(), attributes: [("node", "openstack")].map(lab::owned).into() };
         lab.block("10.0.0.0/26", Some("openstack"), &[to_tunnel("openstack"), other]);
-        // This node has no Calico Node any more, but its addresses belong to pods.
+        // This node has no Calico Node any more. Its addresses belong to pods and are released, as is its block.
         lab.block("10.0.0.64/26", Some("forgotten"), &[to_pod("forgotten", "missing")]);
         let _collecting = lab.collect(lab.settings());
         within(SOON, "the forgotten node's block", || lab.blocks().len() == 1);

@@ -24,12 +24,12 @@ struct Lab<'a, 'c> {
     collecting: Controllers,
 }
 
-/// Starts garbage collection. Returns once it has judged the pod's address as leaked and its write of the block is
-/// held.
+/// Starts garbage collection. Returns once garbage collection has judged the pod's address as leaked and the proxy
+/// holds its write of the block.
 fn with_release_held(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, pod: &Pod) -> Controllers {
     let proxy = &control_plane.proxy;
     proxy.arm(Some((Point::First("PUT", BLOCK), Fault::Hold)));
-    // The requests pass through the proxy, with the plugin's user.
+    // Garbage collection uses the plugins' kubeconfig, so its requests pass the proxy.
     let Store::Kubernetes(objects) = &cluster.store else { unreachable!("custom resources") };
     let kubeconfig = objects.kubeconfig().display().to_string();
     let setup = Setup::kubernetes(&control_plane.servers.api).unwrap().env("KUBECONFIG", kubeconfig);

@@ -7,7 +7,7 @@ use libcalico::kubernetes::ApiGroup;
 use crate::lab::{self, Collecting, GRACE, Lab, SOON, to_pod, within};
 
 /// Waits until a leaked address is released although the first request of this method, with this text in its target,
-/// gets no answer. The log then has `line` so many times.
+/// gets no answer. The log then has `line` `times` times.
 fn release_without_answer_to(
     lab: &Lab<'_>,
     (method, target): (&'static str, &'static str),

@@ -67,7 +67,8 @@ fn gc_writes_only_while_leader(lab: &Lab<'_>) {
     within(SOON, "the blocks", || lab.blocks().len() == 1 && lab.affinities().len() == 1);
 }
 
-/// With `GC_MODE=report`, log, metrics and events list the leaks, and nothing is written.
+/// With `GC_MODE=report`, log, metrics and Events list the leaks, and garbage collection writes nothing but these
+/// Events.
 #[test]
 fn gc_in_report_mode_lists_leaks_and_releases_none() {
     lab::on(Some(ApiGroup::CrdV1), |lab| {

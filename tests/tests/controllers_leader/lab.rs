@@ -7,7 +7,7 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
 pub(crate) const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/calico-kube-controllers";
-/// Log messages.
+/// Log messages of a replica that becomes the leader, and of a leader that stops leading.
 pub(crate) const LEADS: &str = "this replica is the leader";
 pub(crate) const LEADS_NO_MORE: &str = "this replica is no longer the leader";
 
@@ -33,7 +33,7 @@ impl Lab<'_> {
         self.setup(user, group).start(self.host, user).unwrap()
     }
 
-    /// Prepares a replica. Creates the Lease in a released state.
+    /// Prepares a replica. Creates the Lease in a released state unless there is one.
     pub(crate) fn setup(&self, user: &str, group: &str) -> Setup {
         let api = &self.kubernetes.api;
         let kubeconfig = api.kubeconfig(user, &api.user(user, group).unwrap()).unwrap();
@@ -58,7 +58,7 @@ impl Lab<'_> {
         holder.split('_').next().unwrap().to_owned()
     }
 
-    /// Creates a node, for which the leader writes a host endpoint.
+    /// Creates a node, for which the leader writes a host endpoint. Returns the name of the host endpoint.
     pub(crate) fn node(&mut self) -> String {
         self.nodes += 1;
         let name = format!("node-{}", self.nodes);
@@ -75,7 +75,7 @@ impl Lab<'_> {
         assert!(there.is_ok(), "no {name}: {:?}", self.audit.lines());
     }
 
-    /// Returns the writes of a user, either those of Leases or all others.
+    /// Returns a user's writes: those of Leases if `of_leases`, otherwise all other writes.
     pub(crate) fn writes(&self, user: &str, of_leases: bool) -> Vec<Request> {
         let written = |request: &Request| is_write(request) && (request.resource == "leases") == of_leases;
         self.audit.of(user).unwrap().into_iter().filter(written).collect()

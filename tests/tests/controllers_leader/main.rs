@@ -30,15 +30,15 @@ fn only_the_leader_writes_and_releases_the_lease_at_exit() {
         // The objects that make the datastore usable are created by the first replica that runs, leader or not.
         assert!(early.iter().all(|request| request.verb == "create"), "{early:?}");
         assert!(!early.iter().any(|request| request.resource == "hostendpoints"), "{early:?}");
-        // Each of the writes read the Lease before and named the version that it replaced.
+        // The two transitions are the acquisitions by `one` and by `two`; no write of the Lease was lost.
         let lease = lab.kubernetes.api.admin().get(LEASE).unwrap().success().unwrap();
         assert_eq!(lease["spec"]["leaseTransitions"], 2, "{lease}");
         assert_eq!(lease["spec"]["leaseDurationSeconds"], 15);
     });
 }
 
-/// Asserts that replica `two` looked at the Lease several times, after `one` renewed it for the last time and before
-/// `two` took it. The pause between two looks is at most 2 s, and a Lease is valid for 15 s.
+/// Asserts that replica `two` read the Lease several times and did not write it, after `one` renewed the Lease for the
+/// last time and before `two` acquired it. The pause between two reads is at most 2 s, and a Lease is valid for 15 s.
 #[track_caller]
 fn assert_lease_was_left_alone(lab: &lab::Lab<'_>) {
     let renewed = lab.writes("one", true).into_iter().rfind(succeeded).unwrap().answered;
@@ -73,7 +73,7 @@ fn leader_paused_past_its_lease_stops_writing() {
         let endpoint = lab.node();
         lab.await_endpoint(&endpoint);
         leader.freeze().unwrap();
-        // The leader's watch has this event in its buffer when it continues, and its last check of the Lease is older.
+        // When the leader continues, its watch has this event in its buffer, and its last check of the Lease is older.
         let endpoint = lab.node();
         await_leader(&standby);
         lab.await_endpoint(&endpoint);
@@ -103,7 +103,8 @@ fn leader_paused_past_its_lease_stops_writing() {
     });
 }
 
-/// Replaces the role. `groups` decides whether it allows Leases, which upstream's role does not.
+/// Creates or replaces a role that allows everything in the API groups `groups`. The role allows Leases only if
+/// `groups` has `coordination.k8s.io`; upstream's role does not allow Leases.
 fn role(lab: &lab::Lab<'_>, groups: &Value) {
     let rules = json!([
         { "apiGroups": groups, "resources": ["*"], "verbs": ["*"] }, { "nonResourceURLs": ["*"], "verbs": ["get"] },
@@ -128,7 +129,7 @@ fn replica_without_lease_permission_runs_alone_and_logs_once() {
     on(|mut lab| {
         role(&lab, &json!(["", "crd.projectcalico.org", "apps"]));
         let replica = lab.start("one", "no-leases");
-        // Only after the time for which another replica could hold a Lease.
+        // The replica becomes the leader only after the time for which another replica could hold a Lease.
         await_leader(&replica);
         let endpoint = lab.node();
         lab.await_endpoint(&endpoint);
@@ -175,7 +176,8 @@ fn creator_of_the_lease_writes_only_after_the_leaseless_replica_stops() {
         let (last, first) = (of_nodes("one").pop().unwrap(), of_nodes("two").remove(0));
         assert!(last.answered < first.received, "{:?}\n{:?}", lines(&of_nodes("one")), lines(&of_nodes("two")));
         assert_eq!(of_nodes("two").len(), endpoints.len(), "{:?}", lines(&of_nodes("two")));
-        // The last write of the old leader may have begun before the end of the new leader's waiting time.
+        // The Lease states 25 s while its creator waits, so that the last write of the old leader has ended before the
+        // creator writes. A later renewal sets the usual 15 s.
         let lease = || api.admin().get(LEASE).unwrap().success().unwrap();
         let renewed = await_that(PATIENCE, || Ok(lease()["spec"]["leaseDurationSeconds"] == 15));
         assert!(renewed.is_ok() && lab.holder() == "two", "{}", lease());

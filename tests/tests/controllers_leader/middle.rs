@@ -1,5 +1,6 @@
 //! A leader that is stopped or killed in the middle of a write, for each kind of write: the request was sent, but
-//! arrives only after the other replica has become the leader and done the same write.
+//! arrives only after the other replica has become the leader and done the same write. The request of a killed leader
+//! never arrives.
 
 use integration_tests::controllers::{NAMESPACE, World, handle_of};
 use libcalico::kubernetes::ApiGroup;
@@ -39,7 +40,8 @@ fn holds_nothing(world: &World<'_>) -> bool {
     world.handles_and_blocks().0.is_empty()
 }
 
-/// Covers the batch release of leaks, the status without the withdrawn address, and the update of a host endpoint.
+/// Covers the batch release of leaks, the status of a Service without its withdrawn address, and the update of a host
+/// endpoint.
 #[test]
 fn late_first_writes_of_a_frozen_or_killed_leader_change_nothing() {
     const HELD: [Held; 3] =
@@ -125,7 +127,7 @@ fn pod(world: &World<'_>, app: &str) {
     }));
 }
 
-/// Creates objects that the controllers for etcd mirror and label, and a deleted node with its addresses.
+/// Creates objects that the controllers for etcd mirror and label, and the node `n2`, which the test deletes.
 fn objects_of_etcd(world: &World<'_>) {
     node_and_service(world);
     world.node("n2", "10.9.0.2");

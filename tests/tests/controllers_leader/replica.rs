@@ -58,7 +58,7 @@ pub(crate) fn hold(replica: &Proxied, held: &[Held]) {
     }
 }
 
-/// Waits until all of these requests are held.
+/// Waits until all requests that [`hold`] names are held.
 fn await_held(replica: &Proxied) {
     replica.proxies().for_each(|proxy| proxy.await_held().unwrap());
 }
@@ -92,7 +92,7 @@ impl Pair<'_> {
         assert_eq!(world.revisions(), settled, "what was on its way is done after the takeover");
         let refused: Vec<Request> = self.late(&one.user, &two.user);
         let to_api = held.iter().filter(|held| !held.1.contains("KV/Txn")).count();
-        // A conflict or a missing object; a creation finds an existing object.
+        // 409 is a conflict, or a creation of an object that exists; 404 is a missing object.
         assert!(refused.iter().all(|request| matches!(request.code, Some(404 | 409))), "{:?}", lines(&refused));
         assert_eq!(refused.len(), to_api, "{:?}", lines(&refused));
 
@@ -130,7 +130,7 @@ impl Pair<'_> {
         leases.find(|request| succeeded(request)).expect("it took the Lease").answered
     }
 
-    /// Kills `two` while it waits for the responses to held requests; `one` takes over.
+    /// Kills `two` while it waits for the responses to held requests. Waits until `one` has taken over and `is_done`.
     pub(crate) fn kill_in_the_middle(mut self, is_done: impl Fn(&World<'_>) -> bool) {
         await_held(&self.two);
         self.two.controllers.kill();

@@ -130,7 +130,7 @@ fn mirrored_policy_converges_after_conflicting_writes_end() {
         let _running = scene.start(every_second);
         becomes(mirrored(&[("a", 1)]), || scene.ports());
         let end = Instant::now() + Duration::from_secs(4);
-        // On a slow machine the time may be over before the policy has changed.
+        // On a slow machine the four seconds may be over before the policy has changed at port 20.
         for port in (10..).take_while(|port| *port <= 20 || Instant::now() < end) {
             let mut wrong = scene.stored("knp.default.a");
             wrong["spec"]["ingress"][0]["destination"]["ports"] = json!([port]);

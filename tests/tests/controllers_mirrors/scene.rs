@@ -81,7 +81,7 @@ pub(crate) fn on_scene_of(mode: Mode, test: impl FnOnce(&Scene<'_>) + Send) {
 }
 
 impl Scene<'_> {
-    // === Calico's objects, by the part of their keys after the prefix ===
+    // === Calico's objects, by the part of their keys after [`OBJECTS`] ===
 
     pub(crate) fn get(&self, key: &str) -> Option<Value> {
         self.all().remove(key)
@@ -104,7 +104,7 @@ impl Scene<'_> {
         ours.collect()
     }
 
-    /// Returns the keys below a prefix.
+    /// Returns the keys below a prefix, without the prefix.
     pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
         let raw = self.etcd.dump_raw().unwrap().into_keys();
         raw.filter_map(|key| key.strip_prefix(OBJECTS)?.strip_prefix(prefix).map(str::to_owned)).collect()
@@ -142,7 +142,8 @@ impl Scene<'_> {
         self.api.proxy().unwrap()
     }
 
-    /// Starts the controllers through a proxy, with the account of `kube-system` that a manifest of roles is for.
+    /// Starts the controllers as the service account `account` of `kube-system`, which gets the roles of `manifest`.
+    /// Their requests to the API server pass `proxy`.
     pub(crate) fn start_as(
         &self,
         manifest: &Path,
@@ -195,7 +196,7 @@ impl Scene<'_> {
     }
 }
 
-/// Compares all objects every second.
+/// Makes each mirroring controller compare all objects every second.
 pub(crate) fn every_second(settings: &mut Settings) {
     for controller in [
         ControllerName::Policy,
@@ -207,7 +208,7 @@ pub(crate) fn every_second(settings: &mut Settings) {
     }
 }
 
-/// Compares all objects once.
+/// Makes the controllers compare all objects only once, at their start.
 pub(crate) fn only_at_first(settings: &mut Settings) {
     settings.reconcile_period.values_mut().for_each(|period| *period = Duration::ZERO);
 }

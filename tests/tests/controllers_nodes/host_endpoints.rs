@@ -18,7 +18,8 @@ fn ours(labels: Value) -> Value {
     json!({ "labels": labels })
 }
 
-/// Returns labels, interface and addresses of an endpoint, without the label that names the creator.
+/// Returns labels, interface and addresses of an endpoint, without the label that names the creator; `None` if the
+/// endpoint is missing.
 fn shown(scene: &Scene, name: &str) -> Option<(Vec<String>, String, Vec<String>)> {
     let endpoint = scene.get::<HostEndpointSpec>(name)?.value;
     let labels = endpoint.metadata.labels.iter().filter(|(key, _)| !key.ends_with("created-by"));

@@ -1,4 +1,4 @@
-//! The field manager of what controllers write, as the API server keeps it.
+//! The field manager that the API server records for the fields that controllers write.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ const WRITTEN: [&str; 3] = [
     "/apis/projectcalico.org/v3/ippools/pool",
 ];
 
-/// The managers of the fields of an object; none of an object that is not there.
+/// Returns the managers of an object's fields; an empty set if the object is missing.
 fn managers(scene: &Scene, path: &str) -> BTreeSet<String> {
     let object = scene.admin.get(path).unwrap().body;
     let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();

@@ -31,7 +31,7 @@ fn labels_of_a_calico_node_follow_the_kubernetes_node() {
     on_each(&[ETCD], |scene| {
         scene.kubernetes_node("k-1", json!({"a": "1"}), json!({}));
         calico(scene, "c-1", of_kubernetes("k-1"));
-        // An invalid record does not affect the other nodes.
+        // A Calico Node with an invalid annotation of its Kubernetes labels does not affect the other nodes.
         scene.put::<NodeSpec>(
             "c-0",
             json!({"annotations": {"projectcalico.org/kube-labels": "{"}}),
@@ -112,7 +112,7 @@ fn calico_nodes_are_deleted_with_their_kubernetes_node() {
         assert_eq!(scene.names::<FelixConfigurationSpec>(), named(&[]));
         assert_eq!(scene.names::<HostEndpointSpec>(), named(&[]));
 
-        // A node that is deleted while no controller runs, and a node whose Kubernetes Node does not exist yet.
+        // Calico Nodes are deleted whose Kubernetes Node is deleted while no controller runs, or never existed.
         drop(running);
         scene.delete_kubernetes_node("k-2");
         let _running = scene.start(|_| ());

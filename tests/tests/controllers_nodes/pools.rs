@@ -16,7 +16,8 @@ impl Scene {
         self.put::<IpPoolSpec>(name, json!({}), json!({"cidr": cidr, "blockSize": 30, "disabled": disabled}));
     }
 
-    /// Returns the reason of the condition, and true if the pool has our finalizer.
+    /// Returns the reason of the pool's first condition, and true if the pool has our finalizer; `None` if the pool is
+    /// missing.
     fn verdict(&self, name: &str) -> Option<(String, bool)> {
         let pool = self.get::<IpPoolSpec>(name)?.value;
         let status = pool.status.unwrap_or_default();

@@ -150,7 +150,8 @@ impl Scene {
         self.admin.delete(&format!("/api/v1/nodes/{name}")).unwrap().success().unwrap();
     }
 
-    /// Creates a Calico node with an address.
+    /// Creates a node with an address: a Calico Node in etcd, or a Kubernetes Node with Calico's annotation on an API
+    /// server.
     pub(crate) fn calico_node(&self, name: &str, labels: Value, address: &str) {
         match self.mode {
             Mode::Etcd => {

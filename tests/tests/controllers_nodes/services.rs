@@ -51,7 +51,7 @@ impl Scene {
         requests.iter().filter(of_status).filter(|request| request.verb == "update").count()
     }
 
-    /// Returns the addresses of all Services.
+    /// Returns all allocated addresses; only Services have addresses here.
     fn held(&self) -> Vec<String> {
         let blocks = self.wait_on(self.store.list::<Block>(&None)).unwrap();
         let mut held: Vec<_> = blocks.iter().flat_map(|block| block.value.allocated()).map(|held| held.ip).collect();
@@ -172,8 +172,7 @@ fn each_family_of_a_dual_stack_service_gets_an_address() {
     });
 }
 
-/// The list of pools restricts only its own family. The other family has no list, so the address from any pool is
-/// valid.
+/// The list of pools restricts only its own family. The other family has no list, so an address of any pool is valid.
 #[test]
 fn dual_stack_service_with_pools_of_one_family_is_written_once() {
     on_each(&[ETCD, V3], |scene| {
@@ -259,7 +258,7 @@ fn foreign_entries_in_a_service_status_are_kept() {
         running.set(|settings| settings.assign_ips = Some(AssignIps::AllServices));
         becomes(2, || scene.shown("web").len());
         assert_eq!(scene.shown("web")[1], "elsewhere");
-        // An unknown value of the setting.
+        // `None` is an unknown value of the setting: the Service keeps its address.
         running.set(|settings| settings.assign_ips = None);
         stays(2, || scene.shown("web").len());
         running.set(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));

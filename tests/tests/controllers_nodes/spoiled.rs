@@ -116,7 +116,7 @@ fn pool_and_tier_controllers_converge_against_a_conflicting_writer() {
         let begin = Instant::now();
         for round in (0..).take_while(|_| begin.elapsed() < Duration::from_secs(2)) {
             for (plural, name) in [("ippools", "pool"), ("tiers", "tier")] {
-                // The other writer always removes the finalizers.
+                // In every round but the first, the other writer removes the finalizers.
                 let finalizers = if round == 0 { json!({}) } else { json!({"finalizers": null}) };
                 let mut patch = json!({"metadata": finalizers});
                 patch["metadata"]["labels"] = json!({"round": round.to_string()});

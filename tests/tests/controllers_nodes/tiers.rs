@@ -16,7 +16,8 @@ impl Scene {
         self.admin.create(&format!("{GROUP}/{collection}"), &policy).unwrap().success().unwrap();
     }
 
-    /// Returns the message of the condition, and true if the tier has our finalizer.
+    /// Returns the message of the tier's first condition, and true if our finalizer is its only one; `None` if the tier
+    /// is missing.
     fn tier(&self, name: &str) -> Option<(String, bool)> {
         let tier = self.get::<TierSpec>(name)?.value;
         let status: Value = tier.status.unwrap_or_default();

@@ -52,7 +52,8 @@ impl<'a> Grudging<'a> {
         self.withheld.borrow().clone()
     }
 
-    /// Grants the permissions that were denied more than once.
+    /// Grants the permissions that were denied more than once, and [`ASKED_ONCE`] after one denial. Does nothing if the
+    /// last check was less than [`LOOK`] ago.
     pub(crate) fn grant_what_is_missed(&self) {
         if self.looked.get().elapsed() < LOOK || self.withheld.borrow().0.is_empty() {
             return;

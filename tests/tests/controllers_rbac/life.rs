@@ -65,7 +65,7 @@ impl Life<'_> {
         }
     }
 
-    /// Returns true if only the blocks of the existing node and of the Service remain, and the handle of the Service.
+    /// Returns true if the block of the missing node is deleted, and the Service's handle is the only one.
     fn is_collected(&self) -> bool {
         let (handles, blocks) = self.world.handles_and_blocks();
         handles.len() == 1 && !blocks.iter().any(|block| block.starts_with("10-65-2-0"))
@@ -89,7 +89,7 @@ impl Life<'_> {
         }
     }
 
-    /// Creates addresses of missing pods: one on an existing node, one on a node that does not exist either.
+    /// Creates addresses of missing pods: one on an existing node, one on a node without a Kubernetes Node.
     fn leave_addresses_behind(&self) {
         for (node, block) in [("n1", "10.65.1.0"), ("n2", "10.65.2.0")] {
             if self.world.group.is_none() {

@@ -141,7 +141,7 @@ fn controllers_need_and_use_every_permission_with_etcd() {
     every_permission_is_used_and_needed(None);
 }
 
-/// With the role of a cluster that has upstream's role: no Leases, no Events.
+/// The role allows neither Leases nor Events, as upstream's role.
 #[test]
 fn replica_without_lease_and_event_permissions_runs_and_warns_once() {
     with_kubernetes(|host, servers| {

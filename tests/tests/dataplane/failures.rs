@@ -55,7 +55,8 @@ fn setup_with_read_only_host_sysctls_fails_and_removes_everything() {
     });
 }
 
-/// ADD does not write a setting that already has its value. Of the required settings, only the pod's is wrong here.
+/// ADD does not write a setting that already has its value. Of the required settings, only the pod's `ip_forward` is
+/// wrong here.
 #[test]
 fn setup_with_read_only_pod_sysctls_fails_and_removes_everything() {
     isolated(|host| {

@@ -12,8 +12,8 @@ use integration_tests::namespaces::{Host, NETNS_DIR, isolated};
 
 use super::{plan, set_up};
 
-/// Returns the plan of a recorded ADD, or `None` if the step failed, did not run `calico`, or its result names no
-/// interfaces.
+/// Returns the plan of a recorded ADD, or `None` if the step is not a successful ADD of `calico` whose result lists
+/// interfaces and addresses.
 fn recorded_plan(step: &Step) -> Option<EndpointPlan> {
     let interfaces = step.stdout["interfaces"].as_array()?;
     let addresses = step.stdout["ips"].as_array()?.iter().map(|ip| ip["address"].as_str());

@@ -1,4 +1,4 @@
-//! ADD.
+//! The dataplane's part of an ADD.
 
 use std::fs;
 use std::sync::Barrier;

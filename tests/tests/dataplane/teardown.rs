@@ -1,4 +1,4 @@
-//! DEL.
+//! The dataplane's part of a DEL.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ fn teardown_without_netns_keeps_the_host_end_of_a_later_sandbox() {
     isolated(|host| {
         let alias = InterfaceAlias::for_pod("net", "suite", "cali1", "c2");
         set_up(host, "pod1", &EndpointPlan { alias, ..plan("cali1", &["10.65.0.2"]) }).unwrap();
-        // An interface of the same name and, as with VMIs, with a route to the same address.
+        // The later sandbox's interface has the same name and, as with VMIs, a route to the same address.
         let proofs = [HostLinkProof::Name, HostLinkProof::Absent, route_to(&["10.65.0.2"]), HostLinkProof::Index(2)];
         for proof in proofs {
             assert_eq!(tear_down(endpoint(None, proof.clone())).unwrap(), Removed::default(), "{proof:?}");

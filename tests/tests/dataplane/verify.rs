@@ -6,7 +6,8 @@ use integration_tests::namespaces::{Host, isolated};
 
 use super::{link_names, open, plan, set_up};
 
-/// Returns a dual-stack endpoint's plan with the values that prevResult recorded.
+/// Sets up a dual-stack endpoint. Returns its plan, with the container interface's MAC address as prevResult records
+/// it.
 fn endpoint(host: &Host) -> EndpointPlan {
     let wanted = EndpointPlan { mtu: 1400, ..plan("cali1", &["10.65.0.2", "fd00:65::2"]) };
     let attached = set_up(host, "pod1", &wanted).unwrap();
@@ -17,7 +18,7 @@ fn differences(host: &Host, plan: &EndpointPlan) -> Vec<Difference> {
     verify(plan, &open(host, "pod1")).unwrap()
 }
 
-/// Breaks the endpoint with shell commands and returns the differences that CHECK reports.
+/// Sets up an endpoint, breaks it with shell commands and returns the differences that CHECK reports.
 fn after(commands: &str) -> Vec<String> {
     let mut said = Vec::new();
     isolated(|host| {

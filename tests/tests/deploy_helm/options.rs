@@ -83,7 +83,7 @@ fn agent_values_change_only_the_agent_container() {
     }
 }
 
-/// Probes use the address at which the agent listens, whatever the port.
+/// Probes use the address and port at which the agent listens; the loopback address if it listens on all addresses.
 #[test]
 fn probes_use_the_listen_address_of_the_agent() {
     if !can_render() {

@@ -150,7 +150,8 @@ fn monitors_have_the_configured_labels_and_interval() {
     }
 }
 
-/// The monitor uses the agents' address. It is rejected if only the node itself can reach that address.
+/// The PodMonitor uses the port at which the agents listen. A PodMonitor with agents that listen on the loopback
+/// address is rejected, because only the node itself can reach them.
 #[test]
 fn pod_monitor_uses_the_agents_port_and_refuses_loopback() {
     if !can_render() {

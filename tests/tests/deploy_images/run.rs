@@ -101,7 +101,8 @@ fn user(container: &Value, config: &Value) -> String {
     format!("{user}:{}", id("runAsGroup", "0"))
 }
 
-/// Returns the image that replaces a container's, and the text with which its program begins its help.
+/// Returns the image that replaces a container's, and the text with which its program begins its help on stdout; `None`
+/// for a container that keeps its image.
 fn replaced(container: &Value) -> Option<(&'static str, &'static str)> {
     match container["name"].as_str().unwrap() {
         "install-cni" => Some(("cni", "Usage: calico install")),

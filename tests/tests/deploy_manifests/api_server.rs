@@ -46,8 +46,9 @@ fn server_dry_run_accepts_every_rendering() {
     });
 }
 
-/// Covers the DaemonSet that uninstalls the plugins, and the patches in the comment of its file: with the first it
-/// deletes what it otherwise only lists, and with the second also pods' networks and addresses.
+/// Covers the DaemonSet that uninstalls the plugins, and the patches in the comment of its file: with the first patch
+/// the DaemonSet deletes the files that it otherwise only lists, and with the second patch also the networks and
+/// addresses of pods.
 #[test]
 fn uninstall_manifest_is_accepted_and_its_patches_apply() {
     if !can_render() {
@@ -96,7 +97,8 @@ fn patched_uninstallation(api: &ApiServer, patch: &str) -> Value {
     stored["spec"]["template"]["spec"].take()
 }
 
-/// `components/privileged` has a counterpart for nodes with SELinux.
+/// `uninstall/privileged.yaml` patches the uninstall DaemonSet for nodes with SELinux, as `components/privileged`
+/// patches the installation.
 #[test]
 fn uninstall_manifest_can_be_patched_to_privileged() {
     if !can_render() {
@@ -177,7 +179,7 @@ fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
         for example in fs::read_dir(deploy("examples")).unwrap() {
             let text = fs::read_to_string(example.unwrap().path()).unwrap();
             dry_run(&api, &manifest(&directory, &parse(&text).unwrap())).unwrap();
-            // The other group accepts the same objects.
+            // The API group `projectcalico.org/v3` accepts the same objects.
             if text.contains("crd.projectcalico.org/v1") {
                 api.define("projectcalico.org/v3").unwrap();
                 let text = text.replace("crd.projectcalico.org/v1", "projectcalico.org/v3");

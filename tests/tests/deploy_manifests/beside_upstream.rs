@@ -1,5 +1,5 @@
-//! Upstream's own manifest with our images: no other field changes, the API server accepts the result, and applying
-//! upstream's manifest again restores upstream.
+//! Upstream's own manifest with our images, or with our DaemonSet: no other field changes, the API server accepts the
+//! result, and applying upstream's manifest again restores upstream.
 //!
 //! The two upstream manifests in this folder contain the parts about CNI, IPAM and kube-controllers of upstream's
 //! generated manifests, with their defects (INST-2).
@@ -30,7 +30,7 @@ fn swapped(overlay: &str, upstream: &str) -> Objects {
     render_swapped(overlay, upstream, "").unwrap()
 }
 
-/// Renders an overlay with an additional line.
+/// Renders an overlay with an additional line in its kustomization.
 ///
 /// # Errors
 /// Returns an error if the overlay cannot be rendered.
@@ -51,7 +51,8 @@ fn sorted(mut changed: Vec<String>) -> Vec<String> {
     changed
 }
 
-/// Returns each of upstream's manifests with images of several registries.
+/// Returns the names and texts of upstream's manifests, with the images of several registries each, and of a manifest
+/// for Canal.
 fn upstreams() -> Vec<(String, String)> {
     let (separate, one) = (upstream("upstream-v3.32.yaml"), upstream("upstream-v3.33.yaml"));
     let mut manifests = Vec::new();
@@ -188,7 +189,7 @@ fn daemon_set_beside_etcd_canal_or_policy_only_is_refused() {
     }
 }
 
-/// Applies upstream's manifest as its documentation says, then the one with our images, then upstream's again. The
+/// Applies upstream's manifest as its documentation says, then the overlay's rendering, then upstream's again. The
 /// server stores each manifest completely, and the same objects before and after.
 #[test]
 fn applying_upstreams_manifest_again_restores_upstream() {

@@ -41,7 +41,8 @@ fn applied(line: &str) -> Vec<(&str, &str, &str)> {
     found
 }
 
-/// Returns the path of a file or folder of the repository that is named relative to its root or to `deploy/`.
+/// Returns the path of a file or folder of the repository that is named relative to its root or to `deploy/`; `None` if
+/// neither exists, and for `.`.
 fn of_the_tree(named: &str) -> Option<PathBuf> {
     let places = [deploy("..").join(named), deploy(named)];
     places.into_iter().find(|path| named != "." && path.exists())

@@ -145,7 +145,7 @@ fn selectors_match_their_pods_and_services() {
     assert_eq!(port["containerPort"], agent["livenessProbe"]["httpGet"]["port"]);
 }
 
-/// Returns true if `labels` contains every label of a selector.
+/// Returns true if a selector has labels, and `labels` contains all of them.
 fn chosen(selector: &Value, labels: &Value) -> bool {
     let wanted = selector.as_object().unwrap();
     !wanted.is_empty() && wanted.iter().all(|(key, value)| labels[key] == *value)

@@ -24,7 +24,7 @@ fn can_check() -> bool {
 /// Number of attempts to get a schema, ten per second.
 const PATIENCE: usize = 300;
 
-/// Kinds without a schema here.
+/// Kinds of the Prometheus operator, of which this API server has no schema.
 const FOR_PROMETHEUS: &str = "ServiceMonitor,PodMonitor,PrometheusRule";
 
 /// Template of the file names under which kubeconform finds the schemas.
@@ -85,7 +85,7 @@ fn forbid_others(schema: &mut Value) {
     }
 }
 
-/// Returns kubeconform's message for each object that does not fit, and the number of the others.
+/// Returns kubeconform's message for each object that does not fit, and the number of objects that fit.
 fn check(directory: &Path, objects: &Objects) -> (Vec<String>, usize) {
     let file = directory.join("objects.yaml");
     let documents: Vec<String> = objects.values().map(Value::to_string).collect();

@@ -169,7 +169,8 @@ fn applied(manifest: &str) -> impl Iterator<Item = &str> {
     manifest.lines().filter(|line| !line.trim_start().starts_with('#'))
 }
 
-/// The links of the page in the archive refer only to files in the archive or to other sites.
+/// The links of the page in the archive refer only to files in the archive or to other sites, except the link to the
+/// chart's values: the page says that the archive lacks `helm/`.
 #[test]
 fn links_of_the_deploy_page_are_in_the_archive() {
     if !can_release() {
@@ -204,7 +205,7 @@ fn release_registry_is_in_every_manifest_and_the_chart() {
         assert!(applied(&text).any(|line| line.contains("ghcr.io/me/calico/cni")), "{name}");
         assert!(applied(&text).all(|line| !line.contains("registry.example.com/calico")), "{name}");
     }
-    // Without a registry, the commands of the documents still work: they replace the placeholder if it is there.
+    // The commands in the documents keep the placeholder: they replace it where it occurs, and change nothing else.
     for name in ["README.md", "uninstall/uninstall.yaml", "overlays/beside-upstream/kustomization.yaml"] {
         let text = fs::read_to_string(deploy.join(name)).unwrap();
         assert!(text.contains("s#registry.example.com/calico#$REGISTRY#") && !text.contains("s#ghcr.io"), "{name}");

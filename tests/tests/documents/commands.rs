@@ -62,7 +62,8 @@ fn chapters(document: &'static str, text: &str) -> Vec<Chapter> {
     chapters
 }
 
-/// Returns the commands of a block: its lines, with continuation lines joined, without comments and prompts.
+/// Returns the commands of a block: its lines without comments and prompts. Continuation lines, and the lines of a
+/// `for` loop, are one command.
 fn commands(block: &str) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     let mut is_open = false;

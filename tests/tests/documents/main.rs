@@ -55,7 +55,7 @@ fn chapter<'c>(chapters: &'c [Chapter], (document, heading): (&str, &str)) -> &'
     found.unwrap_or_else(|| panic!("{document} has no chapter {heading}"))
 }
 
-/// Returns a fenced file of a chapter.
+/// Returns the text of a chapter's fenced block in a language.
 fn file<'c>(chapter: &'c Chapter, language: &str) -> &'c str {
     let found = chapter.files.iter().find(|(of, _)| of == language);
     found.map(|(_, text)| text.as_str()).unwrap_or_else(|| panic!("{} has no {language}", chapter.heading))
@@ -149,8 +149,8 @@ fn nodename() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase()
 }
 
-/// Objects that a cluster already has: a node of this machine's name, the documents' node with a pod, and a ready
-/// datastore.
+/// Command that creates the objects that the documents expect in a cluster: a node, a pod on the node with its service
+/// account, and a ready datastore.
 const CLUSTER: &str = r#"
 kubectl apply -f - <<END
 apiVersion: v1
@@ -173,7 +173,8 @@ spec: { datastoreReady: true }
 END
 "#;
 
-/// Commands that create a node with a failed ADD, whose pool does not exist.
+/// Commands that write a configuration list with a log file, and run an ADD that fails because its IP pool does not
+/// exist.
 const FAILED_ADD: &str = r#"
 jq '{name, cniVersion, plugins: [. + {log_file_path: "/var/log/calico/cni/cni.log"}]}' conf.json \
     >/etc/cni/net.d/10-calico.conflist

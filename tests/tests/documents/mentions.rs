@@ -50,7 +50,7 @@ fn mention(code: &str) -> Option<Mention> {
     Some(Mention { program, verbs, options: options.collect() })
 }
 
-/// Returns the error in a command, if there is one.
+/// Returns an error if the program rejects the subcommands or its help lacks an option; `None` for a correct command.
 fn fault(programs: &Path, mention: &Mention) -> Option<String> {
     let Mention { program, verbs, options } = mention;
     let run = Command::new(programs.join(program)).args(verbs).arg("--help").output().unwrap();

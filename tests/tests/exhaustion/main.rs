@@ -95,7 +95,8 @@ fn add_after_a_failed_search_lists_no_blocks_until_a_pool_changes() {
     });
 }
 
-/// The first call writes ahead, because it cannot know the state of the datastore yet, and reverts that write.
+/// The first call writes a handle before it knows the state of the datastore, and reverts that write. Later calls know
+/// the state from the first one.
 #[test]
 fn add_writes_no_handle_ahead_once_the_datastore_was_not_ready() {
     isolated(|host| {

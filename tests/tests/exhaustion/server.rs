@@ -8,10 +8,12 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-/// The number of blocks in a pool of `/11`.
+/// The number of blocks in a pool of `/11`. In a larger cluster there is a second pool, and the blocks are short.
 const IN_FIRST_POOL: usize = 1 << 15;
 /// Number of blocks of the requesting node.
 const OWN: usize = 2;
+/// Number of addresses in a block.
+const ADDRESSES: usize = 64;
 
 /// The cluster, and the requests so far.
 pub(super) struct State {
@@ -32,6 +34,14 @@ pub(super) struct State {
 pub(super) struct Server {
     pub(super) state: Arc<Mutex<State>>,
     pub(super) url: String,
+}
+
+impl State {
+    /// Returns the number of entries of `attributes` in each block. The list of a very large cluster has to end within
+    /// the plugin's time limit of a request on a slow machine, too, so its blocks are short.
+    fn attributes(&self) -> usize {
+        if self.blocks > IN_FIRST_POOL { 1 } else { ADDRESSES }
+    }
 }
 
 impl Server {
@@ -98,7 +108,7 @@ impl Server {
         out.whole(200, &object)
     }
 
-    /// Returns an object, or a short list.
+    /// Returns the object or the short list at a path; `None` for a path that this server does not serve.
     fn object(&self, path: &str, metadata_only: bool) -> Option<Value> {
         let state = self.state.lock().unwrap();
         let metadata =
@@ -151,7 +161,7 @@ impl Server {
             }
             ("ipamblocks", name) => {
                 let number = (0..state.blocks).find(|number| name_of(*number) == name)?;
-                let object = block(number, metadata_only);
+                let object = block(number, state.attributes(), metadata_only);
                 Some(serde_json::from_str(&object).unwrap())
             }
             _ => None,
@@ -159,9 +169,9 @@ impl Server {
     }
 
     fn blocks(&self, query: &str, metadata_only: bool, out: &mut Counted) -> std::io::Result<()> {
-        let (blocks, pages) = {
+        let (blocks, attributes, pages) = {
             let state = self.state.lock().unwrap();
-            (state.blocks, state.pages)
+            (state.blocks, state.attributes(), state.pages)
         };
         let parameter = |name: &str| {
             let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
@@ -174,7 +184,8 @@ impl Server {
         out.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")?;
         out.chunk(&format!(r#"{{"kind":"{kind}","metadata":{{"resourceVersion":"9","continue":"{next}"}},"items":["#))?;
         for number in begin..end {
-            out.chunk(&format!("{}{}", if number > begin { "," } else { "" }, block(number, metadata_only)))?;
+            let separator = if number > begin { "," } else { "" };
+            out.chunk(&format!("{separator}{}", block(number, attributes, metadata_only)))?;
         }
         out.chunk("]}\n")?;
         out.write_all(b"0\r\n\r\n")
@@ -189,8 +200,8 @@ fn name_of(number: usize) -> String {
     cidr(number).replace(['.', '/'], "-")
 }
 
-/// Returns a block of 64 addresses of pods, 17 KiB long as upstream's blocks are.
-fn block(number: usize, metadata_only: bool) -> String {
+/// Returns a block of 64 addresses of pods. With 64 attributes the block is 17 KiB long, as upstream's blocks are.
+fn block(number: usize, attributes: usize, metadata_only: bool) -> String {
     let metadata = format!(
         r#""metadata":{{"name":"{}","uid":"00000000-0000-4000-8000-{number:012}","resourceVersion":"5"}}"#,
         name_of(number)
@@ -198,17 +209,20 @@ fn block(number: usize, metadata_only: bool) -> String {
     if metadata_only {
         return format!(r#"{{"kind":"PartialObjectMetadata",{metadata}}}"#);
     }
-    let [before, middle, after] = &PARTS[usize::from(number >= OWN)];
-    // Blocks differ in few places, because the plugin waits ten seconds at most for 40,960 of them from this program,
-    // which is not optimized.
+    let all = if attributes == ADDRESSES { &LONG } else { &SHORT };
+    let [before, middle, after] = &all[usize::from(number >= OWN)];
     [before.as_str(), &metadata, middle, &cidr(number), after].concat()
 }
 
-/// A block without its metadata and its CIDR: of the requesting node, and of another one.
-static PARTS: LazyLock<[[String; 3]; 2]> = LazyLock::new(|| ["node1", "node2"].map(parts));
+/// Blocks without their metadata and CIDR: of the requesting node, and of another node. Each address has its own
+/// attributes.
+static LONG: LazyLock<[[String; 3]; 2]> = LazyLock::new(|| ["node1", "node2"].map(|owner| parts(owner, ADDRESSES)));
 
-/// Returns the parts of a block before, between and after its metadata and its CIDR.
-fn parts(owner: &str) -> [String; 3] {
+/// As [`LONG`], but all addresses share one entry of `attributes`.
+static SHORT: LazyLock<[[String; 3]; 2]> = LazyLock::new(|| ["node1", "node2"].map(|owner| parts(owner, 1)));
+
+/// Returns the parts of a full block before, between and after its metadata and its CIDR.
+fn parts(owner: &str, attributes: usize) -> [String; 3] {
     let attribute = |place: usize| {
         format!(
             concat!(
@@ -219,9 +233,10 @@ fn parts(owner: &str) -> [String; 3] {
             place, owner, place
         )
     };
-    let attributes = (0..64).map(attribute).collect::<Vec<_>>().join(",");
-    let places = (0..64).map(|place| place.to_string()).collect::<Vec<_>>().join(",");
-    let sequence = (0..64).map(|place| format!(r#""{place}":1787360523123400000"#)).collect::<Vec<_>>().join(",");
+    let places = (0..ADDRESSES).map(|place| (place % attributes).to_string()).collect::<Vec<_>>().join(",");
+    let attributes = (0..attributes).map(attribute).collect::<Vec<_>>().join(",");
+    let sequence =
+        (0..ADDRESSES).map(|place| format!(r#""{place}":1787360523123400000"#)).collect::<Vec<_>>().join(",");
     [
         r#"{"kind":"IPAMBlock","#.to_owned(),
         format!(
@@ -242,7 +257,7 @@ fn parts(owner: &str) -> [String; 3] {
 }
 
 /// Reads method and target of a request, a flag that is true for a request of metadata only, and the length of the
-/// body.
+/// body; `None` if the client has closed the connection.
 fn head(lines: &mut impl BufRead) -> std::io::Result<Option<(String, bool, u64)>> {
     let (mut request, mut metadata_only, mut length) = (String::new(), false, 0);
     loop {

@@ -1,4 +1,4 @@
-//! A cached API group that has changed since the last process discovered it.
+//! A cached API group after the groups that the API server serves have changed.
 
 use std::fs;
 
@@ -57,7 +57,7 @@ fn cached_v3_is_replaced_once_v1_is_served_too() {
         control_plane.servers.api.define(ApiGroup::CrdV1.api_version()).unwrap();
         control_plane.servers.api.await_group("crd.projectcalico.org").unwrap();
         faulty.proxy.arm(None);
-        // The group has no objects yet.
+        // The ADD uses v1, which has no objects yet.
         let error = faulty.call("ADD", &second).run().unwrap().error();
         assert!(error.msg.contains("ClusterInformation"), "{error:?}");
         assert_eq!(questions(faulty), 1);
@@ -67,8 +67,8 @@ fn cached_v3_is_replaced_once_v1_is_served_too() {
     });
 }
 
-/// Upstream's migration permanently locks v1, and unlocks v3 together with a mark. v1 exists until an operator
-/// completes the migration.
+/// Upstream's migration permanently locks v1. It unlocks v3 with a ClusterInformation that an annotation marks as
+/// migrated. v1 exists until an operator completes the migration.
 #[test]
 fn migration_to_v3_is_followed_unless_v1_is_configured() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {

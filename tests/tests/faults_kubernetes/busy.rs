@@ -65,7 +65,7 @@ fn only_one_call_of_a_node_retries_on_a_busy_api_server() {
         lock.unlock().unwrap();
         calls.extend(others.iter().map(|pod| waiting(faulty, "ADD", pod)));
         calls.push(waiting(faulty, "DEL", &leaving));
-        // The process opens the file also to leave a message there, before it waits.
+        // `waiting` may return too early: a process opens the file also to leave a message there, before it waits.
         await_that("the DEL writes its journal entry", || journal_entries().len() == 1);
         assert_eq!(kernel::host().unwrap()["links"], json!({}), "the DEL has sent nothing");
         // A node is ready even while its calls wait.

@@ -5,7 +5,7 @@ use libcalico::kubernetes::ApiGroup;
 
 use super::on_faulty_api;
 
-/// Each read that the cache may answer.
+/// The first read that the server's cache may answer.
 const CACHED: Point = Point::First("GET", "resourceVersion=");
 /// More such reads than any CNI command has.
 const MANY: usize = 20;

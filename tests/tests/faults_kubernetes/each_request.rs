@@ -62,8 +62,8 @@ fn without_cache(request: &str) -> &str {
     request.split("resourceVersion=").next().unwrap_or_default().trim_end_matches(['?', '&'])
 }
 
-/// Runs a call with a fault, and asserts that the fault has happened. A refusal that passes is followed by the same
-/// request.
+/// Runs a call with a fault, and asserts that the fault has happened. After a fault that [`is_passing`], the call must
+/// repeat the request and succeed. Returns the result, or `None` if the call failed.
 #[track_caller]
 fn faulted(faulty: &Faulty<'_>, verb: &str, pod: &Pod, (point, fault): (Point, Fault)) -> Option<Value> {
     let outcome = faulty.faulted(verb, pod, point, fault);
@@ -88,7 +88,8 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
     let clean = faulty.pod();
     let requests = faulty.requests("ADD", &clean);
     faulty.run("DEL", &clean);
-    // Claiming a block adds writes that may conflict with other writers and may be interrupted halfway.
+    // An ADD that claims a block is tested only with faults of its additional writes: conflicts with other writers, and
+    // interruptions.
     let cases =
         if claiming { cases_of(requests, &[refused(409), refused(500)], &[Fault::Cut]) } else { cases(requests) };
     for case in cases {

@@ -253,6 +253,7 @@ fn asking(faulty: &mut Faulty<'_>, client: &Client, address: &str) -> Pod {
 }
 
 /// Runs the ADD of a pod's second sandbox with each fault at each request, and the calls of a runtime afterwards.
+/// `prepare` changes the pod before that ADD, and returns the address that the second sandbox must get.
 fn fault_at_each_request_of_a_second_sandbox(prepare: impl Fn(&Client, &Pod) -> &'static str + Sync + Send) {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let admin = control_plane.servers.api.admin();

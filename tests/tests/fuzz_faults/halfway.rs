@@ -124,8 +124,8 @@ fn leave_one(world: &mut World<'_>, moment: Moment, node: usize) -> Result<Optio
     }
 }
 
-/// Allocates an address in a block of the node to a new sandbox, with the writes that upstream's ADD has made at this
-/// moment.
+/// Allocates an address in a block of the node to a new sandbox, with the first two writes of upstream's ADD: the
+/// handle, then the block. Returns `None` if no block of the node has a free address.
 fn allocate(world: &mut World<'_>, node: usize, owner: &AffinityOwner) -> Result<Option<Sandbox>> {
     let blocks = world.runtime.block_on(world.datastore.list::<Block>(&Some(IpVersion::V4)))?;
     let of_node = blocks.into_iter().filter(|block| block.value.owner().as_ref() == Some(owner));
@@ -164,7 +164,8 @@ fn handle_of(sandbox: &Sandbox) -> HandleId {
     HandleId::for_container(NETWORK, &sandbox.container_id)
 }
 
-/// Returns the CIDR of a block of the IPv4 pool that does not exist and has no affinity.
+/// Returns the CIDR of a random block of the IPv4 pool that does not exist and has no affinity; `None` if no such block
+/// is left.
 fn free_block(world: &mut World<'_>) -> Result<Option<Cidr>> {
     let blocks = world.runtime.block_on(world.datastore.list::<Block>(&None))?;
     let claims = world.runtime.block_on(world.datastore.list::<BlockAffinity>(&AffinitySelect::default()))?;

@@ -24,7 +24,7 @@ pub(crate) struct Job {
     pub(crate) task: Task,
     /// Delay of the call after the start of the round.
     pub(crate) after: Duration,
-    /// Time after which the call is killed.
+    /// Time from the start of the call after which it is killed; `None` for never.
     pub(crate) killed: Option<Duration>,
 }
 

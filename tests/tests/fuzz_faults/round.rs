@@ -50,7 +50,7 @@ impl World<'_> {
         audit::check(self)
     }
 
-    /// Changes pods before the calls.
+    /// Deletes, before the calls, the Pod objects or network namespaces of some sandboxes that get a DEL.
     fn before(&mut self, jobs: &[Job]) {
         for job in jobs {
             let Task::Del(sandbox) = &job.task else { continue };
@@ -113,7 +113,8 @@ impl World<'_> {
         of_node.chain(under_way).map(named).collect()
     }
 
-    /// Records the result of a call. Returns the sandbox that the runtime has to delete now.
+    /// Records the result of a call. Returns the sandbox of an ADD or DEL that failed or was killed: the runtime has to
+    /// delete it now.
     fn after(&mut self, job: &Job, outcome: &Outcome) -> Result<Option<(usize, Sandbox)>> {
         let said = match outcome.exit {
             Some(0) => "success".to_owned(),

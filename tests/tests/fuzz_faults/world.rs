@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 /// The nodes.
 const NODES: [&str; 2] = ["node1", "node2"];
 
-/// A world with its own random numbers.
+/// Two nodes on one datastore, their sandboxes, and the random numbers of one run.
 pub(crate) struct World<'a> {
     pub(crate) cluster: &'a Cluster<'a>,
     pub(crate) nodes: Vec<Node>,
@@ -55,7 +55,7 @@ fn families() -> Value {
     json!({ "log_level": "debug", "ipam": { "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" } })
 }
 
-/// Returns few addresses in small blocks, so that the nodes use the same blocks.
+/// Returns the nodes, and pools with few addresses in small blocks, so that the nodes use the same blocks.
 fn content() -> Content {
     let pools = Content::ready().pool("pool4", "10.65.0.0/26", 29).pool("pool6", "fd00:65::/122", 125);
     NODES.iter().fold(pools, |content, node| content.node(node))
@@ -75,7 +75,7 @@ impl<'a> World<'a> {
         World::new(cluster, NODES.iter().map(node).collect(), DatastoreConfig::Etcd(config), None, seed)
     }
 
-    /// Creates a world of pods.
+    /// Creates a world of pods on an API server.
     pub(crate) fn on_api_server(cluster: &'a Cluster<'a>, control_plane: &ControlPlane<'_>, seed: u64) -> World<'a> {
         cluster.load(&content());
         let (api, Store::Kubernetes(objects)) = (&control_plane.servers.api, &cluster.store) else {
@@ -132,7 +132,7 @@ impl<'a> World<'a> {
         self.client.is_some()
     }
 
-    /// Creates a sandbox on a node for a new pod.
+    /// Creates a sandbox on a node for a new pod; on etcd, for a plain container.
     pub(crate) fn sandbox(&mut self, node: usize) -> Sandbox {
         let name = self.client.is_some().then(|| format!("pod{}", self.sandboxes + 1));
         if let (Some(client), Some(name)) = (&self.client, &name) {
@@ -145,7 +145,7 @@ impl<'a> World<'a> {
         self.sandbox_of(node, name.as_deref())
     }
 
-    /// Creates a sandbox on a node for an existing pod.
+    /// Creates a sandbox on a node for an existing pod; without one, for a plain container.
     pub(crate) fn sandbox_of(&mut self, node: usize, pod: Option<&str>) -> Sandbox {
         self.sandboxes += 1;
         self.nodes[node].sandbox(self.sandboxes, pod.map(|name| (NAMESPACE, name))).unwrap()

@@ -24,7 +24,7 @@ struct Sandbox {
 }
 
 impl Sandbox {
-    /// Creates a sandbox: the n-th of all.
+    /// Creates a sandbox with a network namespace of its own. `number` determines its names.
     fn new(cluster: &Cluster<'_>, number: usize, namespace: &'static str, name: &'static str) -> Sandbox {
         let netns = cluster.host.add_pod(&format!("sandbox{number}")).unwrap();
         let pod = Pod { name: format!("sandbox{number}"), netns, container_id: container_id(number), object: None };
@@ -45,7 +45,7 @@ impl Sandbox {
     }
 }
 
-/// Returns the alias of a host interface, or `None`.
+/// Returns the alias of a host interface, or `None` if the interface has none.
 fn alias_of(ifname: &str) -> Option<String> {
     let links = ip_json("-details link show").unwrap();
     let link = links.as_array().unwrap().iter().find(|link| link["ifname"] == ifname);

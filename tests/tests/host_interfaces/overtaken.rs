@@ -124,7 +124,7 @@ fn del_keeps_an_interface_if_only_the_endpoint_lists_its_address() {
             |sandbox: &Sandbox| sandbox.call(cluster, "DEL", &conf).env("CNI_NETNS", "").run().unwrap().success();
         late(&namesake);
         assert_eq!(alias_of(&ifname).as_deref(), Some("upstream"));
-        // The allocation in IPAM is proof.
+        // An allocation in IPAM proves that the interface belongs to the sandbox.
         late(&victim);
         cluster.assert_nothing_left();
     });

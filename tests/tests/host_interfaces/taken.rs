@@ -201,7 +201,8 @@ fn add_with_a_bridge_of_the_host_interface_name_fails(cluster: &Cluster<'_>) {
     add(cluster, &pod, &conf);
 }
 
-/// Removes the alias of an interface, since upstream sets none.
+/// Replaces the alias of an interface by one that names no sandbox. The plugin treats the interface as one without an
+/// alias, such as upstream's.
 pub(super) fn forget_alias(ifname: &str) {
     ip(&format!("link set dev {ifname} alias other")).unwrap();
     assert_eq!(alias_of(ifname).as_deref(), Some("other"));

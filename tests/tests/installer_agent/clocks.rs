@@ -10,7 +10,7 @@ const REASON: &str = "the instructions of this machine are not known, so no cloc
 const HOUR: i32 = 3600;
 
 /// After a change of the clock the plugins' token may be expired or not yet valid. The agent requests a new one at
-/// once, and measures its lifetime with a clock that cannot be set.
+/// once, and measures the token's lifetime with a clock that cannot be set.
 #[test]
 fn agent_requests_a_new_token_after_each_clock_change() {
     if !KNOWN {

@@ -89,7 +89,7 @@ fn sigterm_ends_the_agent_with_success_and_keeps_the_token() {
     });
 }
 
-/// The API server does not respond to the request, and the agent need not wait for it.
+/// The API server does not respond to the request, and the agent need not wait for the response.
 #[test]
 fn sigterm_ends_the_agent_during_a_pending_request() {
     in_pod(|host, kubernetes, _| {

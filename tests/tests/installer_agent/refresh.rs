@@ -89,7 +89,7 @@ fn rotated_pod_token_triggers_one_refresh_even_in_a_burst() {
             pod.mount(&own, &authority).unwrap();
         }
         agent.await_metric("token_refreshes_total", 3).unwrap();
-        // Longer than the agent collects events.
+        // Longer than the time for which the agent collects events before it acts.
         thread::sleep(Duration::from_millis(500));
         assert_eq!(asked(&audit, &pod).unwrap(), 3);
     });

@@ -61,7 +61,7 @@ pub(crate) fn claims(token: &str) -> Value {
     serde_json::from_slice(&base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(middle).unwrap()).unwrap()
 }
 
-/// Returns the user for which the API server accepts the plugins' token.
+/// Returns the user for which the API server accepts the plugins' token; `None` if there is no valid token.
 pub(crate) fn user(kubernetes: &Kubernetes, pod: &NodePod) -> Option<String> {
     let review = serde_json::json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
     let client = pod.client(&kubernetes.api).ok()?;

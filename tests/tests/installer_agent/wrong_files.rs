@@ -73,7 +73,7 @@ fn token_refresh_on_a_full_disk_keeps_the_existing_token() {
     });
 }
 
-/// A template.
+/// The template that [`install_by_a_file`] installs.
 const TEMPLATE: &str =
     r#"{"name":"n","cniVersion":"1.0.0","type":"calico","kubernetes":{"kubeconfig":"__KUBECONFIG_FILEPATH__"}}"#;
 
@@ -109,9 +109,9 @@ fn missing_template_is_named_until_it_exists_again() {
     });
 }
 
-/// Starts an agent whose configuration was deleted, and which cannot determine whether it has the settings of the
-/// installation. It must not conclude that it has not: it reports the unreadable file, and restores the configuration
-/// once that file is readable.
+/// Deletes the configuration, and starts an agent that cannot read the file `unreadable`, from which it would learn
+/// whether it has the settings of the installation. Asserts that the agent reports the file, and restores the
+/// configuration once `put_back` has made the file readable.
 fn is_asked_for_again(pod: &NodePod, unreadable: &str, put_back: impl FnOnce()) {
     let before = pod.container.conf(CONF).unwrap();
     fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();

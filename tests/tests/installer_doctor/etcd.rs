@@ -33,7 +33,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Installs with a configuration for `endpoints`.
+    /// Installs a node whose configuration has these endpoints and the keys `more`. `secrets` are names of TLS files in
+    /// the Secret, each with the file to copy.
     fn install(host: &Host, etcd: Etcd, endpoints: &str, more: Value, secrets: &[(&str, PathBuf)]) -> Node {
         host.add_uplink().unwrap();
         let content = Content::ready().node(NODE).pool("pool", "10.65.0.0/16", 26);

@@ -13,7 +13,7 @@ use integration_tests::proxy::Proxy;
 use serde_json::{Value, json};
 
 pub(crate) const NODE: &str = "node1";
-/// libcni's directory of results, at the path of the node.
+/// libcni's directory of results, below the root of the node.
 pub(crate) const RESULTS: &str = "var/lib/cni/results";
 const GROUP: &str = "crd.projectcalico.org/v1";
 

@@ -112,7 +112,8 @@ fn changed_configuration_or_version_keeps_the_order_of_chained_plugins() {
     });
 }
 
-/// An older release drops the unknown field of the state file. The fields that it writes remain.
+/// An older release drops the fields of the state file that it does not know, such as `renderings`, and keeps those
+/// that it knows.
 #[test]
 fn install_after_a_release_without_plugin_records_keeps_chained_plugins() {
     isolated(|host| {
@@ -127,7 +128,7 @@ fn install_after_a_release_without_plugin_records_keeps_chained_plugins() {
         };
         succeeded(&container.run(&[("CNI_NETWORK_CONFIG", &custom)]).unwrap());
         forget();
-        // The file is exactly the one in the state.
+        // The file still has the digest that the state records.
         installed_beside(&container, &[], &["calico", "portmap"]);
         Neighbour::Istio.chains_into(&path(&container)).unwrap();
         forget();

@@ -35,7 +35,8 @@ impl<'k> Pod<'k> {
         Pod { container, api, token: token.to_owned() }
     }
 
-    /// Creates a pod with the DaemonSet's account and the rights of `deploy/`, and the plugins' account.
+    /// Creates a pod with the DaemonSet's account, which has the rights of `deploy/` and the rules `more`. Creates the
+    /// plugins' account too.
     fn of_daemon_set(host: &Host, kubernetes: &'k Kubernetes, more: &[Value]) -> Pod<'k> {
         let api = &kubernetes.api;
         let account = api.service_account("kube-system", "calico-cni").unwrap();
@@ -285,7 +286,7 @@ fn install_outside_of_a_pod_creates_the_etcd_objects_too() {
         let etcd = |endpoints: &str| {
             json!({ "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": endpoints }).to_string()
         };
-        // For example, the image of a node is built on another machine.
+        // Without a reachable etcd there is only a warning: the image of a node may be built on another machine.
         logged(&run(etcd("http://127.0.0.1:9")), "[WARNING]");
         let outcome = run(etcd(etcd::ENDPOINT));
         for words in

@@ -37,8 +37,8 @@ fn hold(host: &Host, datastore: &Value, network: &str, container: &str, args: &s
     result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned()
 }
 
-/// Asserts that uninstall releases only the address of this network's container, among three containers: another handle
-/// is a VMI's and another network's. `blocks` reads the blocks.
+/// Assigns an address to a container of this network, to a handle of this network that is no container's, and to a
+/// container of another network. Asserts that uninstall releases only the first one. `blocks` reads the blocks.
 #[track_caller]
 fn only_what_is_this_networks_is_given_back(
     host: &Host,
@@ -108,7 +108,7 @@ fn release_on_kubernetes_succeeds_with_the_plugins_role() {
             let dump = objects.dump().unwrap().into_iter();
             dump.filter(|(key, _)| key.starts_with("ipamblocks/")).map(|(_, block)| block["spec"].clone()).collect()
         };
-        // Every node lists the blocks of the whole cluster, so it must do that only once.
+        // Uninstall lists the blocks of the whole cluster on every node, so it must list them only once.
         let audit = api.audit().unwrap();
         uninstall(&pod.container, &RELEASE[1..]).run().unwrap().success();
         let requests = audit.lines().unwrap();

@@ -85,7 +85,8 @@ fn deferred_del_of_another_datastore_stays_listed_until_adopted() {
     });
 }
 
-/// Entries of earlier releases have no identity.
+/// Entries of earlier releases have no identity: their datastore is that of the endpoint, as the configuration spells
+/// it.
 #[test]
 fn deferred_del_without_identity_is_replayed_by_its_spelling() {
     with_etcd(|cluster| {
@@ -208,13 +209,13 @@ fn deferred_del_of_a_moved_embedded_datastore_is_replayed() {
         cluster.add(&pod, &conf);
         let path = conf["datastore_path"].as_str().unwrap();
         let (directory, aside) = (Path::new(path).parent().unwrap(), format!("{path}.aside"));
-        // A directory in place of the file cannot be opened.
         let moved = |from: &str, to: &str| {
             for suffix in ["", "-wal", "-shm"] {
                 let _ = fs::rename(format!("{from}{suffix}"), format!("{to}{suffix}"));
             }
         };
         moved(path, &aside);
+        // A directory in place of the file cannot be opened.
         fs::create_dir(path).unwrap();
         let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
         fs::remove_dir(path).unwrap();

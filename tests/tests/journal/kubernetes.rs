@@ -166,7 +166,7 @@ fn not_replayed_while_not_ready(faulty: &mut Faulty<'_>, deferred: &DeferredDel)
     assert_eq!(journal_entries(), Vec::<PathBuf>::new());
 }
 
-/// A replay removes the address from the endpoint before it releases it, as DEL does.
+/// A replay removes the address from the endpoint before it releases the address, as DEL does.
 #[test]
 fn replay_killed_at_each_request_leaves_no_free_address_in_annotations() {
     on_group(ApiGroup::V3, |faulty, _| {

@@ -46,7 +46,7 @@ fn conf(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({ "cniVersion": "1.1.0" }))
 }
 
-/// The unreadable endpoint may list the address, until it is repaired or deleted.
+/// The unreadable endpoint may list the address, until the endpoint is repaired or deleted.
 #[test]
 fn del_with_an_unreadable_endpoint_keeps_the_address() {
     with_etcd(|cluster| {
@@ -290,7 +290,7 @@ fn concurrent_replays_release_an_address_once() {
     });
 }
 
-/// The endpoint of a pod's next sandbox has the same name. A replay for the old sandbox must not delete it.
+/// The endpoint of a pod's next sandbox has the same name. A replay for the old sandbox must not delete that endpoint.
 #[test]
 fn replay_keeps_the_endpoint_of_the_pods_next_sandbox() {
     const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=prod;K8S_POD_NAME=web-0";

@@ -135,8 +135,8 @@ fn add_with_forged_annotations_keeps_the_address_of_the_other_pod() {
     });
 }
 
-/// A VMI's handle consists of the names of objects. Here it has the address for the pod itself, as for a virt-launcher
-/// pod.
+/// A VMI's handle consists of the names of objects, so a tenant can name it in an annotation. Here the VMI's handle has
+/// the address for this pod, as it has for a virt-launcher pod.
 #[test]
 fn add_with_a_forged_vmi_handle_keeps_the_address_of_the_vmi() {
     on_each_group(|cluster, _| {
@@ -158,7 +158,7 @@ fn addresses_without_ipam_are_configured_and_not_allocated() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "feature_control": { "ip_addrs_no_ipam": true } }));
-        // IPAM has assigned one of the addresses to another pod, and has no record of the other one.
+        // IPAM has assigned one of the addresses to another pod, and has no record of the second address.
         let holder = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\"]")]);
         cluster.add(&holder, &conf);
         let held = cluster.accounts().held;

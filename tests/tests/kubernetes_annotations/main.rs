@@ -58,7 +58,7 @@ fn annotation(cluster: &Cluster<'_>, pod: &str, name: &str) -> Value {
     object["metadata"]["annotations"][format!("{PREFIX}{name}")].clone()
 }
 
-/// Replaces the annotations and labels of the pods' namespace.
+/// Sets annotations and labels of the pods' namespace; null removes one. The others stay.
 fn mark_namespace(cluster: &Cluster<'_>, annotations: &Value, labels: &Value) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}");
     let metadata = json!({ "metadata": { "annotations": annotations, "labels": labels } });

@@ -73,7 +73,7 @@ impl World<'_> {
         Ok(made["metadata"]["uid"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Creates a namespace and its account, if its name is valid.
+    /// Creates a namespace and its account. Returns an error if the name is invalid. Does nothing without Kubernetes.
     pub(crate) fn make_namespace(&self, name: &str) -> Result<()> {
         let Some(client) = &self.client else { return Ok(()) };
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
@@ -110,7 +110,7 @@ impl World<'_> {
         let (Some(client), Some((namespace, name))) = (&self.client, &sandbox.pod) else { return Ok(()) };
         let ips: Vec<Value> = addresses.iter().map(|ip| json!({ "ip": ip })).collect();
         let status = json!({ "status": { "phase": "Running", "podIP": addresses.first(), "podIPs": ips } });
-        // A deleted pod has no status.
+        // A rejection is ignored, because the pod may be deleted.
         client.patch(&format!("/api/v1/namespaces/{namespace}/pods/{name}/status"), &status)?;
         Ok(())
     }

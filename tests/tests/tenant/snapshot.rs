@@ -75,7 +75,7 @@ impl Others {
 }
 
 impl OfNode {
-    /// Returns their state on the calling thread's node.
+    /// Returns the state of the other owners' interfaces, routes, deferred DELs and files on the calling thread's node.
     fn snapshot(&self) -> Result<Value> {
         let mut seen = kernel::host()?;
         for part in ["links", "sysctls"] {

@@ -19,7 +19,7 @@ use super::world::{NODES, World};
 pub(crate) struct Attachment {
     pub(crate) node: usize,
     pub(crate) sandbox: Sandbox,
-    /// CNI_ARGS that differ from those of a kubelet.
+    /// CNI_ARGS that differ from those of a kubelet; `None` for a kubelet's.
     pub(crate) args: Option<OsString>,
     /// The result of the ADD, while the sandbox exists.
     pub(crate) result: Option<Value>,

@@ -25,7 +25,7 @@ use super::{snapshot, texts};
 /// consists.
 pub(crate) const NODES: [&str; 2] = ["node1.lab", "node2.lab"];
 
-/// A world with its own random numbers.
+/// Two nodes on one datastore, the other owners, the tenant's sandboxes, and the random numbers of one run.
 pub(crate) struct World<'a> {
     pub(crate) cluster: &'a Cluster<'a>,
     pub(crate) nodes: Vec<Node>,
@@ -71,7 +71,7 @@ impl<'a> World<'a> {
         World::new(cluster, NODES.iter().map(node).collect(), &DatastoreConfig::Etcd(config), None, seed)
     }
 
-    /// Creates a world of pods.
+    /// Creates a world of pods on an API server, with garbage collection.
     pub(crate) fn on_api_server(cluster: &'a Cluster<'a>, control_plane: &ControlPlane<'_>, seed: u64) -> World<'a> {
         let (api, Store::Kubernetes(objects)) = (&control_plane.servers.api, &cluster.store) else {
             panic!("objects of Kubernetes")

@@ -44,7 +44,7 @@ pub enum GrpcError {
         method: &'static str,
         /// The cause, for example the code and message of the gRPC status.
         reason: String,
-        /// False if there was no connection to send the call on.
+        /// True if the call may have been sent; false if there was no connection to send the call on.
         was_sent: bool,
     },
     /// The server responded with a failure.

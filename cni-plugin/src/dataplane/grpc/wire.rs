@@ -38,7 +38,7 @@ pub struct ContainerSettings {
     /// Whether to let the container forward packets.
     #[prost(bool, tag = "1")]
     pub allow_ip_forwarding: bool,
-    /// MTU in bytes; 0 for the default.
+    /// MTU in bytes; 0 if none is configured.
     #[prost(int32, tag = "2")]
     pub mtu: i32,
 }
@@ -63,28 +63,28 @@ pub struct WorkloadIds {
     /// Name of the WorkloadEndpoint.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the WorkloadEndpoint.
     #[prost(string, tag = "2")]
     pub namespace: String,
-    /// Its labels.
+    /// Labels of the WorkloadEndpoint.
     #[prost(btree_map = "string, string", tag = "3")]
     pub labels: BTreeMap<String, String>,
     /// The pod's annotations.
     #[prost(btree_map = "string, string", tag = "4")]
     pub annotations: BTreeMap<String, String>,
-    /// `spec.endpoint`.
+    /// `spec.endpoint` of the WorkloadEndpoint.
     #[prost(string, tag = "5")]
     pub endpoint: String,
-    /// `spec.node`.
+    /// `spec.node` of the WorkloadEndpoint.
     #[prost(string, tag = "6")]
     pub node: String,
-    /// `spec.orchestrator`.
+    /// `spec.orchestrator` of the WorkloadEndpoint.
     #[prost(string, tag = "7")]
     pub orchestrator: String,
-    /// `spec.pod`.
+    /// `spec.pod` of the WorkloadEndpoint.
     #[prost(string, tag = "8")]
     pub pod: String,
-    /// `spec.ports`.
+    /// `spec.ports` of the WorkloadEndpoint.
     #[prost(message, repeated, tag = "9")]
     pub ports: Vec<Port>,
 }
@@ -92,19 +92,19 @@ pub struct WorkloadIds {
 /// A port of the workload.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct Port {
-    /// Its name.
+    /// Name of the port.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its protocol.
+    /// Protocol of the port.
     #[prost(string, tag = "2")]
     pub protocol: String,
-    /// Its number.
+    /// Number of the port.
     #[prost(uint32, tag = "3")]
     pub port: u32,
     /// The port of the host that is mapped to this port, 0 for none.
     #[prost(uint32, tag = "4")]
     pub host_port: u32,
-    /// The address of the host for that mapping.
+    /// The address of the host for the mapping of `host_port`; may be empty.
     #[prost(string, tag = "5")]
     pub host_ip: String,
 }

@@ -47,10 +47,11 @@ pub(crate) fn list(socket: &mut NetlinkSocket, link: &Link) -> Result<Vec<Kernel
 }
 
 impl KernelAddress {
-    /// Reads an RTM_NEWADDR message.
+    /// Reads an RTM_NEWADDR message; returns `None` for any other message.
     pub(crate) fn from_object(object: RouteNetlinkMessage) -> Option<Self> {
         let RouteNetlinkMessage::NewAddress(message) = object else { return None };
-        // Address is the remote end of a point-to-point link. Local, if present, is the interface's own address.
+        // `Address` is the remote end of a point-to-point link, and `Local` the interface's own address. Without
+        // `Local`, `Address` is the interface's own.
         let (mut own, mut remote) = (None, None);
         for attribute in message.attributes {
             match attribute {
@@ -69,7 +70,7 @@ impl KernelAddress {
 pub(crate) struct PermanentNeighbour {
     /// The address of the neighbor.
     pub(crate) ip: IpAddr,
-    /// The Ethernet address to which packets for the neighbor are sent.
+    /// The Ethernet address to which packets for the neighbor are sent; `None` if the entry has none.
     pub(crate) mac: Option<MacAddr>,
 }
 

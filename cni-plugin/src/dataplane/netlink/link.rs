@@ -18,23 +18,24 @@ use crate::dataplane::{EndpointPlan, MacAddr, NetnsFd};
 /// An interface as the kernel describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Its index, which is unique in its namespace.
+    /// Index of the interface, which is unique in its namespace.
     pub(crate) index: u32,
-    /// Its name.
+    /// Name of the interface.
     pub(crate) name: String,
-    /// Its Ethernet address, if it has one.
+    /// Ethernet address of the interface; `None` if it has none.
     pub(crate) mac: Option<MacAddr>,
-    /// Its MTU in bytes.
+    /// MTU of the interface in bytes.
     pub(crate) mtu: u32,
-    /// True if the interface is set up.
+    /// True if the administrative state of the interface is up.
     pub(crate) is_up: bool,
     /// True if the interface can carry packets: it is up, and so is the other end of its pair.
     pub(crate) has_carrier: bool,
     /// True if the interface is one end of a veth or netkit pair.
     pub(crate) is_paired: bool,
-    /// The index of the other end, in the other end's namespace.
+    /// The index of the other end, in the other end's namespace; `None` if the kernel reports no other end.
     pub(crate) peer_index: Option<u32>,
-    /// The ID of the other end's namespace in the interface's own namespace; `None` if both ends are in the same one.
+    /// The ID of the other end's namespace in the interface's own namespace; `None` if both ends are in the same
+    /// namespace.
     pub(crate) peer_netns_id: Option<i32>,
     /// The mode in which the kernel generates the IPv6 link-local address; `None` if the interface has no IPv6.
     pub(crate) addr_gen_mode: Option<In6AddrGenMode>,
@@ -112,7 +113,7 @@ fn change(step: String, link: LinkMessageBuilder<LinkUnspec>) -> Request {
     Request::new(step, RouteNetlinkMessage::SetLink(link.build()), 0)
 }
 
-/// Deletes an interface and the other end of its pair.
+/// Deletes an interface and the other end of its pair. A missing interface is no failure.
 pub(crate) fn delete(socket: &mut NetlinkSocket, link: &Link) -> Result<(), NetlinkError> {
     let message = LinkUnspec::new_with_index(link.index).build();
     let step = format!("delete interface {}", link.name);
@@ -143,7 +144,7 @@ impl Link {
             && self.peer_netns_id == netns_id
     }
 
-    /// Reads an answer to [`get`].
+    /// Reads the interface in an answer or in an object of a dump; returns `None` if there is no interface in it.
     pub(crate) fn from_answer(answer: Option<RouteNetlinkMessage>) -> Option<Self> {
         let Some(RouteNetlinkMessage::NewLink(message)) = answer else { return None };
         let flags = message.header.flags;

@@ -20,11 +20,11 @@ const TABLE_LOCAL: u8 = 255;
 pub(crate) struct KernelRoute {
     /// The destination.
     pub(crate) destination: Cidr,
-    /// The next hop.
+    /// The next hop; `None` for a destination on the link, and for a route that drops packets or has several next hops.
     pub(crate) gateway: Option<IpAddr>,
     /// The output interface; `None` for a route that drops packets or has several next hops.
     pub(crate) interface: Option<u32>,
-    /// The output interfaces of a route with several next hops.
+    /// The output interfaces of a route with several next hops; empty for any other route.
     pub(crate) next_hops: Vec<u32>,
     /// The scope; the kernel reports universe for every IPv6 route.
     pub(crate) scope: RouteScope,
@@ -46,10 +46,11 @@ pub(crate) fn add(step: String, destination: Cidr, gateway: Option<IpAddr>, inde
     Request::new(step, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
 }
 
-/// Returns the request that deletes the route to `destination` through interface `index`, and no other route to it.
+/// Returns the request that deletes the route to `destination` through interface `index`, but no route to `destination`
+/// through another interface.
 pub(crate) fn delete(step: String, destination: Cidr, index: u32) -> Request {
     let mut message = through(destination, index);
-    // Matches any scope, type and protocol.
+    // The kernel then deletes a route of any scope, type and protocol.
     message.header.scope = RouteScope::NoWhere;
     Request::new(step, RouteNetlinkMessage::DelRoute(message), 0)
 }
@@ -79,7 +80,7 @@ fn message_to(destination: Cidr) -> RouteMessage {
     message
 }
 
-/// Returns the main table's routes of one family, or only those through `interface`.
+/// Returns the main table's routes of one family. If `interface` is given, returns only those through that interface.
 pub(crate) fn list(
     socket: &mut NetlinkSocket,
     family: IpVersion,
@@ -103,7 +104,8 @@ pub(crate) fn list(
     Ok(objects.into_iter().filter_map(in_main).filter(is_selected).collect())
 }
 
-/// Returns the main table's routes of both families, or only those through `interface`.
+/// Returns the main table's routes of both families. If `interface` is given, returns only those through that
+/// interface.
 pub(crate) fn list_both(socket: &mut NetlinkSocket, interface: Option<u32>) -> Result<Vec<KernelRoute>, NetlinkError> {
     let mut routes = list(socket, IpVersion::V4, interface)?;
     routes.extend(list(socket, IpVersion::V6, interface)?);
@@ -119,6 +121,7 @@ fn address_family(family: IpVersion) -> AddressFamily {
 
 impl KernelRoute {
     /// Reads the answer to [`find`]: a route of the main table, or the local route to an address of the host itself.
+    /// Returns `None` for any other route.
     pub(crate) fn from_answer(object: RouteNetlinkMessage) -> Option<Self> {
         Self::from_tables(object, &[RouteHeader::RT_TABLE_MAIN, TABLE_LOCAL])
     }

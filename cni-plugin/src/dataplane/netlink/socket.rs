@@ -155,7 +155,8 @@ impl NetlinkSocket {
         }
     }
 
-    /// Waits for events until `deadline`, and returns the first value that `pick` extracts from one.
+    /// Waits for events, and returns the first value that `pick` extracts from one. Returns `None` if there is none
+    /// until `deadline`.
     pub(crate) fn wait_for<T>(
         &mut self,
         step: &str,
@@ -210,7 +211,8 @@ impl NetlinkSocket {
         loop {
             self.buffer.clear();
             match self.socket.recv_from(&mut self.buffer, flags | MSG_TRUNC) {
-                // Only the kernel has port 0. Any process with CAP_NET_ADMIN can write to this socket.
+                // Only the kernel has port 0. Any process with CAP_NET_ADMIN can write to this socket, and such
+                // messages are ignored.
                 Ok((_, sender)) if sender.port_number() != 0 => {}
                 Ok((length, _)) if length > self.buffer.len() => {
                     let reason = format!("{length} bytes do not fit into {RECEIVE_BUFFER}");

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use super::netlink::Link;
 use super::plan::{DesiredInterface, PriorInterface};
 
-/// A host interface that an ADD does not replace, although it has the name of the ADD's own. It is left unchanged.
+/// A host interface that has the name of the call's own, but that the call neither replaces nor deletes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConflictingInterface {
-    /// Its index.
+    /// Index of the interface.
     pub index: u32,
-    /// Its name.
+    /// Name of the interface.
     pub ifname: String,
     /// The container in the alias of the interface, if there is an alias.
     pub container: Option<String>,
@@ -24,15 +24,15 @@ pub struct ConflictingInterface {
 /// The reason for not replacing a host interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConflictReason {
-    /// Another pod's ADD created it.
+    /// Another pod's ADD created the interface.
     OtherPod,
-    /// It is not one end of an interface pair.
+    /// The interface is not one end of an interface pair.
     NotAPair,
-    /// Its other end is in CNI_NETNS, under this name instead of CNI_IFNAME.
+    /// The other end of the interface is in CNI_NETNS, under this name instead of CNI_IFNAME.
     OtherInterface(String),
-    /// It has no alias and can carry packets. IPAM may prove that it belongs to this pod.
+    /// The interface has no alias and can carry packets. IPAM may prove that it belongs to this pod.
     Unproven,
-    /// Another ADD of this pod created it after this ADD started.
+    /// Another ADD of this pod created the interface after this ADD started.
     OtherAdd,
 }
 
@@ -47,7 +47,9 @@ pub(super) enum PeerLocation {
     Elsewhere,
 }
 
-/// Returns the reason to keep `link`; `None` if it belongs to this sandbox or to an earlier sandbox of the same pod.
+/// Returns the reason to keep `link`; `None` if the ADD may replace it. The ADD may replace an interface with an alias
+/// of the same pod. It may replace one without an alias if the interface has no carrier, its other end is CNI_IFNAME in
+/// CNI_NETNS, or IPAM proved the owner.
 ///
 /// An alias does not show which of two sandboxes is the earlier one. If an interface of this pod did not exist when the
 /// ADD started, it belongs to a later sandbox, whose ADD overtook this one.

@@ -20,21 +20,21 @@ pub struct DesiredInterface<'a> {
     pub container_ifname: &'a str,
     /// The alias for the host end.
     pub alias: &'a InterfaceAlias,
-    /// The interface with that name at the start of the ADD.
+    /// The host interface that had the name `host_ifname` when the ADD started.
     pub prior: PriorInterface,
 }
 
-/// The host interface with the name of an ADD's own at the start of the ADD.
+/// The host interface that already had the name of the interface to create when the ADD started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PriorInterface {
     /// The kernel has not been queried.
     #[default]
     Unknown,
-    /// There was no interface.
+    /// There was no interface of that name.
     Missing,
-    /// There was an interface, and the ADD may replace it.
+    /// There was an interface of that name, and the ADD may replace it.
     Present {
-        /// Its index.
+        /// Index of that interface.
         index: u32,
         /// True if IPAM proves that the interface belongs to this pod.
         is_proven: bool,
@@ -110,7 +110,7 @@ pub enum PlanError {
     /// A MAC address that no interface can have.
     #[error("invalid MAC address {0} for an interface: the address is zero or multicast")]
     Mac(MacAddr),
-    /// No queues.
+    /// A number of queues that is 0.
     #[error("interface {0} needs at least one queue")]
     NoQueue(String),
 }
@@ -153,9 +153,9 @@ pub enum Gateway {
 /// A kernel setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sysctl {
-    /// Its name.
+    /// Name of the setting.
     pub key: SysctlKey,
-    /// Its value.
+    /// Value of the setting.
     pub value: u8,
     /// True if ADD fails when the setting cannot be written. Otherwise ADD only logs a warning.
     pub is_required: bool,

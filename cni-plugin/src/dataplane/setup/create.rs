@@ -1,4 +1,4 @@
-//! Creates the interface pair, and deletes an earlier sandbox's pair that has its name.
+//! Creates the interface pair, and deletes a pair of the same name that an earlier sandbox left.
 
 use ipam_plugin::lock::HostLock;
 use netconf::conf::DeviceType;
@@ -50,8 +50,8 @@ pub(super) fn create(
     }
 }
 
-/// Creates the pair. Examines the existing interfaces only after the kernel rejected the request, so that the ordinary
-/// ADD is fast.
+/// Creates the pair. Examines an existing interface of the same name only after the kernel rejected the request, so
+/// that the ordinary ADD is fast. Deletes that interface if an earlier sandbox left it, and then tries once more.
 fn create_as_planned(
     host: &mut NetlinkSocket,
     plan: &EndpointPlan,
@@ -65,8 +65,8 @@ fn create_as_planned(
             remove_stale(host, plan, netns)?;
             create_once(host, plan, netns)
         }
-        // EINVAL has many causes. The caller is responsible for one of them: CNI_NETNS is a namespace of another type.
-        // Entering it returns a clear error.
+        // EINVAL has many causes. The runtime is responsible for one of them: CNI_NETNS is a namespace of another type.
+        // Entering that namespace returns a clear error.
         Err(error) if error.errno() == Some(Errno::EINVAL) => {
             netns.run_in(|| Ok::<_, NetnsError>(()))?;
             Err(error)
@@ -99,12 +99,14 @@ fn create_once(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -
 fn remove_stale(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -> Result<(), DataplaneError> {
     let Some(stale) = existing::replaceable(host, &plan.desired_interface(), netns)? else { return Ok(()) };
     tracing::info!(interface = stale.name, "replacing the interface of an earlier sandbox");
-    // The kernel may delete the interface first, together with the namespace of the earlier sandbox.
+    // The kernel may delete the interface first, together with the namespace of the earlier sandbox. That is no
+    // failure.
     Ok(link::delete(host, &stale)?)
 }
 
 /// Sets [`MacAddr::HOST_SIDE`] on the host end if necessary, and returns the address of the host end. If the kernel
-/// refuses the address, the host end keeps the kernel's choice (CNI-165).
+/// refuses the address, the host end keeps the kernel's choice (CNI-165). Fails if the kernel accepts the address and
+/// the host end then has another one.
 pub(super) fn ensure_host_mac(host: &mut NetlinkSocket, link: &Link) -> Result<MacAddr, DataplaneError> {
     let expected = MacAddr::HOST_SIDE;
     if link.mac == Some(expected) {

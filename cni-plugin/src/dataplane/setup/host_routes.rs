@@ -13,19 +13,21 @@ use crate::dataplane::{BusyRoute, DataplaneError, EndpointPlan, NetlinkError};
 /// meanwhile.
 const MAX_ATTEMPTS: usize = 5;
 
-/// A route in the place of one that ADD is about to add.
+/// An existing route to the destination of a route that ADD is about to add.
 enum ConflictingRoute {
     /// The same route, which Felix added first.
     Identical,
     /// A route through the interface with this index, one end of a pair that cannot carry packets. The pair belongs to
     /// an earlier sandbox, or to a pod whose interface the kernel has not finished deleting.
     Idle(u32, BusyRoute),
-    /// A route in use.
+    /// Any other route: through an interface that can carry packets or is not one end of a pair, or through no single
+    /// interface.
     Busy(BusyRoute),
 }
 
 /// Sets the alias of the host end, sets the link up and adds the routes, in one send and in this order: an interface
-/// that is up always has its alias.
+/// that is up always has its alias. Before that, fails if an existing route to one of the addresses is in use, and
+/// deletes idle ones.
 pub(super) fn bring_up_with_routes(
     host: &mut NetlinkSocket,
     pair: &NewPair,
@@ -72,14 +74,14 @@ pub(super) fn bring_up_with_routes(
 /// The routes of the host to the addresses of a pod.
 struct HostRoutes<'a> {
     host: &'a mut NetlinkSocket,
-    /// The host end of the pod.
+    /// The host end of the pod's pair.
     link: &'a Link,
     may_replace_idle: bool,
 }
 
 impl HostRoutes<'_> {
-    /// Fails if a route to `address` leads to another pod that can carry packets. The kernel reports a conflict only
-    /// for a route that is added.
+    /// Fails if a route to `address` leads through another pod's interface that can carry packets. The kernel would
+    /// report a conflict only for a route that the ADD adds.
     fn ensure_not_routed_to_pod(&mut self, address: Cidr) -> Result<(), DataplaneError> {
         for route in self.routes_to(address)? {
             let owner = route.interface.filter(|index| *index != self.link.index);
@@ -91,9 +93,9 @@ impl HostRoutes<'_> {
         Ok(())
     }
 
-    /// Adds a route despite an existing one, unless the existing route has to stay. A route is never replaced in place,
-    /// because another program could use it by then. Instead, the idle route is deleted by its interface, and the new
-    /// route is added if its place is still free.
+    /// Adds a route although another one exists; fails if the existing route has to stay. A route is never replaced in
+    /// place, because another program could use it by then. Instead, the idle route is deleted by its interface, and
+    /// the new route is added if its place is still free.
     fn replace_idle_route(&mut self, destination: Cidr, mut last_error: NetlinkError) -> Result<(), DataplaneError> {
         for _ in 0..MAX_ATTEMPTS {
             if self.delete_idle_routes(destination)? {
@@ -123,7 +125,7 @@ impl HostRoutes<'_> {
         Ok(false)
     }
 
-    /// Fails if a route to `destination` is in use.
+    /// Fails if a route to `destination` is in use, unless the route to add already exists.
     fn ensure_not_busy(&mut self, destination: Cidr) -> Result<(), DataplaneError> {
         match self.conflicting_routes(destination)?.into_iter().next() {
             Some(ConflictingRoute::Busy(busy)) => Err(busy.into()),

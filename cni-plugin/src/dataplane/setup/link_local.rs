@@ -13,7 +13,7 @@ use crate::dataplane::{DataplaneError, EndpointPlan, MacAddr};
 /// Maximum time for the kernel to generate the address. The kernel takes about 2 ms; upstream waits half a second.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The address of a host end that the kernel has not generated yet.
+/// The IPv6 link-local address of a host end, which the kernel has yet to generate.
 pub(super) struct PendingLinkLocal {
     events: NetlinkSocket,
     /// A separate socket: a dump on the socket for events would discard events that arrive meanwhile.
@@ -22,8 +22,9 @@ pub(super) struct PendingLinkLocal {
 }
 
 impl PendingLinkLocal {
-    /// Prepares to wait for the address. Returns `None` if the address can be computed, or if the pod has no
-    /// IPv6 and needs none. Must be called before the host end goes up, so that no event is missed.
+    /// Prepares to wait for the address. Returns `None` if the address can be computed, or if the pod has no IPv6 and
+    /// needs none. Fails if the kernel generates no such addresses. Must be called before the host end goes up, so that
+    /// no event is missed.
     pub(super) fn prepare(plan: &EndpointPlan, link: &Link, host_mac: MacAddr) -> Result<Option<Self>, DataplaneError> {
         let is_computable = host_mac == MacAddr::HOST_SIDE && link.addr_gen_mode == Some(In6AddrGenMode::Eui64);
         if is_computable || !plan.has_family(IpVersion::V6) {

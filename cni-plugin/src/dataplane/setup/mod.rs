@@ -1,8 +1,9 @@
 //! ADD: creates the network of a pod.
 //!
-//! The ordinary case takes three sends to the kernel: the pair; the host end with its routes; the pod's end with its
-//! routes and addresses. The kernel settings are written in between, before the link that they belong to goes up. The
-//! modules in that order: `create`, `host_routes`, `link_local`.
+//! The ordinary case takes three sends to the kernel: `create` sends the pair, `host_routes` the host end with its
+//! routes, and this module the pod's end with its routes and addresses. `link_local` waits for the pod's IPv6 gateway,
+//! where the address cannot be computed. The kernel settings are written in between, before the link that they belong
+//! to goes up.
 
 mod create;
 mod host_routes;
@@ -26,9 +27,9 @@ use link_local::PendingLinkLocal;
 pub struct InterfacePair {
     /// The interface in the host's namespace.
     pub host_ifname: String,
-    /// Its index. No other interface of the namespace ever gets the same index.
+    /// Index of the host interface. No other interface of the namespace ever gets the same index.
     pub host_index: u32,
-    /// Its MAC address.
+    /// MAC address of the host interface.
     pub host_mac: MacAddr,
     /// The MAC address of the pod's interface.
     pub container_mac: MacAddr,
@@ -123,8 +124,8 @@ fn configure_container(
         }
     };
     let mut requests = vec![link::get(&link.name), link::set_up(&link)];
-    // Routes come before addresses, as in upstream (CNI-175): the kernel then prefers no address as the source for
-    // them.
+    // Routes come before addresses, as in upstream (CNI-175): the kernel then gives the routes no preferred source
+    // address.
     requests.extend(end.routes.iter().map(|route| add_route(route, &link, gateway)));
     requests.extend(end.addresses.iter().map(|host| address::add(&link, host.network())));
     let mut answers = socket.exchange(requests)?.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -140,15 +141,15 @@ fn add_route(route: &Route, link: &Link, link_local: Ipv6Addr) -> Request {
     route::add(step, route.destination, gateway, link.index)
 }
 
-/// Returns the error of a failed setup after the attempt to delete its pair. A pair that still exists answers for its
-/// addresses, so the error has to state it.
+/// Returns the error of a failed setup after the attempt to delete its pair. A pair that still exists uses its
+/// addresses, so the error has to state that the pair exists.
 fn after_rollback(ifname: &str, error: DataplaneError, deleted: Result<(), NetlinkError>) -> DataplaneError {
     let Err(deletion) = link::ignore_missing(deleted) else { return error };
     DataplaneError::PairNotDeleted { ifname: ifname.to_owned(), failure: Box::new(error), deletion }
 }
 
-/// Deletes the pair of a completed [`setup`] if it still exists. Finds it by index, because the name may belong to a
-/// later ADD by now.
+/// Deletes the pair of a completed [`setup`] if it still exists. Finds the pair by index, because the name may belong
+/// to a later ADD by now. Keeps an interface that has another alias.
 pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneError> {
     let mut host = NetlinkSocket::open()?;
     let Some(link) = link::find_by_index(&mut host, host_index)? else { return Ok(()) };

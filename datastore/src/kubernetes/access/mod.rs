@@ -13,22 +13,24 @@ use super::tls::{parse_certificates, tls_error};
 use crate::config::{KubernetesConfig, Overrides, without_credentials};
 use crate::error::describe_error_chain;
 
-/// The settings that may contain credentials if there is no kubeconfig, for errors.
+/// The settings that may contain credentials if there is no kubeconfig. Errors name them.
 const CONFIGURATION_PLACE: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";
 
-/// The configuration of the client, from the settings and the files that they name.
+/// The configuration of the client, as the settings, the files that they name, and the pod determine it.
 pub(super) struct ClusterAccess {
     pub(super) config: Config,
-    /// The credentials, used instead of those of `config`.
+    /// The token, or the user name and password, of each request. Those in `config` are not used.
     pub(super) auth: AuthHeader,
     /// The file of the CA certificates, if they are in one.
     pub(super) ca_file: Option<PathBuf>,
 }
 
-/// The CA certificates that the kubelet mounts into a pod, and writes again when the cluster's change.
+/// The CA certificates of the cluster, which the kubelet mounts into a pod. When they change, the kubelet replaces the
+/// file.
 const POD_CA_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 
-/// Reads the files that the settings name.
+/// Determines the API server and the credentials: from the kubeconfig, or else from the server in the settings, or else
+/// from the pod in which the process runs. The overrides in the settings replace single values.
 pub(super) async fn read(settings: &KubernetesConfig) -> Result<ClusterAccess, AccessError> {
     let overrides = &settings.overrides;
     let home = settings.home_kubeconfig.as_slice().iter().filter(|file| file.exists()).cloned().collect::<Vec<_>>();
@@ -55,7 +57,8 @@ pub(super) async fn read(settings: &KubernetesConfig) -> Result<ClusterAccess, A
     Ok(ClusterAccess { config, auth, ca_file })
 }
 
-/// Returns the kubeconfig and its path. Several files are merged.
+/// Returns the kubeconfig and its path, or `None` if `files` is empty. Merges several files, and skips missing ones.
+/// Fails if a single file, or each of several files, is missing.
 fn read_kubeconfig(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, AccessError> {
     let place = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":");
     let (mut merged, has_several_files) = (None::<Kubeconfig>, files.len() > 1);
@@ -129,8 +132,8 @@ fn drop_empty_impersonation(auth_info: &mut AuthInfo) {
     auth_info.impersonate_user_extra.take_if(|extra| extra.is_empty());
 }
 
-/// Returns the reason why the impersonation headers cannot be built, if there is one. The API server reports headers
-/// for a group without a user as an internal error.
+/// Returns the reason why the impersonation settings cannot be sent as headers, or `None` if they can, or if there are
+/// none. Headers for a group without a user are a reason, because the API server reports them as an internal error.
 fn find_impersonation_problem(config: &Config) -> Option<String> {
     let auth_info = &config.auth_info;
     let has_other_settings = auth_info.impersonate_uid.is_some()
@@ -176,8 +179,8 @@ fn parse_url(server: &str) -> Result<hyper::Uri, AccessError> {
     }
 }
 
-/// Returns an error that has only the position of a syntax error. The parser's message quotes preceding lines, and they
-/// may contain values, tokens and passwords.
+/// Returns the error for a kubeconfig that cannot be used. Of a syntax error, the text has only the position: the
+/// parser's message quotes preceding lines, and these may contain tokens and passwords.
 fn unreadable(place: &str, error: &KubeconfigError) -> AccessError {
     let reason = match error {
         KubeconfigError::Parse(error) => {

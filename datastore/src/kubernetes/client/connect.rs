@@ -1,5 +1,5 @@
 //! Reads the settings and the credentials, and prepares the client for the first request. [`CredentialFiles`] detects
-//! that the credentials have changed since.
+//! changes of the credentials after that.
 
 use std::fs;
 use std::path::PathBuf;
@@ -32,10 +32,11 @@ pub(super) struct OpenedClient {
     pub(super) server: String,
 }
 
-/// A client, and in a long-running process the files that were read for it.
+/// A client, and in a long-running process the files that were read for the client.
 pub(super) type Opened = (OpenedClient, Option<CredentialFiles>);
 
-/// Reads the settings and prepares the client. In a long-running process, also returns the files that were read.
+/// Reads the files of the settings and prepares the client. Opens no connection. In a long-running process, which has
+/// more than one of `connections`, also returns the files that were read.
 pub(super) async fn open(settings: &KubernetesConfig, connections: usize) -> Result<Opened, AccessError> {
     let ClusterAccess { config, auth, ca_file } = access::read(settings).await?;
     let files = (connections > 1).then(|| CredentialFiles::read(settings, &config.auth_info, ca_file));
@@ -61,12 +62,12 @@ pub(super) async fn open(settings: &KubernetesConfig, connections: usize) -> Res
     Ok((OpenedClient { client: kube::Client::new(service, config.default_namespace), auth, server }, files))
 }
 
-/// Interval between checks of the files.
+/// Minimum time between two checks of [`CredentialFiles`].
 const CHECK_INTERVAL: Duration = Duration::from_secs(50);
 
-/// The files of the credentials, with their contents at the last read: the kubeconfig, the client's certificate and
-/// key, and the CA certificates. Token files are not included, because a token is renewed without a new
-/// connection.
+/// The files of the credentials, with their contents when [`read`](Self::read) created the value: the kubeconfig, the
+/// client's certificate and key, and the CA certificates. Token files are not included, because a token is renewed
+/// without a new connection.
 pub(super) struct CredentialFiles {
     paths: Vec<PathBuf>,
     contents: Vec<Option<Vec<u8>>>,
@@ -82,7 +83,8 @@ impl CredentialFiles {
         CredentialFiles { contents: read_all(&paths), paths, checked_at: Instant::now() }
     }
 
-    /// Returns true if any of the files has changed. Reads the files at most once per [`CHECK_INTERVAL`].
+    /// Returns true if any of the files has changed since [`read`](Self::read). Reads the files at most once per
+    /// [`CHECK_INTERVAL`], and returns false in between.
     pub(super) fn has_changed(&mut self) -> bool {
         if self.checked_at.elapsed() < CHECK_INTERVAL {
             return false;

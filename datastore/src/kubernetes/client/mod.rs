@@ -29,17 +29,17 @@ use crate::backoff::Backoff;
 use crate::config::KubernetesConfig;
 use crate::deadline::Deadline;
 
-/// Number of parallel short requests in a long-running process if the server supports only HTTP/1.1. In a short-lived
-/// process, the additional handshakes would cost more time than they save.
+/// Maximum number of connections for short requests in a long-running process if the server supports only HTTP/1.1. In
+/// a short-lived process, more than one connection would take more time for handshakes than it saves.
 const LONG_RUNNING_CONNECTIONS: usize = 8;
-/// Minimum and maximum pause before a retry that the server does not ask for.
+/// First and longest pause before a retry. A `Retry-After` of the server can be longer.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// A process's client of the API server. The first request opens the connection.
 pub(super) struct ApiClient {
     config: KubernetesConfig,
-    /// Number of HTTP/1.1 connections for short requests; more than one only in a long-running process.
+    /// Maximum number of HTTP/1.1 connections for short requests; more than 1 only in a long-running process.
     connections: usize,
     requests: AtomicU64,
     opened: Mutex<Option<Opened>>,
@@ -66,8 +66,8 @@ impl ApiClient {
         }
     }
 
-    /// Creates a client for a long-running process. It reads certificates and kubeconfig again when they change, and
-    /// has several connections if the server supports only HTTP/1.1.
+    /// Creates a client for a long-running process. The client reads certificates and kubeconfig again when they
+    /// change, and has several connections if the server supports only HTTP/1.1.
     pub(super) fn long_running(config: &KubernetesConfig) -> Self {
         ApiClient { connections: LONG_RUNNING_CONNECTIONS, ..Self::new(config) }
     }
@@ -77,7 +77,8 @@ impl ApiClient {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the API server's URL for errors, or the path of the kubeconfig if the URL has not been read yet.
+    /// Returns the API server's URL for errors. If the URL has not been read yet, returns the path of the first
+    /// kubeconfig, or the empty string if none is configured.
     pub(super) async fn server(&self) -> String {
         match &*self.opened.lock().await {
             Some((opened, _)) => opened.server.clone(),
@@ -85,20 +86,20 @@ impl ApiClient {
         }
     }
 
-    /// Returns the API server's URL, and reads it from the settings if necessary.
+    /// Returns the API server's URL, and reads it from the settings or the kubeconfig first if necessary.
     pub(super) async fn url(&self) -> Result<String, RequestError> {
         self.ensure_open().await.map(|opened| opened.server).map_err(|error| RequestError::NoAccess(error.to_string()))
     }
 
-    /// Sends a request and returns the object of the response. Retries the request within the deadline if it certainly
-    /// had no effect, or only reads. Waiting in turn for a busy server does not count towards the deadline. A read that
-    /// the server's cache cannot serve is sent once more to the server's own storage, with a new deadline.
+    /// Sends a request and returns the object of the response. Retries a request within the deadline if the request
+    /// only reads, or certainly had no effect. Waiting in turn for a busy server does not count towards the deadline. A
+    /// read that the server's cache cannot serve is sent once more to the server's own storage, with a new deadline.
     pub(super) async fn send(&self, request: &ApiRequest) -> Result<Value, RequestError> {
         self.send_streaming(request, None).await
     }
 
-    /// Does the same as [`send`](Self::send). With `list`, passes each item of the list to it as it arrives, and
-    /// returns the list without its items.
+    /// Does the same as [`send`](Self::send). If `list` is given, the response is a list: passes each item to `list`
+    /// when the item arrives, and returns the list without its items.
     pub(super) async fn send_streaming(
         &self,
         request: &ApiRequest,
@@ -112,7 +113,8 @@ impl ApiClient {
             if turn.is_none() {
                 turn = self.turns.admit().await.map_err(|late| RequestError::NotSent(late.to_string()))?;
                 if turn.is_some() {
-                    // The server has responded to another process, or to another request of this process.
+                    // A turn means that the server has responded to another process, or to another request of this
+                    // process.
                     self.deadline.record_response();
                     begun = Instant::now();
                 }
@@ -133,7 +135,7 @@ impl ApiClient {
                     tracing::debug!(
                         request = request.url(),
                         reason,
-                        "the API server's cache cannot serve the read; reading from its storage"
+                        "the API server's cache cannot serve the read; reading from the server's storage"
                     );
                     request = Cow::Owned(request.into_owned().with_cache(None));
                     begun = Instant::now();
@@ -177,7 +179,8 @@ impl ApiClient {
         failure.into_store_error(key, &self.server().await, is_write)
     }
 
-    /// Returns the end of an attempt, unless the deadline is earlier.
+    /// Returns the instant at which an attempt that starts now ends at the latest. A read from the server's cache gets
+    /// at most half of the configured time limit.
     fn attempt_deadline(&self, request: &ApiRequest) -> Instant {
         let deadline = self.config.deadline;
         Instant::now() + request.cache.map_or(deadline, |cache| cache.time_limit.min(deadline / 2))
@@ -220,7 +223,7 @@ impl ApiClient {
         request.parse(&bytes).map_err(|e| RequestError::Unreadable(format!("cannot read the answer: {e}")))
     }
 
-    /// Sends a request of any kind once, within the deadline unless the request is marked with [`OwnDeadline`].
+    /// Sends a request of any kind once. A request without the mark [`OwnDeadline`] fails at the configured time limit.
     async fn forward(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
         let OpenedClient { client, .. } = self.ensure_open().await?;
         if request.extensions().get::<OwnDeadline>().is_some() {
@@ -234,7 +237,8 @@ impl ApiClient {
         timeout(deadline, answer).await.unwrap_or_else(|_| Err(TransportError::Timeout(deadline).into()))
     }
 
-    /// Returns the client itself, for requests with long-running responses. `must_renew` reads the credentials again.
+    /// Returns the client itself, for requests with long-running responses. If `must_renew` is true, reads the
+    /// credentials again.
     pub(super) async fn kube_client(&self, must_renew: bool) -> Result<kube::Client, AccessError> {
         if must_renew {
             *self.opened.lock().await = None;
@@ -252,7 +256,7 @@ impl ApiClient {
         match (open(&self.config, self.connections).await, &*slot) {
             (Err(error), None) => Err(error),
             (Err(error), Some((previous, _))) => {
-                tracing::warn!(%error, "cannot use changed certificates or kubeconfig; the previous files stay in use");
+                tracing::warn!(%error, "cannot use the changed kubeconfig or certificates; the old ones stay in use");
                 Ok(previous.clone())
             }
             (Ok(opened), _) => Ok(slot.insert(opened).0.clone()),
@@ -261,8 +265,9 @@ impl ApiClient {
 }
 
 /// Creates a client for the API server that `settings` name. If the server supports HTTP/2, the client uses one
-/// connection for everything, including watches. It renews the token of a pod, and reads certificates again when they
-/// change. Each request ends within the deadline of `settings`, except for those of an [`ApiSource`](super::ApiSource).
+/// connection for all requests, including watches. The client reads a token file again regularly, and the kubeconfig
+/// and certificates when they change. Each request ends within the deadline of `settings`, except for those of an
+/// [`ApiSource`](super::ApiSource).
 pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessError> {
     let api = Arc::new(ApiClient::long_running(settings));
     let namespace = api.ensure_open().await?.client.default_namespace().to_owned();

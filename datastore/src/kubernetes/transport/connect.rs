@@ -27,7 +27,7 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// The reason why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::kubernetes) enum TransportError {
-    /// There was no connection, so nothing was sent.
+    /// There was no connection, so the request was not sent.
     #[error("cannot connect to {server}: {reason}")]
     Connect {
         /// Host and port.
@@ -35,15 +35,15 @@ pub(in crate::kubernetes) enum TransportError {
         /// The cause.
         reason: String,
     },
-    /// The connection exists, but no complete response arrived.
+    /// No complete response arrived within this time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The connection broke while the request was under way.
+    /// The connection broke while the request was under way, or directly after the connection was opened.
     #[error("the connection broke: {0}")]
     ConnectionLost(#[from] hyper::Error),
 }
 
-/// The address of the API server.
+/// The URL of the API server, and the TLS settings for it.
 pub(super) struct Server {
     pub(super) uri: Uri,
     tls: Option<(TlsConnector, ServerName<'static>)>,
@@ -56,8 +56,8 @@ pub(super) enum Connection {
 }
 
 impl Server {
-    /// Prepares connections to the URL `server`. `name` is the name in its certificate, if that is not the host of the
-    /// URL.
+    /// Prepares connections to the URL `server`. `name` is the name in the server's certificate, if that is not the
+    /// host of the URL.
     pub(super) fn new(server: &Uri, tls: Option<ClientConfig>, name: Option<&str>) -> Result<Self, TransportError> {
         let name = name.unwrap_or(host(server)).to_owned();
         let tls = match tls {
@@ -118,7 +118,7 @@ fn parse_name(server: &Uri, name: String) -> Result<ServerName<'static>, Transpo
     ServerName::try_from(name).map_err(|e| TransportError::Connect { server: authority(server), reason: e.to_string() })
 }
 
-/// Returns the host and the port of a URL.
+/// Returns the host and the port of a URL, with the default port of the scheme if the URL has none.
 pub(super) fn authority(server: &Uri) -> String {
     format!("{}:{}", server.host().unwrap_or_default(), port(server))
 }

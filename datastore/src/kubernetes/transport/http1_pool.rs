@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::connect::TransportError;
 
-/// The idle connections, and the permits to use one.
+/// The idle connections, and the permits that limit the number of concurrent short requests.
 pub(super) struct Http1Pool {
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<SendRequest<Body>>>,
@@ -19,25 +19,25 @@ pub(super) struct Http1Pool {
 
 /// The permission of one request to use a connection.
 pub(super) struct Http1Permit {
-    /// Absent for a watch, which does not count towards the limit.
+    /// `None` for a watch, which does not count towards the limit.
     permit: Option<OwnedSemaphorePermit>,
     pool: Arc<Http1Pool>,
 }
 
 impl Http1Pool {
-    /// Creates the permits for `capacity` short requests at a time.
+    /// Creates a pool without connections. `capacity` short requests can be sent at a time.
     pub(super) fn new(capacity: usize) -> Arc<Self> {
         Arc::new(Http1Pool { permits: Arc::new(Semaphore::new(capacity)), idle: Mutex::default(), capacity })
     }
 
-    /// Returns the permission for a request. Waits until a permit is free.
+    /// Returns the permission for a request. A short request waits until a permit is free; a watch does not wait.
     pub(super) async fn acquire(self: &Arc<Self>, is_watch: bool) -> Http1Permit {
-        // The semaphore is never closed.
+        // Acquiring a permit never fails, because the semaphore is never closed.
         let permit = if is_watch { None } else { Arc::clone(&self.permits).acquire_owned().await.ok() };
         Http1Permit { permit, pool: Arc::clone(self) }
     }
 
-    /// Stores an idle connection for later requests.
+    /// Stores an idle connection for later requests, or drops it if enough connections are stored.
     pub(super) fn store_idle(&self, sender: SendRequest<Body>) {
         let mut idle = self.idle();
         if idle.len() < self.capacity {
@@ -51,7 +51,7 @@ impl Http1Pool {
 }
 
 impl Http1Permit {
-    /// Returns an idle connection that is still open, if there is one.
+    /// Returns an idle connection that is still open, or `None` if there is none.
     pub(super) async fn idle_connection(&self) -> Option<SendRequest<Body>> {
         loop {
             let mut sender = self.pool.idle().pop()?;
@@ -80,7 +80,7 @@ impl Http1Permit {
     }
 }
 
-/// Returns true if the response to `request` continues until either end closes it.
+/// Returns true if `request` starts a watch, whose response continues until either end closes the connection.
 pub(super) fn is_watch(request: &Request<Body>) -> bool {
     let parameters = request.uri().query().unwrap_or_default();
     parameters.split('&').any(|parameter| matches!(parameter, "watch=true" | "watch=1"))

@@ -1,4 +1,4 @@
-//! [`create_transport`]: the service below `kube::Client`. [`RequestSent`] tells its caller whether a request left.
+//! [`create_transport`]: the service below `kube::Client`. [`RequestSent`] records if a request was sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,14 +23,14 @@ struct Transport {
 /// The HTTP version of the server.
 #[derive(Clone)]
 enum HttpVersion {
-    /// HTTP/2 on the shared connection, whose driver runs as a separate task.
+    /// HTTP/2. The value sends requests on the shared connection, which a separate task drives.
     Http2(http2::SendRequest<Body>),
     Http1,
 }
 
-/// Creates a service for [`kube::Client::new`] that sends requests to the URL `server`. Clones share the connection.
-/// `name` is the name in the server's certificate, if that is not the host of the URL. `connections` is the number of
-/// connections that short requests share if the server supports only HTTP/1.1.
+/// Creates a service for [`kube::Client::new`] that sends requests to the URL `server`. Clones of the service share its
+/// connections. `name` is the name in the server's certificate, if that is not the host of the URL. `connections` is
+/// the maximum number of connections for short requests if the server supports only HTTP/1.1.
 pub(in crate::kubernetes) fn create_transport(
     server: &Uri,
     tls: Option<ClientConfig>,
@@ -62,7 +62,7 @@ impl Transport {
         RequestSent::record(&request);
         match connection {
             Connection::Http1(sender) => permit.send(sender, to_origin_form(request, &self.server.uri)).await,
-            // The server was replaced or upgraded, and now supports HTTP/2.
+            // The server supported only HTTP/1.1 at first, and was replaced or upgraded since.
             Connection::Http2(mut sender) => {
                 *self.version.lock().await = Some(HttpVersion::Http2(sender.clone()));
                 Ok(sender.send_request(request).await?)
@@ -70,7 +70,8 @@ impl Transport {
         }
     }
 
-    /// Returns the HTTP version of the server. Opens a new connection if there is none or the previous one was closed.
+    /// Returns the HTTP version of the server. Opens a connection if the version is not known yet, or if the HTTP/2
+    /// connection was closed.
     async fn version(&self) -> Result<HttpVersion, TransportError> {
         let mut slot = self.version.lock().await;
         match &*slot {
@@ -101,8 +102,8 @@ fn to_origin_form(request: Request<Body>, server: &Uri) -> Request<Body> {
     Request::from_parts(parts, body)
 }
 
-/// A mark that a request was sent. The caller uses it to distinguish a request that was never sent from one that the
-/// server may have executed.
+/// A mark that a request was sent. Its owner distinguishes a request that was never sent from one that the server may
+/// have executed.
 #[derive(Debug, Clone, Default)]
 pub(in crate::kubernetes) struct RequestSent {
     is_set: Arc<AtomicBool>,

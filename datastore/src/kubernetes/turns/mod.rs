@@ -1,8 +1,8 @@
 //! [`Turns`]: makes the plugin processes of a node wait in turn for a busy API server (429).
 //!
-//! While the server is busy, the node sends one request at a time. The process that sends it has a lock on a file,
-//! which the kernel releases when the process ends; the other processes wait for the lock. The file also contains the
-//! time before which the server does not want another request, for a process that gets the lock earlier.
+//! While the server is busy, the node sends one request at a time. The process that sends the request has a lock on a
+//! file, and all other processes wait for the lock. The kernel releases the lock when the process ends. The file also
+//! contains the time before which the server does not want another request, for a process that gets the lock earlier.
 
 use std::fs::{File, TryLockError, create_dir_all};
 use std::io;
@@ -17,13 +17,13 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 /// Interval between attempts to get the lock.
 const LOCK_POLL: Duration = Duration::from_millis(50);
-/// Maximum delay in the file. A longer delay was written before the clock was set back, and is ignored.
+/// Maximum delay in the file. A longer delay is ignored: the clock was set back after the delay was written.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
 /// The rule by which requests of a process wait for a busy API server.
 #[derive(Debug, Clone)]
 pub struct BusyRule {
-    /// The file that the processes of the node lock in turn.
+    /// The file that the processes of the node lock, one at a time.
     pub file: PathBuf,
     /// The instant at which waiting requests fail. If it has passed, a request that would have to wait fails at once.
     pub until: Instant,
@@ -31,7 +31,7 @@ pub struct BusyRule {
     pub before_waiting: fn(),
 }
 
-/// The turns of one process.
+/// The rule of one process, and the order of its own requests.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     rule: std::sync::Mutex<Option<BusyRule>>,
@@ -48,12 +48,12 @@ struct ProcessClock {
     instant: Instant,
 }
 
-/// The permission to send a request to a busy server. Dropping it lets the next request proceed.
+/// The permission to send a request to a busy server. The next request gets its permission when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Turn<'t> {
     process_turn: MutexGuard<'t, ()>,
-    /// The locked file. Absent while no request of the node waits for the server, or if the file cannot be used. In the
-    /// latter case the processes of the node do not wait for each other.
+    /// The locked file. `None` while no request of the node waits for the server. Also `None` if the file cannot be
+    /// used; then the processes of the node do not wait for each other.
     file: Option<File>,
 }
 
@@ -66,30 +66,32 @@ pub(super) struct Turn<'t> {
 pub(super) struct TurnTimeout;
 
 impl Turns {
-    /// Makes requests wait by `rule` from now on.
+    /// Makes requests wait by `rule` from now on, while the server is busy.
     pub(super) fn set_rule(&self, rule: BusyRule) {
         self.now();
         *self.rule.lock().unwrap_or_else(PoisonError::into_inner) = Some(rule);
     }
 
-    /// Returns true if requests wait in turn for a busy server.
+    /// Returns true if there is a rule, so that requests wait in turn for a busy server.
     pub(super) fn is_enabled(&self) -> bool {
         self.rule().is_some()
     }
 
-    /// Returns true if a request had to wait, or failed because it would have had to.
+    /// Returns true if a request of this process had to wait for a busy server, or failed because its time limit for
+    /// waiting had passed.
     pub(super) fn was_busy(&self) -> bool {
         self.was_busy.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a request that has to wait fails at once.
+    /// Returns true if the server was busy and the time limit for waiting has passed. A request that has to wait then
+    /// fails at once.
     pub(super) fn has_expired(&self) -> bool {
         self.was_busy() && self.rule().is_some_and(|rule| rule.until <= Instant::now())
     }
 
-    /// Admits a request that has not been sent yet. Admits it at once if no request of the node waits for the server,
-    /// otherwise in its turn. A process that had to wait sends its requests one by one from then on, because the server
-    /// may not accept all of them at once.
+    /// Admits a request that has not been sent yet. Returns `None` at once if no request of the node waits for the
+    /// server, or if there is no rule. Otherwise waits for the turn of the request, and returns it. A process that had
+    /// to wait sends its requests one by one from then on, because the server may not accept all of them at once.
     pub(super) async fn admit(&self) -> Result<Option<Turn<'_>>, TurnTimeout> {
         let Some(rule) = self.rule() else { return Ok(None) };
         if !self.was_busy() && self.process_turn.try_lock().is_ok() && !self.is_busy(&rule.file) {
@@ -104,8 +106,8 @@ impl Turns {
         self.acquire(&rule, process_turn).await.map(Some)
     }
 
-    /// Waits because the server rejects requests for at least `pause`. Returns the turn for the retry, or `None` if the
-    /// time limit for waiting is reached.
+    /// Waits for `pause` or longer after the server rejected a request. `turn` is the turn of that request, if it had
+    /// one. Returns the turn for the retry, or `None` if the time limit for waiting is reached.
     pub(super) async fn pause<'t>(&'t self, turn: Option<Turn<'t>>, pause: Duration) -> Option<Turn<'t>> {
         let rule = self.rule()?;
         let due = Instant::now() + pause;
@@ -148,17 +150,18 @@ impl Turns {
         (rule.before_waiting)();
     }
 
-    /// Waits for the lock on the file, and until the server accepts requests again.
+    /// Waits for the lock on the file, and until the server accepts requests again, according to the file. Fails at the
+    /// time limit for waiting.
     async fn acquire<'t>(&self, rule: &BusyRule, process_turn: MutexGuard<'t, ()>) -> Result<Turn<'t>, TurnTimeout> {
         let acquiring = async {
             let warn = |error: &io::Error| {
                 tracing::warn!(
                     file = %rule.file.display(), %error,
-                    "cannot open the file; this process does not wait for other processes of this node"
+                    "cannot open the lock file of this node; this process does not wait for other processes of the node"
                 );
             };
             let file = open(&rule.file).inspect_err(warn).ok();
-            // flock(2) has no timeout.
+            // The loop polls, because flock(2) has no timeout.
             while let Some(Err(TryLockError::WouldBlock)) = file.as_ref().map(File::try_lock) {
                 sleep(LOCK_POLL).await;
             }
@@ -171,7 +174,8 @@ impl Turns {
         timeout_at(rule.until, acquiring).await.map_err(|_| TurnTimeout)
     }
 
-    /// Returns true if a process of the node waits for the server, or should wait.
+    /// Returns true if a process of the node waits for the server and has the lock, or if the server rejects requests
+    /// according to the file.
     fn is_busy(&self, path: &Path) -> bool {
         // The file does not exist before the server is busy for the first time.
         let Ok(file) = File::open(path) else { return false };
@@ -189,7 +193,8 @@ impl Turns {
         file.write_all_at(format!("{:020}\n", until.as_nanos()).as_bytes(), 0)
     }
 
-    /// Returns the remaining time for which the server rejects requests, according to the file.
+    /// Returns the remaining time for which the server rejects requests, according to the file. Returns `None` if that
+    /// time has passed, or if the file has no valid time.
     fn read_delay(&self, file: &File) -> Option<Duration> {
         let mut text = [0; 20];
         file.read_exact_at(&mut text, 0).ok()?;

@@ -65,7 +65,7 @@ impl Process {
         true
     }
 
-    /// Sends four requests as an ADD does: one, and then three in parallel.
+    /// Sends four requests as an ADD does: one, and then three in parallel. Returns false if the process gave up.
     async fn call(&self, server: &Server) -> bool {
         self.ask(server).await
             && join_all((0..3).map(|_| self.ask(server))).await.into_iter().all(|is_admitted| is_admitted)
@@ -76,7 +76,8 @@ fn node(directory: &tempfile::TempDir, limit: Duration) -> Vec<Process> {
     (0..NODE).map(|number| Process::new(number, &directory.path().join("run/turns"), limit)).collect()
 }
 
-/// The first process is rejected, and then the others send their requests.
+/// Runs the call of each process. The calls of the others begin after the first process is rejected. Returns true for
+/// each call that succeeded.
 async fn run_calls(server: &Server, node: &[Process]) -> Vec<bool> {
     let others = async {
         sleep(Duration::from_millis(5)).await;

@@ -11,15 +11,15 @@ use serde_json::value::RawValue;
 use crate::kubernetes::error::{ApiStatusError, RequestError};
 use crate::watch::WatchFailure;
 
-/// Maximum capacity of the buffer to keep for the next event.
+/// Maximum capacity, in bytes, of an empty buffer that is kept for the next event.
 const KEPT_CAPACITY: usize = 256 << 10;
 
 /// The response body of a watch.
 pub(super) struct Events {
     body: Body,
-    /// The bytes that have arrived.
+    /// The bytes of the response that have arrived and are still needed.
     buffer: Vec<u8>,
-    /// The number of these bytes that have been returned.
+    /// The number of bytes of `buffer` that belong to the event returned last.
     consumed: usize,
 }
 
@@ -30,7 +30,7 @@ pub(super) enum Event<'a> {
     Upsert { object: &'a str, position: String },
     /// The object was deleted; the text is its last state.
     Delete { object: &'a str, position: String },
-    /// There are no changes up to this position.
+    /// There are no further changes up to this position.
     Bookmark { position: String },
     /// The watch cannot continue.
     Error(Box<ApiStatusError>),
@@ -65,7 +65,8 @@ impl Events {
             }
         };
         self.consumed = end + 1;
-        // If the event stays unreadable, the watcher lists again, and the list omits the object.
+        // A retry delivers the event again. If the event stays unreadable, the watcher lists again, and the list omits
+        // the object.
         let unreadable = |e: serde_json::Error| WatchFailure::Refused(format!("cannot read an event: {e}"));
         parse(&self.buffer[..end]).map(Some).map_err(unreadable)
     }

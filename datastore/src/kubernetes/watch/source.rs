@@ -1,4 +1,4 @@
-//! [`ApiSource`]: the source of a watch on the API server, and [`Decode`], which it uses to decode objects.
+//! [`ApiSource`]: the source of a watch on the API server. [`Decode`]: the decoder of its objects.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -18,16 +18,16 @@ use crate::kubernetes::client::OwnDeadline;
 use crate::kubernetes::error::{ApiStatusError, retry_after};
 use crate::watch::{NextPage, ObjectChange, Page, PageSize, WatchFailure, WatchSource, WatchStep};
 
-/// Time after which the server is asked to end a watch.
+/// Time in seconds after which the server is asked to end a watch.
 const WATCH_SECONDS: u64 = 290;
-/// Upper limit of the `Retry-After` header.
+/// Upper limit of the delay in a `Retry-After` header.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// Returns the client to use. The argument is true if the client must read its credentials again.
+/// A function that returns the client to use. The argument is true if the client must read its credentials again.
 pub(in crate::kubernetes) type ClientProvider =
     Box<dyn FnMut(bool) -> BoxFuture<'static, Result<kube::Client, AccessError>> + Send>;
 
-/// A decoder of the objects of one kind. Each call gets the JSON of one object.
+/// A decoder of the objects of one kind. `decode` and `decode_key` get the JSON of one object.
 pub trait Decode: Send + 'static {
     /// The value that the watch delivers for an object.
     type Value: Send + 'static;
@@ -37,33 +37,35 @@ pub trait Decode: Send + 'static {
     /// Returns the kind, for logs.
     fn kind(&self) -> &'static str;
 
-    /// Returns the kind that the API server uses in a list of these objects. Called after [`Decode::collection`].
+    /// Returns the kind that the API server uses in a list of these objects, without the suffix `List`. Called after
+    /// [`Decode::collection`].
     fn object_kind(&self) -> &'static str {
         self.kind()
     }
 
-    /// Returns the URL path of all objects.
+    /// Returns the URL path of the list of all objects.
     fn collection(&mut self) -> impl Future<Output = Result<String, CollectionError>> + Send;
 
-    /// Decodes an object of a list, or of an event that adds or changes it. Returns `None` for an object that does not
-    /// belong to the watch; after an event, the object then counts as deleted.
+    /// Decodes an object of a list, or of an event that adds or changes the object. Returns `None` for an object that
+    /// does not belong to the watch; after an event, the object then counts as deleted.
     fn decode(&mut self, object: &str) -> Option<ObjectChange<Self::Value, Self::Key>>;
 
-    /// Returns the key of an object, even if other parts of it are invalid.
+    /// Returns the key of an object, even if other parts of the object are invalid. Returns `None` if the object has no
+    /// key of the kind.
     fn decode_key(&mut self, object: &str) -> Option<Self::Key>;
 
-    /// Handles a response that the server does not have the collection.
+    /// Handles the server's response that the collection does not exist. Does nothing by default.
     fn handle_missing(&mut self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 }
 
-/// A kind whose URL path cannot be determined.
+/// The reason why the URL path of a kind cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CollectionError(pub String);
 
-/// The objects of one kind, as `D` decodes them.
+/// The source of a watch of one kind, whose objects `D` decodes.
 pub struct ApiSource<D> {
     client_provider: ClientProvider,
     decoder: D,
@@ -90,7 +92,7 @@ impl<D: Decode> ApiSource<D> {
         self.decoder.collection().await.map_err(|error| WatchFailure::lost(error.to_string()))
     }
 
-    /// Sends a request and returns the body of a successful response.
+    /// Sends a GET and returns the body of a successful response.
     async fn send(&mut self, target: &str) -> Result<Body, WatchFailure> {
         let renew = std::mem::take(&mut self.must_renew_credentials);
         let client = (self.client_provider)(renew).await.map_err(|error| WatchFailure::lost(error.to_string()))?;
@@ -189,7 +191,8 @@ impl<D: Decode> WatchSource for ApiSource<D> {
 struct List<'a> {
     kind: Cow<'a, str>,
     metadata: ListMetadata,
-    /// The key is required. Go encodes an empty list as `null`.
+    /// The key `items` must exist, so that another response does not count as an empty list. Go encodes an empty list
+    /// as `null`.
     #[serde(borrow, deserialize_with = "Option::deserialize")]
     items: Option<Vec<&'a RawValue>>,
 }

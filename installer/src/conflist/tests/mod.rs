@@ -64,7 +64,7 @@ fn rendered_configuration_that_the_plugin_rejects_is_not_written() {
     let values = settings.values.clone().with_token("SECRET".into());
     let error = Conflist::render(&settings, &values, &Layout::below(Path::new(NOWHERE))).err().unwrap().to_string();
     assert!(error.contains("$.policy.k8s_auth_token") && !error.contains("SECRET"), "{error}");
-    // Errors in other plugins are left to those plugins.
+    // Invalid values in the entries of other plugins are accepted: these plugins reject them.
     let others = r#"{"plugins": [{"type": "bridge", "mtu": 99999}, {"type": "flannel", "delegate": {"mtu": "x"}}]}"#;
     assert!(render(&[("CNI_NETWORK_CONFIG", others)], Path::new(NOWHERE)).unwrap().plugin_conf.is_none());
     let by_ipam = r#"{"type": "bridge", "ipam": {"type": "calico-ipam"}}"#;

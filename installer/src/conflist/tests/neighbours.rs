@@ -161,7 +161,7 @@ fn unreadable_configuration_is_backed_up_under_an_inactive_name() {
 #[test]
 fn equal_configuration_is_not_rewritten() {
     let mut node = Node::new();
-    // The comparison of plugins alone would find this text different.
+    // A comparison of the plugins would call this text different from itself, as an element of the list is no plugin.
     let odd = CALICOS.replace("}]", "}, null]");
     let (settings, conflist) = (settings(&[("CNI_NETWORK_CONFIG", &odd)]), |settings: &Settings| {
         Conflist::render(settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap()

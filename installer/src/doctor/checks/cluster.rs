@@ -10,7 +10,7 @@ use crate::doctor::snapshot::{
     Unobserved,
 };
 
-/// Runs the checks. Checks that need a response are skipped if there is none.
+/// Runs the checks. If the datastore does not respond, the checks that need its response are skipped.
 pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let Some(cluster) = &snapshot.cluster else {
         return vec![Finding::new("datastore", Err("no readable configuration names the datastore".into()))];
@@ -126,8 +126,8 @@ fn check_permissions(name: &str, permission_checks: &[PermissionCheck], remedy: 
     Some(Finding::new(name, checked))
 }
 
-/// Returns the verdict about a datastore that responds with an error. If the API server rejects the credentials,
-/// another finding gives the remedy.
+/// Returns a failure with the remedy for a datastore that responds with an error. If the API server rejects the
+/// credentials, another finding gives the remedy, and this check is skipped.
 fn fail_unreadable(reason: &Unobserved, cluster: &Cluster) -> Checked {
     let remedy = match cluster.kind {
         DatastoreType::Kubernetes if cluster.api.as_ref().is_some_and(|api| api.rejection.is_some()) => {

@@ -8,7 +8,7 @@ use crate::template::ConfigProblem;
 pub(super) const REINSTALL: &str =
     "run the installer again (`calico install`, or delete the pod of the DaemonSet on this node)";
 
-/// Checks that the selected file exists and is ours.
+/// Checks that a runtime selects a file, and that this file is Calico's configuration or delegates to it.
 pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     let directory = snapshot.net_dir.display();
     let names = match &snapshot.candidates {
@@ -33,7 +33,7 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     if content.is_calicos() {
         return check_calico(name, content);
     }
-    // Multus and similar plugins sort first and call Calico by themselves.
+    // The configuration of Multus or a similar plugin sorts first, and this plugin calls Calico's.
     if let Some(delegate) = &snapshot.delegate {
         return check_delegate(name, content, delegate);
     }
@@ -62,7 +62,8 @@ fn check_calico(file: &str, content: &Content) -> Checked {
     }
 }
 
-/// Checks Calico's configuration behind `first`, a meta plugin that calls other networks.
+/// Checks Calico's configuration `ours` behind `caller`, the configuration of a plugin that calls other networks.
+/// `first` is the file name of `caller`.
 fn check_delegate(first: &str, caller: &Content, ours: &SelectedConfig) -> Checked {
     let SelectedConfig { name, content } = ours;
     let content = match content {
@@ -82,7 +83,8 @@ fn check_delegate(first: &str, caller: &Content, ours: &SelectedConfig) -> Check
     warn(observation, remedy)
 }
 
-/// Reports files that no runtime selects because another file sorts before them.
+/// Reports files that no runtime selects because another file sorts before them: with a warning if one has the name of
+/// a file of Calico's. Returns `None` if there are no such files.
 pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Checked> {
     let names = snapshot.candidates.as_ref().ok()?;
     let (first, rest) = names.split_first()?;

@@ -32,7 +32,7 @@ pub(super) fn check_directories(snapshot: &NodeSnapshot) -> Option<Finding> {
     (!directories.is_empty()).then(|| Finding::new("directories", checked))
 }
 
-/// Returns one finding for each program, and one if the records cannot be read.
+/// Returns one finding for each program, and one if the installer's records cannot be read.
 pub(super) fn check_programs(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let checked = snapshot.programs.iter().map(|program| (&program.name, check_program(program, &snapshot.version)));
     let findings = checked.map(|(name, checked)| Finding::new(format!("program {name}"), checked));
@@ -103,7 +103,8 @@ fn check_origin(observation: String, program: &RequiredProgram, own_version: &st
     }
 }
 
-/// Checks the kubeconfig and the remaining lifetime of the token in it.
+/// Checks the kubeconfig and the remaining lifetime of the token in it. If the configuration names no kubeconfig,
+/// returns a finding only if the API server rejects the plugins' credentials.
 pub(super) fn check_token(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let api = snapshot.cluster.as_ref().and_then(|cluster| cluster.api.as_ref());
     let refused = api.and_then(|api| api.rejection.as_ref());

@@ -11,7 +11,8 @@ use crate::doctor::snapshot::{
 /// Number of items of one kind that a finding names.
 const MAX_LISTED_ITEMS: usize = 5;
 
-/// Runs the checks. Those that need the datastore are left out without it; another finding reports that.
+/// Runs the checks. If the datastore does not respond, the checks that need it return no finding; a finding of another
+/// module reports the datastore.
 pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let answers = snapshot.cluster.as_ref().and_then(Cluster::answers);
     let locks = snapshot.locks.iter();
@@ -106,8 +107,9 @@ fn check_routes(found: &[PodInterface]) -> Option<Checked> {
     ))
 }
 
-/// Checks the free addresses with a host route: those that ADDs noted in the last minute, and those in the kernel's
-/// routing table. An unreachable datastore is the subject of another finding.
+/// Checks the free addresses with a host route: `recent`, which ADDs recorded in the last minute, and `routed`, which
+/// are in the kernel's routing table. `routed` is `None` if the datastore did not respond. Without any `recent`
+/// address, the result is then `None`, too, because another finding reports the datastore.
 fn check_busy(routed: Option<&Observed<BusyAddresses>>, recent: &BusyAddresses) -> Option<Checked> {
     let (mut busy, reason) = match routed {
         Some(Ok(routed)) => (routed.clone(), None),

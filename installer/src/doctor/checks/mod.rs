@@ -1,4 +1,4 @@
-//! The checks. Each turns the snapshot into a finding. They run in the order of their dependencies.
+//! The checks. Each check turns the snapshot into findings. The checks run in the order of their dependencies.
 
 mod cluster;
 mod configuration;

@@ -104,7 +104,7 @@ pub(super) fn check_settings(snapshot: &NodeSnapshot) -> Checked {
     pass(listed.collect::<Vec<_>>().join(" "))
 }
 
-/// Reports deferred DELs, whose cleanup did not reach the datastore or was rejected.
+/// Reports the deferred DELs in the journal of this node.
 pub(super) fn check_journal(snapshot: &NodeSnapshot) -> Checked {
     let deferred_dels = snapshot.journal.as_ref().map_err(Clone::clone)?;
     if deferred_dels.is_empty() {

@@ -1,5 +1,6 @@
-//! Reads the relevant configurations: the first one, and Calico's if the first one delegates to it; and the files that
-//! they name: TLS files for etcd, and programs with their paths, their origin and their answer to VERSION.
+//! Reads the relevant configurations: the first one, and Calico's if the first one delegates to other networks.
+//! Examines the files that these configurations name: TLS files for etcd, and programs with their paths, their origin
+//! and their answer to VERSION.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -23,15 +24,15 @@ use crate::{conflist, digest, node_conf, supported_versions, template};
 /// The relevant configurations.
 #[derive(Default)]
 pub(super) struct Configurations {
-    /// The first one.
+    /// The first file that runtimes read; `None` if there is none.
     pub(super) selected: Option<SelectedConfig>,
-    /// Calico's configuration behind a delegating one.
+    /// Calico's configuration, if the first file delegates to other networks.
     pub(super) delegate: Option<SelectedConfig>,
-    /// The parsed configuration of Calico's plugin.
+    /// The configuration of Calico's plugin in one of these files; `None` if the plugin is missing or rejects it.
     pub(super) conf: Option<NetConf>,
 }
 
-/// A file that was read.
+/// A configuration file that was read, and the configuration of Calico's plugin in it.
 struct Read {
     selected: SelectedConfig,
     conf: Observed<NetConf>,
@@ -89,7 +90,7 @@ fn text_value(conf: &Map<String, Value>, key: &str) -> String {
     conf.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// Returns the TLS files that the configuration names.
+/// Returns the TLS files for etcd that the configuration names.
 pub(super) fn tls_files(conf: &NetConf) -> Vec<TlsFile> {
     let datastore = &conf.datastore;
     let named = [
@@ -114,7 +115,7 @@ fn read_mode(path: &str, label: &str) -> Observed<u32> {
 /// The plugin that containerd runs for each pod beside any configuration (INST-171).
 const LOOPBACK: &str = "loopback";
 
-/// Time limit for an answer that needs no server.
+/// Time limit for one run of a plugin with VERSION or `-v`, which query no server.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// The directories to search, and the installer's records.
@@ -178,7 +179,8 @@ impl VersionProbe<'_> {
         }
     }
 
-    /// Compares the digest of a file with the record. An unreadable file has an unknown origin.
+    /// Compares the digest of a file with the record. The origin is unknown if the file is unreadable or no digest is
+    /// recorded.
     fn origin(&self, place: DirectoryRole, name: &str, path: &Path) -> ProgramOrigin {
         let recorded = self.recorded.and_then(|state| state.get(place, name)).filter(|known| known.digest.is_some());
         let Some((recorded, digest)) = recorded.zip(digest::of_file(path).ok()) else { return ProgramOrigin::Unknown };
@@ -190,7 +192,7 @@ impl VersionProbe<'_> {
         }
     }
 
-    /// Returns the output of `-v` if it is a single word.
+    /// Returns the output of `-v` if the program succeeds and the output is a single word.
     fn version(&self, path: &Path) -> Option<String> {
         let mut command = Command::new(path);
         let ran = child::run_without_capabilities(command.arg("-v").stderr(Stdio::null()), b"", self.deadline, BUSY);

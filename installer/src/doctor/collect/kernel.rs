@@ -31,8 +31,8 @@ const ENDPOINT_WRITE_TIME: Duration = Duration::from_secs(1);
 /// The addresses of endpoints by interface name.
 type Endpoints = BTreeMap<String, Vec<IpAddr>>;
 
-/// Returns the interfaces of this node's pods. If one seems stray, all are read a second time, because an ADD creates
-/// the interface before the endpoint.
+/// Returns the interfaces of this node's pods. If an interface has no endpoint, or a route to an address that its
+/// endpoint lacks, all are read a second time, because an ADD creates the interface before the endpoint.
 pub(super) async fn read_pod_interfaces(
     conf: &NetConf,
     store: &Datastore,
@@ -66,7 +66,7 @@ async fn compare(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Ob
     Ok(interfaces)
 }
 
-/// Returns the kernel's interfaces with the addresses of their host routes. Endpoints are filled in later.
+/// Returns the kernel's interfaces of pods with the addresses of their host routes. The caller adds the endpoints.
 fn read_kernel_interfaces(network: &dyn HostNetwork) -> Observed<Vec<PodInterface>> {
     let prefix = pod_interface_prefix();
     let routes = network.routes()?;
@@ -79,7 +79,7 @@ fn read_kernel_interfaces(network: &dyn HostNetwork) -> Observed<Vec<PodInterfac
     Ok(with_addresses.collect())
 }
 
-/// Returns the endpoints of this node.
+/// Returns the addresses of the endpoints that the datastore stores for this node, by interface name.
 async fn read_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, StoreError> {
     let mut names = ReadBatch::new();
     let keys = names.list_keys::<WorkloadEndpoint>(&ObjectSelect::default());
@@ -99,7 +99,8 @@ async fn read_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, Stor
     Ok(endpoints)
 }
 
-/// Returns the endpoints of the pods to which IPAM assigned the addresses of `interfaces`.
+/// Returns the addresses of the endpoints of the pods to which IPAM assigned the addresses of the interfaces `found`,
+/// by interface name.
 async fn read_pod_endpoints(store: &Datastore, node: &str, found: &[PodInterface]) -> Result<Endpoints, StoreError> {
     let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
     let mut blocks: BTreeMap<Cidr, Option<Block>> = BTreeMap::new();
@@ -134,7 +135,7 @@ pub(super) async fn list_pools(store: &Datastore) -> Observed<Vec<Entry<IpPool>>
     pools.map_err(|error| Unobserved::new(format!("IPPools: {error}")))
 }
 
-/// Returns the block of an address, or `None` if no pool contains the address.
+/// Returns the range of the block of an address, which may not exist, or `None` if no pool contains the address.
 fn block_of<'p>(address: IpAddr, pools: impl Iterator<Item = &'p IpPool>) -> Option<Cidr> {
     let version = IpVersion::of(address);
     let mut pools = pools.filter(|pool| pool.spec.range().is_ok_and(|range| range.contains(address)));
@@ -145,7 +146,7 @@ fn pod_of(attribute: &libcalico::ipam::Attribute) -> Option<(&str, &str)> {
     let owner = [&attribute.active_owner, &attribute.alternate_owner].into_iter().find(|owner| !owner.is_empty())?;
     match AllocationOwner::of(attribute).0 {
         AllocationOwner::Pod { namespace, name } => Some((namespace, name)),
-        // The pod in which the VMI runs.
+        // The owner is a virtual machine, but the interface is that of the pod in which the VMI runs.
         AllocationOwner::Vmi { .. } => Some((owner.get("namespace")?.as_str(), owner.get("pod")?.as_str())),
         _ => None,
     }
@@ -157,8 +158,8 @@ fn addresses_of(spec: &WorkloadEndpointSpec) -> Vec<IpAddr> {
     own.chain(spec.ip_nats.iter().filter_map(|nat| nat.external_ip.parse().ok())).collect()
 }
 
-/// Returns the endpoint of a pod on this node. A pod that has ended keeps its interface until kubelet removes its
-/// sandbox.
+/// Returns the endpoint of a pod on this node, also of a pod that has ended, which keeps its interface until kubelet
+/// removes its sandbox. Returns `None` if the endpoint is missing.
 async fn endpoint_of(
     store: &Datastore,
     node: &str,
@@ -185,8 +186,8 @@ fn or_missing<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError
     }
 }
 
-/// Returns the routes to single addresses that belong to a pool and are free in IPAM. Routes through interfaces of pods
-/// are left out: another check reports such interfaces without an endpoint.
+/// Returns the routes to single addresses that belong to an existing block and are free in IPAM. Routes through
+/// interfaces of pods are left out, because another check compares these interfaces with their endpoints.
 pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) -> Observed<BusyAddresses> {
     let mut pods = network.interfaces()?;
     pods.retain(|interface| interface.is_pod_interface);

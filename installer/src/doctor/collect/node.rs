@@ -1,7 +1,7 @@
 //! Reads kernel settings, files and locks of the node, and libcni's cache.
 //!
 //! The cache has a file for each ADD, which the DEL removes (INST-183). Locks are normally held for milliseconds, so a
-//! process that is seen repeatedly is slow or stuck.
+//! process that holds a lock during all observations is slow or stuck.
 
 use std::cmp::Reverse;
 use std::fs::{self, File, TryLockError};
@@ -27,7 +27,7 @@ pub(super) fn read_settings() -> Vec<(&'static str, Option<String>)> {
     SETTINGS.map(|name| (name, value(name).map(|text| text.trim().to_owned()))).into()
 }
 
-/// Observes the IPAM lock and the lock of the journal.
+/// Observes the lock of the journal and, if there is a configuration, the IPAM lock.
 pub(super) async fn observe_locks(conf: Option<&NetConf>, layout: &Layout) -> Vec<Lock> {
     let mut locks = Vec::new();
     if let Some(conf) = conf {
@@ -46,7 +46,8 @@ pub(super) fn read_mtu_file(layout: &Layout) -> Observed<Option<String>> {
     }
 }
 
-/// Returns descriptions of the deferred DELs, oldest first.
+/// Returns descriptions of the deferred DELs, oldest first. Entries that cannot be read come before them, with the
+/// error.
 pub(super) fn read_journal(layout: &Layout) -> Observed<Vec<String>> {
     let refused = |error| Unobserved::new(format!("{}: {error}", layout.journal_dir().display()));
     let mut pending_dels = Vec::new();
@@ -66,7 +67,8 @@ fn describe(del: &PendingDel, modified: SystemTime) -> String {
     format!("{} in {} for {age}{reason}", del.workload(), del.datastore)
 }
 
-/// Reads libcni's cache and compares it with the kernel's interfaces.
+/// Reads libcni's cache and compares it with the kernel's interfaces. Returns `None` on a node without the cache, and
+/// the reason in a container where the cache is not mounted.
 pub(super) fn read_cache(layout: &Layout, network: &dyn HostNetwork) -> Observed<Option<Cache>> {
     let interfaces: Vec<String> = network.interfaces()?.into_iter().map(|interface| interface.name).collect();
     let directory = layout.path(CACHE);
@@ -122,24 +124,26 @@ struct CachedInterface {
     sandbox: String,
 }
 
-/// Returns the name of the interface that is not in a sandbox. Other files than results are ignored.
+/// Returns the name of the first interface in a cached result that is not in a sandbox. Returns `None` for a result
+/// without such an interface, and for other files.
 fn host_interface(path: &Path) -> Option<String> {
     let cached: Cached = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
     let mut interfaces = cached.result.interfaces.into_iter();
     interfaces.find(|interface| interface.sandbox.is_empty()).map(|interface| interface.name)
 }
 
-/// Observation time. An ADD holds the IPAM lock while it waits for the datastore.
+/// Time for which a held lock is observed. An ADD holds the IPAM lock while it waits for the datastore.
 const OBSERVATION_TIME: Duration = Duration::from_secs(3);
 const OBSERVATIONS: u32 = 30;
 
-/// Observes a lock until it is free, or has been held by the same process for the whole time.
+/// Observes a lock until it is free, until another process holds it, or until [`OBSERVATION_TIME`] is over.
 async fn observe_lock(name: &'static str, path: &Path) -> Lock {
     let holder = wait(path).await.map_err(Unobserved::new);
     Lock { name, path: path.to_owned(), holder }
 }
 
-/// Returns the process that held the lock all the time, or `None` once the lock is free or another process holds it.
+/// Returns the process that held the lock all the time, or `None` as soon as the lock is free or another process holds
+/// it.
 async fn wait(path: &Path) -> io::Result<Option<LockHolder>> {
     let mut holder = observe_once(path)?;
     let first = holder.clone();
@@ -172,8 +176,9 @@ fn observe_once(path: &Path) -> io::Result<Option<LockHolder>> {
     Ok(Some(LockHolder { command: process.map(command).unwrap_or_default(), process }))
 }
 
-/// Returns the process that holds a lock, from lines such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF`. A
-/// waiting process has an arrow after the number. Processes of other PID namespaces are not listed.
+/// Returns the ID of the process that holds a lock, from lines such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0
+/// EOF`. A line of a waiting process has an arrow after the first number. Processes of other PID namespaces are not
+/// listed.
 fn find_process(locks: &str, major: u64, minor: u64, inode: u64) -> Option<u32> {
     let of = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();

@@ -17,7 +17,9 @@ use crate::doctor::snapshot::{ApiServer, Observed, PermissionCheck, Unobserved};
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
-/// Sends the requests, each with the time limit `deadline`. After a request without a response no further one is sent.
+/// Asks the API server whether the account has each permission that the plugins need in `scope`, with one request per
+/// permission and the time limit `deadline` for each request. After a request without a response no further one is
+/// sent.
 pub(super) async fn test_api_server(config: &KubernetesConfig, scope: Scope<'_>, deadline: Duration) -> ApiServer {
     let address = format!("the API server of {config}");
     let mut api = ApiServer { address, reached: Ok(()), rejection: None, permissions: Vec::new() };
@@ -103,7 +105,8 @@ async fn check_read<K: Kind>(store: &Datastore, key: &K::Key) -> PermissionCheck
     PermissionCheck { permission: permission("read", K::KIND), is_allowed }
 }
 
-/// Converts the outcome of a request. A missing object or a conflict shows that the request was permitted.
+/// Returns true if the outcome of a request shows that it was permitted, as a missing object or a conflict does.
+/// Returns false if it was unauthorized, and any other error as the reason for a missing answer.
 fn is_permitted(outcome: Result<(), StoreError>) -> Observed<bool> {
     match outcome {
         Ok(()) => Ok(true),

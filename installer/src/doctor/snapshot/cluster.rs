@@ -38,11 +38,11 @@ impl Cluster {
 /// The API server.
 #[derive(Debug, Clone)]
 pub struct ApiServer {
-    /// The address.
+    /// The address of the API server.
     pub address: String,
-    /// The reason if it did not respond.
+    /// The reason if the API server did not respond.
     pub reached: Observed<()>,
-    /// Its error if it rejects the plugins' credentials.
+    /// The API server's error if it rejects the plugins' credentials.
     pub rejection: Option<String>,
     /// The required permissions, and whether the account has them.
     pub permissions: Vec<PermissionCheck>,
@@ -57,11 +57,11 @@ pub struct DatastoreAnswers {
     pub silent_members: Vec<(String, String)>,
     /// The required permissions in etcd, and whether the user has them.
     pub etcd_permissions: Vec<PermissionCheck>,
-    /// `datastoreReady` of ClusterInformation; `Ok(None)` if the object is missing.
+    /// `datastoreReady` of ClusterInformation, `Ok(Some(None))` if it is not set; `Ok(None)` if the object is missing.
     pub ready: Observed<Option<Option<bool>>>,
     /// The pools.
     pub pools: Observed<Vec<Pool>>,
-    /// The blocks of this node.
+    /// The numbers of this node's blocks.
     pub blocks: Observed<BlockCount>,
     /// True if the Node of this name exists; `None` if the name is unknown.
     pub node_exists: Option<Observed<bool>>,
@@ -71,7 +71,7 @@ pub struct DatastoreAnswers {
     pub busy: Observed<BusyAddresses>,
 }
 
-/// A TLS file.
+/// A TLS file for etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFile {
     /// The configuration key that names the file.
@@ -91,12 +91,12 @@ pub struct PermissionCheck {
     pub is_allowed: Observed<bool>,
 }
 
-/// A pool.
+/// An IP pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    /// The name.
+    /// The name of the pool.
     pub name: String,
-    /// The range.
+    /// The range of the pool.
     pub cidr: String,
     /// True if the pool is enabled for pods.
     pub serves_pods: bool,

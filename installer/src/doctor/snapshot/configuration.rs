@@ -29,9 +29,10 @@ pub struct Content {
     pub problems: Vec<ConfigProblem>,
     /// Files whose plugins libcni would append to the list (INST-164).
     pub appended: Vec<String>,
-    /// The error with which Calico's plugin rejects the configuration; `None` if it accepts it, or is not in it.
+    /// The error with which Calico's plugin rejects the configuration; `None` if the plugin accepts the configuration
+    /// or is not in it.
     pub rejection: Option<String>,
-    /// The networks or files that a delegating plugin calls.
+    /// The names of the networks or files that a delegating plugin calls.
     pub delegate_names: Vec<String>,
 }
 
@@ -63,20 +64,20 @@ pub struct RequiredProgram {
     pub state: ProgramState,
     /// The origin of the file.
     pub origin: ProgramOrigin,
-    /// The output of `-v`; `None` for other programs than Calico's, and without usable output.
+    /// The output of `-v`; `None` for programs other than Calico's, and without usable output.
     pub version: Option<String>,
 }
 
 /// The relation of a program to the installer's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProgramOrigin {
-    /// The file is not recorded.
+    /// No digest is recorded for the file, or the file cannot be read.
     Unknown,
     /// The file is the recorded one.
     Installed,
-    /// The file is our earlier one, which the recorded one was to replace.
+    /// The file is the installer's earlier one, which an unfinished installation was to replace.
     Former,
-    /// The file is another one.
+    /// The file differs from the recorded ones.
     Other,
 }
 

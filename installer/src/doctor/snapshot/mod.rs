@@ -1,5 +1,5 @@
-//! [`NodeSnapshot`]: the observations on the node and in the cluster, without any judgment. An observation is
-//! [`Observed`], or there is a reason why it is missing.
+//! [`NodeSnapshot`]: the observations on the node and in the cluster, without any judgment. An observation that may be
+//! missing is an [`Observed`], which contains the value or the reason why it is missing.
 
 mod cluster;
 mod configuration;
@@ -26,13 +26,13 @@ pub struct NodeSnapshot {
     pub net_dir: PathBuf,
     /// The directories of the installation that root may not write without a capability.
     pub unwritable: Vec<UnwritableDirectory>,
-    /// The names of the files there that a runtime reads, in its order. The runtime uses the first one (INST-160).
+    /// The names of the files in `net_dir` that a runtime reads, in its order. The runtime uses the first (INST-160).
     pub candidates: Observed<Vec<String>>,
-    /// The first of these files.
+    /// The first of `candidates`; `None` if there is none.
     pub selected: Option<SelectedConfig>,
-    /// Calico's file among the others, if the first one delegates to another network.
+    /// Calico's file among the other candidates, if `selected` delegates to other networks; `None` otherwise.
     pub delegate: Option<SelectedConfig>,
-    /// The programs that these files name, and `loopback`.
+    /// The programs that `selected` and `delegate` name, and `loopback`.
     pub programs: Vec<RequiredProgram>,
     /// The version of this program.
     pub version: String,
@@ -67,7 +67,7 @@ pub struct NodeSnapshot {
 }
 
 impl NodeSnapshot {
-    /// Returns the contents of the relevant configurations that can be read.
+    /// Returns the file names and contents of `selected` and `delegate`, as far as they can be read.
     pub(super) fn contents(&self) -> impl Iterator<Item = (&str, &Content)> {
         let counting = self.selected.iter().chain(&self.delegate);
         counting.filter_map(|SelectedConfig { name, content }| Some((name.as_str(), content.as_ref().ok()?)))
@@ -78,7 +78,7 @@ impl NodeSnapshot {
 pub(super) const FORWARD: &str = "net.ipv4.ip_forward";
 /// Setting for forwarding IPv6 packets.
 pub(super) const FORWARD_IPV6: &str = "net.ipv6.conf.all.forwarding";
-/// Setting for dropping packets whose source address is not routed to the interface they came from.
+/// Setting for dropping packets whose source address is not routed to the interface on which they arrived.
 pub(super) const REVERSE_PATH: &str = "net.ipv4.conf.all.rp_filter";
 /// The relevant kernel settings.
 pub(super) const SETTINGS: [&str; 3] = [FORWARD, FORWARD_IPV6, REVERSE_PATH];
@@ -92,7 +92,7 @@ pub struct NodeName {
     pub configured: String,
     /// The file in which calico-node or the installer writes the name.
     pub path: PathBuf,
-    /// The content of that file.
+    /// The content of that file; `None` if it cannot be read.
     pub written: Option<String>,
     /// True if the file may be missing.
     pub optional: bool,
@@ -101,7 +101,7 @@ pub struct NodeName {
 /// The host's end of a pod's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodInterface {
-    /// The name.
+    /// The name of the interface.
     pub name: String,
     /// The destinations of the host routes through the interface.
     pub addresses: Vec<IpAddr>,
@@ -128,7 +128,8 @@ pub struct Lock {
     pub name: &'static str,
     /// The lock file.
     pub path: PathBuf,
-    /// The process that held the lock during the whole observation; `None` if the lock was released meanwhile.
+    /// The process that held the lock during the whole observation; `None` if the lock was free at some time, or
+    /// another process took it.
     pub holder: Observed<Option<LockHolder>>,
 }
 

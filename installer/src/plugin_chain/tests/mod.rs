@@ -65,7 +65,7 @@ fn foreign_entries_retain_their_position_when_own_entries_change() {
             json!([calico(2), portmap(), tuning("9")]),
             json!([calico(2), portmap(), tuning("9"), istio()]),
         ),
-        // Its owner removed istio's entry.
+        // istio-cni removed its own entry.
         (json!([calico(1), portmap()]), json!([calico(2), portmap()]), json!([calico(2), portmap()])),
     ] {
         assert_eq!(merged_over(today, present.clone(), recorded()), expected, "{present}");
@@ -118,7 +118,7 @@ fn without_a_record_own_entries_are_calicos_and_template_entries() {
     let present = json!([calico(7), portmap(), bandwidth(), istio(), custom, tuning("3"), tuning("4")]);
     let merged = merged_over(json!([calico(1), portmap(), tuning("3")]), present.clone(), None);
     assert_eq!(merged, json!([calico(1), portmap(), tuning("3"), istio(), custom, tuning("4")]));
-    // With a record, the entry belongs to the operator.
+    // With a record that lacks the bandwidth entry, this entry belongs to the operator.
     let merged = merged_over(
         json!([calico(1), portmap()]),
         json!([calico(1), portmap(), bandwidth()]),

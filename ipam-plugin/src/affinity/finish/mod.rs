@@ -10,7 +10,7 @@ use crate::error::{IpamError, Result};
 use crate::reads::find;
 use crate::write_gate::{GatedStore, WriteGate};
 
-/// The outcome for an affinity.
+/// The result of [`finish_affinity`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishedAffinity {
     /// The block is the owner's, and the affinity is confirmed now.
@@ -19,17 +19,18 @@ pub enum FinishedAffinity {
     Released,
     /// The owner had no such block, and the affinity is deleted.
     Deleted,
-    /// No change was necessary, or another process changed affinity or block meanwhile.
+    /// No change was necessary, the block is inconsistent, or another process changed affinity or block meanwhile.
     Unchanged,
 }
 
-/// Completes or deletes an affinity that is still at `revision`, in upstream's order. To claim: affinity pending,
-/// block, affinity confirmed. To release: affinity pendingDeletion, block deleted, affinity deleted. Each write is a
-/// compare-and-swap. If `gate` closes in between, the result is [`IpamError::Stopped`], and any process may continue
-/// from that state.
+/// Completes or deletes an affinity that is still at `revision`, in upstream's order. If the affinity is missing and
+/// the block is the owner's, restores the affinity. To claim: affinity pending, block, affinity confirmed. To release:
+/// affinity pendingDeletion, block deleted, affinity deleted. Each write is a compare-and-swap. If `gate` closes in
+/// between, the result is [`IpamError::Stopped`], and any process may continue from that state.
 ///
-/// A process that claims the block may be between its two writes, however long ago it began. After the affinity is
-/// deleted, the block is therefore read again. If it is the owner's, its affinity is restored.
+/// A process that claims the block may be between its writes of the affinity and of the block, however long ago it
+/// began. After the affinity is deleted, the block is therefore read again. If it is the owner's, its affinity is
+/// restored.
 pub async fn finish_affinity<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
@@ -81,7 +82,8 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
     Ok(if restored == FinishedAffinity::Unchanged { finished } else { restored })
 }
 
-/// Restores the affinity of a block of the owner. Fails if another process creates the affinity meanwhile.
+/// Creates the missing affinity of `block`, which is the owner's, and confirms it. Changes nothing if `block` is
+/// `None`. Fails if another process creates the affinity meanwhile.
 async fn restore_affinity<S: Store>(
     store: &S,
     key: &AffinityKey,

@@ -11,7 +11,7 @@ use crate::write_gate::OpenGate;
 const BLOCK: &str = "10.0.0.0/29";
 const STORES: [fn() -> MemoryStore; 2] = [MemoryStore::transactional, MemoryStore::sequential];
 
-/// The object stored at the claimed range.
+/// The block that is stored at the claimed range, and its owner.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum There {
     Nothing,
@@ -139,7 +139,7 @@ async fn block_created_after_the_deletion_gets_its_affinity_back() {
     }
 }
 
-/// The node continues to work between any two requests.
+/// The node completes an ADD between any two requests of the call.
 #[tokio::test]
 async fn add_between_any_two_requests_gets_an_address_and_an_affinity() {
     use AffinityState::{Confirmed, Pending, PendingDeletion};
@@ -184,11 +184,12 @@ async fn add_between_any_two_requests_gets_an_address_and_an_affinity() {
     assert!(rivals > 20, "{rivals} were in time");
 }
 
-/// The pairs that an ADD wrote.
+/// The pairs that an ADD wrote, and the block as that ADD had read it; `None` if the block was missing.
 struct Added(Vec<(String, Vec<u8>)>, Option<Vec<u8>>);
 
 impl Added {
-    /// Writes the pairs if the block is still as that ADD read it, as its compare-and-swap would.
+    /// Writes the pairs if the block is still as that ADD read it, as its compare-and-swap would. Returns false if the
+    /// block differs.
     fn write(&self, pairs: &mut crate::testing::Pairs) -> bool {
         let block = pairs.get::<Block>(&cidr(BLOCK)).map(|block| block.encode().unwrap());
         if block != self.1 {

@@ -13,7 +13,7 @@ use crate::retry::{OPERATION_TIME, Retry};
 use crate::write_gate::{GatedStore, WriteGate};
 use os::clock::Clock;
 
-/// The outcome for the affinities.
+/// The result of a release of several affinities.
 #[derive(Debug, Default)]
 pub struct ReleasedAffinities {
     /// Released blocks.
@@ -23,8 +23,9 @@ pub struct ReleasedAffinities {
 }
 
 /// Releases every block of `owner`, or with `only_empty` those without addresses. An error for one block does not stop
-/// the others. If `gate` closes in between, the result is [`IpamError::Stopped`]. Blocks released until then stay
-/// released, and any process may complete an affinity that is between two writes.
+/// the others, except that an unreachable datastore ends the release. If `gate` closes in between, the result is
+/// [`IpamError::Stopped`]. Blocks released until then stay released, and any process may complete an affinity that is
+/// between two writes.
 pub async fn release_host_affinities<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
@@ -45,7 +46,7 @@ async fn host_affinities<S: Store, C: Clock>(
 ) -> Result<ReleasedAffinities> {
     let mut batch = ReadBatch::new();
     let labeled = batch.list::<BlockAffinity>(&AffinitySelect::of(owner.clone()));
-    // Affinities that releases before the labels wrote. A list by owner does not contain them.
+    // Affinities that versions before the labels wrote. A list by owner does not contain them.
     let unlabeled = (store.write_model() == WriteModel::PerObject)
         .then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
     let answers = store.read(&batch).await?;
@@ -55,8 +56,9 @@ async fn host_affinities<S: Store, C: Clock>(
     release_blocks(store, clock, affinities, only_empty).await
 }
 
-/// Releases a block of `owner` if it has no addresses. A missing block, or one of another owner, is success. A block
-/// with addresses is [`IpamError::BlockNotEmpty`]. If `gate` closes in between, the result is [`IpamError::Stopped`].
+/// Releases a block of `owner` if it has no addresses. If the block is missing or another owner's, only the affinity is
+/// deleted, which is success. A block with addresses is [`IpamError::BlockNotEmpty`]. If `gate` closes in between, the
+/// result is [`IpamError::Stopped`].
 pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
@@ -70,7 +72,7 @@ pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
 }
 
 /// Releases every block in `range`, whoever the owner is, as a pool's deletion requires (IPAM-100). On etcd, affinities
-/// of virtual owners are not listed, as in upstream.
+/// of virtual owners are not listed, as in upstream, so their blocks stay.
 pub async fn release_pool_affinities<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -154,7 +156,7 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
             Ok(()) => {}
             Err(error) if error.is_race() => tracing::debug!(
                 block = %cidr, %error,
-                "keeping the deselected block: another process changed the block or its affinity"
+                "keeping a block whose pool does not select the node: another process changed the block or its affinity"
             ),
             Err(error) => tracing::warn!(
                 block = %cidr, %error,
@@ -164,7 +166,8 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
     }
 }
 
-/// Returns the blocks whose pools do not select their nodes.
+/// Returns those of the blocks `emptied` whose pools do not select the nodes that own them. A block whose node is
+/// missing is not among them.
 async fn find_deselected<'a, S: Store>(
     store: &S,
     emptied: &'a [(Cidr, AffinityOwner)],

@@ -102,7 +102,7 @@ impl Store for Unlabelled {
     }
 }
 
-/// Affinities of releases before the labels.
+/// Versions before the labels wrote such affinities.
 #[tokio::test]
 async fn unlabeled_affinities_of_a_host_are_released_and_other_hosts_unaffected() {
     let cluster = cluster(MemoryStore::sequential());

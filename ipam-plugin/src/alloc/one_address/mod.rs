@@ -24,9 +24,10 @@ use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 
 /// Assigns `ip` to the request's handle. Pool selectors, reservations, manual assignment and block limits do not apply
-/// (IPAM-134, IPAM-137). A restricted request is an exception: the namespace selector and reservations apply to it.
-/// Unless affinity is strict, the block may be another node's. A missing block is claimed. The address passes from the
-/// request's predecessor in one write of the block, so no other process can get it in between.
+/// (IPAM-134, IPAM-137). A restricted request is an exception: the namespace selector and reservations apply to it. The
+/// block may be another node's, except with `strictAffinity`. A missing block is claimed. If the request's predecessor
+/// has the address, one write of the block takes the address from it and assigns it, so no other process can get the
+/// address in between.
 pub async fn assign_address<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -111,7 +112,7 @@ impl<'a> RequestedAddress<'a> {
     }
 
     /// Assigns the address in memory, and returns also the predecessor that it passes from. Returns `None` if the
-    /// handle already has the address and may have no other.
+    /// handle already has the address and has reached its limit of addresses.
     fn assign_in_memory(&self) -> Result<Option<(BlockAssignment, Option<&'a Predecessor>)>> {
         let affinity = self.snapshot.affinity(&self.affinity_key()).flatten();
         let (mut block, revision, prior_affinity) = match self.snapshot.block(&self.cidr) {
@@ -168,7 +169,7 @@ impl<'a> RequestedAddress<'a> {
     }
 }
 
-/// Returns a description of the owner of an address.
+/// Returns a description of the owner of an address, for messages.
 pub(crate) fn describe_owner(held: &libcalico::ipam::Allocation<'_>) -> String {
     if held.is_cooling() {
         return "no owner: the address was released a moment ago and is cooling down".into();

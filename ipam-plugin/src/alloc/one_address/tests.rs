@@ -22,7 +22,7 @@ async fn ask(cluster: &Cluster, node: &str, handle: &str, address: &str) -> Resu
     assign_as(cluster, &cluster.request(node, handle), address).await
 }
 
-// Golden: ipam-alone, args-ip.
+// Upstream's recorded data (golden: ipam-alone, args-ip).
 #[tokio::test]
 async fn requested_address_claims_its_block_and_is_returned_alone() {
     let cluster = Cluster::new();

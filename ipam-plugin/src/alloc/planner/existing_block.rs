@@ -12,7 +12,8 @@ use crate::block_writes::PriorAffinity;
 use crate::error::Result;
 
 impl FamilyPlanner<'_> {
-    /// Returns a step for the first own block, in list order, that has a free address; `None` if no own block has one.
+    /// Returns the step for the first own block, in list order, that has a free address or first needs a read or a
+    /// repair. Returns `None` if no own block has a free address.
     pub(super) fn assign_from_own_blocks(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>> {
         for affinity in self.own_blocks(snapshot) {
             if let Some(step) = self.assign_from_own_block(snapshot, affinity, remaining)? {
@@ -22,7 +23,9 @@ impl FamilyPlanner<'_> {
         Ok(None)
     }
 
-    /// Returns the step for one block of the node. An unfinished affinity is repaired first.
+    /// Returns the step for one block of the node: an assignment, or the read or repair that the block first needs. An
+    /// assignment also creates a missing block and confirms an unfinished affinity. Returns `None` if the block gives
+    /// no address.
     pub(super) fn assign_from_own_block(
         &self,
         snapshot: &Snapshot,
@@ -64,9 +67,9 @@ impl FamilyPlanner<'_> {
         }
     }
 
-    /// Returns a step for the first block with room, in the order of the pools and of the node's walk over each. The
-    /// block's affinity stays unchanged; only the attribute `node` of the allocation names the borrowing node
-    /// (IPAM-120).
+    /// Returns a step for the first block with room, in the order of the pools and, within a pool, in the order in
+    /// which the node tries blocks. Returns [`PlannerStep::Exhausted`] if no block has room. The block's affinity stays
+    /// unchanged; only the attribute `node` of the allocation names the borrowing node (IPAM-120).
     pub(super) fn borrow(&self, snapshot: &Snapshot, remaining: usize) -> Result<PlannerStep> {
         if !snapshot.has_all_blocks(self.version) {
             return Ok(PlannerStep::Read(MissingReads::list(self.version)));

@@ -144,7 +144,8 @@ impl<'a> FamilyPlanner<'a> {
         blocks.find(|cidr| may_have_room(cidr) && self.is_confirmed(snapshot, cidr))
     }
 
-    /// Returns the node's blocks that it should release if they are empty (IPAM-99).
+    /// Returns the node's blocks that the node should release if they are empty, because their pools no longer select
+    /// the node (IPAM-99).
     fn stale_own_blocks(&self, snapshot: &Snapshot) -> Vec<Cidr> {
         let owned: Vec<Cidr> = snapshot.own_affinities(self.version).map(|entry| entry.key.cidr).collect();
         let mut stale = stale_blocks(&owned, &self.choice, &self.node_labels);
@@ -214,7 +215,8 @@ impl FamilyPlanner<'_> {
         }
     }
 
-    /// Returns a step that releases the first stale block that is empty.
+    /// Returns a step that releases the first stale block that is empty, or that first reads the block again if a cache
+    /// answered. Returns `None` if no stale block is empty.
     fn release_stale(&self, snapshot: &Snapshot) -> Option<PlannerStep> {
         let stale = self.stale_own_blocks(snapshot);
         let affinities = snapshot.own_affinities(self.version).filter(|entry| stale.contains(&entry.key.cidr));
@@ -232,7 +234,9 @@ impl FamilyPlanner<'_> {
         })
     }
 
-    /// Returns the addresses of a handle that has reached its limit, if they are as many as requested (IPAM-115).
+    /// Returns a step with the addresses of a handle that has reached its limit (IPAM-115), or the reads that this
+    /// decision needs. Returns `None` if the handle may get `remaining` more addresses. Fails if the handle is at its
+    /// limit and has fewer addresses than requested.
     fn already_held(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>> {
         let (limit, id) = (self.request.max_per_handle, &self.request.handle);
         if limit > 0 && snapshot.is_handle_unread() {

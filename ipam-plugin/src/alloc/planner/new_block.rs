@@ -11,7 +11,8 @@ use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
 use crate::error::{Exhaustion, Result};
 
-/// Number of blocks at the start of the walk that are read before all blocks of the cluster are.
+/// Number of blocks that are read, in the order in which the node tries new blocks, before all blocks of the cluster
+/// are read.
 const PROBED_BLOCKS: usize = 8;
 
 /// Number of the node's affinities that may be too new for a cache.
@@ -71,8 +72,8 @@ impl FamilyPlanner<'_> {
         }
     }
 
-    /// Returns the step for the block at which the walk stops. The block is unclaimed, or the node's own without a
-    /// affinity in the snapshot.
+    /// Returns the step for `cidr`, the first usable block in the order in which the node tries new blocks. The block
+    /// is unclaimed, or the node's own without an affinity in the snapshot.
     fn assign_from_new_block(&self, snapshot: &Snapshot, cidr: Cidr, remaining: usize) -> Result<Option<PlannerStep>> {
         let has_ranges = snapshot.ranges(self.version).is_some();
         match snapshot.block(&cidr) {
@@ -92,9 +93,9 @@ impl FamilyPlanner<'_> {
         }
     }
 
-    /// Returns the reads of the walk's first blocks, of which usually at least one is usable. They include the ranges
-    /// of all blocks, because a block of another size may overlap. Beyond the first blocks, all blocks of the family
-    /// are read.
+    /// Returns the reads of the first blocks that the node tries, of which usually at least one is usable. The reads
+    /// include the ranges of all blocks, because a block of another size may overlap. If `cidr` is not among the first
+    /// blocks, returns the read of all blocks of the family.
     fn reads_of_first_blocks(&self, snapshot: &Snapshot, cidr: Cidr) -> MissingReads {
         let walk = self.pools().iter().flat_map(|pool| {
             BlockWalk::new(pool.cidr, pool.block_prefix, self.owner.name(), snapshot.now).take(PROBED_BLOCKS)
@@ -110,7 +111,8 @@ impl FamilyPlanner<'_> {
         missing
     }
 
-    /// Returns a step for the first reclaimable empty block of another owner. Its affinity must be released first.
+    /// Returns a step that releases the affinity of the first reclaimable empty block of another owner, or that first
+    /// reads the block or the affinity. Returns `None` if there is no such block.
     fn reclaim(&self, snapshot: &Snapshot, candidates: &[Cidr]) -> Option<PlannerStep> {
         for cidr in candidates {
             if let Some(BlockRead::Surveyed(_)) = snapshot.block(cidr) {

@@ -36,7 +36,7 @@ impl FamilyPlanner<'_> {
         (!snapshot.changed.contains(cidr) && self.is_confirmed(snapshot, cidr)).then_some(full)
     }
 
-    /// Returns true if the owner's affinity to the block is confirmed.
+    /// Returns true if the owner has an affinity to the block that is confirmed, or that has no state.
     pub(super) fn is_confirmed(&self, snapshot: &Snapshot, cidr: &Cidr) -> bool {
         let mut affinities = snapshot.own_affinities(self.version).filter(|entry| entry.key.cidr == *cidr);
         affinities.any(|entry| matches!(entry.value.state, AffinityState::Confirmed | AffinityState::Unset))
@@ -67,8 +67,9 @@ impl FamilyPlanner<'_> {
         Exhaustion::PoolsFull { pools: self.pools().iter().map(|pool| pool.cidr).collect() }
     }
 
-    /// Returns the outcome of the search for the node's notes, or `None` if there was no search or the search did not
-    /// end. `release` is the number of this node's last release when the search began.
+    /// Returns the outcome of a search of all blocks, for the node's notes. Returns `None` if the request neither
+    /// searched all blocks nor used a note, or if a block that was skipped may give an address soon. `release` is the
+    /// number of this node's last release when the search began.
     pub(crate) fn outcome(
         &self,
         snapshot: &Snapshot,

@@ -39,7 +39,7 @@ async fn used_block_of_a_deselected_pool_is_retained() {
     assert_eq!(cluster.affinity("node1", "10.1.0.0/26"), Some(AffinityState::Confirmed));
 }
 
-// Other reasons not to use a pool do not release its blocks.
+// Only a node selector that no longer matches releases the empty blocks of a pool, no other reason not to use the pool.
 #[tokio::test]
 async fn empty_blocks_of_unused_pools_that_select_the_node_are_retained() {
     for reason in ["use", "requested", "manual", "namespace", "disabled"] {
@@ -134,7 +134,8 @@ async fn twenty_blocks_are_claimed_with_three_requests_each() {
     assert!(reads <= 1 + 20, "{reads} reads");
 }
 
-/// Creates a node with a limit of two blocks of one address each, and a cache that stops after the first one.
+/// Creates a node with a limit of two blocks of one address each, and a cache that lacks all writes after the first
+/// block.
 async fn at_the_limit() -> Cluster {
     let cluster = Cluster::on(MemoryStore::sequential());
     cluster.pool("pool4", "10.0.0.0/26", 32);

@@ -1,5 +1,6 @@
-//! Prefetch for an ADD, where each request is a separate round trip. The block from which a pod's address will probably
-//! come and the node's other blocks are read together with the inputs, and the handle is created at the same time.
+//! Prefetch for an ADD on an API server, where each request is a separate round trip. The block from which a pod's
+//! address will probably come and the node's other blocks are read together with the inputs, and the handle is created
+//! at the same time.
 //!
 //! The last ADD on this node stored the names of these blocks in a file (`block_hints.rs`). The file is only a hint:
 //! the reads show if it is wrong, and the allocation then takes its usual course. The process takes the node's lock
@@ -47,8 +48,8 @@ pub struct Prefetch {
 
 impl Prefetch {
     /// Returns the prefetch for a request that wants one address each of `families` for the pod `pod` of `namespace`;
-    /// both are empty outside Kubernetes. Returns `None` if there is no hint or a prefetch saves nothing. `files` are
-    /// the node's lock file and the file with the blocks of recent addresses.
+    /// both are empty outside Kubernetes. Returns `None` if there is no hint, if another process has the lock, or if a
+    /// prefetch saves nothing. `files` are the node's lock file and the file with the blocks of recent addresses.
     pub(crate) fn new<S: Store>(
         store: &S,
         files: (&Path, &Path),
@@ -78,7 +79,8 @@ impl Prefetch {
         InputsQuery { blocks, blocks_since: self.since.clone(), ..query }
     }
 
-    /// Reads `batch` and creates `handle` concurrently.
+    /// Reads `batch` and creates `handle` concurrently. The answers are an error also if the creation has an unknown
+    /// outcome.
     pub async fn read<S: Store, C: Clock>(
         &self,
         store: &S,
@@ -114,7 +116,7 @@ impl Prefetch {
     }
 }
 
-/// A handle that was created before any object was read.
+/// The result of the creation of a handle before any object was read.
 #[derive(Debug)]
 pub struct ReservedHandle {
     stored: StoredHandle,
@@ -147,7 +149,8 @@ pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, own_prefetch: 
     if let Err(error) = fs::remove_file(file) {
         tracing::debug!(
             file = %file.display(), %error,
-            "cannot delete the blocks of recent addresses; the next ADD may create its handle ahead of its reads"
+            "cannot delete the file with the blocks of recent addresses; the next ADD may create its handle although \
+            the datastore is not ready"
         );
     }
 }
@@ -162,7 +165,8 @@ pub async fn discard<S: Store, C: Clock>(store: &S, clock: &C, handle: &HandleId
     }
 }
 
-/// Reads the inputs by `query` again and keeps `handle`, which the prefetch created.
+/// Reads the inputs by `query` again and keeps `handle`, which the prefetch created. If the read fails, undoes the
+/// prefetch.
 pub async fn read_again<S: Store, C: Clock>(
     store: &S,
     clock: &C,

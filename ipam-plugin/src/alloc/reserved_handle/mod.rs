@@ -20,8 +20,9 @@ use os::clock::Clock;
 /// exists already. Returns the handle, and its counts that belong to this operation: all of `reserved` if this
 /// operation created the handle, otherwise none.
 ///
-/// If the response was lost, the blocks show who created an existing handle: a handle without an address was created
-/// just now, or by an operation that got no further.
+/// If the response was lost, an existing handle with exactly these counts is treated as created by this operation,
+/// provided that the blocks contain no address of it. It was then created just now, or by an operation that got no
+/// further.
 pub(crate) async fn create_reserved<S: Store>(
     store: &S,
     id: &HandleId,
@@ -80,7 +81,7 @@ impl Snapshot {
     }
 }
 
-/// Takes off the handle the counts of addresses that will not be assigned.
+/// Decrements the handle by the counts of addresses that will not be assigned.
 pub(crate) async fn release_reserved<S: Store, C: Clock>(store: &S, clock: &C, id: &HandleId, reserved: BlockCounts) {
     if !reserved.is_empty() {
         decrement(store, clock, id, &reserved.into_iter().collect::<Vec<_>>()).await;

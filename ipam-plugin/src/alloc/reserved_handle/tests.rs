@@ -4,7 +4,7 @@ use crate::alloc::one_address::assign_address;
 use crate::error::IpamError;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr, held};
 
-/// Creates a cluster for counting requests of operations without inputs; these do not read the handle first.
+/// Creates a cluster whose store has no transactions. An allocation there creates its handle without reading it first.
 fn cluster(block_size: u8) -> Cluster {
     let cluster = Cluster::on(MemoryStore::sequential());
     cluster.pool("pool4", "10.65.0.0/24", block_size);
@@ -103,8 +103,8 @@ async fn lost_race_does_not_create_the_handle_again() {
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-/// The block is written, but the response is lost, and the datastore stays unreachable for longer than the operation
-/// waits.
+/// The block is written, but the response is lost, and the datastore then refuses a number of requests, in the last
+/// case for longer than the operation waits.
 #[tokio::test]
 async fn write_of_unknown_outcome_stays_counted_for_the_del() {
     for silent in [1, 10, 100, 1000] {

@@ -25,7 +25,8 @@ pub(crate) use self::read::MissingReads;
 pub(crate) enum BlockRead {
     /// The block is missing.
     Absent,
-    /// The block exists, but its content is invalid, so it gives no address and is not written.
+    /// The block exists, but gives no address and is not written: the block is invalid or being deleted, or its
+    /// affinity is unreadable.
     Corrupt,
     /// The block exists, and a survey of all blocks, or a note of an earlier one, found this room in it. The block has
     /// to be read before it gives an address.
@@ -56,7 +57,7 @@ pub(crate) struct Snapshot {
     read_with_affinities: BTreeSet<Cidr>,
     /// Blocks that were read before, or concurrently with, a later read of the affinities.
     read_before_affinities: BTreeSet<Cidr>,
-    /// The part of [`Snapshot::handle`] that counts for this operation's blocks, which are not written yet.
+    /// The counts in [`Snapshot::handle`] that belong to this operation, for addresses that it has not assigned yet.
     pub(crate) reserved: BlockCounts,
     /// Blocks that differ from the note about them.
     pub(crate) changed: BTreeSet<Cidr>,
@@ -144,7 +145,7 @@ impl Snapshot {
         self.blocks.get(cidr).and_then(|block| self.room(block)).map_or(0, |room| room.in_use)
     }
 
-    /// Returns the room in a block that exists and is usable, as far as it was read.
+    /// Returns the room in a block, as far as it was read; `None` for a missing or unusable block.
     pub(crate) fn room(&self, block: &BlockRead) -> Option<Room> {
         match block {
             BlockRead::Present(entry) => Some(Room::of(&entry.value, &self.reservations, &self.query.owner, self.now)),
@@ -169,7 +170,7 @@ impl Snapshot {
         self.inputs.blocks_may_lag && self.read_with_affinities.contains(cidr)
     }
 
-    /// Returns true if every block of the family was read.
+    /// Returns true if all blocks of the family were surveyed: their ranges, and the room in each.
     pub(crate) fn has_all_blocks(&self, version: IpVersion) -> bool {
         self.surveyed_families.contains(&version)
     }
@@ -179,7 +180,8 @@ impl Snapshot {
         self.ranges.get(&version)
     }
 
-    /// Returns a block of another size in the snapshot that shares addresses with `cidr`.
+    /// Returns a block of another size that shares addresses with `cidr`; `None` if there is no such block or the
+    /// ranges were not read.
     pub(crate) fn overlapping(&self, cidr: &Cidr) -> Option<Cidr> {
         self.ranges(cidr.version())?.iter().find(|range| range.conflicts_with(cidr)).copied()
     }
@@ -191,8 +193,8 @@ impl Snapshot {
         })
     }
 
-    /// Returns one affinity, or `None` if it was not read yet. An affinity of this owner that the inputs lack may
-    /// exist nevertheless, because another process may be claiming the block at the same time.
+    /// Returns one affinity: `Some(None)` if it is missing, `None` if it was not read yet. An affinity of this owner
+    /// that the inputs lack may exist nevertheless, because another process may be claiming the block at the same time.
     pub(crate) fn affinity(&self, key: &AffinityKey) -> Option<Option<&Entry<BlockAffinity>>> {
         match self.inputs.affinities.iter().find(|entry| entry.key == *key) {
             Some(entry) => Some(Some(entry)),
@@ -215,12 +217,12 @@ impl Snapshot {
             Ok(Some(mut entry)) => match entry.value.collect_garbage(cooldown, self.now) {
                 Ok(_) => BlockRead::Present(Box::new(entry)),
                 Err(problem) => {
-                    tracing::warn!(%problem, "skipping an inconsistent block");
+                    tracing::warn!(%problem, "assigning no address from an inconsistent block");
                     BlockRead::Corrupt
                 }
             },
             Err(StoreError::Corrupt { key, reason }) => {
-                tracing::warn!(block = %key, %reason, "skipping a block that cannot be read");
+                tracing::warn!(block = %key, %reason, "assigning no address from a block that cannot be read");
                 BlockRead::Corrupt
             }
             Err(error) => return Err(error),
@@ -234,7 +236,10 @@ impl Snapshot {
         match answer {
             Ok(found) => _ = self.affinities.insert(key, found.filter(|entry| !entry.value.deleted)),
             Err(StoreError::Corrupt { key: path, reason }) => {
-                tracing::warn!(affinity = %path, %reason, "skipping a block whose affinity cannot be read");
+                tracing::warn!(
+                    affinity = %path, %reason,
+                    "assigning no address from a block whose affinity cannot be read"
+                );
                 self.blocks.insert(key.cidr, BlockRead::Corrupt);
             }
             Err(error) => return Err(error),
@@ -252,7 +257,8 @@ fn reservations(inputs: &AllocationInputs) -> Reservations {
 }
 
 impl Snapshot {
-    /// Records the stored handle, whose counts that belong to this operation are all used.
+    /// Records the handle that this operation wrote. No count is reserved any more: the assigned addresses use all
+    /// counts of this operation.
     pub(crate) fn record_handle(&mut self, value: Handle, revision: Revision) {
         self.inputs.handle = StoredHandle::Existing(Entry { key: self.query.handle.clone(), value, revision });
         self.reserved.clear();

@@ -72,7 +72,8 @@ impl Snapshot {
         self.pool_uses.extend(surveyed.pools);
     }
 
-    /// Records the room in a block. A block that was read in full and is full in both stays, since it has more detail.
+    /// Records the room in a block. A block that was read completely, and is full in that read and in the survey,
+    /// stays, since it has more detail.
     fn insert_room(&mut self, cidr: Cidr, room: Option<Room>) {
         let is_full = room.is_some_and(|room| !room.has_free);
         let is_full_as_read = |block: &Entry<Block>| block.value.free(&self.reservations) == 0;

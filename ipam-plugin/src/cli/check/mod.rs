@@ -54,7 +54,7 @@ async fn read_report(app: &App<'_>, settle: Duration) -> Result<Report, CliError
     Ok(Report::new(&cluster).retain_common(&first))
 }
 
-/// The numbers of objects read, and the findings. `release --from-report` reads it as JSON.
+/// The numbers of objects read, and the findings. `release --from-report` reads a report as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
@@ -82,7 +82,7 @@ pub(super) struct ReadCounts {
 }
 
 impl Report {
-    /// Compares the objects read.
+    /// Creates the report of a comparison of the objects read.
     pub(super) fn new(cluster: &ClusterRead) -> Self {
         let looked_at = ReadCounts {
             pools: cluster.pools.len(),
@@ -105,12 +105,12 @@ impl Report {
         self
     }
 
-    /// Returns true if there are no findings and no notes.
+    /// Returns true if there are no findings, no unreadable values and no notes.
     pub(super) fn is_empty(&self) -> bool {
         self.is_clean() && self.notes.is_empty()
     }
 
-    /// Returns true if there are no inconsistencies.
+    /// Returns true if there are no findings and no unreadable values. Notes do not count.
     pub(super) fn is_clean(&self) -> bool {
         self.findings.is_empty() && self.unreadable.is_empty()
     }

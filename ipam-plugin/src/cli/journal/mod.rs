@@ -1,4 +1,5 @@
-//! `journal`: lists the deferred DELs of this node. `journal adopt` assigns deferred DELs to another datastore.
+//! `journal`: lists the deferred DELs of this node. `journal adopt` assigns deferred DELs to the datastore of the
+//! command.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -67,7 +68,7 @@ fn container_id(text: &str) -> Result<String, &'static str> {
     Ok(text.to_owned())
 }
 
-/// A deferred DEL as it is listed.
+/// An entry of the journal as it is listed: a deferred DEL, or the problem of an entry that cannot be read.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
@@ -174,8 +175,9 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
         }
         app.notice(format_args!("note: entry unchanged: {error}"));
     }
-    // This comes before the first entry is assigned, so that no entry is missed if this command ends early. Calls of
-    // the plugin then read the identities of their datastores again and find the entries that belong to these now.
+    // The stored identities are removed before the first entry is assigned, so that no entry is missed if this command
+    // ends early. Calls of the plugin then read the identities of their datastores again and find the entries that
+    // belong to these now.
     journal.remove_identities().map_err(CliError::file("write", &args.directory))?;
     for (entry, pending_del) in chosen {
         locked.adopt(entry, &target)?;
@@ -192,7 +194,8 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
     Ok(CommandOutcome::Success)
 }
 
-/// Returns the interface of the container, if an ADD has created one since the DEL was deferred.
+/// Returns the interface of the container, if an ADD has created one since the DEL was deferred. Returns `None` as well
+/// if the interfaces cannot be read.
 fn recreated_interface(app: &mut App<'_>, pending_del: &PendingDel) -> Option<String> {
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
     let name = match pending_del.pod() {

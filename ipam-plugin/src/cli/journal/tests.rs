@@ -73,7 +73,7 @@ fn adopt_assigns_the_named_deferred_dels_to_the_reachable_datastore() {
     assert_eq!(owned(), ["c1", "c2", "d1"]);
 }
 
-/// The kernel has the interface of one pod.
+/// A kernel that has the interface of one pod.
 #[derive(Debug)]
 struct OneLink;
 

@@ -23,9 +23,9 @@ pub(super) fn steps_for_addresses(addresses: &[IpAddr], cluster: &ClusterRead, f
     addresses.into_iter().map(step).collect()
 }
 
-/// Returns the steps to repair the findings of a report that are still present. Blocks come first: if an inconsistent
-/// block is not repaired, its handles stay unchanged, too. Handles come next, because releasing an address changes its
-/// handle.
+/// Returns the steps to repair the findings of a report that are still present. A finding that is no longer present
+/// gets a step without a change. Blocks come first: if an inconsistent block is not repaired, its handles stay
+/// unchanged, too. Handles come next, because releasing an address changes its handle.
 pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bool) -> Vec<ReleaseStep> {
     let leaks = Leaks::find(cluster);
     let current = cluster.audit(Duration::ZERO);
@@ -47,7 +47,7 @@ pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bo
     steps.extend(fixes);
     for finding in &present {
         match finding {
-            // The repair of the block has freed or kept these addresses.
+            // The repair of the block frees or keeps these addresses.
             Finding::AddressWithoutEndpoint(AllocatedAddress { address, .. })
             | Finding::EndpointWithoutAddress { address, .. }
                 if resolved.contains(address) => {}
@@ -78,7 +78,8 @@ fn as_leak(finding: &Finding) -> Option<&AllocatedAddress> {
     Some(held)
 }
 
-/// Leaked addresses. `old_enough` contains those that are too old for an ADD in progress.
+/// Addresses without endpoint. `old_enough` contains those whose allocation is too old to be part of an ADD in
+/// progress.
 struct Leaks {
     all: BTreeMap<IpAddr, AllocatedAddress>,
     old_enough: BTreeSet<IpAddr>,
@@ -116,7 +117,7 @@ impl Leaks {
         })
     }
 
-    /// Returns a reason not to release `ip`.
+    /// Returns a reason not to release `ip`; `None` if there is none.
     fn objection(&self, ip: IpAddr, held: &AllocatedAddress, cluster: &ClusterRead) -> Option<String> {
         if let Some(endpoint) = cluster.endpoints_of(ip).next() {
             return Some(format!("endpoint {} on node {} has it", endpoint.name, endpoint.node));

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use super::step::{BlockRepair, HandleFix, ReleaseChange, ReleaseStep, StepVerdict};
 use crate::cli::cluster_read::ClusterRead;
 
-/// The other work of the same run.
+/// The other steps of the same `release`, by which a handle's step is decided.
 pub(super) struct OtherWork<'a> {
     /// The repairs of blocks, which come first.
     pub(super) repairs: &'a [&'a BlockRepair],

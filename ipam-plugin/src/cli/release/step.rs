@@ -31,14 +31,14 @@ pub(super) struct ReleaseStep {
 pub(super) enum StepVerdict {
     /// The change is made.
     Do(ReleaseChange),
-    /// No change is necessary, or none that this command makes.
+    /// No change is necessary, or none that this command makes. The text is the reason.
     Leave(String),
-    /// The step is refused.
+    /// The step is refused. The text is the reason.
     Refuse(String),
 }
 
 impl StepVerdict {
-    /// Returns the repair of a block.
+    /// Returns the repair of a block; `None` for any other decision.
     pub(super) fn repair(&self) -> Option<&BlockRepair> {
         let StepVerdict::Do(ReleaseChange::Block(repair)) = self else { return None };
         Some(repair)

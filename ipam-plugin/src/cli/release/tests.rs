@@ -344,7 +344,7 @@ fn repair_retains_tunnel_addresses_and_needs_force_for_services() {
         ..cluster.endpoints[0].clone()
     });
     assert_eq!(shown(&cluster), None);
-    // A stopped VM.
+    // A stopped VM: only its handle records the address.
     assert!(
         refused(&cluster, false).is_some_and(|reason| reason.starts_with("handle net.vmi.ns.c1 of a virtual machine"))
     );

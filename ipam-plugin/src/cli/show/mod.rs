@@ -44,14 +44,14 @@ pub(super) async fn run(args: &ShowArgs, app: &mut App<'_>) -> Result<CommandOut
     Ok(CommandOutcome::Success)
 }
 
-/// Width of a full bar.
+/// Width of a bar in characters.
 const BAR: usize = 10;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownPools {
     pools: Vec<ShownPool>,
-    /// Blocks outside all pools.
+    /// Blocks outside all pools; `None` unless the blocks of all pools are shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks_outside_pools: Option<Vec<ShownBlock>>,
 }
@@ -136,7 +136,8 @@ async fn read_pools(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> 
     })
 }
 
-/// Returns the pools that are selected by name or CIDR, or all.
+/// Returns the pools that `wanted` selects by name or CIDR; all pools if `wanted` is empty. Fails if a text selects no
+/// pool.
 fn select(pools: Vec<Entry<IpPool>>, wanted: &[String]) -> Result<Vec<Entry<IpPool>>, CliError> {
     if wanted.is_empty() {
         return Ok(pools);
@@ -175,7 +176,7 @@ fn percent(part: u128, whole: u128) -> u64 {
     (share(part, whole) * 100.0).round() as u64
 }
 
-/// Returns a bar that is empty only without any use, and full only for a full block.
+/// Returns a bar that is empty only if no address is in use, and full only if all are.
 fn bar(part: u128, whole: u128) -> String {
     let filled = (share(part, whole) * BAR as f64).round() as usize;
     let filled = match part {
@@ -222,7 +223,7 @@ impl Serialize for Quantity {
 }
 
 impl std::fmt::Display for Quantity {
-    /// Writes five significant digits, as upstream does.
+    /// Writes a number of a million or more with five significant digits, as upstream does.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.0 < 1_000_000 { write!(f, "{}", self.0) } else { write!(f, "{:.4e}", self.0 as f64) }
     }

@@ -101,7 +101,7 @@ pub(super) fn run(
     process::block_on(read_trace(args, store.as_ref().map_err(Clone::clone), &places)).show(format, out)
 }
 
-/// Does the same with an open datastore, and without access to the kernel.
+/// Does the same as [`run`] with an open datastore, and without access to the kernel.
 pub(super) async fn with_app(args: &TraceArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     let places = Places::new(args, None, &NoHostLinks);
     read_trace(args, Ok(app.store), &places).await.show(app.format, app.out)

@@ -1,5 +1,5 @@
 //! [`Trace`]: the data found about a pod, and its text. [`StoredObjects`]: the datastore's objects for the pod: its
-//! endpoint on this node, and the addresses whose allocations name the pod.
+//! endpoint on this node, and the addresses whose allocations name the pod or one of its containers.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -100,7 +100,7 @@ fn print_link(link: &HostLink, print_line: &mut impl FnMut(String) -> Result<(),
     link.routes.iter().try_for_each(|route| print_line(format!("  {route}")))
 }
 
-/// The objects found.
+/// The objects of the datastore that were found for a pod.
 #[derive(Debug, Default)]
 pub(super) struct StoredObjects {
     pub(super) endpoint: Option<Endpoint>,
@@ -130,7 +130,8 @@ pub(super) struct Address {
 }
 
 impl StoredObjects {
-    /// Reads the objects of a pod, which is given as namespace and name, and of these containers of it.
+    /// Reads the endpoint of a pod on `node`, and the addresses of the pod and of its containers. `containers` are
+    /// those that the log names.
     pub(super) async fn read(
         store: &Datastore,
         node: &str,

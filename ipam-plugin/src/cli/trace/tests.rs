@@ -49,7 +49,8 @@ fn trace(
     (trace, outcome, String::from_utf8(out).unwrap())
 }
 
-/// Creates a pod with an endpoint and an address, and a log with a line about the pod. Returns also the address.
+/// Creates a pod with an endpoint and an address, and a log with a line about the pod. Returns the datastore, the log
+/// file and the address.
 fn world() -> (Shell, PathBuf, String) {
     let shell = Shell::with_pool();
     let address = shell.allocate("web");

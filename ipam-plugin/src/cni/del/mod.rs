@@ -16,7 +16,7 @@ use crate::vmi;
 use os::clock::Clock;
 
 /// Releases the handles in `inputs`: those handles of [`IpamRequest::handles_to_read`] that exist. A DEL without any
-/// address succeeds. If a VMI keeps its addresses, this only removes the pod as their owner.
+/// address succeeds. Addresses that a VMI keeps are not released; only the pod is removed as their owner.
 pub async fn del<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -36,7 +36,7 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
     listings: &L,
 ) -> Result<()> {
     let old = call.old_handle();
-    // Releases before v3 did not support VMIs that keep addresses.
+    // Versions before v3 did not support VMIs that keep addresses.
     let inputs = match &old {
         Some(old) if inputs.is_empty() && call.vmi.is_none() && store.write_model() == WriteModel::PerObject => {
             inputs.with_handles(store, std::slice::from_ref(old.id())).await?

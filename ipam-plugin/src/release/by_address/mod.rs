@@ -16,7 +16,7 @@ use crate::reads::{FoundEntry, blocks_by_name, find_each};
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 
-/// The outcome for the addresses.
+/// The result of a release of single addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReleasedAddresses {
     /// The released addresses.
@@ -26,7 +26,8 @@ pub struct ReleasedAddresses {
 }
 
 /// Releases the addresses. A request whose handle or sequence number does not match rejects all requests for the same
-/// block (IPAM-144). Addresses of other blocks are released nevertheless, and the first such error is returned.
+/// block (IPAM-144). After an error for one block, the addresses of other blocks are released nevertheless, and the
+/// first error is returned.
 pub async fn release_addresses<S: Store, C: Clock>(
     store: &S,
     clock: &C,

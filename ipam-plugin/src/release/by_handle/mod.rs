@@ -62,14 +62,14 @@ impl ReleaseInputs {
         ReleaseInputs::from_answers(&store.read(&batch).await?, &tickets)
     }
 
-    /// Reads these handles and returns the inputs with them.
+    /// Reads these handles, and returns the inputs with those that exist in place of the present handles.
     pub async fn with_handles<S: Store>(self, store: &S, handles: &[HandleId]) -> Result<Self, StoreError> {
         let found: Result<Vec<_>, _> = find_each(store, handles).await?.into_iter().collect();
         Ok(ReleaseInputs { handles: found?.into_iter().flatten().collect(), ..self })
     }
 
-    /// Sets the node on which the containers ran. If one of them was killed while it created a block there, that
-    /// creation can then assign no address any more.
+    /// Sets the node on which the containers ran. If an ADD of one of them was killed while it created a block, the
+    /// release ensures that this creation can assign no address any more.
     #[must_use]
     pub fn on_node(mut self, node: &str) -> Self {
         self.owner = Some(AffinityOwner::Host(node.to_owned()));
@@ -107,7 +107,7 @@ pub struct ReleasedHandles {
     /// True if an address has a pod as its owner, and the release was conditional on having none. No further address is
     /// released.
     pub is_owned: bool,
-    /// The revision of the last block written.
+    /// The revision of the last block that was updated; `None` if no block was updated.
     pub last_write: Option<Revision>,
 }
 
@@ -119,8 +119,9 @@ pub async fn release<S: Store, C: Clock>(store: &S, clock: &C, inputs: ReleaseIn
     release_unlisted(store, clock, inputs, &NoListings, &mut ReleaseLock::default()).await
 }
 
-/// Does the same as [`release`] after `listings` gave up the addresses, under the node's lock in `lock`. The listings
-/// are called after the blocks were read, so the caller can write endpoints concurrently.
+/// Does the same as [`release`], but first waits until `listings` no longer list the addresses, and then takes the
+/// node's lock `lock`. The listings are called after the blocks were read, so endpoints can be written during that
+/// read.
 pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
@@ -174,7 +175,7 @@ struct ReleaseState {
     inputs: ReleaseInputs,
     /// The blocks; `None` for an unreadable block.
     blocks: BTreeMap<Cidr, Option<Entry<Block>>>,
-    /// The affinities of missing blocks.
+    /// The affinities to missing blocks whose creation may still be in progress.
     missing: Vec<Entry<BlockAffinity>>,
 }
 

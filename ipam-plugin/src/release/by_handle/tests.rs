@@ -24,7 +24,7 @@ async fn two_handles_of_a_container_are_released_with_a_single_write() {
 }
 
 /// A lost handle does not free its addresses, and an address that passed to another handle is no longer the first
-/// one's.
+/// handle's.
 #[tokio::test]
 async fn owner_of_an_address_is_the_handle_named_in_its_block() {
     for read in [true, false] {
@@ -75,7 +75,7 @@ async fn released_address_is_free_only_after_the_cooldown() {
     assert_eq!(cluster.one("node1", "net.c").await.unwrap(), first);
 }
 
-// Golden (Kubernetes): annot-pools.
+// Upstream's recorded data (golden on Kubernetes: annot-pools).
 #[tokio::test]
 async fn emptied_block_of_a_pool_that_deselects_the_node_is_released() {
     for owner in ["node1", "node2"] {

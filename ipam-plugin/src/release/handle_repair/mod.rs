@@ -10,16 +10,18 @@ use libcalico::store::{Answers, Entry, ReadBatch, Store, StoreError, Write, Writ
 
 use crate::write_gate::{WriteGate, write_admitted};
 
-/// The outcome for the suspects.
+/// The result of a repair of handles.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RepairedHandles {
     /// Handles without an address, which were deleted.
     pub deleted: Vec<HandleId>,
     /// Handles whose counts were corrected.
     pub corrected: Vec<HandleId>,
-    /// Handles that count correctly, or that another process changed meanwhile. They were not written.
+    /// Handles that were not repaired. They count correctly, another process changed them or their blocks meanwhile, an
+    /// object is unreadable, or the gate refused a write. [`repair_unwatched_handles`] also lists handles here whose
+    /// counts it lowered and restored.
     pub unchanged: Vec<HandleId>,
-    /// Handles that could not be written, or whose blocks could not, with the errors.
+    /// Handles that could not be written, or whose blocks could not be rewritten afterwards, with the errors.
     pub failed: Vec<(HandleId, StoreError)>,
 }
 
@@ -36,10 +38,10 @@ pub async fn repair_handles<S: Store, G: WriteGate>(
     Ok(repair_and_list_lowered(store, gate, suspects).await?.0)
 }
 
-/// Does the same for suspects that were not watched for the maximum duration of an allocation. An allocation that keeps
-/// losing races does not increment its handle again. It may have read handle and block between the two writes here, and
-/// assign its address after both. The blocks are therefore rewritten once more after the handles, and their addresses
-/// are counted then.
+/// Does the same as [`repair_handles`] for suspects that were not watched for the maximum duration of an allocation. An
+/// allocation that keeps losing races does not increment its handle again. It may read handle and block between the two
+/// writes of a repair, of the block and then of the handle, and assign its address after both. The blocks are therefore
+/// rewritten once more after the handles, and their addresses are counted then.
 pub async fn repair_unwatched_handles<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
@@ -65,7 +67,7 @@ pub async fn repair_unwatched_handles<S: Store, G: WriteGate>(
     Ok(repaired)
 }
 
-/// Returns the outcome, and the handles whose counts were lowered, as written.
+/// Repairs the handles. Returns the outcome, and the handles whose counts were lowered, as written.
 async fn repair_and_list_lowered<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
@@ -141,7 +143,8 @@ impl ReadHandles {
         })
     }
 
-    /// Returns the write for a suspect, if it is still wrong.
+    /// Returns the write that corrects a suspect. Returns `None` if its handle counts correctly, has changed since the
+    /// suspicion, or cannot be compared with all its blocks.
     fn correction(&self, suspect: &SuspectHandle) -> Option<HandleWrite> {
         let found = self.handles.get(&suspect.id)?.as_ref().ok()?.as_ref();
         let block = |cidr: &Cidr| self.blocks.get(cidr)?.as_ref().ok().map(|found| Some(&found.as_ref()?.value));

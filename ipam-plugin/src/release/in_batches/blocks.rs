@@ -104,7 +104,7 @@ async fn write<S: Store, G: WriteGate>(
     mut update: BlockUpdate,
 ) -> (BlockUpdate, Option<Result<Revision, StoreError>>) {
     let write = write_released(&Entry { value: update.updated.clone(), ..update.block.clone() });
-    // The block as stored.
+    // The block as this write stores it.
     update.updated.count_write();
     let sent = match write {
         Ok(write) => write_admitted(store, gate, write).await,

@@ -17,7 +17,7 @@ const MAX_IN_TRANSACTION: usize = 64;
 /// Number of concurrent transactions: one reads while the other writes.
 const TRANSACTIONS: usize = 2;
 
-/// Decrements the handles by `counts`, and deletes handles without a remaining address.
+/// Decrements the handles by `outcome.counts`, and deletes handles without a remaining address.
 pub(super) async fn decrement_handles<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
@@ -93,7 +93,10 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
             match handle.and_then(|entry| entry.map_or(Ok(None), |entry| self.decremented(entry))) {
                 Ok(write) => writes.extend(write.map(|write| (id.clone(), write))),
                 Err(error) => {
-                    tracing::warn!(handle = %id, %error, "cannot decrement the handle by the released addresses")
+                    tracing::warn!(
+                        handle = %id, %error,
+                        "cannot decrement the handle by the released addresses; the handle may count too many addresses"
+                    )
                 }
             }
         }

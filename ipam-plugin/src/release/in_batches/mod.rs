@@ -62,7 +62,7 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     Ok(outcome)
 }
 
-/// Releases the addresses that `requests` selects from `blocks`, all blocks at a time and without a gate.
+/// Releases the addresses that `requests` selects from `blocks`, up to 128 blocks at a time and without a gate.
 ///
 /// # Errors
 /// Returns an error if the allocator's settings cannot be read.
@@ -77,8 +77,8 @@ pub(crate) async fn release_from_blocks<S: Store, C: Clock>(
 }
 
 impl ReleasedBatch {
-    /// Returns the released addresses, or the first error: the addresses of a block could not be released; those of
-    /// other blocks are.
+    /// Returns the released addresses. If the addresses of a block could not be released, returns the first such error;
+    /// the addresses of other blocks are released nevertheless.
     pub(crate) fn into_addresses(self) -> Result<Vec<IpAddr>> {
         match self.failed.into_iter().next() {
             Some((_, error)) => Err(error),
@@ -87,7 +87,7 @@ impl ReleasedBatch {
     }
 }
 
-/// As many reads as fit into a transaction of etcd.
+/// Maximum number of blocks that are read together: as many reads as fit into a transaction of etcd.
 const MAX_PARALLEL: usize = 128;
 
 /// Selects the addresses to release from a block that was just read. Called again whenever the block was read again. A
@@ -120,7 +120,7 @@ pub struct ReleasedBatch {
     pub stopped: bool,
     /// Blocks that have no address now, with their owners.
     pub(super) emptied: Vec<(Cidr, AffinityOwner)>,
-    /// The counts to take off handles.
+    /// The counts to subtract from handles.
     pub(super) counts: HandleCounts,
 }
 

@@ -17,7 +17,7 @@ use crate::release::{Listings, ReleaseInputs, release_unlisted};
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 
-/// The addresses of a VMI whose owner a pod became.
+/// The addresses of a VMI, after a pod became an owner of them.
 #[derive(Debug)]
 pub struct AdoptedAddresses {
     /// The VMI's addresses, IPv4 first; empty if it has none yet.

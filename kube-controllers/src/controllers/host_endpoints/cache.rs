@@ -39,7 +39,8 @@ impl HostEndpointCache {
         if first { self.all_if_synced() } else { touched }
     }
 
-    /// Returns all nodes at the end of the first list, before which no node has been reconciled.
+    /// Returns all nodes if both kinds have been listed, and no node before. Called at the end of the first list of
+    /// each kind.
     fn all_if_synced(&self) -> Vec<String> {
         if self.is_synced() { self.names() } else { Vec::new() }
     }

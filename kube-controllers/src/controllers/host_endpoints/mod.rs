@@ -1,8 +1,8 @@
-//! Automatic HostEndpoints of nodes, in either datastore.
+//! Automatic HostEndpoints of nodes, on etcd and on an API server.
 //!
 //! [`libcalico::host_endpoints`] computes the desired endpoints; this controller compares them with the stored ones.
-//! Only endpoints with Calico's own label are changed or deleted. Those of a missing node are deleted only after the
-//! datastore has confirmed that the node is missing.
+//! Only endpoints with Calico's own label are changed or deleted. The endpoints of a missing node are deleted only
+//! after the datastore has confirmed that the node is missing.
 
 mod cache;
 #[cfg(test)]
@@ -88,7 +88,7 @@ impl Reconcile for HostEndpointReconciler {
             match self.write(write).await {
                 Ok(()) => {}
                 Err(ReconcileError::Permanent(problem)) => problems.push(problem),
-                // Continues with the other endpoints of the node.
+                // The loop continues with the other endpoints of the node.
                 Err(failure) => retry = Some(failure),
             }
         }
@@ -144,8 +144,8 @@ impl HostEndpointReconciler {
         }
     }
 
-    /// Handles a creation that found an existing endpoint: either ours, which the cache does not contain yet, or a
-    /// user's own.
+    /// Handles a creation that found an existing endpoint. An automatic endpoint, which the cache does not contain yet,
+    /// is updated if it differs from `wanted`. An endpoint of a user stays, and is an error.
     async fn adopt_existing(&self, wanted: &HostEndpoint) -> Result<(), ReconcileError> {
         let stored = self.store.get::<HostEndpoint>(&wanted.key()).await?;
         match (is_ours(&stored.value), differs(&stored.value, wanted)) {
@@ -178,7 +178,7 @@ fn validate(endpoint: &HostEndpoint) -> Result<(), ReconcileError> {
     validate_host_endpoint(endpoint).map_err(refused)
 }
 
-/// Returns the writes that turn the found endpoints into the wanted ones. With `keep`, none of them is a deletion.
+/// Returns the writes that turn the stored endpoints into the wanted ones. With `keep`, none of them is a deletion.
 fn due_writes(wanted: Vec<HostEndpoint>, mut stored: Vec<Entry<HostEndpoint>>, keep: bool) -> Vec<DueWrite> {
     let mut due = Vec::new();
     for wanted in wanted {

@@ -158,7 +158,7 @@ async fn host_endpoint_missing_from_the_cache_is_read_before_the_write() {
     let fixture = Fixture::new(default_endpoint());
     fixture.node("node-1").await;
     fixture.on_event().await;
-    // Created by this controller, and not in the cache yet.
+    // The endpoint was created by this controller, and is not in the cache yet.
     fixture.put("node-1-auto-hep", "node-1", true).await;
     fixture.reconciler.reconcile(&"node-1".into()).await.unwrap();
     assert_eq!(fixture.endpoint("node-1-auto-hep").await.value.spec.expected_ips, ["10.0.0.1"]);

@@ -71,13 +71,13 @@ impl CachedReconcile for IpPoolReconciler {
     }
 }
 
-/// Applies an event. Returns the key of all pools if a pool changed or the first list is complete.
+/// Applies an event. Returns the key of all pools if a pool changed or a list is complete, and otherwise no key.
 fn apply_pool(pools: &mut PoolCache, event: &Event<'_, Entry<IpPool>>) -> Vec<&'static str> {
     let changed = pools.apply(event, |entry| Some(entry.clone()));
     if !changed.is_empty() || matches!(event, Event::ListEnd) { vec![ALL_POOLS] } else { Vec::new() }
 }
 
-/// Returns true if a pool that is being deleted may have lost its last block.
+/// Returns true if, by this event, a pool that is being deleted may have lost its last block.
 fn may_be_empty(pools: &PoolCache, event: &Event<'_, Entry<Block>>) -> bool {
     let mut deleting = pools.iter().map(|(_, pool)| &pool.value).filter(|pool| is_deleting(pool));
     match event {
@@ -150,14 +150,15 @@ impl IpPoolReconciler {
         Ok(NextReconcile::AwaitChange)
     }
 
-    /// Releases the blocks in the range that can be released. Returns true if none is left.
+    /// Releases the blocks in the range that can be released. Returns true if no block is left in the range.
     async fn release_blocks(&self, name: &str, range: &Cidr) -> Result<bool, ReconcileError> {
         let clock = SystemClock::start();
         let problem = |error: ipam_plugin::error::IpamError| {
             ReconcileError::Retry(format!("cannot release the blocks of IPPool {name}: {error}"))
         };
         release_pool_affinities(&*self.store, &clock, range).await.map_err(problem)?;
-        // Only empty blocks: Services find their addresses by the owner of the block.
+        // Of the blocks for Services, only the empty ones are released: Services find their addresses by the owner of
+        // the block.
         let services = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
         release_empty_affinities(&*self.store, &clock, &services, range).await.map_err(problem)?;
         let mut batch = ReadBatch::new();
@@ -167,7 +168,8 @@ impl IpPoolReconciler {
     }
 }
 
-/// Returns the required change. A pool in use has the finalizer, and any other pool does not (KC-533).
+/// Returns the required change. A pool in use gets the finalizer. A pool that is being deleted loses the finalizer
+/// after its blocks, and any other pool loses it at once (KC-533).
 fn finalizer_change(pool: &IpPool, verdict: Verdict) -> FinalizerChange {
     let others = without_finalizer(pool, FINALIZER);
     match (is_deleting(pool), verdict == Verdict::Ok) {
@@ -189,7 +191,7 @@ enum Verdict {
     Disabled,
     /// The pool is being deleted.
     Terminating,
-    /// Another pool contains addresses of this pool.
+    /// Another pool, which comes first in the order of [`allocatable`], contains addresses of this pool.
     Overlap,
 }
 
@@ -208,9 +210,9 @@ impl Verdict {
     }
 }
 
-/// Returns the decision for each pool with a valid range. Of overlapping pools, the pool in use stays in use:
-/// allocatable pools come first, then pools that are being deleted and still have blocks, then the others, oldest first
-/// (KC-531).
+/// Returns the decision for each pool with a valid range. Of overlapping pools, the first one is in use, and a pool in
+/// use stays in use (KC-531). The order is: pools whose condition `Allocatable` is true, pools that are being deleted,
+/// pools whose condition is false, pools without the condition; and in each of these groups the oldest pool first.
 fn allocatable<'p>(pools: impl IntoIterator<Item = &'p IpPool>) -> Vec<(ObjectKey, Verdict)> {
     let mut pools: Vec<&IpPool> = pools.into_iter().collect();
     pools.sort_by_key(|pool| (precedence(pool), pool.metadata.creation_timestamp.clone(), pool.metadata.name.clone()));

@@ -1,4 +1,4 @@
-//! The cases of upstream's TestPoolSortFunc, and a sequence of changes to four pools.
+//! The cases of upstream's TestPoolSortFunc, a sequence of changes to several pools, and the conditions and finalizers.
 
 use libcalico::api::IpPoolSpec;
 use libcalico::store::Revision;

@@ -21,7 +21,7 @@ use time::OffsetDateTime;
 use super::decision::{HeldAddress, MissingAddress};
 use crate::runtime::ReconcileError;
 
-/// The addresses of all Services.
+/// Access to the addresses of all Services in the datastore.
 pub(super) struct ServiceAddresses {
     pub(super) store: Arc<Datastore>,
 }
@@ -56,10 +56,11 @@ impl ServiceAddresses {
         Ok(())
     }
 
-    /// Releases single addresses.
+    /// Releases the addresses in `held`. An address that was released or assigned again since it was read stays as it
+    /// is.
     pub(super) async fn release(&self, held: &[HeldAddress]) -> Result<(), ReconcileError> {
         for HeldAddress { ip, handle, .. } in held {
-            tracing::info!(address = %ip, %handle, reason = "the Service has another",
+            tracing::info!(address = %ip, %handle, reason = "the Service does not keep it",
                 "releasing an address of a Service");
         }
         let requests: Vec<_> = held.iter().map(HeldAddress::release).collect();
@@ -67,7 +68,8 @@ impl ServiceAddresses {
         released.map(drop).map_err(ipam_failure)
     }
 
-    /// Assigns the missing addresses as far as possible. The error describes those that could not be assigned.
+    /// Assigns the missing addresses as far as possible. If several cannot be assigned, the error describes only one of
+    /// them.
     pub(super) async fn assign(
         &self,
         service: &ObjectKey,
@@ -80,8 +82,8 @@ impl ServiceAddresses {
         request.purpose = AllowedUse::LoadBalancer;
         request.attributes = attributes(service);
         request.namespace = Some(Namespace { name: namespace, labels });
-        // Each address is assigned by a call of its own, so that a missing pool of one family does not affect the
-        // other.
+        // Each address is assigned by a call of its own, so that a missing pool of one family does not affect the other
+        // family.
         let mut outcome = Ok(());
         for missing in missing {
             let assigned = match missing {
@@ -95,7 +97,8 @@ impl ServiceAddresses {
                     self.assign_any(&of_family).await
                 }
             };
-            // A failure that may go away takes precedence over a permanent failure.
+            // A failure that may go away takes precedence over a permanent failure, and otherwise the first failure
+            // counts.
             outcome = match (outcome, assigned) {
                 (Err(ReconcileError::Permanent(_)), Err(failure @ ReconcileError::Retry(_))) => Err(failure),
                 (outcome, assigned) => outcome.and(assigned),
@@ -136,8 +139,9 @@ fn attributes(service: &ObjectKey) -> BTreeMap<String, String> {
     texts.map(|(key, text)| (key.to_owned(), text)).into()
 }
 
-/// Converts an error. Errors of the datastore may go away by themselves. Refusals because of pools or blocks last until
-/// these change, which causes an event.
+/// Converts an error. An error of the datastore is retried, because it may go away by itself. Any other error, such as
+/// a pool without a free address, lasts until a pool or a block changes, and the event of that change causes the next
+/// attempt.
 fn ipam_failure(error: IpamError) -> ReconcileError {
     match error {
         IpamError::Store(_) | IpamError::Contention => ReconcileError::Retry(error.to_string()),

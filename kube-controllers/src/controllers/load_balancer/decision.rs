@@ -17,9 +17,10 @@ pub(super) struct HeldAddress {
     pub(super) ip: IpAddr,
     /// The handle of the allocation.
     pub(super) handle: HandleId,
-    /// The block's sequence number at the time of the assignment.
+    /// The block's sequence number at the time of the assignment, if the block records it.
     pub(super) sequence: Option<u64>,
     /// Time of the assignment, as stored in the block: Go's text of a UTC time, which sorts in the order of time.
+    /// `None` if the block does not contain it.
     pub(super) since: Option<String>,
 }
 
@@ -42,7 +43,7 @@ impl HeldAddress {
 pub(super) enum Decision {
     /// The Service is not managed and has no address.
     Nothing,
-    /// The Service needs an address, but there is no pool.
+    /// The Service needs an address, but there is no pool for Services.
     NoPool,
     /// Remove the Service's addresses from the status, and release them.
     Withdraw,
@@ -71,8 +72,8 @@ pub(super) enum MissingAddress {
     Any { version: IpVersion, pools: Vec<Cidr> },
 }
 
-/// Decides about a Service with the addresses `held`. `service` is `None` if the Service is missing or has another
-/// type.
+/// Decides about a Service with the addresses `held`. `service` is `None` if the Service is missing or is not of type
+/// LoadBalancer.
 pub(super) fn decide(
     service: Option<&LoadBalancerService>,
     held: &[HeldAddress],
@@ -117,8 +118,8 @@ impl Family<'_> {
             _ => {}
         }
         let is_published = |held: &HeldAddress| self.service.published.contains(&held.ip);
-        // A fixed order, so that two replicas with the same addresses keep the same one. Published addresses come
-        // first, because they are in use: such an address stays until another is published.
+        // A fixed order, so that two replicas with the same addresses keep the same one. After the requested address
+        // come the published addresses, because they are in use: such an address stays until another is published.
         let rank = |held: &HeldAddress| {
             (Some(held.ip) != requested, !is_published(held), held.since.clone(), held.sequence, held.ip)
         };
@@ -131,10 +132,11 @@ impl Family<'_> {
         plan.release.extend(fitting.into_iter().chain(others));
     }
 
-    /// Returns true if the address may stay: it is requested, or the Service may have it without a request. Without a
-    /// request it may come from any automatic pool. An address of no pool also stays, for example while its pool is
-    /// being deleted, so that a Service in use keeps its address. An address of a family that the Service no longer
-    /// names does not stay, because nothing else would ever release it.
+    /// Returns true if the address may stay. A requested address may stay. If the annotation requests addresses, no
+    /// other address may stay. Otherwise the address has to be in a requested pool or, if the Service requests no pool,
+    /// in an automatic pool or in no pool. An address is in no pool for example while its pool is being deleted, and a
+    /// Service in use keeps such an address. An address of a family that the Service no longer names does not stay,
+    /// because nothing else would ever release it.
     fn may_stay(&self, ip: IpAddr) -> bool {
         if self.request.address(self.version) == Some(ip) {
             return true;
@@ -156,8 +158,9 @@ impl Family<'_> {
         }
     }
 
-    /// Returns true if the Service can use an address of the family. A Service that names no family keeps its
-    /// addresses.
+    /// Returns true if the Service can use an address of the family: it requests one of this family, or it names the
+    /// family and its annotation requests no address at all. A Service that names no family counts as naming both, so
+    /// that it keeps its addresses.
     fn can_use_family(&self) -> bool {
         let requested = self.request.address(self.version).is_some();
         let named = self.names_family() || !(self.service.wants_ipv4 || self.service.wants_ipv6);

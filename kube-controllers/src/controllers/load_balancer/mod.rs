@@ -1,9 +1,10 @@
-//! Assigns addresses from Calico's pools to Services of type LoadBalancer, in either datastore.
+//! Assigns addresses from Calico's pools to Services of type LoadBalancer, on etcd and on an API server.
 //!
 //! The caches show if a Service needs work. The work itself is decided again from the live Service and the addresses
-//! that are stored now. An address is released only after the Service's status no longer shows it. Because of missing
-//! pools, addresses are released only if a list of the pools contains none. A published address stays until another
-//! address is published. The blocks of these addresses belong to the virtual host `virtual:load-balancer`.
+//! that are stored now. An address is released only after the Service's status no longer shows it. Before addresses are
+//! released because there is no pool, the pools are listed from the datastore, and the list must contain no pool for
+//! Services. A published address stays until another address is published. The blocks of these addresses belong to the
+//! virtual host `virtual:load-balancer`.
 
 mod addresses;
 mod decision;
@@ -45,7 +46,7 @@ impl Controller for LoadBalancer {
     }
 }
 
-/// First and longest delay between two attempts to label block affinities.
+/// First delay between two attempts to label block affinities. The delay doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -56,8 +57,8 @@ async fn label_affinities(context: &Context) {
     retry_until_done(context.leadership.clone(), || add_labels(&*context.calico, &owner, &context.leadership)).await;
 }
 
-/// Retries `work` until it is complete. Runs only while this replica is the leader, and starts over after a loss of
-/// leadership.
+/// Repeats `work` until it returns true. Runs `work` only while this process holds `right`, and starts `work` again
+/// after a loss of `right`, after false and, with a delay, after an error.
 async fn retry_until_done<F: Future<Output = Result<bool, StoreError>>>(mut right: Leadership, work: impl Fn() -> F) {
     let mut pause = FIRST_PAUSE;
     loop {

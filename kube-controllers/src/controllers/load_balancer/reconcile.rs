@@ -27,7 +27,7 @@ use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::{AssignIps, ControllerName, Settings};
 use crate::watches::Watches;
 
-/// Delay before the next look when the cache lags behind.
+/// Delay before the next look when the cache lags behind the API server or the datastore.
 pub(super) const CACHE_LAG: Duration = Duration::from_secs(1);
 
 /// The outcome of writing a Service's status.
@@ -91,12 +91,12 @@ impl Reconcile for ServiceReconciler {
             return Ok(NextReconcile::After(CACHE_LAG));
         }
         let Some(service) = service else { return Ok(NextReconcile::AwaitChange) };
-        // An unknown `assignIPs` neither assigns nor releases an address.
+        // With an unknown value of `assignIPs`, the Service neither gets nor loses an address.
         let Some(assign) = self.settings.borrow().assign_ips else { return Ok(NextReconcile::AwaitChange) };
         match decide(Some(&service), &own, &pools, assign).map_err(|error| permanent(key, error))? {
             Decision::Nothing => Ok(NextReconcile::AwaitChange),
-            // A new pool queues all Services again. In a cluster that never had a pool, another implementation may
-            // serve Services without a request, so this is no failure.
+            // A new pool queues all Services again. A missing pool is a failure only for a Service that requests an
+            // address: in a cluster that never had a pool, another implementation may serve the other Services.
             Decision::NoPool if service.requests_address() => {
                 Err(permanent(key, "no IP pool allows LoadBalancer, so the Service gets no address"))
             }
@@ -115,7 +115,7 @@ impl Reconcile for ServiceReconciler {
 
 impl ServiceReconciler {
     /// Releases the addresses of a Service that was deleted, has another type now, or was replaced by a new Service of
-    /// the same name. Returns false, without releasing, if the live Service still has the handle.
+    /// the same name. Returns false, without releasing, if the live Service has the handle of one of the addresses.
     async fn release_handles(&self, key: &ObjectKey, held: &[HeldAddress]) -> Result<bool, ReconcileError> {
         let live = self.live(key).await?.as_ref().and_then(LoadBalancerService::live);
         let mut handles: Vec<&HandleId> = held.iter().map(|held| &held.handle).collect();
@@ -130,7 +130,8 @@ impl ServiceReconciler {
     }
 
     /// Removes the Service's addresses from the status, then releases them. In this order the status never shows an
-    /// address of another Service, and a crash in between leaves addresses that the next run releases.
+    /// address of another Service, and a crash in between leaves addresses that the next run releases. Releases no
+    /// address if the live Service and the stored pools no longer require that.
     async fn withdraw(
         &self,
         key: &ObjectKey,
@@ -139,7 +140,7 @@ impl ServiceReconciler {
         assign: AssignIps,
     ) -> Result<NextReconcile, ReconcileError> {
         if let Some((mut live, service)) = self.live_owner(key, handle).await? {
-            // The cache omits unreadable pools.
+            // The pools are listed again, because the cache omits unreadable pools.
             let pools = if service.is_managed(assign) { stored_pools(&self.calico).await? } else { Vec::new() };
             if decide(Some(&service), cached, &pools, assign) != Ok(Decision::Withdraw) {
                 return Ok(NextReconcile::After(CACHE_LAG));
@@ -215,15 +216,15 @@ impl ServiceReconciler {
         api_reads::read_object(&self.kubernetes, SERVICES, key).await
     }
 
-    /// Returns the live Service, if it has the type and is the Service to which `handle` belongs.
+    /// Returns the live Service, if it is of type LoadBalancer and is the Service to which `handle` belongs.
     async fn live_owner(&self, key: &ObjectKey, handle: &HandleId) -> Result<Option<LiveService>, ReconcileError> {
         let Some(live) = self.live(key).await? else { return Ok(None) };
         let service = LoadBalancerService::live(&live).filter(|live| live.handle == *handle);
         Ok(service.map(|service| (live, service)))
     }
 
-    /// Writes the status if `change` changes it, based on the version that was read. Afterwards, `live` is the Service
-    /// as written.
+    /// Writes the status if `change` changes it, based on the version that was read. After a successful write, `live`
+    /// is the Service as the API server returned it.
     async fn write_status(
         &self,
         key: &ObjectKey,
@@ -247,8 +248,9 @@ impl ServiceReconciler {
         }
     }
 
-    /// Returns true if the Service is unchanged since its addresses were decided. If the status needed no write, the
-    /// API server has not confirmed that: another writer may have given the Service an address that it now requests.
+    /// Returns true if the Service is unchanged since its addresses were decided. A written status proves that. If the
+    /// status needed no write, the Service is read again, because it may request an address by now that is about to be
+    /// released.
     async fn is_current(
         &self,
         key: &ObjectKey,

@@ -12,8 +12,8 @@ use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS, LoadBalancerService};
 pub(super) struct AddressRequest {
     /// The requested addresses; empty for any address.
     pub(super) addresses: Vec<IpAddr>,
-    /// True if [`AddressRequest::addresses`] is from the annotation, and so must be met. An address in
-    /// `spec.loadBalancerIP` is a wish.
+    /// True if the addresses are from the annotation [`ADDRESSES`]. No other address suits the Service then. False if
+    /// the address is from `spec.loadBalancerIP`, which is only preferred, and if no address is requested.
     pub(super) is_mandatory: bool,
     /// Ranges of IPv4 pools; empty for any pool.
     pub(super) pools4: Vec<Cidr>,
@@ -37,7 +37,7 @@ pub(super) enum RequestError {
 }
 
 impl AddressRequest {
-    /// Returns the requested address of a family.
+    /// Returns the requested address of a family, or `None` if the Service requests none.
     pub(super) fn address(&self, version: IpVersion) -> Option<IpAddr> {
         self.addresses.iter().copied().find(|ip| IpVersion::of(*ip) == version)
     }
@@ -50,7 +50,8 @@ impl AddressRequest {
         }
     }
 
-    /// Parses the annotations of a Service.
+    /// Parses the annotations and `spec.loadBalancerIP` of a Service. `spec.loadBalancerIP` counts only if the
+    /// annotation [`ADDRESSES`] contains no address.
     pub(super) fn parse(service: &LoadBalancerService, pools: &[LoadBalancerPool]) -> Result<Self, RequestError> {
         let mut request = AddressRequest {
             addresses: addresses(service.addresses.as_deref())?,

@@ -28,9 +28,9 @@ pub(super) struct LoadBalancerService {
     pub(super) handle: HandleId,
     /// `spec.loadBalancerClass`.
     class: Option<String>,
-    /// Whether to assign an IPv4 address.
+    /// True if `spec.ipFamilies` contains IPv4.
     pub(super) wants_ipv4: bool,
-    /// Whether to assign an IPv6 address.
+    /// True if `spec.ipFamilies` contains IPv6.
     pub(super) wants_ipv6: bool,
     /// Annotation [`IPV4_POOLS`].
     pub(super) pools4: Option<String>,
@@ -45,13 +45,13 @@ pub(super) struct LoadBalancerService {
 }
 
 impl LoadBalancerService {
-    /// Reads a watched Service. Returns `None` for another type.
+    /// Reads a watched Service. Returns `None` if it is not of type LoadBalancer.
     pub(super) fn watched(service: &Service) -> Option<Self> {
         let status = service.load_balancer.as_ref();
         Self::from_parts(&service.name, &service.uid, &service.annotations, &service.spec, status)
     }
 
-    /// Reads a Service from the API server. Returns `None` for another type.
+    /// Reads a Service that the API server returned. Returns `None` if it is not of type LoadBalancer.
     pub(super) fn live(service: &K8sService) -> Option<Self> {
         let metadata = &service.metadata;
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
@@ -104,8 +104,8 @@ impl LoadBalancerService {
     }
 }
 
-/// Publishes exactly these addresses. Other fields of an entry that stays, and entries with host names, are kept;
-/// upstream discards them (KC-512).
+/// Sets exactly these addresses in the status of `service`, which the caller writes. Other fields of an entry that
+/// stays, and entries with host names, are kept; upstream discards them (KC-512).
 pub(super) fn publish_addresses(service: &mut K8sService, addresses: &[IpAddr]) {
     let entries = take_entries(service);
     let (mut shown, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.ip.is_some());
@@ -120,7 +120,7 @@ pub(super) fn publish_addresses(service: &mut K8sService, addresses: &[IpAddr]) 
     put_entries(service, shown);
 }
 
-/// Removes these addresses. All other entries stay as they are.
+/// Removes these addresses from the status of `service`, which the caller writes. All other entries stay as they are.
 pub(super) fn withdraw_addresses(service: &mut K8sService, addresses: &[IpAddr]) {
     let mut entries = take_entries(service);
     entries.retain(|entry| address(entry).is_none_or(|ip| !addresses.contains(&ip)));

@@ -51,7 +51,8 @@ impl ServiceCache {
         self.keys_if_ready(changed)
     }
 
-    /// Applies an event. Returns the Services to reconcile: all, because any may need or have an address of the pool.
+    /// Applies an event. Returns the Services to reconcile: all if a pool for Services changed, because any may need or
+    /// have an address of the pool, and otherwise none.
     pub(super) fn apply_pool(&mut self, event: &Event<'_, Entry<IpPool>>) -> Vec<ObjectKey> {
         let changed = self.pools.apply(event, |entry| LoadBalancerPool::from_pool(&entry.value));
         let touched = if changed.is_empty() { Vec::new() } else { self.services() };
@@ -95,7 +96,8 @@ impl ServiceCache {
         by_block.flatten().map(|held| held.ip).collect()
     }
 
-    /// Returns the Services to reconcile: none before all kinds have been listed, and then all Services once.
+    /// Returns the Services to reconcile: none before all kinds have been listed, then all Services once, and from then
+    /// on `touched`.
     fn keys_if_ready(&mut self, touched: Vec<ObjectKey>) -> Vec<ObjectKey> {
         if self.is_ready {
             return touched;
@@ -119,7 +121,7 @@ impl ServiceCache {
         })
     }
 
-    /// Records if the Service lacks an address.
+    /// Records whether the Service lacks an address.
     pub(super) fn set_unserved(&mut self, key: &ObjectKey, unserved: bool) {
         if unserved {
             self.unserved.insert(key.clone());
@@ -129,8 +131,8 @@ impl ServiceCache {
     }
 }
 
-/// Returns the Services that hold addresses of a block, or `None` for a block of a node. Addresses in cooldown belong
-/// to no Service.
+/// Returns the addresses of a block that Services hold, each with the key of its Service. Returns `None` for a deleted
+/// block and for a block that is not for Services. Addresses in cooldown belong to no Service.
 fn addresses_of_services(block: &Block) -> Option<Vec<(ObjectKey, HeldAddress)>> {
     if block.deleted || block.owner() != Some(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into())) {
         return None;

@@ -1,7 +1,7 @@
 //! Deletes Calico nodes whose Kubernetes nodes are gone, with all their data (etcd only).
 //!
 //! Each node is a key of its own, and is retried until it is deleted. Upstream runs a full pass for every deletion
-//! (KC-470). The nodes that are waiting share one list of all endpoint keys. Nodes that never belonged to Kubernetes
+//! (KC-470). The nodes that are waiting share one list of all endpoint keys. Calico nodes that name no Kubernetes node
 //! are left alone.
 
 #[cfg(test)]
@@ -79,7 +79,8 @@ impl Reconcile for DeletedNodeReconciler {
         if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
             return Ok(NextReconcile::AwaitChange);
         }
-        // The cache may lag behind, so the node is looked up last, right before the deletion.
+        // The cache may lag behind, so the Kubernetes node is looked up after the endpoints have been read, right
+        // before the deletion.
         let orphaned_nodes = || self.cache.lock().orphaned_nodes();
         let endpoints = self.endpoints.read(&*self.store, key, orphaned_nodes).await?;
         if api_reads::exists(&self.kubernetes, NODES, &kubernetes).await? {
@@ -105,7 +106,8 @@ pub struct NodeNameCache {
 }
 
 impl NodeNameCache {
-    /// Applies an event. Returns the Calico nodes whose Kubernetes nodes are gone.
+    /// Applies an event. Returns the Calico nodes whose Kubernetes node was deleted by the event, and at the end of the
+    /// first list every Calico node whose Kubernetes node is missing.
     fn apply_kubernetes_node(&mut self, event: &Event<'_, Node>) -> Vec<ObjectKey> {
         let was_synced = self.kubernetes.is_synced();
         let changed = self.kubernetes.apply(event, |_| Some(()));
@@ -134,10 +136,11 @@ impl NodeNameCache {
     }
 }
 
-/// Time for which a list is used. A missing node gets no new endpoints, but one may have been created just before.
+/// Time for which a list of endpoint keys is used. A missing node gets no new endpoints, but an endpoint may have been
+/// created just before the node was deleted.
 const MAX_LIST_AGE: Duration = Duration::from_secs(10);
 
-/// The cached endpoint keys of waiting nodes.
+/// The cached endpoint keys of nodes that wait for their deletion.
 #[derive(Debug, Default)]
 struct EndpointKeyCache {
     list: Mutex<Option<KeyList>>,
@@ -151,7 +154,8 @@ struct KeyList {
 }
 
 impl EndpointKeyCache {
-    /// Reads the endpoints of `node`. Their keys may come from an earlier list, made for `orphaned_nodes`.
+    /// Reads the endpoints of `node`. Their keys come from the cached list or, if it is too old or does not cover
+    /// `node`, from a new list, which also covers `orphaned_nodes`.
     async fn read<S: Store>(
         &self,
         store: &S,
@@ -167,7 +171,7 @@ impl EndpointKeyCache {
             let keys = endpoint_keys(store, |name| nodes.contains(name)).await?;
             *list = Some(KeyList { listed_at, nodes, keys });
         }
-        // Used once: another attempt makes a new list.
+        // A node's keys are used once: another attempt makes a new list.
         let keys = list.as_mut().and_then(|list| {
             list.nodes.remove(&node.name);
             list.keys.remove(&node.name)

@@ -24,7 +24,8 @@ fn kubernetes(name: &str) -> Node {
     Node { name: ObjectKey::global(name), uid: "u".into(), labels: Default::default() }
 }
 
-/// Nodes `a` and `b`, and `c` of another orchestrator. Only `a` exists in Kubernetes.
+/// Returns a cache with the Calico nodes `a` and `b`, and `c` of another orchestrator. The list of Kubernetes nodes is
+/// in progress, and contains only the node of `a`.
 fn cache() -> NodeNameCache {
     let mut cache = NodeNameCache::default();
     cache.apply_calico_node(&Event::ListStart);
@@ -74,7 +75,7 @@ fn late_calico_node_without_a_kubernetes_node_is_an_orphan() {
     assert_eq!(cache.apply_calico_node(&Event::Upsert(&calico("e", "other"))), []);
 }
 
-/// A Kubernetes API that counts requests and never responds.
+/// Returns a client of an API server that counts requests and never responds.
 fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
     let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
         asked.fetch_add(1, Ordering::Relaxed);

@@ -94,7 +94,7 @@ struct RecordedLabels {
 }
 
 impl RecordedLabels {
-    /// Returns the labels of a node.
+    /// Returns the labels and the record of a node.
     fn new(node: &CalicoNode) -> Self {
         let metadata = &node.metadata;
         RecordedLabels { labels: metadata.labels.clone(), record: metadata.annotations.get(RECORD).cloned() }
@@ -106,8 +106,9 @@ impl RecordedLabels {
 #[error("the annotation {RECORD} is not a JSON object of labels ({0}); correct it or delete it")]
 struct InvalidRecord(serde_json::Error);
 
-/// Returns the desired labels of a Calico node if its Kubernetes node has the labels `kubernetes`, or `None` if they
-/// are as desired. Labels that never came from Kubernetes stay, unless a label of the Kubernetes node has the same key.
+/// Returns the desired labels of a Calico node if its Kubernetes node has the labels `kubernetes`, or `None` if the
+/// stored labels are as desired. Labels that never came from Kubernetes stay, unless a label of the Kubernetes node has
+/// the same key.
 fn merge(stored: &RecordedLabels, kubernetes: &Labels) -> Result<Option<RecordedLabels>, InvalidRecord> {
     let recorded = stored.record.as_deref().map(serde_json::from_str::<Option<Labels>>).transpose();
     let recorded = recorded.map_err(InvalidRecord)?.flatten();

@@ -1,9 +1,9 @@
 //! [`MisnamedPolicies`]: lists the policies to rename. [`DuplicatePolicy`]: a policy that exists twice, under its old
-//! name and its own.
+//! name and its own (`metadata.name` of the policy).
 //!
-//! An interrupted rename leaves both, and until it is completed users may change either. Upstream keeps the new policy
-//! whatever its content, and a change of the old policy is lost (KC-282). Here the policy that was written last is
-//! kept. Revisions show the order: for one kind they increase, in etcd and in an API server.
+//! An interrupted rename leaves both policies, and until the rename is completed users may change either policy.
+//! Upstream keeps the new policy whatever its content, and a change of the old policy is lost (KC-282). Here the policy
+//! that was written last is kept. Revisions show the order: for one kind they increase, in etcd and in an API server.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,8 @@ use libcalico::store::{Entry, Revision};
 /// The controller's name in logs and metrics.
 pub(super) const NAME: &str = "policy-names";
 
-/// Policies of the default tier whose stored names differ from their own names (KC-281).
+/// Policies of the default tier whose stored names differ from their own names (KC-281), except those that are being
+/// deleted.
 pub(super) struct MisnamedPolicies {
     pub(super) policies: Vec<StoredPolicy<InNamespace>>,
     pub(super) global: Vec<StoredPolicy<Global>>,
@@ -96,7 +97,7 @@ impl<K: PolicyKind> DuplicatePolicy<Object<PolicySpec<K>>> {
             return DuplicatePolicy::Terminating;
         }
         let mut value = old.value.clone();
-        // The object keeps its identity.
+        // The new policy keeps its identity when it gets the content of the old policy.
         value.metadata.uid = new.value.metadata.uid.clone();
         value.metadata.creation_timestamp = new.value.metadata.creation_timestamp.clone();
         if user_fields(&value) == user_fields(&new.value) {

@@ -25,9 +25,10 @@ use crate::context::Context;
 use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
 use crate::watches::Watches;
 
-/// Interval at which all policies are listed.
+/// Interval at which all policies are listed, unless policies wait for the roll-out.
 const PERIOD: Duration = Duration::from_secs(300);
-/// First and longest delay between two checks of the roll-out while policies wait for it. The delay doubles each time.
+/// First delay between two checks of the roll-out while policies wait for it. The delay doubles each time, up to
+/// [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(80);
 const PAUSES: Backoff = Backoff { first: FIRST_PAUSE, longest: LONGEST_PAUSE, jitter: Jitter::None };
@@ -93,7 +94,8 @@ impl Reconcile for PolicyNameReconciler {
 }
 
 impl PolicyNameReconciler {
-    /// Returns the time of the next check if the roll-out is not complete. Only the first such check is logged.
+    /// Returns the time of the next check if the roll-out is not complete, and `None` if it is. Only the first of
+    /// several incomplete checks in a row is logged.
     async fn check_rollout(&self) -> Result<Option<NextReconcile>, ReconcileError> {
         let complete = self.rollout.check_complete().await;
         self.has_misnamed.store(complete.is_err(), Ordering::Relaxed);
@@ -117,7 +119,7 @@ impl PolicyNameReconciler {
         }
     }
 
-    /// Renames all policies. A policy that fails does not stop the others.
+    /// Renames all policies. A policy that fails does not stop the others. Returns the last failure, if there is one.
     async fn rename_all<K: PolicyKind>(&self, policies: Vec<StoredPolicy<K>>) -> Option<ReconcileError> {
         let mut failure = None;
         for policy in policies {
@@ -126,8 +128,8 @@ impl PolicyNameReconciler {
         failure
     }
 
-    /// Renames a policy: creates the new object, then deletes the old object, so that the policy always exists.
-    /// Concurrent changes to either are not lost; see [`DuplicatePolicy`].
+    /// Renames a policy: creates the new object, then deletes the old object, so that the policy always exists. A
+    /// concurrent change of the old or the new object is not lost; see [`DuplicatePolicy`].
     async fn rename<K: PolicyKind>(&self, listed: &StoredPolicy<K>) -> Result<(), ReconcileError> {
         // Read again, because the list may be old. A policy that was deleted meanwhile must not be created again.
         let old = match self.context.calico.get::<Object<PolicySpec<K>>>(&listed.key).await {
@@ -153,7 +155,8 @@ impl PolicyNameReconciler {
         }
     }
 
-    /// Handles a policy that already exists under its own name.
+    /// Handles a policy that already exists under its own name. Replaces the new policy if the old one was written
+    /// later. Fails if the new policy is being deleted, or if the order of the two writes is unknown.
     async fn resolve_duplicate<K: PolicyKind>(&self, old: &StoredPolicy<K>) -> Result<(), ReconcileError> {
         let key = &old.value.key();
         let new = self.context.calico.get::<Object<PolicySpec<K>>>(key).await?;
@@ -170,7 +173,7 @@ impl PolicyNameReconciler {
                 self.context.leadership.may_write()?;
                 self.context.calico.update(key, &*value, &new.revision).await?;
                 tracing::warn!(controller = Self::NAME, kind = K::KIND, old = %old.key, %key, written = %old.revision.0,
-                    over = %new.revision.0, "replaced a policy by the later one under its old name");
+                    over = %new.revision.0, "replaced a policy by its later version under the old name");
                 Ok(())
             }
         }

@@ -9,9 +9,9 @@ use crate::leader::namespace_of_pod;
 const DAEMON_SETS: Resource =
     Resource { api_version: "apps/v1", kind: "DaemonSet", plural: "daemonsets", namespaced: true };
 const NAME: &str = "calico-node";
-/// Namespace of the DaemonSet if the pod's own namespace is unknown.
+/// Namespace of the DaemonSet if the namespace of this process's pod is unknown.
 const NAMESPACE: &str = "calico-system";
-/// Variable that skips the check, as set by upstream's tests, which have no DaemonSet.
+/// Variable that skips the check if its value is `true`. Upstream's tests set it, because they have no DaemonSet.
 const SKIP: &str = "FV_TEST";
 
 /// The DaemonSet to check.
@@ -60,7 +60,7 @@ struct Status {
 }
 
 impl Rollout {
-    /// Checks the DaemonSet in the namespace of this process.
+    /// Selects the DaemonSet in the namespace of this process. Sends no request.
     pub(super) fn from_environment(kubernetes: kube::Client) -> Self {
         let namespace = namespace_of_pod().unwrap_or_else(|| NAMESPACE.into());
         let skip = std::env::var(SKIP).is_ok_and(|value| value == "true");
@@ -88,7 +88,8 @@ impl Rollout {
 }
 
 impl DaemonSet {
-    /// Returns true if all pods are up to date and available. A DaemonSet that needs no pods is complete.
+    /// Returns true if every required pod runs, all pods are up to date and available, and none is on a wrong node. A
+    /// DaemonSet that needs no pods is complete.
     fn is_rolled_out(&self) -> bool {
         let status = &self.status;
         status.observed_generation == self.metadata.generation

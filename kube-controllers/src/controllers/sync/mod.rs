@@ -2,9 +2,9 @@
 //! Kubernetes object, the source. Three controllers work this way; [`SyncedKind`] describes their differences.
 //!
 //! A target is recognized by its name alone: every object whose name has the controller's prefix belongs to the
-//! controller, regardless of its writer (KC-222). Only targets that differ are written. An update replaces `spec` and
-//! keeps other writers' metadata (KC-224). Before a deletion the source is looked up in Kubernetes, because a watch may
-//! lag behind the writes of another replica.
+//! controller, regardless of its writer (KC-222). Only targets that differ from their source are written. An update
+//! replaces `spec` and keeps other writers' metadata (KC-224). Before a deletion the source is looked up in Kubernetes,
+//! because a watch may lag behind the writes of another replica.
 
 mod reconcile;
 #[cfg(test)]
@@ -50,7 +50,8 @@ pub trait SyncedKind: Send + Sync + 'static {
     fn target_of(source: &ObjectKey) -> ObjectKey;
     /// Returns the key of a target's source, or `None` if no source has a target with this key.
     fn source_of(target: &ObjectKey) -> Option<ObjectKey>;
-    /// Converts a source to the `spec` of its target. Also describes the parts of the source that cannot be converted.
+    /// Converts a source to the `spec` of its target. Also returns a description of each part of the source that cannot
+    /// be converted.
     fn convert(source: &ObjectKey, cached: &Self::Cached) -> (Self::Target, Vec<String>);
     /// Completes and validates an object before it is written.
     fn admit(object: Object<Self::Target>) -> Result<Object<Self::Target>, ValidationError>;

@@ -64,7 +64,8 @@ impl<K: SyncedKind> Reconcile for SyncReconciler<K> {
 }
 
 impl<K: SyncedKind> SyncReconciler<K> {
-    /// Queues every target that differs from its source. Schedules the next comparison.
+    /// Queues every target that is missing, differs from its source or has no source. Returns the time of the next
+    /// comparison.
     async fn compare_all(&self) -> Result<NextReconcile, ReconcileError> {
         // Objects in namespaces cannot be listed by a prefix of their names.
         let name_prefix = if K::Target::NAMESPACED { String::new() } else { K::PREFIX.to_owned() };
@@ -102,7 +103,8 @@ impl<K: SyncedKind> SyncReconciler<K> {
         Ok(NextReconcile::AwaitChange)
     }
 
-    /// Returns the desired `spec` of the target under `key`, and the parts of its source that were left out.
+    /// Returns the desired `spec` of the target under `key`, and the parts of its source that were left out. Returns
+    /// `None` if the target has no source.
     fn desired(&self, key: &ObjectKey) -> Option<(K::Target, Vec<String>)> {
         let source = K::source_of(key)?;
         let cached = self.cache.lock().sources.get(&source)?.clone();
@@ -118,7 +120,7 @@ impl<K: SyncedKind> SyncReconciler<K> {
         let object = match answers.get(&ticket) {
             Ok(entry) => entry.map(|entry| entry.value),
             Err(error) => {
-                tracing::warn!(controller = K::NAME, %key, "replacing a stored object that is unreadable: {error}");
+                tracing::warn!(controller = K::NAME, %key, "replacing or deleting an unreadable object: {error}");
                 None
             }
         };
@@ -143,7 +145,7 @@ impl<K: SyncedKind> SyncReconciler<K> {
             Err(error) => return self.reject(key, error.to_string()),
         };
         for problem in problems {
-            tracing::warn!(controller = K::NAME, %key, "left out a part, which then allows nothing: {problem}");
+            tracing::warn!(controller = K::NAME, %key, "leaving out a rule, which then allows nothing: {problem}");
         }
         self.context.leadership.may_write()?;
         match revision {
@@ -171,7 +173,8 @@ impl<K: SyncedKind> SyncReconciler<K> {
         }
     }
 
-    /// Records the failed validation. Returns an error only if the reason is new, so that comparisons do not repeat it.
+    /// Records the failed validation. Returns an error only if the reason is new, so that comparisons do not repeat the
+    /// error.
     fn reject(&self, key: &ObjectKey, reason: String) -> Result<(), ReconcileError> {
         let is_new = self.cache.lock().reject(key, &reason);
         self.publish_invalid();
@@ -195,7 +198,8 @@ fn invalid_targets(controller: &str) -> Option<IntGauge> {
         .ok()
 }
 
-/// Returns the key of a listed object, and its `spec` if it is readable.
+/// Returns the key of a listed object, and the `spec` if the object is readable. Returns `None` if even the key is
+/// unreadable.
 fn key_and_spec<S: Spec>(change: ObjectChange<Entry<Object<S>>, ObjectKey>) -> Option<(ObjectKey, Option<S>)> {
     match change {
         ObjectChange::Upsert(entry) => Some((entry.key, Some(entry.value.spec))),

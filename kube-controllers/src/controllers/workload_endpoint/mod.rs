@@ -41,13 +41,13 @@ pub struct PodEndpointReconciler {
     candidates: Mutex<DeletionCandidates>,
 }
 
-/// The need of an endpoint.
+/// The work that an endpoint needs.
 enum EndpointNeed {
     /// The fields copied from the pod are out of date.
     CopyLabels,
     /// The endpoint may be orphaned.
     CheckOrphan,
-    /// The endpoint is up to date.
+    /// The endpoint needs no work at present.
     UpToDate,
 }
 
@@ -132,8 +132,9 @@ impl PodEndpointReconciler {
         workload.endpoints.iter().map(|endpoint| (key(&endpoint.name), need(endpoint))).collect()
     }
 
-    /// Copies the pod's present fields to an endpoint. Both objects are read again, so earlier changes by the CNI
-    /// plugin stay. A concurrent change makes the compare-and-swap fail.
+    /// Copies the pod's present labels and service account to an endpoint. Both objects are read again, so earlier
+    /// changes by the CNI plugin stay. A concurrent change makes the compare-and-swap fail. Does nothing if the pod or
+    /// the endpoint is missing.
     async fn copy_labels(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<(), ReconcileError> {
         let live = api_reads::read_object::<Pod>(&self.context.kubernetes, PODS, pod).await?;
         let Some(live) = live else { return Ok(()) };

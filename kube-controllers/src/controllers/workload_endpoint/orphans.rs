@@ -1,5 +1,5 @@
-//! Deletes orphaned endpoints: those whose pod or node is gone. [`DeletionCandidates`]: endpoints that look orphaned,
-//! with the time since when.
+//! Deletes orphaned endpoints, whose pod or node is gone ([`OrphanReason`] has all cases). [`DeletionCandidates`]:
+//! endpoints that look orphaned, with the time since when they look so.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -27,8 +27,9 @@ struct StoredEndpoint {
 }
 
 impl PodEndpointReconciler {
-    /// Deletes an endpoint that has looked orphaned for the grace period, and is orphaned by the live state. Returns
-    /// the time of the next check, if the grace period has not passed.
+    /// Deletes an endpoint that has looked orphaned for the grace period, and is orphaned by the live state. In the
+    /// mode `report`, only reports the endpoint. With a grace period of zero, does nothing. Returns the time until the
+    /// next check if the grace period has not passed, and otherwise `None`.
     pub(super) async fn check_orphan(
         &self,
         pod: &ObjectKey,
@@ -75,7 +76,8 @@ impl PodEndpointReconciler {
         Ok(Some(StoredEndpoint { endpoint, node: kubernetes.map_or(node, ObjectKey::global) }))
     }
 
-    /// Returns the reason why the endpoint is orphaned, by the present state in Kubernetes.
+    /// Returns the reason why the endpoint is orphaned by the present state in Kubernetes, or `None` if it is not
+    /// orphaned.
     async fn orphan_reason(
         &self,
         pod: &ObjectKey,
@@ -146,12 +148,13 @@ struct DeletionCandidate {
     /// Uid of the endpoint, which distinguishes it from a later endpoint with the same name.
     uid: String,
     since: Instant,
-    /// True if a dry run has reported the endpoint.
+    /// True if the mode `report` has reported the endpoint.
     reported: bool,
 }
 
 impl DeletionCandidates {
-    /// Returns the time for which the endpoint has looked orphaned; zero at the first call.
+    /// Returns the time for which the endpoint has looked orphaned. The first call with this uid records the endpoint
+    /// and returns zero.
     pub(super) fn age(&mut self, endpoint: &ObjectKey, uid: &str, now: Instant) -> Duration {
         let new_candidate = || DeletionCandidate { uid: uid.to_owned(), since: now, reported: false };
         let candidate = self.by_endpoint.entry(endpoint.clone()).or_insert_with(new_candidate);
@@ -166,7 +169,7 @@ impl DeletionCandidates {
         self.by_endpoint.get_mut(endpoint).is_some_and(|candidate| !std::mem::replace(&mut candidate.reported, true))
     }
 
-    /// Removes the endpoints that no longer exist.
+    /// Removes the endpoints that no longer exist, for which `exists` returns false.
     pub(super) fn retain(&mut self, exists: impl Fn(&ObjectKey) -> bool) {
         self.by_endpoint.retain(|endpoint, _| exists(endpoint));
     }

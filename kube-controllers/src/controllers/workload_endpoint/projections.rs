@@ -43,7 +43,7 @@ impl EndpointLabels {
     }
 }
 
-/// A pod, and the first of its addresses.
+/// The uid of a pod, and the first of the pod's addresses.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PodUidAndAddress {
     uid: Option<Uuid>,
@@ -52,7 +52,7 @@ pub(super) struct PodUidAndAddress {
     is_deleting: bool,
 }
 
-/// The container of an endpoint.
+/// The container of an endpoint, and the uid of the pod for which the container was created, if it is known.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Sandbox {
     /// Hash of `spec.containerID`, which is comparable only within this process.
@@ -82,20 +82,22 @@ impl Sandbox {
         }
     }
 
-    /// Records the uid of the pod with the endpoint's pod name, if the pod has the endpoint's address.
+    /// Records the uid of `pod`, the pod with the name that the endpoint contains, if `pod` has the endpoint's address
+    /// and is not being deleted.
     pub(super) fn match_pod(&mut self, pod: &PodUidAndAddress) {
         if !pod.is_deleting && pod.uid.is_some() && self.has_address_of(pod) {
             self.pod_uid = pod.uid;
         }
     }
 
-    /// Returns true if this is another pod than the one for which the endpoint was created, and does not have the
-    /// endpoint's address.
+    /// Returns true if `pod` is not the pod for which the endpoint was created, and does not have the endpoint's
+    /// address. Returns false if one of the uids is unknown.
     pub(super) fn belongs_to_other_pod(&self, pod: &PodUidAndAddress) -> bool {
         self.pod_uid.zip(pod.uid).is_some_and(|(one, other)| one != other) && !self.has_address_of(pod)
     }
 
-    /// Returns the uid of the pod for which this container was created, if it is known.
+    /// Returns the uid of the pod for which the container `container_id` was created. Returns `None` if the uid is
+    /// unknown, or if this is another container.
     pub(super) fn pod_uid(&self, container_id: &str) -> Option<Uuid> {
         self.pod_uid.filter(|_| self.container == fingerprint(container_id))
     }

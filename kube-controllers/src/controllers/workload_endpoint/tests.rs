@@ -269,7 +269,7 @@ async fn endpoint_of_a_pod_missing_only_from_the_cache_is_retained() {
     let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
     host.set_live("pods", json!([live(&pod("web"))]));
-    // The watch lags behind.
+    // The watch lags behind, and has not delivered the pod.
     host.list(&[]).await;
     host.after_grace().await;
     assert!(host.stored(&key).await.is_some());
@@ -348,7 +348,7 @@ async fn endpoint_written_by_a_successor_pod_meanwhile_is_retained() {
     host.set_live("pods", json!([live(&successor)]));
     host.apply_pod(Event::Upsert(&successor));
     host.work().await;
-    // The watch has not delivered the change yet.
+    // The endpoint changes, and the watch does not deliver the change.
     let mut entry = host.stored(&key).await.unwrap();
     entry.value.spec.container_id = "c2".into();
     host.reconciler.context.calico.update(&key, &entry.value, &entry.revision).await.unwrap();

@@ -30,7 +30,7 @@ pub struct Workloads {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Workload {
     pub(super) pod: Option<CachedPod>,
-    /// Number of the latest list or event that delivered the pod.
+    /// Number of the list during or after which the pod was last delivered.
     pod_list: u64,
     pub(super) endpoints: Vec<CachedEndpoint>,
 }
@@ -56,7 +56,7 @@ pub(super) struct CachedEndpoint {
     pub(super) name: Box<str>,
     /// Node of the endpoint by its name in Calico.
     pub(super) node: Arc<str>,
-    /// Fingerprint of the endpoint's fields.
+    /// Fingerprint of the endpoint's fields that are copied from the pod.
     pub(super) labels_hash: u64,
     sandbox: Sandbox,
     list: u64,
@@ -151,29 +151,31 @@ impl Workloads {
         Vec::new()
     }
 
-    /// Applies an event about a Kubernetes node. A change may affect every endpoint on the node, so all are compared.
+    /// Applies an event about a Kubernetes node. A new or deleted node may affect every endpoint on the node, so all
+    /// endpoints are compared, as they are at the end of a list.
     pub(super) fn apply_node(&mut self, event: &Event<'_, Node>) -> Vec<ResyncKey> {
         let changed = self.nodes.apply(event, |_| Some(()));
         if changed.is_empty() && !matches!(event, Event::ListEnd) { Vec::new() } else { vec![ResyncKey::All] }
     }
 
-    /// Applies an event about a Calico node, whose name in Kubernetes may have changed.
+    /// Applies an event about a Calico node. If the node's name in Kubernetes changed, or at the end of a list, all
+    /// endpoints are compared.
     pub(super) fn apply_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ResyncKey> {
         let changed = self.calico_nodes.apply(event);
         if changed.is_empty() && !matches!(event, Event::ListEnd) { Vec::new() } else { vec![ResyncKey::All] }
     }
 
-    /// Returns true if all kinds have been listed, so that other objects are known not to exist.
+    /// Returns true if all kinds have been listed, so that an object that is not cached is known not to exist.
     pub(super) fn is_complete(&self) -> bool {
         self.pods.is_complete && self.endpoints.is_complete && self.nodes.is_synced() && self.calico_nodes.is_synced()
     }
 
-    /// Returns a pod and its endpoints.
+    /// Returns a pod and its endpoints, or `None` if neither the pod nor an endpoint is cached.
     pub(super) fn get(&self, pod: &ObjectKey) -> Option<&Workload> {
         self.workloads.get(pod)
     }
 
-    /// Returns true if the endpoint exists.
+    /// Returns true if the endpoint is cached.
     pub(super) fn has_endpoint(&self, endpoint: &ObjectKey) -> bool {
         let workload = pod_and_node(endpoint).and_then(|(pod, _)| self.workloads.get(&pod));
         workload.is_some_and(|workload| workload.endpoints.iter().any(|cached| *cached.name == *endpoint.name))
@@ -205,7 +207,8 @@ impl Workloads {
             || (*node.name == *pod.node && self.nodes.get(&node).is_none())
     }
 
-    /// Returns the node's name in Kubernetes. It equals the name in Calico, unless the Calico node names another.
+    /// Returns the node's name in Kubernetes. It equals the name in Calico, unless the Calico node names another
+    /// Kubernetes node.
     fn kubernetes_node(&self, calico: &str) -> ObjectKey {
         let calico = ObjectKey::global(calico);
         self.calico_nodes.names.group(&calico).cloned().unwrap_or(calico)
@@ -224,7 +227,8 @@ impl Workloads {
 }
 
 impl Workload {
-    /// Returns true if the fields of the endpoint are out of date.
+    /// Returns true if the pod's fields have to be copied to the endpoint, because they differ there. Returns false if
+    /// the pod is missing or is not networked.
     pub(super) fn has_outdated_labels(&self, endpoint: &CachedEndpoint) -> bool {
         self.pod.as_ref().is_some_and(|pod| pod.is_networked && pod.labels_hash != endpoint.labels_hash)
     }

@@ -1,6 +1,6 @@
 //! Unfinished affinities of existing nodes: affinities that stayed pending or pending deletion (IPAM-121), or that name
 //! no block of the node. They are confirmed, released or deleted here. The node's next ADD would also do so, but a node
-//! with enough blocks does not claim another.
+//! with enough blocks does not claim another block.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,13 +53,14 @@ impl AffinityAudit {
         nodes.iter().for_each(|node| cache.index().add_affinity(node));
     }
 
-    /// Returns the time at which an affinity is due, if any.
+    /// Returns the earliest time at which an unfinished affinity is due, or `None` if no affinity is unfinished.
     pub(super) fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
         self.get().next_deadline(now, grace)
     }
 
-    /// Finishes or deletes the affinities that have been unfinished for `grace`. Returns the number of failures.
-    /// `reported` contains the affinities that a report has already logged.
+    /// Finishes or deletes the affinities that have been unfinished for `grace`, and for at least five minutes. Returns
+    /// the number of failures. In the mode `report`, only logs each affinity once; `reported` contains those that were
+    /// logged.
     pub(super) async fn finish(
         &self,
         calico: &Datastore,

@@ -16,7 +16,8 @@ fn gate(stop: &CancellationToken) -> LeaderGate {
     LeaderGate::new(Leadership::always(), stop.clone(), 0)
 }
 
-/// A node with a pending affinity for its own block, and another for a missing block, both seen at the same time.
+/// Returns a datastore in which a node has a pending affinity for its own block, and another one for a missing block,
+/// and the audit that has listed both affinities at second 0.
 async fn scene(directory: &tempfile::TempDir) -> (Datastore, AffinityAudit) {
     let local = LocalConfig { path: directory.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
     let store = Datastore::open(&DatastoreConfig::Local(local)).unwrap();

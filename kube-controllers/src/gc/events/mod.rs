@@ -1,5 +1,5 @@
 //! Kubernetes Events of garbage collection. A pass posts one Event per node about released addresses. An address that a
-//! pod uses without an allocation causes one Event per pod and address.
+//! pod uses although it is not allocated to the pod causes one Event per pod and address.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,8 @@ const MAX_MESSAGE_LENGTH: usize = 550;
 /// Number of Events that are posted at the same time.
 const MAX_CONCURRENT: usize = 8;
 
-/// Posts Events as long as the role allows it.
+/// A publisher of Events. Once the role has refused an Event in the namespace `default`, no more Events are posted
+/// there.
 #[derive(Debug, Default)]
 pub(super) struct EventPublisher {
     forbidden: AtomicBool,
@@ -39,10 +40,11 @@ impl EventPublisher {
     }
 
     /// Posts an Event. Returns true if another attempt would change nothing: the Event exists, or the API server
-    /// refused it (403). Returns false if this replica is not the leader, or after another error.
+    /// refused this Event or an earlier one in the namespace `default` (403). Returns false if this replica may not
+    /// write, or after another error.
     pub(super) async fn write(&self, client: &kube::Client, gate: &LeaderGate, event: Value) -> bool {
-        // A 403 in another namespace may come from a quota or from the namespace's deletion, and does not apply
-        // elsewhere.
+        // A 403 in a namespace other than `default` may come from a quota or from the namespace's deletion, and does
+        // not apply to other namespaces.
         let is_cluster_scope = event["metadata"]["namespace"] == NAMESPACE;
         if is_cluster_scope && self.forbidden.load(Ordering::Relaxed) {
             return true;
@@ -57,7 +59,7 @@ impl EventPublisher {
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 if is_cluster_scope && !self.forbidden.swap(true, Ordering::Relaxed) {
                     tracing::warn!(reason = %status.message,
-                        "the role does not allow creating Events; posting no more Events");
+                        "the role does not allow creating Events in namespace default; posting no more of them");
                 }
                 true
             }
@@ -95,7 +97,8 @@ fn build_event(node: &str, mode: GcMode, suspects: &[&Suspect], now: SystemTime)
         let separator = if at == 0 { "" } else { ", " };
         message.push_str(&format!("{separator}{}{pod} ({})", suspect.address, suspect.reason));
     }
-    // kubelet also uses the node's name as the uid, and `kubectl describe node` finds Events with either.
+    // kubelet also uses the node's name as the uid, and `kubectl describe node` finds Events with the name and Events
+    // with the real uid.
     let object = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
     events::event(&object, EventType::Normal, reason, &message, now)
 }
@@ -103,8 +106,8 @@ fn build_event(node: &str, mode: GcMode, suspects: &[&Suspect], now: SystemTime)
 /// Length of the part of a pod's name that an Event's name begins with, in bytes.
 const MAX_NAME_PREFIX: usize = 200;
 
-/// Returns the Event about a conflict of the pod with this uid. Its name is derived from the pod and the address. So
-/// another replica, or this one after a restart, does not create the Event again.
+/// Returns the Event about a conflict of the pod with this uid. The name of the Event is derived from the pod and the
+/// address. So another replica, or this replica after a restart, does not create the Event again.
 pub(super) fn conflict_event(conflict: &Conflict, uid: &str, conflict_kind: &ConflictKind, now: SystemTime) -> Value {
     let Conflict { namespace, name, address, .. } = conflict;
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid });

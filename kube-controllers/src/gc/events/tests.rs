@@ -66,7 +66,7 @@ async fn event_message_escapes_control_characters() {
     assert_eq!(*sent.lock().unwrap(), ["a\\n\\u001b[2Kb"]);
 }
 
-/// A tenant may forbid Events about their own pods.
+/// A tenant may forbid Events in the tenant's own namespace, for example by a quota.
 #[tokio::test]
 async fn event_forbidden_in_a_tenant_namespace_does_not_block_other_events() {
     let asked = Arc::new(std::sync::Mutex::new(Vec::new()));

@@ -132,7 +132,7 @@ fn families(snapshot: &CounterSnapshot) -> Vec<MetricFamily> {
             add(&mut borrowed_per_node, [node], sample.borrowed);
         }
     }
-    // Two entries may have the same labels: a deleted pool, and addresses that never had a pool.
+    // Two entries may have the same labels, for example a deleted pool and addresses that never had a pool.
     let mut reclamations = Values::new();
     for (pool, node, addresses) in &snapshot.reclaimed {
         let key = [pool.as_deref().unwrap_or(NO_POOL), node.as_deref().unwrap_or(NO_NODE)];
@@ -182,7 +182,7 @@ fn add<K: Ord>(values: &mut Values<K>, key: K, value: i64) {
     }
 }
 
-/// Saturates at the largest 64-bit integer, as upstream's counters do.
+/// Converts a count. Counts above the largest signed 64-bit integer become that integer, as in upstream's counters.
 fn saturated(count: u128) -> f64 {
     i64::try_from(count).unwrap_or(i64::MAX) as f64
 }
@@ -196,7 +196,8 @@ fn gauge<'a, const N: usize>(
     family(MetricType::GAUGE, name, help, labels, values)
 }
 
-/// Builds a metric with these labels. No help text may contain another metric's name, as upstream's tests require.
+/// Builds a metric family with one metric per entry of `values`. No help text may contain another metric's name, as
+/// upstream's tests require.
 fn family<'a, const N: usize>(
     kind: MetricType,
     name: &str,

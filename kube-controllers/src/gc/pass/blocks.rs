@@ -19,8 +19,8 @@ use super::GcPass;
 const CONFIG_IS_FRESH: Duration = Duration::from_secs(30);
 
 impl GcPass {
-    /// Returns addresses whose cooldown has ended to the free lists of their blocks, if no allocation writes the block
-    /// otherwise (KC-450).
+    /// Puts addresses whose cooldown has ended back into the free lists of their blocks (KC-450). An allocation in such
+    /// a block would do so too, but may not come.
     pub(super) async fn release_cooled_addresses(&mut self) {
         if self.cache.index().next_cooldown_end(OffsetDateTime::now_utc()).is_none() {
             return;
@@ -85,7 +85,7 @@ impl GcPass {
                 tracing::debug!(%block, %owner, "kept a block: the block is in use again")
             }
             Err(IpamError::Stopped) => {
-                tracing::info!(%block, %owner, "kept an empty block: this replica may no longer write")
+                tracing::info!(%block, %owner, "kept an empty block: this replica may not write, or stops")
             }
             Err(error) => {
                 self.metrics.count_failure("blocks");
@@ -94,7 +94,7 @@ impl GcPass {
         }
     }
 
-    /// Releases the blocks of deleted nodes that hold no address any more.
+    /// Releases the blocks of deleted nodes that no allocation names any more.
     pub(super) async fn release_deleted_nodes(&self) {
         let gone = self.cache.index().nodes_to_release(self.now());
         let released = gone.into_iter().map(|node| self.release_deleted_node(node));
@@ -135,7 +135,7 @@ impl GcPass {
                 outcome.kept.is_empty()
             }
             Err(IpamError::Stopped) => {
-                tracing::info!(node = name, "kept the blocks of a deleted node: this replica may no longer write");
+                tracing::info!(node = name, "kept the blocks of a deleted node: this replica may not write, or stops");
                 false
             }
             Err(error) => {
@@ -146,7 +146,8 @@ impl GcPass {
         }
     }
 
-    /// Logs the blocks that would be released, and repeats that when the grace period has passed again.
+    /// Logs the blocks that would be released. The log names an empty block again after another grace period, and a
+    /// deleted node after pauses that grow up to five minutes.
     pub(super) fn report_blocks(&self) {
         let now = self.now();
         let mut index = self.cache.index();

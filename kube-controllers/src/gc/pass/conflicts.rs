@@ -14,13 +14,14 @@ use crate::gc::cache::pod_state;
 use crate::gc::events::conflict_event;
 
 impl GcPass {
-    /// Counts the conflicts, on each replica.
+    /// Publishes the numbers of conflicts that have lasted two minutes in the metrics, on each replica.
     pub(super) fn count_conflicts(&self) {
         let (free, another) = self.cache.index().conflicting(self.now());
         self.metrics.set_conflicts(free, another);
     }
 
-    /// Reports the conflicts that have not been reported, by one Event per pod and address.
+    /// Reports the conflicts that have lasted two minutes and have not been reported: by a log line and an Event for
+    /// each pod and address.
     pub(super) async fn report_conflicts(&self) {
         let conflicts = self.cache.index().conflicts(self.now());
         let reports = conflicts.into_iter().map(|conflict| self.report_conflict(conflict));
@@ -50,8 +51,9 @@ impl GcPass {
         }
     }
 
-    /// Reads the pod and the block again, because a watch may lag behind. If the conflict exists, returns the pod's uid
-    /// and the state of the address in its block.
+    /// Reads the pod and the block again, because a watch may lag behind. If the conflict still exists, returns the
+    /// pod's uid and the state of the address in its block. The result is unknown if the pod or the block cannot be
+    /// read.
     async fn recheck_conflict(&self, conflict: &Conflict) -> Lookup<(String, ConflictKind)> {
         let Conflict { namespace, name, address, block } = conflict;
         let pod = match self.reader().pod(&ObjectKey::namespaced(namespace, name)).await {

@@ -110,7 +110,7 @@ impl GcPass {
         {
             let mut index = self.cache.index();
             released.iter().for_each(|suspect| index.released(suspect));
-            // Postponed until the next event of the block shows the result.
+            // Postpones the other suspects. The next event of their block shows if they are leaked.
             remaining.iter().for_each(|suspect| index.failed(suspect, now));
         }
         for suspect in &released {
@@ -120,7 +120,7 @@ impl GcPass {
         self.events.publish(&self.context.kubernetes, &self.gate, GcMode::Reclaim, &released).await;
     }
 
-    /// Removes leaks that no longer exist from the reported ones, so that they are reported if they come back.
+    /// Removes the leaks that no longer exist from `reported`, so that a leak that comes back is reported again.
     pub(in crate::gc) fn prune_reported(&mut self) {
         if self.reported.is_empty() {
             return;

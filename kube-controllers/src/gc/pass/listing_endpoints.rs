@@ -27,7 +27,8 @@ struct NamedPod<'s> {
     name: &'s str,
     /// The pod's node, if the allocation names it.
     node: Option<&'s str>,
-    /// True if the pod is running. Its endpoint is newer than the addresses that kubelet reports.
+    /// True if the pod is running, or cannot be looked up. The endpoint of a running pod stays, because it may be newer
+    /// than the addresses that kubelet reports.
     is_running: bool,
 }
 
@@ -36,7 +37,7 @@ type Endpoints = Vec<(ObjectKey, Result<Entry<WorkloadEndpoint>, StoreError>)>;
 
 impl GcPass {
     /// Deletes the endpoints that list addresses of the plan and whose pods are not running. Removes from the plan the
-    /// addresses that an endpoint still lists, together with all addresses of their handles.
+    /// addresses that an endpoint still lists or may list, together with all addresses of their handles.
     pub(super) async fn delete_listing_endpoints(&self, plan: &mut Plan, state: &CurrentState) {
         if self.context.mode != Mode::Etcd {
             return;
@@ -65,7 +66,7 @@ impl GcPass {
                 let is_listed = listed_handles.contains(&suspect.handle);
                 if is_listed {
                     tracing::info!(address = %suspect.address, handle = %suspect.handle,
-                        "kept a leaked address: an endpoint lists the address, or is unreadable");
+                        "kept a leaked address: an endpoint lists an address of the same handle, or is unreadable");
                     index.failed(suspect, now);
                 }
                 !is_listed
@@ -81,7 +82,7 @@ impl GcPass {
             let ids = EndpointIdentifiers { node, orchestrator: KUBERNETES.into(), ..EndpointIdentifiers::default() };
             ids.prefix()
         });
-        // Such a node name cannot occur in the name of an endpoint.
+        // A node name that forms no prefix cannot occur in the name of an endpoint.
         let Ok(name_prefix) = prefix else { return (group, Some(Vec::new())) };
         self.gate.pace(1).await;
         let select = ObjectSelect { namespace: Some(namespace), name_prefix };
@@ -91,7 +92,7 @@ impl GcPass {
             Ok(answers) => (group, Some(answers.each(&ticket).collect())),
             Err(error) => {
                 tracing::warn!(node = group.1, namespace = group.0, %error,
-                    "cannot list the endpoints of pods with leaked addresses; the addresses stay until the next pass");
+                    "cannot list the endpoints of pods with leaked addresses; the addresses stay until a later pass");
                 (group, None)
             }
         }
@@ -112,8 +113,8 @@ impl GcPass {
                 }
             };
             // The endpoint belongs to a newer sandbox of the pod, or of a successor with the same name. That sandbox
-            // may have the address by now. The handle of a virtual machine contains no container ID, so it is not
-            // compared.
+            // may have the address by now. The handle of a virtual machine contains no container ID, so that handle is
+            // not compared.
             if suspect.owner.kind == OwnerKind::Pod && !suspect.handle.is_of_container(&value.spec.container_id) {
                 return false;
             }

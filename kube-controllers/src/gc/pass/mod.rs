@@ -43,9 +43,9 @@ pub(super) struct GcPass {
     kubevirt: KubeVirtDiscovery,
     pub(super) clock: Clock,
     config_read_at: Option<Duration>,
-    /// Leaks that a report has already logged.
+    /// Leaks that the mode `report` has already logged.
     reported: HashSet<(HandleId, IpAddr, Option<u64>)>,
-    /// Affinities that a report has already logged.
+    /// Affinities that the mode `report` has already logged.
     reported_affinities: HashSet<AffinityKey>,
 }
 
@@ -69,7 +69,7 @@ impl GcPass {
         }
     }
 
-    /// Returns the time of the index.
+    /// Returns the time by the clock of grace periods.
     pub(super) fn now(&self) -> Duration {
         self.clock.now()
     }
@@ -105,7 +105,8 @@ impl GcPass {
         _ = leadership.while_held(phases).await;
     }
 
-    /// Runs discovery while this replica may write and an address belongs to a virtual machine.
+    /// Looks up KubeVirt at an interval, while this replica may write and an address belongs to a virtual machine. If
+    /// this replica may not write, or no address belongs to a virtual machine, resets the result of the last lookup.
     async fn discover_kubevirt(&mut self) {
         let now = self.now();
         if !self.kubevirt.is_due(now) && self.gate.is_open() {
@@ -139,18 +140,18 @@ impl GcPass {
             let failed = self.affinities.finish(&calico, &self.gate, settings.gc_mode, now, grace, reported).await;
             (0..failed).for_each(|_| self.metrics.count_failure("claims"));
         }
-        // Last, because there may be thousands of conflicts after a restore.
+        // Conflicts come last, because there may be thousands of them after a restore.
         self.report_conflicts().await;
     }
 
-    /// Returns the time of the next pass if nothing changes before.
+    /// Returns the time of the next pass if nothing changes before; [`Duration::MAX`] if no entry has a deadline.
     pub(super) fn next_deadline(&self) -> Duration {
         let now = self.now();
         let settings = self.settings();
         let index = self.cache.index();
         let cold = index.next_cooldown_end(OffsetDateTime::now_utc()).map(|wait| now + wait.max(MIN_COOLDOWN_INTERVAL));
         let may_write = self.gate.is_open();
-        // On a replica that does not act, entries stay due, so their deadlines do not count before the next turn.
+        // On a replica that may not write, entries stay due, so their deadlines count only after [`STANDBY_INTERVAL`].
         let indexed = index.next_deadline(now).map(|due| if may_write { due } else { due.max(now + STANDBY_INTERVAL) });
         let grace = settings.leak_grace_period.filter(|grace| !grace.is_zero());
         let handles = grace.filter(|_| may_write).map(|grace| self.handles.next_deadline(now, grace));

@@ -24,8 +24,9 @@ impl ApiReader<'_> {
         VmiLookup::Absent
     }
 
-    /// Checks if the API server serves neither kind. Returns [`VmiLookup::Undefined`] if so, and otherwise
-    /// [`VmiLookup::Unknown`], because no particular machine was looked up.
+    /// Checks if the API server serves neither VirtualMachines nor VirtualMachineInstances. Returns
+    /// [`VmiLookup::Undefined`] if so. Otherwise, and after a failed request, returns [`VmiLookup::Unknown`], because
+    /// no particular machine was looked up.
     pub(in crate::gc) async fn look_up_kubevirt(&self) -> VmiLookup {
         match self.serves(GROUP, &[VIRTUAL_MACHINES.plural, VIRTUAL_MACHINE_INSTANCES.plural]).await {
             Lookup::Absent => VmiLookup::Undefined,
@@ -43,7 +44,7 @@ pub(in crate::gc) struct KubeVirtDiscovery {
     /// Time of the last discovery, by the clock of grace periods. `None` while no address belongs to a virtual machine.
     discovered_at: Option<Duration>,
     /// True if the API server served neither kind at the last discovery. The grace period of an address begins with the
-    /// first such result, and any other result ends it.
+    /// first such result, and any other result cancels the grace period.
     pub(in crate::gc) is_missing: bool,
 }
 
@@ -53,7 +54,7 @@ impl KubeVirtDiscovery {
         self.discovered_at.is_none_or(|discovered_at| now >= discovered_at + DISCOVERY_INTERVAL)
     }
 
-    /// Returns the time of the next discovery, if any.
+    /// Returns the time of the next discovery, or `None` while no address belongs to a virtual machine.
     pub(in crate::gc) fn next_deadline(&self) -> Option<Duration> {
         self.discovered_at.map(|discovered_at| discovered_at + DISCOVERY_INTERVAL)
     }

@@ -27,7 +27,7 @@ use crate::api_reads;
 use crate::runtime::ReconcileError;
 use crate::watched::Pod;
 
-/// The objects that were read for one pass.
+/// The objects that were read for one batch of suspects.
 #[derive(Debug, Default)]
 pub(super) struct CurrentState {
     pods: BTreeMap<ObjectKey, Lookup<Pod>>,
@@ -89,31 +89,33 @@ impl ApiReader<'_> {
         (other, lookup)
     }
 
-    /// Looks up a node in Calico and in Kubernetes.
+    /// Looks up a node, and returns the results for Calico and for Kubernetes. Only one of them is looked up, and the
+    /// other one is unknown: Kubernetes if the name in Kubernetes is known, and otherwise Calico.
     pub(super) async fn node(&self, node: &DeletedNode) -> (Lookup<()>, Lookup<()>) {
         let Some(name) = &node.kubernetes else { return (self.calico_node(&node.calico).await, Lookup::Unknown) };
         (Lookup::Unknown, self.exists(NODES, &ObjectKey::global(name)).await)
     }
 
-    /// Reads the object.
+    /// Reads an object from the API server. The result of a failed read is unknown.
     async fn read_object<T: DeserializeOwned + 'static>(&self, resource: Resource, key: &ObjectKey) -> Lookup<T> {
         self.gate.pace(1).await;
         to_lookup(api_reads::read_object(self.kubernetes, resource, key).await)
     }
 
-    /// Looks up if the object exists.
+    /// Looks up if the object exists in the API server. The result of a failed read is unknown.
     async fn exists(&self, resource: Resource, key: &ObjectKey) -> Lookup<()> {
         self.gate.pace(1).await;
         to_lookup(api_reads::exists(self.kubernetes, resource, key).await.map(|there| there.then_some(())))
     }
 
-    /// Looks up if the API server serves one of these kinds, in any version of a group.
+    /// Looks up if the API server serves at least one of these kinds, given by their plurals, in any version of a
+    /// group.
     async fn serves(&self, group: &str, plurals: &[&str]) -> Lookup<()> {
         self.gate.pace(1).await;
         to_lookup(api_reads::serves(self.kubernetes, group, plurals).await.map(|serves| serves.then_some(())))
     }
 
-    /// Returns the JSON of a list.
+    /// Returns the JSON of the list at the URL path `target`.
     async fn list(&self, target: &str) -> Result<String, kube::Error> {
         self.gate.pace(1).await;
         let request = Request::get(target).header(ACCEPT, "application/json").body(Vec::new());

@@ -65,8 +65,8 @@ impl ApiReader<'_> {
         }
     }
 
-    /// Lists all pods of a node. An unreadable pod is an error, because the result would count it as missing. So is a
-    /// response that is not a list of pods.
+    /// Lists all pods of a node. An unreadable pod is an error, because the result would count it as missing. A
+    /// response that is not a list of pods is an error too.
     ///
     /// The request has no `limit`: with a limit, API servers before 1.34 do not use their index of pods by node, and
     /// read all pods of the cluster from etcd. Pages are followed if the server still sends them.

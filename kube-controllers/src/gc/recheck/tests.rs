@@ -14,7 +14,7 @@ use super::*;
 use crate::gc::events::tests::suspect;
 use crate::leader::Leadership;
 
-/// Number of pods on a node that are read with one list.
+/// Least number of pods on a node that are read with one list.
 const MIN_LISTED_PODS: u8 = pods::MIN_LISTED_PODS as u8;
 
 /// The responses of an API server, by path and query.
@@ -69,12 +69,12 @@ fn by_name(path: &str) -> String {
     format!("{collection}?fieldSelector=metadata.name%3D{name}&limit=1")
 }
 
-/// Returns the decisions about suspects after the lookup.
+/// Returns the decisions about suspects after the lookup, in a cluster with 100 pods.
 async fn decide(server: &Server, suspects: &[Suspect]) -> Vec<Decision> {
     decide_among(server, suspects, 100).await
 }
 
-/// Returns the decisions in a cluster with this number of pods.
+/// Returns the decisions about suspects after the lookup, in a cluster with this number of pods.
 async fn decide_among(server: &Server, suspects: &[Suspect], pods: usize) -> Vec<Decision> {
     let dir = tempfile::tempdir().unwrap();
     let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
@@ -127,7 +127,7 @@ async fn address_is_retained_when_its_pod_cannot_be_read() {
         .refuses(&pod_path(4), 404, other)
         .has(&pod_path(5), json!({"metadata": {"name": "pod5", "namespace": "ns"}}))
         .says(&by_name(&pod_path(6)), json!({"kind": "Status", "status": "Success"}))
-        // Lists of another kind, and another object than the requested one.
+        // A list of another kind, a list without items, and another object than the requested one.
         .says(&by_name(&pod_path(7)), json!({"kind": "NodeList", "metadata": {}, "items": []}))
         .says(&by_name(&pod_path(8)), json!({"kind": "PodList", "metadata": {}}))
         .has(&pod_path(9), pod(1, "a", "10.0.0.99"));
@@ -174,7 +174,7 @@ async fn large_clusters_need_more_suspects_per_node_before_listing() {
     assert_eq!(server.asked().len(), usize::from(MIN_LISTED_PODS));
 }
 
-/// The server has lost the position of the second page, so the first page is incomplete.
+/// The server has lost the position of the second page, so the list is incomplete after the first page.
 #[tokio::test]
 async fn incomplete_pod_list_is_ignored() {
     let server = Server::default();
@@ -202,7 +202,7 @@ async fn pod_list_with_an_unreadable_item_is_ignored() {
     assert_eq!(server.asked().len(), usize::from(MIN_LISTED_PODS) + 1);
 }
 
-/// A proxy may answer with something else.
+/// A proxy may answer with something other than a list of pods.
 #[tokio::test]
 async fn response_other_than_a_pod_list_is_ignored() {
     let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";

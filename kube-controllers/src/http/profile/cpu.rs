@@ -21,7 +21,8 @@ const SAMPLING: &str = "perf_signal_handler|__restore(_rt)?";
 /// Lock for the timer and the signal, of which the process has only one each.
 static SAMPLER: Mutex<()> = Mutex::const_new(());
 
-/// Samples the process for `duration`.
+/// Samples the process for `duration`, and returns the encoded profile. Fails at once while another profile is being
+/// taken.
 pub(in crate::http) async fn profile(duration: Duration) -> Result<Vec<u8>, ProfileError> {
     let _only = SAMPLER.try_lock().map_err(|_| ProfileError::Busy)?;
     let begin = SystemTime::now();

@@ -73,7 +73,7 @@ impl Election {
             ObservedLease { since: same.map_or(now, |observed| observed.since), lease }
         });
         self.was_held |= !self.holder().is_empty();
-        // Counted from when the Lease is seen, because the response to the write may have been lost.
+        // The wait begins when the Lease is seen, because the response to the write may have been lost.
         let first_write_at = self.first_write_at.unwrap_or(now + self.timing.first_write_delay());
         self.first_write_at = (self.is_held_by_self() && self.shows_waiting_holder()).then_some(first_write_at);
     }
@@ -119,10 +119,10 @@ impl Election {
         }
     }
 
-    /// Returns true if no replica can be writing without a Lease, although nobody holds this one. The role allowed
-    /// Leases when the last holder released it, and a replica writes without a Lease only after the role has forbidden
-    /// Leases for longer than that. The time in the Lease is from another clock; a clock that differs by more than a
-    /// few seconds causes only an unnecessary wait.
+    /// Returns true if `lease`, which has no holder, was released less than `renew_deadline` ago. No replica can be
+    /// writing without a Lease then: the role allowed Leases at the release, and a replica writes without a Lease only
+    /// after the role has forbidden Leases for longer than `renew_deadline`. The time in the Lease is from another
+    /// clock; a clock that differs by more than a few seconds causes only an unnecessary wait.
     fn was_released_recently(&self, lease: &Lease, wall: &MicroTime) -> bool {
         let Some(released) = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()) else { return false };
         wall.0.duration_since(released.0).unsigned_abs() <= self.timing.renew_deadline
@@ -138,8 +138,9 @@ impl Election {
         }
     }
 
-    /// Returns the Lease without a holder, if this process holds it and has no wait left. With a wait left the Lease is
-    /// kept, because the next replica takes a released Lease without waiting.
+    /// Returns the Lease without a holder, if this process holds the Lease and has no wait left, and the role has not
+    /// refused the Lease recently. Otherwise returns `None`, and the Lease is kept, because the next replica takes a
+    /// released Lease without waiting.
     pub(super) fn released(&self, now: Instant, wall: MicroTime) -> Option<Lease> {
         let may = self.is_held_by_self() && self.waits_until(now).is_none() && !self.was_refused_recently(now);
         let mut lease = self.observed.as_ref().filter(|_| may)?.lease.clone();
@@ -168,7 +169,7 @@ impl Election {
         lease
     }
 
-    /// Returns the duration that the Lease's holder has requested.
+    /// Returns the duration that the Lease states, or the default if it states none.
     fn duration_of(&self, lease: &Lease) -> Duration {
         let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         seconds.map_or(self.timing.lease, |seconds| Duration::from_secs(seconds.try_into().unwrap_or(0)))

@@ -31,7 +31,8 @@ pub(super) struct Elector<L> {
 enum Outcome {
     /// This process holds the Lease and may write until the deadline.
     Held(Deadline),
-    /// This process holds the Lease, but another replica may still be writing without one. Writing begins at this time.
+    /// This process holds the Lease, but another replica may still be writing without a Lease. This process may write
+    /// from this time on.
     HeldWaiting(Instant),
     /// Another replica holds the Lease until this time.
     HeldByOther(Instant),
@@ -108,7 +109,7 @@ impl<L: Leases> Elector<L> {
                 pause
             }
         };
-        // Counted from when the request was sent, as the right to write is.
+        // The interval begins when the request was sent, as the right to write does.
         if self.writes_without_lease() { check_interval.saturating_sub(begin.elapsed()) } else { pause }
     }
 
@@ -127,7 +128,7 @@ impl<L: Leases> Elector<L> {
     }
 
     async fn write(&mut self) -> Result<Outcome, LeaseError> {
-        // Other replicas count from when they see this write, which is later.
+        // For other replicas, the duration of the Lease begins when they see this write, which is later.
         let until = Deadline::now().plus(self.config.timing.renew_deadline);
         let leads = !self.without_lease && self.term.borrow().holds();
         let written = match self.election.step(Instant::now(), wall_clock(), leads) {
@@ -141,8 +142,8 @@ impl<L: Leases> Elector<L> {
     }
 
     /// Handles a refusal by the role. If the refusals last, there can be no election, and this process acts as the only
-    /// replica until the role allows the Lease. The right to write ends some time after `sent`, when this request was
-    /// sent, unless a later request is refused too.
+    /// replica until the role allows the Lease. The right to write ends `renew_deadline` after `sent`, the time at
+    /// which this request was sent, unless a later request is refused too.
     fn refused(&mut self, reason: &str, sent: Deadline) {
         let timing = self.config.timing;
         let right = LeadershipTerm::Until(sent.plus(timing.renew_deadline));
@@ -180,8 +181,9 @@ impl<L: Leases> Elector<L> {
         self.without_lease && self.term.borrow().holds()
     }
 
-    /// Returns true if the outcome does not fit a role without Leases. While this process writes without a Lease, an
-    /// attempt without a response is no contradiction.
+    /// Returns true if the outcome ends a series of refusals. A success ends the series, and a refusal does not. Any
+    /// other error ends the series, unless this process has the right to write: while it writes without a Lease, an
+    /// attempt without a response does not show that the role allows Leases.
     fn ends_refusals(&self, outcome: &Result<Outcome, LeaseError>) -> bool {
         match outcome {
             Ok(_) => true,

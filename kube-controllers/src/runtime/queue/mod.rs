@@ -79,7 +79,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
             state.timers.first_deadline() != first
         });
         if is_first {
-            // All waiting workers wait for a later deadline.
+            // All waiting workers wait for a later deadline, so they have to wake and read the new one.
             self.shared.changed.notify_waiters();
         }
     }
@@ -90,7 +90,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         self.take_next().await.key
     }
 
-    /// Records that the worker has finished with `key`.
+    /// Records that the worker has finished with `key`. Adds the key again if it was added meanwhile.
     pub fn done(&self, key: &K) {
         self.change(|state| {
             if state.in_progress.remove(key).unwrap_or(false) {
@@ -129,7 +129,8 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         self.change(|_| ());
     }
 
-    /// Takes a key, or returns the earliest deadline of a delayed key.
+    /// Takes a key. If no key is waiting, returns the earliest deadline of a delayed key as the error, or `None` if no
+    /// key is delayed.
     fn take(&self) -> Result<TakenKey<K>, Option<Instant>> {
         let now = Instant::now();
         self.change(|state| {

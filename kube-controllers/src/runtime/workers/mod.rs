@@ -21,8 +21,7 @@ use crate::logging::panic_message;
 use crate::status::Watchdog;
 use crate::telemetry::WorkerMetrics;
 
-/// Time limit for the current keys after `context.stop`. Every write that was sent has its response by
-/// then.
+/// Time limit for the current keys after `context.stop`. Every write that was sent has its response by then.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// Number of failures in a row that are normal and not worth a warning, such as a conflict or a restarted server.
 const EXPECTED_FAILURES: u32 = 5;
@@ -82,7 +81,7 @@ impl<R: Reconcile> WorkerPool<R> {
         }
     }
 
-    /// Processes one key, and returns it to the queue even if this future is dropped.
+    /// Processes one key. If the work is canceled, also because this future is dropped, the key returns to the queue.
     async fn handle(&self, taken: TakenKey<R::Key>, leadership: &Leadership, stop: &CancellationToken) {
         let mut in_progress = KeyInProgress { queue: &self.queue, key: taken.key, is_recorded: false };
         self.metrics.waited.observe(taken.waited.as_secs_f64());
@@ -95,7 +94,7 @@ impl<R: Reconcile> WorkerPool<R> {
         };
         let Some(outcome) = outcome else {
             tracing::info!(controller = R::NAME, key = %in_progress.key,
-                "canceled the work on a key: this replica may no longer write");
+                "canceled the work on a key: this replica may no longer write, or the controllers are stopping");
             return;
         };
         self.metrics.duration.observe(begin.elapsed().as_secs_f64());
@@ -104,7 +103,7 @@ impl<R: Reconcile> WorkerPool<R> {
     }
 
     async fn reconcile(&self, key: &R::Key) -> Result<NextReconcile, ReconcileError> {
-        // Safe: state that a reconciler shares is behind locks, which record the panic by their poisoning.
+        // Unwind-safe, because the state that a reconciler shares is behind locks, which stay usable after a panic.
         match AssertUnwindSafe(async { self.reconciler.reconcile(key).await }).catch_unwind().await {
             Ok(outcome) => outcome,
             Err(panic) => {

@@ -35,8 +35,9 @@ struct ProbeResult {
     passes: bool,
 }
 
-/// Returns the arguments of `check-status` if the process was called as such: by its name, or as `kube-controllers
-/// kube-controllers-health -l`. Upstream's charts use the second form, with further words before it (KC-146).
+/// Returns the arguments of `check-status` if the process was called as such, and otherwise `None`. The call has the
+/// program name `check-status`, or the first word `check-status` or `kube-controllers-health`, as in `kube-controllers
+/// kube-controllers-health -l`. Upstream's charts use the last form, with further words before it (KC-146).
 pub fn probe_arguments(command_line: impl IntoIterator<Item = OsString>) -> Option<Vec<OsString>> {
     let mut words = command_line.into_iter();
     let program = words.next()?;

@@ -1,10 +1,10 @@
 //! Converts a Kubernetes NetworkPolicy to Calico's, with exactly the text that upstream writes.
 //!
-//! There are two differences from upstream, because a policy must not allow more than it states. A rule with an invalid
-//! CIDR is left out, while upstream makes it a rule for all addresses (KC-307). Such rules are rare, because leading
-//! zeros in an IPv4 address are accepted, as the API server accepts them. The rules left out are listed in
-//! [`ConvertedPolicy::rejected_rules`], next to all rules that could be converted. Upstream's controller drops the
-//! whole policy for an invalid port.
+//! There are two differences from upstream. A rule with an invalid CIDR is left out, because a policy must not allow
+//! more than it states, while upstream makes the rule one for all addresses (KC-307). Such rules are rare, because
+//! leading zeros in an IPv4 address are accepted, as the API server accepts them. A rule with an invalid port is left
+//! out too, while upstream's controller drops the whole policy. [`ConvertedPolicy::rejected_rules`] lists the rules
+//! left out; all other rules are converted.
 
 mod peers;
 mod ports;
@@ -33,16 +33,16 @@ pub const POLICY_PREFIX: &str = "knp.default.";
 pub struct ConvertedPolicy {
     /// The policy, with all rules that could be converted.
     pub spec: PolicySpec<InNamespace>,
-    /// The rules that could not be converted. They allow no traffic.
+    /// The rules that could not be converted. They are not part of `spec`, and so allow no traffic.
     pub rejected_rules: Vec<RejectedRule>,
 }
 
 /// A rule that could not be converted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedRule {
-    /// The list that contains the rule.
+    /// The direction whose list contains the rule.
     pub direction: Direction,
-    /// The index of the rule in that list.
+    /// The index of the rule in the policy's list for that direction, from 0.
     pub index: usize,
     /// The reason.
     pub problem: RuleProblem,
@@ -63,7 +63,7 @@ pub enum RuleProblem {
     /// An invalid port.
     #[error("failed to parse k8s port: invalid port {text}: {problem}")]
     Port {
-        /// The port as text, including the end of its range.
+        /// The port as text, followed by the end of the range if the entry has one.
         text: String,
         /// The parser's error.
         problem: PortParseError,
@@ -90,8 +90,8 @@ pub fn network_policy(policy: &NetworkPolicySpec) -> ConvertedPolicy {
     ConvertedPolicy { spec, rejected_rules }
 }
 
-/// Returns the directions, always in this order. A policy without a direction applies to ingress, even if it has egress
-/// rules (KC-303).
+/// Returns the directions of a policy, ingress before egress. A policy without a direction applies to ingress, even if
+/// it has egress rules (KC-303).
 fn types(given: &[String]) -> Vec<String> {
     let named = [Direction::Ingress, Direction::Egress].map(|direction| direction.to_string());
     let listed: Vec<String> = named.into_iter().filter(|name| given.contains(name)).collect();

@@ -28,7 +28,8 @@ fn peer(given: &PolicyPeer) -> Result<RuleEntity, CidrParseError> {
     })
 }
 
-/// Returns a network, masked and in canonical form. Leading zeros are accepted, as the API server accepts them.
+/// Returns a network, masked and in canonical form. Leading zeros are accepted, as the API server accepts them. A
+/// network of IPv6 addresses that map IPv4 addresses becomes the IPv4 network.
 fn network(text: &str) -> Result<String, CidrParseError> {
     let cidr = text.parse::<Cidr>().or_else(|error| parse_with_leading_zeros(text).ok_or(error))?;
     let address = cidr.network().to_canonical();
@@ -38,7 +39,8 @@ fn network(text: &str) -> Result<String, CidrParseError> {
     Ok(mapped.unwrap_or(cidr).to_string())
 }
 
-/// Parses `010.0.0.0/8`, which the API server reads as 10.0.0.0/8. Other programs read the zero as octal or reject it.
+/// Parses an IPv4 network with leading zeros, such as `010.0.0.0/8`, which the API server reads as 10.0.0.0/8. Other
+/// programs read such a number as octal or reject it.
 fn parse_with_leading_zeros(text: &str) -> Option<Cidr> {
     let (address, prefix) = text.split_once('/')?;
     let octets = address.split('.').map(decimal).collect::<Option<Vec<u8>>>()?;
@@ -59,8 +61,8 @@ pub(super) enum SelectorTarget {
     Namespaces,
 }
 
-/// Returns the selector's text; empty if a selector of namespaces is missing (KC-305). No value is escaped, because
-/// labels cannot contain quotes.
+/// Returns the text of a selector. A missing selector of pods selects all pods, a missing selector of namespaces gives
+/// an empty text, and an empty one gives `all()` (KC-305). No value is escaped, because labels cannot contain quotes.
 pub(super) fn selector(given: Option<&LabelSelector>, target: SelectorTarget) -> String {
     let mut terms = Vec::new();
     if target == SelectorTarget::Pods {

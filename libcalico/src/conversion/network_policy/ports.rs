@@ -9,7 +9,7 @@ use crate::kubernetes::{NumberOrName, PolicyPort};
 const DEFAULT_PROTOCOL: &str = "TCP";
 
 /// Returns the ports of each protocol, ordered by the name of the protocol; an empty list means all ports. Without
-/// entries, the result is any protocol, which has the empty name.
+/// entries, the only protocol is the empty name, which stands for any protocol.
 pub(super) fn by_protocol(given: &[PolicyPort]) -> Result<BTreeMap<String, Vec<Port>>, RuleProblem> {
     if given.is_empty() {
         return Ok([(String::new(), Vec::new())].into());
@@ -31,7 +31,8 @@ pub(super) fn by_protocol(given: &[PolicyPort]) -> Result<BTreeMap<String, Vec<P
     Ok(groups.into_iter().map(|(protocol, ports)| (protocol, simplify_ports(ports.unwrap_or_default()))).collect())
 }
 
-/// Returns the port of an entry; `None` if the entry has no port, and then the end of its range is ignored (KC-308).
+/// Returns the port or the range of ports of an entry; `None` if the entry has no port, even if it has the end of a
+/// range (KC-308).
 fn port(entry: &PolicyPort) -> Result<Option<Port>, RuleProblem> {
     let mut text = match &entry.port {
         None => return Ok(None),

@@ -16,7 +16,7 @@ use super::{definitions, generated_files};
 use crate::kubernetes::ApiGroup;
 use crate::kubernetes::golden::GROUPS;
 
-/// Returns the schema of a plural.
+/// Returns the schema of the kind with this plural.
 fn schema(group: ApiGroup, plural: &str) -> Value {
     let definition = definitions(group).into_iter().find(|definition| definition["spec"]["names"]["plural"] == plural);
     definition.unwrap_or_else(|| panic!("no {plural}"))["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()

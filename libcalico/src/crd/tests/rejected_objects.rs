@@ -7,7 +7,8 @@ use super::schema;
 use crate::kubernetes::ApiGroup;
 use crate::kubernetes::golden::GROUPS;
 
-/// Returns the first reason for rejection, or the first field that is dropped.
+/// Returns the first reason for which the object is rejected, or else the first field that is dropped; empty if there
+/// is neither.
 fn answer(group: ApiGroup, plural: &str, mut object: Value) -> String {
     object["metadata"] = json!({"name": "x", "unheard": "of"});
     let schema = schema(group, plural);

@@ -87,7 +87,7 @@ impl Containers {
     }
 }
 
-/// Returns the container ID in a handle `<network>.<container ID>`; `None` for other handles.
+/// Returns the container ID in a handle `<network>.<64 hexadecimal digits>`; `None` for other handles.
 fn container_of(handle: &HandleId) -> Option<&str> {
     let (_, id) = handle.as_str().rsplit_once('.')?;
     (id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(id)
@@ -99,9 +99,10 @@ fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
     matches!(assess_address(allocation, pods).1, Verdict::InUse(reason) if reason != InUseReason::PodWithoutAddress)
 }
 
-/// Returns the reason why the pod named in an allocation keeps the address although its endpoint does not have it. An
-/// endpoint's addresses depend on annotations, which a tenant writes. A missing endpoint address therefore does not
-/// free an address that the pod's status reports.
+/// Returns the reason why the pod named in an allocation keeps the address although its endpoint does not have it.
+/// Returns `None` if the allocation names no pod or the pod does not keep the address. An endpoint's addresses depend
+/// on annotations, which a tenant writes. A missing endpoint address therefore does not free an address that the pod's
+/// status reports.
 pub fn pod_in_use_reason(allocation: &Allocation<'_>, pods: &Pods) -> Option<InUseReason> {
     match assess_address(allocation, pods) {
         (OwnerKind::Pod, Verdict::InUse(reason)) => Some(reason),

@@ -76,7 +76,8 @@ fn blocks_without_affinity<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<
     sorted.into_iter().map(finding).collect()
 }
 
-/// Returns the finding about an affinity, if there is one. `block` is the block in its range, if that exists.
+/// Returns the finding about an affinity, if there is one. `block` is the block that the affinity names; `None` if it
+/// does not exist.
 fn affinity_finding(affinity: &Entry<BlockAffinity>, block: Option<&Block>) -> Option<Finding> {
     let AffinityKey { owner: claimant, cidr } = &affinity.key;
     let owner = block.and_then(Block::owner);
@@ -93,8 +94,8 @@ fn affinity_finding(affinity: &Entry<BlockAffinity>, block: Option<&Block>) -> O
     }
 }
 
-/// Returns the name of an unfinished state. An affinity in such a state does not make its owner the owner of the block
-/// (IPAM-121).
+/// Returns the name of an unfinished state, and `None` for a finished one. An affinity in such a state does not make
+/// its owner the owner of the block (IPAM-121).
 fn unfinished(state: AffinityState) -> Option<&'static str> {
     match state {
         AffinityState::Confirmed | AffinityState::Unset => None,

@@ -23,7 +23,7 @@ pub struct AllocatedAddress {
     /// The allocation's sequence number. A release must give it, and fails if the address was reallocated meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_number: Option<u64>,
-    /// The allocation's attributes: node, pod, namespace, timestamp.
+    /// The attributes of the allocation's active owner: node, pod, namespace, timestamp.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attributes: BTreeMap<String, String>,
 }
@@ -60,7 +60,8 @@ impl fmt::Display for AllocatedAddress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "finding", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Finding {
-    /// An allocated address that no endpoint has.
+    /// An allocated address that no endpoint has. Not reported are addresses whose owner needs no endpoint, addresses
+    /// of a container that has an endpoint in another network, and addresses of an ADD in progress.
     #[error("address without endpoint: {0}")]
     AddressWithoutEndpoint(AllocatedAddress),
     /// An address that belongs to another container than the endpoint that has it.
@@ -73,7 +74,7 @@ pub enum Finding {
         /// The endpoint's container.
         container_id: String,
     },
-    /// An address that an endpoint has and a pool contains, but that is free.
+    /// An address that an endpoint has and a pool contains, but that is free or cooling down.
     #[error("endpoint without address: {endpoint} on node {node} has {address}, which is free")]
     EndpointWithoutAddress {
         /// The address.
@@ -83,7 +84,7 @@ pub enum Finding {
         /// The endpoint's node.
         node: String,
     },
-    /// An address that two endpoints have, or that two blocks allocated.
+    /// An address that several endpoints have, or that several blocks allocated.
     #[error("double allocation: {address} is held by {}", holders.join(" and "))]
     DoubleAllocation {
         /// The address.
@@ -132,7 +133,7 @@ pub enum Finding {
     BlockOutsidePools {
         /// The block.
         block: Cidr,
-        /// The block's owner, `host:<node>`.
+        /// The block's owner, `host:<node>` or `virtual:<name>`.
         owner: Option<String>,
         /// The number of allocated addresses in the block.
         in_use: usize,
@@ -145,17 +146,17 @@ pub enum Finding {
         /// The contradiction.
         problem: String,
     },
-    /// A block whose owner has no affinity for it, or one that is not confirmed.
+    /// A block whose owner has no affinity for it, or a block in use whose owner has only an unfinished affinity.
     #[error("block without affinity: {block} of {owner}{}", affinity_state(state.as_deref()))]
     BlockWithoutAffinity {
         /// The block.
         block: Cidr,
         /// The block's owner.
         owner: String,
-        /// The state of the affinity, if there is one.
+        /// The state of the affinity, `pending` or `pendingDeletion`; `None` if there is no affinity.
         state: Option<String>,
     },
-    /// An affinity for a block that is missing or has another owner.
+    /// A confirmed affinity for a block that is missing, or that has another owner or none.
     #[error("affinity without block: {claimant} has an affinity to {block}{}", block_owner(owner.as_deref()))]
     AffinityWithoutBlock {
         /// The block.
@@ -167,8 +168,9 @@ pub enum Finding {
         /// The block's owner; `None` if the block is missing or has no owner.
         owner: Option<String>,
     },
-    /// An affinity in an unfinished state that no address depends on, because an ADD or DEL was killed. It gives no
-    /// ownership, and its owner's next ADD completes or deletes it.
+    /// An affinity in an unfinished state, as a killed program leaves it, to a block that is missing, empty or not of
+    /// the affinity's owner. The affinity gives no ownership. The next ADD of its owner completes or deletes the
+    /// affinity.
     #[error("unfinished affinity: {claimant} to {block} is {state}; the node's next ADD completes or deletes it")]
     UnfinishedClaim {
         /// The block.

@@ -73,8 +73,8 @@ fn missing_handles(inventory: &Inventory<'_>) -> Vec<Finding> {
 pub struct SuspectHandle {
     /// The handle.
     pub id: HandleId,
-    /// The handle's revision during that time; `None` if the handle is missing. A handle with another revision is in
-    /// use by an operation.
+    /// The handle's revision during that time; `None` if the handle is missing. A handle with another revision was
+    /// written since.
     pub revision: Option<Revision>,
     /// The blocks to read before [`repair`]: those that the handle counted addresses in and those that name the
     /// handle.

@@ -1,8 +1,8 @@
 //! Contradictions between the stored addresses and their owners: the decisions behind `calico-ipam check`, which
 //! garbage collection shares.
 //!
-//! A finding alone does not permit a release. It carries the facts for a second check before one: an address with its
-//! handle and sequence number, or a handle or block with its revision.
+//! A finding alone does not permit a release. A finding contains the facts for a second check before the release: an
+//! address with its handle and sequence number, or a handle or affinity with its revision.
 //!
 //! Read `finding` first. `blocks`, `handles` and `addresses` each make one group of comparisons.
 
@@ -40,7 +40,7 @@ pub struct AuditedEndpoint {
     pub pod: Option<ObjectKey>,
     /// The endpoint's addresses.
     pub addresses: Vec<IpAddr>,
-    /// The endpoint's container.
+    /// The ID of the endpoint's container; `None` if the endpoint has none.
     pub container_id: Option<String>,
 }
 

@@ -50,8 +50,8 @@ pub enum AssignError {
 }
 
 impl Block {
-    /// Assigns up to `n` addresses in the order of the free list. Reserved addresses keep their places in the list
-    /// (IPAM-101). Fewer addresses than requested, or none, is not an error.
+    /// Assigns up to `n` addresses in the order of the free list. Reserved addresses are skipped and keep their places
+    /// in the list (IPAM-101). Fewer addresses than requested, or none, is not an error.
     pub fn assign(
         &mut self,
         n: usize,

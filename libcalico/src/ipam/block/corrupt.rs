@@ -25,10 +25,10 @@ pub struct RecordedOwner {
 pub struct Repaired {
     /// The consistent block.
     pub block: Block,
-    /// Addresses that the repair freed. They were neither allocated nor free, or their allocation had no readable
-    /// owner.
+    /// Addresses that the repair freed. They were neither allocated nor in the free list, or their allocation referred
+    /// to a missing attribute.
     pub freed: Vec<IpAddr>,
-    /// Addresses that the repair allocated, because a pod reports them or because they are a node's tunnel addresses.
+    /// Addresses that the repair allocated to the pod, container or tunnel that uses them.
     pub kept: Vec<IpAddr>,
 }
 
@@ -59,7 +59,7 @@ impl Block {
         ordinals.len()
     }
 
-    /// Returns true if the block is consistent.
+    /// Returns true if [`Block::verify`] finds no contradiction and each ordinal is allocated or in the free list.
     pub fn is_consistent(&self) -> bool {
         self.verify().is_ok() && self.lost_ordinal().is_none()
     }
@@ -67,10 +67,10 @@ impl Block {
     /// Returns the block with every ordinal either allocated or in the free list once. Returns `None` if the block is
     /// consistent, or larger than any valid block.
     ///
-    /// Allocated ordinals stay allocated. `owner_of` returns the pod or tunnel that uses an address. An ordinal
-    /// without allocation, or whose allocation has no attribute, is allocated to that owner, or freed if there is
-    /// none. An ordinal whose release time is unreadable is allocated to that owner, too; if there is none, its
-    /// cooldown starts at `now`.
+    /// An ordinal whose allocation has an attribute stays allocated. `owner_of` returns the pod, container or tunnel
+    /// that uses an address. An ordinal without allocation, or whose allocation has no attribute, is allocated to that
+    /// owner, or freed if there is none. An ordinal whose release time is unreadable is allocated to that owner, too;
+    /// if there is none, its cooldown starts at `now`.
     pub fn repaired(
         &self,
         now: OffsetDateTime,
@@ -104,8 +104,8 @@ impl Block {
         Some(Repaired { block, freed, kept })
     }
 
-    /// Rebuilds the free list so that it names each free ordinal once: the ordinals already listed in their order,
-    /// then the others.
+    /// Rebuilds the free list so that it names each free ordinal once: the ordinals already listed in their order, then
+    /// the others. Removes the sequence numbers of free ordinals.
     fn rebuild_free_list(&mut self) {
         let mut missing: BTreeSet<_> = (0..self.allocations.len()).filter(|&n| self.allocations[n].is_none()).collect();
         self.unallocated.retain(|ordinal| missing.remove(ordinal));

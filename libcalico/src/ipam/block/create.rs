@@ -1,4 +1,4 @@
-//! Creates blocks and changes the fields of a block as a whole.
+//! Creates blocks, removes the owner of a block, and counts the writes of a block.
 
 use std::collections::BTreeMap;
 
@@ -52,8 +52,8 @@ impl Block {
         })
     }
 
-    /// Allocates the addresses that the host reserves in a new block. They get no sequence number, as in upstream. If
-    /// the two ends meet or overlap, the whole block is allocated.
+    /// Allocates the addresses that the host reserves in a new block. These addresses get no sequence number, as in
+    /// upstream. If the two ends meet or overlap, the whole block is allocated.
     #[must_use]
     pub fn with_host_reserved(mut self, reserved: &HostReserved) -> Self {
         let capacity = self.allocations.len();
@@ -82,8 +82,8 @@ impl Block {
         self.affinity_claim_time = None;
     }
 
-    /// Counts a write. Call it once for every write of the block except the one that creates it empty, after all
-    /// changes of that write: a new allocation records the number before the write.
+    /// Raises the sequence number by one for a write. Call it once for every write of the block except the one that
+    /// creates it empty, after all changes of that write: a new allocation records the number before the write.
     ///
     /// A block that is created together with its first allocation is counted, too. It then has the same numbers as a
     /// block that was created empty and written once: the allocation has the clock, the block the clock + 1

@@ -18,8 +18,8 @@ impl Block {
         Ok(freed || dropped)
     }
 
-    /// Frees the addresses named in `requests` without a cooldown (`ipCooldownSeconds`). Other addresses continue to
-    /// cool down. Returns the number of freed addresses.
+    /// Frees the addresses named in `requests` without a cooldown (`ipCooldownSeconds`). Skips addresses that are free
+    /// or cooling down, or are outside the block. Returns the number of freed addresses.
     ///
     /// # Errors
     /// If the block is corrupt or a request does not match its allocation, no address is freed.
@@ -68,7 +68,7 @@ impl Block {
         self.sequence_number_for_allocation.remove(&ordinal.to_string());
     }
 
-    /// Drops unreferenced attributes and renumbers the others in their order.
+    /// Drops unreferenced attributes and renumbers the others in their order. Returns true if an attribute was dropped.
     fn compact_attributes(&mut self) -> bool {
         let mut used = vec![false; self.attributes.len()];
         for &index in self.allocations.iter().flatten() {

@@ -7,7 +7,7 @@ use super::{Attribute, Block};
 use crate::api::parse_time;
 use crate::ipam::{AffinityOwner, HandleId, Reservations};
 
-/// The handle of addresses that Windows reserves. A block that contains only such addresses is empty.
+/// The handle of addresses that Windows reserves. A block in which only such addresses are allocated counts as empty.
 pub const WINDOWS_RESERVED_HANDLE: &str = "windows-reserved-ipam-handle";
 
 /// A contradiction between the parts of a block. No address is assigned from such a block, because an address in its
@@ -68,12 +68,13 @@ pub struct Allocation<'a> {
     pub ordinal: usize,
     /// The allocation's attribute; `None` if the block is corrupt here.
     pub attribute: Option<&'a Attribute>,
-    /// The block's sequence number at the allocation; `None` for addresses that the host reserves.
+    /// The sequence number that the block stores for the address; `None` if it stores none, as for addresses that the
+    /// host reserves.
     pub sequence: Option<u64>,
 }
 
 impl<'a> Allocation<'a> {
-    /// Returns the allocation's handle, cut as by [`HandleId::new`].
+    /// Returns the allocation's handle, cut as by [`HandleId::new`]; `None` if it is missing or empty.
     pub fn handle(&self) -> Option<HandleId> {
         self.attribute?.handle()
     }
@@ -111,7 +112,7 @@ impl Block {
         self.cidr.size()
     }
 
-    /// Returns the block's owner; `None` for a block without owner.
+    /// Returns the block's owner; `None` if `affinity` is missing or has an unknown prefix.
     pub fn owner(&self) -> Option<AffinityOwner> {
         self.affinity.as_deref().and_then(AffinityOwner::parse)
     }
@@ -139,8 +140,8 @@ impl Block {
         self.allocation_at(ordinal, (*self.allocations.get(ordinal)?)?)
     }
 
-    /// Returns an ordinal that is neither allocated nor in the free list, for a block whose arrays have the right
-    /// length.
+    /// Returns the first ordinal that is neither allocated nor in the free list; `None` if there is none. The block
+    /// must have as many allocation slots as addresses.
     pub fn lost_ordinal(&self) -> Option<usize> {
         let mut accounted: Vec<bool> = self.allocations.iter().map(Option::is_some).collect();
         for &ordinal in &self.unallocated {

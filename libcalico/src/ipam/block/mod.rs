@@ -1,7 +1,7 @@
 //! [`Block`]: the stored block, which is the unit of compare-and-swap.
 //!
-//! `create`, `assign`, `release` and `garbage` follow the life of an address in a block. `inspect` only reads;
-//! `owners` serves VMIs; `corrupt` handles blocks whose parts contradict each other.
+//! `create`, `assign`, `release` and `garbage` follow the life of an address in a block. `inspect` only reads; `owners`
+//! changes the owners of VMIs' addresses; `corrupt` handles blocks whose parts contradict each other.
 
 mod assign;
 mod corrupt;
@@ -52,10 +52,12 @@ pub struct Block {
     /// A number that starts at the clock in nanoseconds and grows by one per write. It exceeds 2^53.
     #[serde(rename = "sequenceNumber", default)]
     pub sequence_number: u64,
-    /// For each allocated ordinal, the block's sequence number before the write that allocated it (IPAM-167).
+    /// For each allocated ordinal, in decimal, the block's sequence number before the write that allocated it
+    /// (IPAM-167). A release that begins a cooldown may replace the number (IPAM-170).
     #[serde(rename = "sequenceNumberForAllocation", default, deserialize_with = "null_as_empty")]
     pub sequence_number_for_allocation: BTreeMap<String, u64>,
-    /// Tombstone, used only in the Kubernetes datastore.
+    /// True if the block is marked for deletion. Upstream sets the mark in the Kubernetes datastore before it deletes
+    /// an object (DS-72).
     #[serde(default)]
     pub deleted: bool,
     /// Fields that this version does not model.

@@ -31,7 +31,7 @@ impl Attribute {
         self.slot_of(namespace, pod).is_some()
     }
 
-    /// Returns true if the allocation records only a handle, as releases before v3 wrote it.
+    /// Returns true if the allocation records only a handle, as Calico before v3 wrote it.
     pub fn has_no_attributes(&self) -> bool {
         self.active_owner.is_empty() && self.alternate_owner.is_empty() && self.unknown.is_empty()
     }
@@ -47,8 +47,8 @@ fn names(owner: &BTreeMap<String, String>, namespace: &str, pod: &str) -> bool {
 }
 
 impl Block {
-    /// Sets `owner` as the attributes of an owner of every address of `handle`, whatever owner it had before. Returns
-    /// these addresses.
+    /// Stores `owner` in `slot` for every address of `handle` in this block, whatever the slot contains. Returns these
+    /// addresses.
     pub fn set_owner(&mut self, handle: &HandleId, slot: OwnerSlot, owner: &BTreeMap<String, String>) -> Vec<IpAddr> {
         for index in self.attributes_of(handle) {
             self.attributes[index].owner_mut(slot).clone_from(owner);
@@ -56,7 +56,8 @@ impl Block {
         self.addresses_of(handle)
     }
 
-    /// Returns the owner of the first address of `handle`; `None` if the handle has no address in this block.
+    /// Returns the owner in `slot` of one address of `handle`, empty if there is no owner; `None` if the handle has no
+    /// address in this block.
     pub fn owner_of(&self, handle: &HandleId, slot: OwnerSlot) -> Option<&BTreeMap<String, String>> {
         let first = *self.attributes_of(handle).first()?;
         Some(self.attributes[first].owner(slot))

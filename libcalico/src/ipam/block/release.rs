@@ -1,5 +1,5 @@
-//! Releases addresses. [`OldHandle`]: the handle that releases before v3 gave a container. A DEL releases its
-//! addresses, too (IPAM-23).
+//! Releases addresses. [`OldHandle`]: the handle that Calico before v3 gave a container. A DEL also releases the
+//! addresses of that handle (IPAM-23).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -32,10 +32,11 @@ pub struct Released {
     pub per_handle: BTreeMap<HandleId, usize>,
 }
 
-/// The reason why no address was released. A single mismatch refuses the whole list, as in upstream (IPAM-144).
+/// The reason why an address was not released. In [`Block::release`], a single mismatch refuses the whole list, as in
+/// upstream (IPAM-144).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// The address was reallocated since the caller read it.
+    /// The address was released or reallocated since the caller read the block.
     #[error("the given sequence number ({given}) does not match ({stored}) when attempting to release IP {ip}")]
     Sequence {
         /// The address.
@@ -45,7 +46,7 @@ pub enum ReleaseError {
         /// The stored sequence number; 0 if there is none.
         stored: u64,
     },
-    /// The address belongs to another handle.
+    /// The address belongs to another handle, or to none.
     #[error("the given handle ({given}) does not match ({stored}) when attempting to release IP {ip}")]
     Handle {
         /// The address.
@@ -65,8 +66,8 @@ type Releasable = (usize, Option<HandleId>);
 
 impl Block {
     /// Releases addresses: marks them as released and frees every address whose cooldown has elapsed. With a cooldown
-    /// of zero, that includes all of them (IPAM-164). The block does not change if the result is an error or names no
-    /// released address.
+    /// of zero, that includes the addresses just released (IPAM-164). The block does not change if the result is an
+    /// error or names no released address.
     pub fn release(
         &mut self,
         requests: &[ReleaseRequest],
@@ -133,9 +134,9 @@ impl Block {
         }
     }
 
-    /// Releases every address of `handle`; if `sequence` is given, only those with that number. Returns how many were
-    /// released. Unlike [`Block::release`], and like upstream, it keeps the sequence numbers of addresses that begin
-    /// to cool down (IPAM-170).
+    /// Releases every address of `handle`; if `sequence` is given, only those with that number. Returns the number of
+    /// released addresses. Addresses that begin to cool down keep their sequence numbers, as in upstream;
+    /// [`Block::release`] replaces these numbers (IPAM-170).
     pub fn release_by_handle(
         &mut self,
         handle: &HandleId,
@@ -150,8 +151,8 @@ impl Block {
         Ok(ordinals.len())
     }
 
-    /// Returns a request for each address of `handle` whose attribute `is_wanted`, with its present handle and
-    /// sequence number.
+    /// Returns a release request for each address of `handle` whose attribute `is_wanted` accepts. The request has the
+    /// present handle and sequence number of the address.
     pub fn requests_of(&self, handle: &HandleId, is_wanted: impl Fn(&Attribute) -> bool) -> Vec<ReleaseRequest> {
         let held = self.allocated().filter(|held| held.handle().as_ref() == Some(handle));
         let wanted = held.filter(|held| held.attribute.is_some_and(&is_wanted));
@@ -189,7 +190,7 @@ impl Block {
     }
 }
 
-/// The handle that releases before v3 gave a container: `<namespace>.<pod>`, or the ID of a container without a pod.
+/// The handle that Calico before v3 gave a container: `<namespace>.<pod>`, or the ID of a container without a pod.
 ///
 /// A tenant chooses the names of a namespace and a pod, so their text can equal the handle of another container, a
 /// tunnel or a Service. An allocation therefore belongs to the pod only if it names the pod, or has no attributes, as
@@ -202,8 +203,8 @@ pub struct OldHandle {
 }
 
 impl OldHandle {
-    /// Returns the old handle of a pod; `None` if the text can be the handle of a VMI. The addresses of a stopped
-    /// virtual machine have no attributes, either.
+    /// Returns the old handle of a pod; `None` if the text can be the handle of a VMI. An address of a stopped virtual
+    /// machine has no attributes either, and would be taken for one of the pod.
     pub fn of_pod(namespace: &str, pod: &str) -> Option<Self> {
         let id = HandleId::new(format!("{namespace}.{pod}"));
         (!id.may_be_of_vmi()).then(|| OldHandle { id, pod: Some((namespace.to_owned(), pod.to_owned())) })

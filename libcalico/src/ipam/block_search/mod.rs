@@ -3,7 +3,7 @@
 //!
 //! [`BlockWalk`] is the order in which a node considers the blocks of a pool. The walk starts at an index derived from
 //! the owner's name and visits every block of the pool once. A node and upstream's allocator on the same node therefore
-//! try the same blocks in the same order, and different nodes start at distant blocks (IPAM-119).
+//! try the same blocks in the same order, and different nodes usually start at distant blocks (IPAM-119).
 
 use std::collections::BTreeSet;
 use std::iter::FusedIterator;
@@ -20,22 +20,23 @@ use crate::net::Cidr;
 /// The way to obtain another block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UsableBlock {
-    /// No block exists in the range: claim it.
+    /// No block has this range, so the range can be claimed.
     Claim(Cidr),
-    /// The block already belongs to the owner and has room, although no affinity names it.
+    /// The block already belongs to the owner and has room. The caller has tried the blocks of the owner's affinities
+    /// before, so usually no affinity names this block.
     Use(Cidr),
     /// No range is left to claim. These empty blocks may be reclaimed from their owners, in this order. If the list is
     /// empty, no block is available.
     Reclaim(Vec<Cidr>),
 }
 
-/// Returns the room in the block with a range: `None` if there is no block, `Some(None)` if the block must not be
-/// used.
+/// A function that returns the room in the block with a range: `None` if there is no block, `Some(None)` if the block
+/// must not be used.
 pub type RoomOf<'a> = &'a dyn Fn(&Cidr) -> Option<Option<Room>>;
 
 /// Returns the first block that `owner` can claim, or that is the owner's and has room, in the order of the pools and
-/// of the walk over each pool. If there is none, returns the empty blocks of other owners. `ranges` are the ranges of
-/// all existing blocks.
+/// of the walk over each pool. If there is none, returns the empty blocks of other owners that may be reclaimed. Skips
+/// blocks whose addresses are all reserved. `ranges` are the ranges of all existing blocks.
 ///
 /// A range that overlaps a block of another size is not claimed, because both blocks could assign the same address.
 /// Such blocks remain when a pool is deleted and created again with another block size.
@@ -104,9 +105,9 @@ pub struct BlockWalk {
 }
 
 impl BlockWalk {
-    /// Creates the walk of the owner named `owner` over `pool` in blocks with a prefix length of `block_prefix`. If
-    /// blocks have a single address, the start is derived from the clock instead. The walk is empty if a block does
-    /// not fit into the pool.
+    /// Creates the walk of the owner named `owner` over `pool` in blocks with a prefix length of `block_prefix`. The
+    /// walk starts at an index derived from that name, or from the clock if blocks have a single address. The walk is
+    /// empty if a block does not fit into the pool.
     pub fn new(pool: Cidr, block_prefix: u8, owner: &str, now: OffsetDateTime) -> Self {
         let bits = pool.version().bits();
         let fits = pool.prefix() <= block_prefix && block_prefix <= bits;
@@ -135,8 +136,8 @@ impl BlockWalk {
         Some(if index >= self.start { index - self.start } else { self.blocks - self.start + index })
     }
 
-    /// Skips the rest of `range`, which contains the walk's present block. The next block is the first one after the
-    /// range. Without this, a walk over an IPv6 pool with a large reserved range would practically never end.
+    /// Skips the rest of `range`, which contains the block that the walk returned last. The next block is the first one
+    /// after the range. Without this, a walk over an IPv6 pool with a large reserved range would practically never end.
     pub fn skip_past(&mut self, range: &Cidr) {
         let Some(current) = self.taken.checked_sub(1) else { return };
         if range.covers(&self.pool) {

@@ -229,7 +229,7 @@ fn walk_of_single_address_blocks_starts_at_a_clock_dependent_block() {
     let starts = |now| BlockWalk::new(cidr("10.0.0.0/16"), 32, "node1", now).next();
     assert_eq!(starts(NOW), starts(NOW));
     assert_ne!(starts(NOW), starts(NOW + time::Duration::NANOSECOND));
-    // Larger blocks do not depend on the clock.
+    // With larger blocks, the start does not depend on the clock.
     let starts = |now| BlockWalk::new(cidr("10.0.0.0/16"), 31, "node1", now).next();
     assert_eq!(starts(NOW), starts(NOW + time::Duration::NANOSECOND));
 }

@@ -1,5 +1,6 @@
-//! Finds the affinities of existing nodes that are unfinished, or that name a block of another owner. An interrupted
-//! ADD or release leaves them behind. Upstream repairs them only when the same node uses the block again (IPAM-123).
+//! Finds the affinities of existing nodes that are unfinished, or whose block does not belong to the node. An
+//! interrupted ADD or release leaves such affinities behind. Upstream repairs them only when the same node uses the
+//! block again (IPAM-123).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use crate::store::{Entry, Revision};
 /// The minimum time for which an affinity must be unchanged. It exceeds the duration of an ADD or a release.
 const MIN_GRACE: Duration = Duration::from_secs(300);
 
-/// Affinities whose creation or release was interrupted. The caller passes the list of all affinities from time to
-/// time; only the suspect ones are stored.
+/// Affinities that are unfinished, or whose block does not belong to their node. The caller passes the list of all
+/// affinities from time to time; only the suspect ones are stored.
 #[derive(Debug, Default)]
 pub struct UnfinishedAffinities {
     suspects: GraceTracker<AffinityKey, Revision>,
@@ -28,8 +29,9 @@ impl UnfinishedAffinities {
         self.listed_suspects.clear();
     }
 
-    /// Processes an affinity of the list. The affinities of a deleted node are released with the node. A Calico node
-    /// that is not a Kubernetes node is not checked.
+    /// Processes an affinity of the list. Ignores affinities that are marked for deletion, and those of virtual owners
+    /// and of Calico nodes that are not Kubernetes nodes. Also ignores those of a deleted node, which are released with
+    /// the node.
     pub fn listed(&mut self, entry: &Entry<BlockAffinity>, index: &Index, now: Duration) {
         let AffinityOwner::Host(node) = &entry.key.owner else { return };
         let is_valid = match entry.value.state {
@@ -51,7 +53,7 @@ impl UnfinishedAffinities {
     }
 
     /// Returns the affinities that have been suspect and unchanged for `grace`, and for at least five minutes, with
-    /// their revisions.
+    /// their revisions. Postponed affinities are left out.
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<(AffinityKey, Revision)> {
         let due = self.suspects.due(now, grace.max(MIN_GRACE)).into_iter();
         due.filter_map(|key| Some((key.clone(), self.suspects.state(&key)?.clone()))).collect()
@@ -67,7 +69,7 @@ impl UnfinishedAffinities {
         self.suspects.postpone(key, now);
     }
 
-    /// Returns the time at which the next affinity is due.
+    /// Returns the time after `now` at which the next affinity is due.
     pub fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
         self.suspects.next_deadline(now, grace.max(MIN_GRACE))
     }

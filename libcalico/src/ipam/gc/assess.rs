@@ -1,4 +1,4 @@
-//! [`Index::assess`]: decides whether an address is in use, based on the pods, VMIs and Services in the index.
+//! [`Index::assess`]: decides whether an address is in use, based on the pods, VMIs, Services and nodes in the index.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! Selects excess empty blocks, the affinities of deleted nodes, and blocks with elapsed cooldowns.
+//! [`BlockReclaim`]: the timers of excess empty blocks, the deleted nodes whose affinities are to be released, and the
+//! blocks with addresses that are cooling down. `index::reclaim` selects from them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -9,7 +10,8 @@ use super::table::RowId;
 use crate::ipam::Lookup;
 use crate::net::Cidr;
 
-/// The time for which a returned block with elapsed cooldowns is not returned again, unless it changed.
+/// The time for which [`super::Index::cooled_blocks`] does not return a block again, unless its earliest release time
+/// changed.
 pub(super) const PAUSE_AFTER_COOLDOWN: Duration = Duration::from_secs(30);
 
 /// An empty block that its node does not need.
@@ -21,7 +23,7 @@ pub struct ExcessBlock {
     pub node: String,
 }
 
-/// A deleted node without addresses, whose affinities are to be released.
+/// A deleted node that no allocation names. Its affinities are to be released.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedNode {
     /// The node's name in Calico.
@@ -31,8 +33,8 @@ pub struct DeletedNode {
 }
 
 impl DeletedNode {
-    /// Returns true if fresh reads find that the node is deleted. If the node's name in Kubernetes is known, the
-    /// Kubernetes node decides, otherwise the Calico node (KC-431).
+    /// Returns true if fresh reads find that the node is deleted, false if it exists or could not be read. If the
+    /// node's name in Kubernetes is known, the Kubernetes node decides, otherwise the Calico node (KC-431).
     pub fn is_gone(&self, calico: Lookup<()>, kubernetes: Lookup<()>) -> bool {
         Lookup::Absent == if self.kubernetes.is_some() { kubernetes } else { calico }
     }

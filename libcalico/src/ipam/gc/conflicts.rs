@@ -15,7 +15,8 @@ use crate::net::{Cidr, IpVersion};
 /// so shorter contradictions are normal.
 pub(super) const MIN_CONFLICT_DURATION: Duration = Duration::from_secs(120);
 
-/// An address that a running pod reports, and that has not been the pod's in its block for two minutes.
+/// An address that a running pod reports, but that its block has had free or allocated to another owner for at least
+/// two minutes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// The pod's namespace.
@@ -31,7 +32,7 @@ pub struct Conflict {
 /// The state in a block of an address that a pod reports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConflictKind {
-    /// The address is free, so the next pod may get it.
+    /// The address is free or cooling down, so another pod may get it.
     #[error("free")]
     Free,
     /// The address belongs to the owner described here.
@@ -39,8 +40,8 @@ pub enum ConflictKind {
     Another(String),
 }
 
-/// Returns the state in `block` of an `address` that a pod reports; `None` if the address belongs to the pod or its
-/// owner cannot be determined.
+/// Returns the state in `block` of an `address` that a pod reports; `None` if the address belongs to the pod, or the
+/// owner of the address cannot be determined.
 pub fn conflict_kind(block: &Block, address: IpAddr, namespace: &str, name: &str) -> Option<ConflictKind> {
     let Some(allocation) = block.allocation(address).filter(|allocation| !allocation.is_cooling()) else {
         return Some(ConflictKind::Free);
@@ -66,7 +67,7 @@ pub fn conflict_kind(block: &Block, address: IpAddr, namespace: &str, name: &str
 
 #[derive(Debug, Default)]
 pub(super) struct Conflicts {
-    /// The suspected conflicts, by the pod's row.
+    /// The suspected conflicts, by the pod's row and the address.
     pub(super) suspected: GraceTracker<(RowId, IpAddr), ()>,
     /// The conflicts that were reported to operators.
     pub(super) reported: BTreeSet<(RowId, IpAddr)>,

@@ -18,7 +18,8 @@ const VMI_GRACE: Duration = Duration::from_secs(300);
 /// The addresses to examine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Addresses that changed since the last examination, and candidates whose grace period has elapsed.
+    /// Addresses that changed, or whose owner or node changed, since the last examination, and candidates whose grace
+    /// period has elapsed.
     Changed,
     /// Every address. The examination finds more than with `Changed` only if events were lost.
     Everything,
@@ -46,9 +47,10 @@ pub struct Change {
 pub enum ChangeKind {
     /// The address has no owner; its grace period begins.
     Candidate(LeakReason),
-    /// The address has no owner, and its grace period has elapsed.
+    /// The address has no owner, and its grace period has elapsed or is not needed because its node is deleted.
     Confirmed(LeakReason),
-    /// The address is in use after all.
+    /// The address does not count as a leak any more: it is in use, or its grace period has to start again, or the
+    /// settings no longer contain one.
     Cleared,
 }
 
@@ -100,7 +102,7 @@ impl Index {
         let Some(tracked) = self.addresses.get(row) else { return };
         let is_node_deleted = tracked.is(AddressRow::NAMES_NODE) && self.is_node_deleted(tracked.node);
         if tracked.kind == OwnerKind::Tunnel && is_node_deleted {
-            // `examine_node` decides after all other addresses of the node.
+            // `examine_node` decides about the tunnel's address, after all other addresses of the node.
             return;
         }
         let (grace, kind) = (self.settings.leak_grace, tracked.kind);
@@ -206,9 +208,9 @@ impl Index {
         self.blocks.get(tracked.block)?.cidr.nth(u128::from(tracked.ordinal))
     }
 
-    /// Returns the addresses of confirmed leaks, about `limit` at most. A handle is returned with all of its
-    /// addresses, and only if all of them are confirmed (KC-445). Handles whose release failed recently are left out,
-    /// so that they are not read again in every pass.
+    /// Returns the addresses of confirmed leaks, about `limit` at most. A handle is returned with all of its addresses,
+    /// and only if all of them are confirmed (KC-445). Handles whose lookup or release failed recently are left out, so
+    /// that they are not read again in every pass.
     pub fn suspects(&self, now: Duration, limit: usize) -> Vec<Suspect> {
         let mut handles = BTreeSet::new();
         let mut suspects = Vec::new();
@@ -272,8 +274,8 @@ impl Index {
         })
     }
 
-    /// Processes the decision to keep an address. If the owner could not be looked up, the suspect is postponed,
-    /// longer with each failure. Otherwise the address is no longer a leak.
+    /// Processes the decision to keep an address. If the owner could not be looked up, the suspect's handle is
+    /// postponed, longer with each failure. Otherwise the address is no longer a leak.
     pub fn kept(&mut self, suspect: &Suspect, in_use_reason: InUseReason, now: Duration) {
         let Some(row) = self.row_of(suspect) else { return };
         if in_use_reason == InUseReason::NotLookedUp {
@@ -296,7 +298,8 @@ impl Index {
         }
     }
 
-    /// Removes a released address from the index. The block's own event removes it, too, but arrives later.
+    /// Counts a released address for the metrics and removes it from the index. The event of the block would remove the
+    /// address, too, but arrives later.
     pub fn released(&mut self, suspect: &Suspect) {
         self.gauges.reclaimed(suspect);
         let Some(row) = self.row_of(suspect) else { return };
@@ -307,8 +310,9 @@ impl Index {
         self.untrack(row);
     }
 
-    /// Returns the time of the next action that needs no event: the end of a grace period, or a retry. Actions that
-    /// are already due are not included.
+    /// Returns the time of the next action that needs no event: the end of a grace period, or a retry. A retry that is
+    /// already due does not count. The grace period of a leak or an excess block counts even after its end, until the
+    /// leak or block is examined again.
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let next = self.leaks.next_deadline(now).into_iter().chain(self.next_reclaim(now));
         next.chain(self.next_conflict(now)).min()

@@ -35,11 +35,12 @@ pub struct Sample<'a> {
     pub node: Option<&'a str>,
     /// `ipam_allocations_in_use`: addresses with a handle, without those that are cooling down.
     pub in_use: i64,
-    /// `ipam_allocations_borrowed`: those of the addresses in use that are in another node's block.
+    /// `ipam_allocations_borrowed`: addresses in use that name a node and are in a block which does not belong to that
+    /// node.
     pub borrowed: i64,
     /// `ipam_allocations_gc_candidates`: candidates and confirmed leaks.
     pub candidates: i64,
-    /// Addresses whose owner is of a kind that cannot be looked up. They are never collected.
+    /// Addresses whose allocation names no owner, or an owner of an unknown type. They are never collected.
     pub unknown_owner: i64,
     /// `ipam_blocks`.
     pub blocks: i64,

@@ -20,7 +20,7 @@ struct Suspected<S> {
 }
 
 impl<S> Suspected<S> {
-    /// Returns the time at which the key has been unchanged for `grace` and is not postponed.
+    /// Returns the first time at which the key has been unchanged for `grace` and is not postponed.
     fn due(&self, grace: Duration) -> Duration {
         self.since.saturating_add(grace).max(self.postponement.until)
     }
@@ -41,7 +41,7 @@ impl<K: Ord + Clone, S: PartialEq> GraceTracker<K, S> {
         }
     }
 
-    /// Returns the state in which a key is suspect.
+    /// Returns the state in which a key is suspect; `None` if the key is not suspect.
     pub fn state(&self, key: &K) -> Option<&S> {
         self.suspected.get(key).map(|entry| &entry.state)
     }
@@ -68,7 +68,7 @@ impl<K: Ord + Clone, S: PartialEq> GraceTracker<K, S> {
         self.suspected.iter().filter(|(_, entry)| now >= entry.due(grace)).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Returns the keys that have been suspect and unchanged for `grace`.
+    /// Returns the keys that have been suspect and unchanged for `grace`, even those that are postponed.
     pub fn unchanged_for(&self, now: Duration, grace: Duration) -> impl Iterator<Item = &K> {
         let unchanged = self.suspected.iter().filter(move |(_, entry)| now >= entry.since.saturating_add(grace));
         unchanged.map(|(key, _)| key)
@@ -79,7 +79,7 @@ impl<K: Ord + Clone, S: PartialEq> GraceTracker<K, S> {
         self.suspected.keys()
     }
 
-    /// Returns the time at which the next key is due.
+    /// Returns the time after `now` at which the next key is due. Keys that are already due do not count.
     pub fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
         self.suspected.values().map(|entry| entry.due(grace)).filter(|due| *due > now).min()
     }

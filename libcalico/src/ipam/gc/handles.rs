@@ -1,4 +1,4 @@
-//! Finds handles that no block names, that count wrongly, or that are missing. Upstream never deletes such handles
+//! Finds handles that no block names, that count wrongly, or that are missing. Upstream never looks for such handles
 //! (IPAM-230).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -32,7 +32,8 @@ impl OrphanHandles {
         self.listed_suspects.clear();
     }
 
-    /// Processes a handle of the list.
+    /// Processes a handle of the list. A handle with the right counts, or one that is marked for deletion, is not
+    /// suspect.
     pub fn listed(&mut self, entry: &Entry<Handle>, index: &Index, now: Duration) {
         let id = HandleId::new(entry.key.as_str());
         if let Some(row) = index.find_handle(id.as_str()) {
@@ -49,7 +50,8 @@ impl OrphanHandles {
         self.suspects.suspect(entry.key.clone(), Some(entry.revision.clone()), now);
     }
 
-    /// Ends the list. Handles that blocks name but the list did not contain are missing.
+    /// Ends the list. Handles that blocks name but the list did not contain become suspect as missing. Handles that are
+    /// no longer suspect are dropped.
     pub fn end_list(&mut self, index: &Index, now: Duration) {
         for (row, id) in index.handle_ids() {
             if !self.named_by_blocks.contains(&row) && !self.listed_suspects.contains(&id) {
@@ -64,8 +66,8 @@ impl OrphanHandles {
         self.blocks.retain(|id, _| listed.contains(id));
     }
 
-    /// Returns the handles that have been suspect and unchanged for `grace`. `grace` must exceed the duration of an
-    /// ADD, which writes the handle before the block (IPAM-128).
+    /// Returns the handles that have been suspect and unchanged for `grace`, except those that are postponed. `grace`
+    /// must exceed the duration of an ADD, which writes the handle before the block (IPAM-128).
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<SuspectHandle> {
         let suspect = |id: HandleId| SuspectHandle {
             revision: self.suspects.state(&id).cloned().flatten(),
@@ -86,7 +88,7 @@ impl OrphanHandles {
         self.suspects.postpone(id, now);
     }
 
-    /// Returns the time at which the next handle is due.
+    /// Returns the time after `now` at which the next handle is due.
     pub fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
         self.suspects.next_deadline(now, grace)
     }
@@ -120,8 +122,8 @@ impl Index {
         addresses
     }
 
-    /// Returns the handles in the blocks that should exist as objects. Addresses that Windows reserves have no handle
-    /// object.
+    /// Returns the row and ID of each handle that blocks name and that should exist as an object. Addresses that
+    /// Windows reserves have no handle object.
     fn handle_ids(&self) -> impl Iterator<Item = (RowId, HandleId)> {
         use crate::ipam::OwnerKind::HostReserved;
         let has_object = |row: RowId| self.addresses.get(row).is_some_and(|tracked| tracked.kind != HostReserved);

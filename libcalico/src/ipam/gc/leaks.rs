@@ -14,7 +14,7 @@ pub(super) struct LeakTimer {
     pub(super) since: Duration,
     pub(super) reason: LeakReason,
     pub(super) stage: LeakStage,
-    /// True if the leak was confirmed without a grace period, because its node is deleted.
+    /// True if the leak was confirmed without a grace period, because the node that the allocation names is deleted.
     pub(super) by_node: bool,
 }
 
@@ -47,11 +47,11 @@ pub(super) struct Leaks {
     postponed: BTreeMap<RowId, Postponement>,
 }
 
-/// The pauses between the attempts to release or repair something.
+/// The pauses between the attempts to release or repair an object.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(300), jitter: Jitter::None };
 
-/// The postponement of something that failed.
+/// The pause of a release or repair after failures. `until` is 0 before the first failure.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Postponement {
     pub(super) until: Duration,
@@ -132,7 +132,8 @@ impl Leaks {
         self.by_row.keys().copied().collect()
     }
 
-    /// Returns the time at which the next grace period or pause ends.
+    /// Returns the time at which the next grace period or pause ends. A grace period that ended before `now` counts, a
+    /// pause that ended before `now` does not.
     pub(super) fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let postponed = self.postponed.values().map(|handle| handle.until).filter(|until| *until > now);
         self.due.first().map(|(due, _)| *due).into_iter().chain(postponed).min()
@@ -153,7 +154,7 @@ impl Leaks {
     }
 }
 
-/// The time for which an address must have no owner.
+/// The time for which an address must have no owner before its leak is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GracePeriod {
     AtOnce,

@@ -9,8 +9,8 @@
 //! Times are [`std::time::Duration`]s since a fixed start of a monotonic clock. The index does not record which
 //! watches are complete. Do not query it before all of them are.
 //!
-//! Read `index` first, then `examine` with `assess` and `leaks`, then `suspect`. `block_reclaim`, `affinities`,
-//! `handles` and `conflicts` look for other inconsistencies.
+//! Read `index` first, then `examine` with `assess` and `leaks`, then `suspect`. `block_reclaim` has the timers for the
+//! release of blocks. `affinities`, `handles` and `conflicts` look for other inconsistencies.
 
 mod affinities;
 mod assess;

@@ -29,13 +29,14 @@ pub struct Suspect {
     pub owners: Vec<(String, String)>,
     /// The Calico node that the allocation names.
     pub node: Option<String>,
-    /// The name of that node in Kubernetes, if it is known.
+    /// The name in Kubernetes of the node that the allocation names; `None` if it is not known.
     pub kubernetes_node: Option<String>,
-    /// The pool of the block, for metrics.
+    /// The pool of the block, for metrics; `None` if no pool contains the block.
     pub pool: Option<String>,
     /// The reason why the address counts as leaked.
     pub reason: LeakReason,
-    /// True if the leak was confirmed without a grace period, because its node is deleted (KC-433).
+    /// True if the leak was confirmed without a grace period, because the node that the allocation names is deleted
+    /// (KC-433).
     pub by_node: bool,
 }
 
@@ -56,7 +57,8 @@ impl SuspectOwner {
     }
 }
 
-/// The objects to read from the API server before [`Suspect::recheck`].
+/// The objects to read from the API server before [`Suspect::recheck`]. `None` means that no object of this kind is
+/// needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequiredLookups<'a> {
     /// Namespace and name of a pod.
@@ -124,7 +126,7 @@ impl Suspect {
         let reason = match assess(self.owner.kind, &self.owner_facts(facts)) {
             Verdict::InUse(in_use_reason) => return Decision::Keep(in_use_reason),
             // The pod exists again. Only the index can determine whether the address belongs to a second interface of
-            // the pod.
+            // the pod, so the address is kept.
             Verdict::Leaked(reason) if reason.may_be_second_interface() && !self.reason.may_be_second_interface() => {
                 return Decision::Keep(InUseReason::NotLookedUp);
             }
@@ -165,7 +167,7 @@ impl Suspect {
     }
 
     /// Returns true if `allocation` is still the suspect's allocation. The address of a restarted VMI gets a new owner,
-    /// but keeps its handle and sequence number. The fingerprint distinguishes the two (KC-422).
+    /// but keeps its handle and sequence number. The fingerprint shows this change (KC-422).
     fn is(&self, allocation: &Allocation<'_>) -> bool {
         let Some(attribute) = allocation.attribute.filter(|_| !allocation.is_cooling()) else { return false };
         allocation.handle().as_ref() == Some(&self.handle)
@@ -174,7 +176,7 @@ impl Suspect {
     }
 }
 
-/// The result of a garbage collection pass.
+/// The decisions of a garbage collection pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The addresses to release, by block. Each block is written once.

@@ -164,7 +164,7 @@ impl Keyed for Name {
 }
 
 impl NameTable {
-    /// Returns the row of `text` and increments its use count.
+    /// Returns the row of `text`, which is added if it is missing, and increments its use count.
     pub(super) fn intern(&mut self, text: &str) -> RowId {
         let row = self.0.find(text).unwrap_or_else(|| self.0.insert(Name { text: text.into(), uses: 0 }));
         if let Some(name) = self.0.get_mut(row) {
@@ -207,7 +207,7 @@ mod size {
     impl<T: Keyed> Table<T> {
         /// Returns the size of the rows and the index in bytes.
         pub(in super::super) fn bytes(&self) -> usize {
-            // A bucket has a control byte and a row index, and up to an eighth of the buckets stays empty.
+            // A bucket has a control byte and a row index, and an eighth of the buckets stays empty.
             self.slots.bytes() + self.index.capacity() * 8 / 7 * (size_of::<RowId>() + 1)
         }
     }

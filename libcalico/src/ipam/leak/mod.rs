@@ -1,7 +1,8 @@
 //! Decides whether an allocated address is in use. `calico-ipam check` and garbage collection share this decision.
 //!
-//! An allocation names its owner ([`AllocationOwner`]). [`OwnerFacts`] gives the facts about the owner, from endpoints
-//! that were just read, from a cache or from the API server. When in doubt, an address counts as in use.
+//! An allocation names its owner ([`AllocationOwner`]). [`OwnerFacts`] gives the facts about the owner, which come from
+//! a list of objects, from the index of garbage collection or from a fresh read. When in doubt, an address counts as in
+//! use.
 
 mod owner;
 
@@ -14,13 +15,13 @@ pub enum Lookup<T> {
     Absent,
     /// The object exists.
     Present(T),
-    /// The object could not be looked up.
+    /// The object was not looked up, or could not be.
     #[default]
     Unknown,
 }
 
 impl<T> Lookup<T> {
-    /// Applies `view` to an existing object.
+    /// Applies `view` to the object if it exists, and keeps the other results.
     pub fn map<'s, U>(&'s self, view: impl FnOnce(&'s T) -> U) -> Lookup<U> {
         match self {
             Lookup::Absent => Lookup::Absent,
@@ -35,45 +36,45 @@ impl<T> Lookup<T> {
 pub struct AddressInPod<'a> {
     /// The pod's Kubernetes node; empty if it is not scheduled.
     pub node: &'a str,
-    /// True if the pod has the address. `None` if the pod has not reported an address yet or its addresses are
-    /// unreadable.
+    /// True if the pod has the address, false if it has only other addresses. `None` if the pod may have the address:
+    /// it has not reported an address yet, or one of its addresses is unreadable.
     pub has: Option<bool>,
     /// The way in which the pod's containers ended for good, if they did.
     pub ended: Option<EndedPod>,
 }
 
-/// The result of looking up a VMI (a KubeVirt VirtualMachineInstance) and the VirtualMachine of its name.
+/// The result of looking up a VMI (a KubeVirt VirtualMachineInstance) and the VirtualMachine of the same name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum VmiLookup {
-    /// The VirtualMachine or a VirtualMachineInstance of its name exists. The instance counts whatever its owner is,
+    /// The VirtualMachine or the VMI exists. A VMI counts even after the deletion of the VirtualMachine that owns it,
     /// because its launcher pod may run (KC-436).
     Present,
     /// Neither object exists.
     Absent,
     /// Neither kind is defined: KubeVirt is not installed.
     Undefined,
-    /// The objects could not be looked up.
+    /// The objects were not looked up, or could not be.
     #[default]
     Unknown,
 }
 
-/// The result of looking up the pods that an allocation names as its owners ([`AllocationOwner::owners`]). The greatest
-/// result of several pods counts.
+/// The result of looking up the pods that an allocation names as its owners ([`AllocationOwner::owners`]). Of several
+/// pods, the result that stands last in this list counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnerPodsLookup {
     /// None of the pods exists.
     Absent,
-    /// A pod exists, and has ended or has other addresses.
+    /// A pod exists, and has ended or has only other addresses.
     Present,
-    /// A pod could not be looked up.
+    /// A pod was not looked up, or could not be.
     #[default]
     Unknown,
-    /// A pod that has not ended has the address, or has not reported its addresses yet.
+    /// A pod that has not ended has the address or may have it, as [`AddressInPod::has`] says.
     HasAddress,
 }
 
 impl OwnerPodsLookup {
-    /// Returns the greatest result of the lookups of the pods.
+    /// Returns the result for several pods: the last one in the order of the variants, or `Absent` without pods.
     pub fn of<'a>(pods: impl Iterator<Item = Lookup<AddressInPod<'a>>>) -> Self {
         let results = pods.map(|pod| match pod {
             Lookup::Absent => OwnerPodsLookup::Absent,
@@ -107,8 +108,8 @@ pub struct OwnerFacts<'a> {
     pub service: Lookup<()>,
     /// The Calico node of the tunnel.
     pub tunnel_node: Lookup<()>,
-    /// The user of the address of an allocation that names no owner. `Unknown` in garbage collection, which never
-    /// releases such an address; `calico-ipam check` reads the endpoints.
+    /// The endpoint that has the address, for an allocation that names no owner. `Unknown` in garbage collection, which
+    /// never releases such an address; `calico-ipam check` reads the endpoints.
     pub unnamed: Lookup<()>,
     /// The Kubernetes node on which the address was allocated, if it is known.
     pub node: Option<&'a str>,
@@ -126,7 +127,7 @@ pub enum Verdict {
 /// The reason why an address counts as in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum InUseReason {
-    /// The host reserves the address.
+    /// A Windows host reserves the address.
     #[error("the host reserves the address")]
     Host,
     /// The tunnel's node exists.
@@ -138,25 +139,26 @@ pub enum InUseReason {
     /// The VMI or its VirtualMachine exists.
     #[error("its virtual machine exists")]
     Vmi,
-    /// The pod has the address.
+    /// The pod has the address. Also: KubeVirt is not installed, and a pod that the VMI's allocation names exists.
     #[error("its pod has the address")]
     Pod,
-    /// The pod has not reported an address yet, or none that is readable.
+    /// The pod may have the address: it has not reported an address yet, or one of its addresses is unreadable.
     #[error("its pod has reported no address yet")]
     PodWithoutAddress,
     /// An endpoint has the address, although the allocation names no owner.
     #[error("an endpoint has the address")]
     Endpoint,
-    /// The allocation's owner is of a kind that cannot be looked up.
+    /// The allocation names an owner of an unknown type, or no owner.
     #[error("its owner is unknown")]
     UnknownOwner,
-    /// The node is not a Kubernetes node.
+    /// The node that the allocation names, or otherwise the owner of its block, is not a Kubernetes node.
     #[error("its node is not a Kubernetes node")]
     NotKubernetesNode,
-    /// The node exists again.
+    /// The node, whose deletion was the reason to release the address without a grace period, exists.
     #[error("its node exists")]
     Node,
-    /// The owner could not be looked up.
+    /// The owner or its node was not looked up, or could not be. Also: the pod exists again, and the address may belong
+    /// to its second interface.
     #[error("its owner cannot be looked up")]
     NotLookedUp,
 }
@@ -167,10 +169,10 @@ pub enum LeakReason {
     /// The pod does not exist.
     #[error("its pod is gone")]
     PodGone,
-    /// The pod is on another node.
+    /// The pod is on another node than the allocation, and does not report the address or has ended.
     #[error("its pod is on another node")]
     PodElsewhere,
-    /// The pod has other addresses.
+    /// The pod has only other addresses.
     #[error("its pod has other addresses")]
     OtherAddresses,
     /// The pod's containers ended.
@@ -179,10 +181,10 @@ pub enum LeakReason {
     /// The pod was evicted.
     #[error("its pod was evicted")]
     PodEvicted,
-    /// Neither the VirtualMachine nor the VMI exists.
+    /// Neither the VirtualMachine nor the VMI exists, and no pod that the allocation names has the address.
     #[error("its virtual machine is gone")]
     VmiGone,
-    /// KubeVirt is no longer installed.
+    /// KubeVirt is not installed, and no pod that the VMI's allocation names exists.
     #[error("KubeVirt is not installed")]
     NoKubeVirt,
     /// The Service does not exist.
@@ -191,13 +193,14 @@ pub enum LeakReason {
     /// The tunnel's node does not exist.
     #[error("its node is gone")]
     NodeGone,
-    /// No endpoint has the address.
+    /// The allocation names no owner, and no endpoint has the address.
     #[error("no endpoint has the address")]
     NoEndpoint,
 }
 
 impl LeakReason {
-    /// Returns true if the address may belong to a second interface of the pod, which only the index can determine.
+    /// Returns true if the address may still belong to a second interface of the pod. [`OwnerFacts`] does not show
+    /// that; garbage collection determines it with the other addresses in its index.
     pub fn may_be_second_interface(self) -> bool {
         match self {
             LeakReason::OtherAddresses => true,
@@ -207,7 +210,8 @@ impl LeakReason {
         }
     }
 
-    /// Returns true if the reason must be unchanged for the whole grace period, even on a deleted node.
+    /// Returns true if the reason must hold without a break for the whole grace period. A leak for another reason keeps
+    /// its elapsed time when the reason changes, and is confirmed at once on a deleted node.
     pub fn needs_full_grace(self) -> bool {
         match self {
             LeakReason::NoKubeVirt => true,
@@ -257,8 +261,8 @@ fn assess_vmi(vmi: VmiLookup, owner: OwnerPodsLookup) -> Verdict {
     }
 }
 
-/// Decides about a pod's address. A pod that has the address keeps it, whatever its node is: metadata alone never
-/// frees an address in use. Upstream compares the nodes first (KC-434).
+/// Decides about a pod's address. A pod that has the address and has not ended keeps the address on any node, because
+/// the node in the allocation can be wrong. Upstream compares the nodes first (KC-434).
 fn assess_pod(pod: &AddressInPod<'_>, node: Option<&str>) -> Verdict {
     if pod.has == Some(true) && pod.ended.is_none() {
         return Verdict::InUse(InUseReason::Pod);

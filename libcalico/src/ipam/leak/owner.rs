@@ -5,8 +5,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::ipam::{Attribute, HandleId, Tunnel};
 
-/// The `type` attribute of Services' addresses, and the prefix of their handles.
+/// The `type` attribute of Services' addresses.
 const SERVICE: &str = "LoadBalancer";
+/// The prefix of the handles of Services' addresses.
 const SERVICE_HANDLE: &str = "lb-";
 /// The separator before the namespace and name in a VMI's handle.
 const VMI_HANDLE_SEPARATOR: &str = ".vmi.";
@@ -18,14 +19,15 @@ pub enum AllocationOwner<'a> {
     HostReserved,
     /// A tunnel device of the node.
     Tunnel,
-    /// A Service of type LoadBalancer. Either name may be empty.
+    /// A Service of type LoadBalancer. The namespace and the name may be empty.
     Service {
         /// The Service's namespace.
         namespace: &'a str,
         /// The Service's name.
         name: &'a str,
     },
-    /// A KubeVirt VirtualMachineInstance (VMI), whose addresses outlive its pods. Either name may be empty.
+    /// A KubeVirt VirtualMachineInstance (VMI), whose addresses outlive its pods. The namespace and the name may be
+    /// empty.
     Vmi {
         /// The VMI's namespace.
         namespace: &'a str,
@@ -39,7 +41,7 @@ pub enum AllocationOwner<'a> {
         /// The pod's name.
         name: &'a str,
     },
-    /// An owner of an unknown type.
+    /// An owner whose `type` attribute is unknown.
     Foreign,
     /// No owner.
     Unnamed,
@@ -65,8 +67,9 @@ pub enum OwnerKind {
 }
 
 impl<'a> AllocationOwner<'a> {
-    /// Returns the owner and the Calico node that an allocation names. If the active owner was cleared, the alternate
-    /// owner counts. If a VMI's allocation has neither, its handle counts.
+    /// Returns the owner and the Calico node that an allocation names. If the active owner is empty, the alternate
+    /// owner counts. If these attributes name no owner, the handle of a tunnel, Service or VMI counts. The node is
+    /// `None` if the attributes name none.
     pub fn of(attribute: &'a Attribute) -> (Self, Option<&'a str>) {
         if attribute.is_windows_reserved() {
             return (AllocationOwner::HostReserved, non_empty(&attribute.active_owner, "node"));

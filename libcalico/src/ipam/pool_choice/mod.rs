@@ -29,7 +29,7 @@ pub struct PoolRequest<'a> {
     /// The namespace's name and labels. Without a namespace, namespace selectors see no labels: `has(x)` rejects the
     /// pool, `!has(x)` selects it (IPAM-96).
     pub namespace: Option<(&'a str, &'a Labels)>,
-    /// Whether to require that the namespace selectors of named pools match, too.
+    /// Whether to require that the namespace selector of a named pool matches.
     pub restricted: bool,
 }
 
@@ -43,7 +43,7 @@ pub struct PoolChoice {
     pub selected: Vec<Pool>,
     /// Every pool of the family that is in service.
     pub enabled: Vec<Pool>,
-    /// Every other pool, with the reason.
+    /// Every pool that was not chosen, with the reason.
     pub refused: Vec<RejectedPool>,
 }
 
@@ -150,7 +150,8 @@ fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Op
     rejection_by_namespace(object, request.namespace)
 }
 
-/// Returns the rejection of a pool whose namespace selector does not match the name and labels of the namespace.
+/// Returns the rejection of a pool whose namespace selector does not match the labels of the namespace; `None` if it
+/// matches. `namespace` is a name with labels.
 pub fn rejection_by_namespace(
     object: &IpPool,
     namespace: Option<(&str, &Labels)>,
@@ -174,8 +175,8 @@ fn selects(object: &IpPool, field: &'static str, selector: &str, labels: &Labels
     })
 }
 
-/// Returns the blocks among a node's that the node should give up if they are empty: those outside the pools of the
-/// request, in a pool in service whose selector no longer selects the node (IPAM-99).
+/// Returns the blocks in `owned`, a node's blocks, that the node should give up if they are empty. Such a block is
+/// outside the pools of the request, and in a pool in service whose node selector does not match `labels` (IPAM-99).
 pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, labels: &Labels) -> Vec<Cidr> {
     let is_inside = |pools: &[Pool], block: &Cidr| pools.iter().any(|pool| pool.cidr.contains(block.network()));
     let is_deselected = |block: &&Cidr| {

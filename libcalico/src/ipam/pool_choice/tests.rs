@@ -263,7 +263,7 @@ fn requested_pools_of_a_restricted_request_must_select_the_namespace() {
     assert_eq!(error.cause, NoPool::NoneSelected("node1".into()));
     let reason = "pool blue (10.2.0.0/16): its namespaceSelector `team == 'blue'` does not match namespace web";
     assert!(texts(&error.refused).contains(&reason.to_owned()), "{error:?}");
-    // Without a namespace, a selector on labels selects no pool.
+    // Without a namespace, a namespace selector that requires a label does not match.
     let unknown = Request { namespace: None, ..request(&both, true) };
     choose(&pools, &unknown).unwrap_err();
 }

@@ -18,14 +18,14 @@ use crate::ipam::{BlockAffinity, Handle, IpamConfig, IpamConfigKey};
 use crate::names::DEFAULT_INTERFACE_PREFIX;
 use crate::store::{Kind, Range, RawEntry, Revision, Write};
 
-/// The translation between stored pairs and the objects of one API group.
+/// The translation between the store's pairs of a path and a value, and the objects of one API group.
 #[derive(Debug, Clone)]
 pub struct Codec {
     group: ApiGroup,
     interface_prefix: String,
 }
 
-/// An object of the API server as a stored pair.
+/// An object of the API server, converted to the store's pair of a path and a value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecodedObject {
     /// The pair. If the object could not be read, the value does not decode, and the decoder's error contains the
@@ -65,8 +65,9 @@ impl Codec {
         query::query(self.group, self.kind("Get", range.kind)?, range)
     }
 
-    /// Returns the pair of `object` in the answer to `range`; `None` for an object that is not in the range. The API
-    /// server returns objects in the order of their names, and the caller must keep that order (IPAM-94, IPAM-112).
+    /// Returns the pair of `object` in the answer to `range`. Returns `None` for an object that is not in the range,
+    /// for a pod that has no endpoint, and in a list for an affinity that is marked as deleted. The API server returns
+    /// objects in the order of their names, and the caller must keep that order (IPAM-94, IPAM-112).
     pub fn decode(&self, range: &Range, object: Value) -> Option<DecodedObject> {
         let kind = StoredKind::named(range.kind)?;
         let Value::Object(object) = object else { return None };
@@ -103,10 +104,10 @@ impl Codec {
         request::request(self.group, self.kind("Create", write.kind)?, write)
     }
 
-    /// Returns the revision of an object that the API server sent in reply to a write of `kind`.
+    /// Returns the revision of an object of `kind` that the API server sent in reply to a write.
     pub fn revision(&self, kind: &str, reply: &Value) -> Revision {
         let metadata = reply.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
-        // Metadata that cannot be parsed is not written back either.
+        // Metadata that cannot be parsed is left out of the revision, so the next write does not contain it.
         let preserved = StoredKind::named(kind).map(|kind| self.preserved(kind, metadata.clone()));
         ObjectRevision::of(&metadata, preserved.and_then(Result::ok).unwrap_or_default()).revision()
     }
@@ -212,13 +213,14 @@ fn is_in_range(range: &Range, path: &str) -> bool {
     if range.is_prefix { is_below } else { path == range.path }
 }
 
-/// Checks that a single object is the requested one, because different keys may share a name.
+/// Returns an error, or `None` for an endpoint, if a single object is not the requested one, because different keys may
+/// share a name. The objects of a list are not checked.
 fn at_path(kind: StoredKind, range: &Range, stored: Option<StoredObject>) -> Result<Option<StoredObject>, Malformed> {
     let Some(stored) = stored else { return Ok(None) };
     if range.is_prefix || stored.path == range.path {
         return Ok(Some(stored));
     }
-    // The pod exists, but on another node, so the endpoint does not exist.
+    // The pod exists, but on another node, so the requested endpoint does not exist.
     if kind == StoredKind::Endpoint {
         return Ok(None);
     }

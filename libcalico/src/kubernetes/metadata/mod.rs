@@ -63,7 +63,8 @@ fn read_v1(mut resource: Fields) -> Result<(Fields, PreservedMetadata), Malforme
         resource.insert("uid".into(), reversed_uid(&uid)?.into());
     }
     let Some(mut inner) = take_annotation(&mut resource)? else {
-        // Only kubectl wrote this resource, so its own metadata is the v3 metadata.
+        // Calico always writes the annotation, so only kubectl wrote this resource, and its own metadata is the v3
+        // metadata.
         let preserved = metadata_of_others(&resource, &Fields::new());
         return Ok((resource, preserved));
     };
@@ -87,9 +88,10 @@ fn read_v1(mut resource: Fields) -> Result<(Fields, PreservedMetadata), Malforme
     Ok((inner, preserved))
 }
 
-/// Returns the metadata that others put on a v1 resource: labels and annotations without our prefixes that the
-/// annotation does not repeat, owner references and finalizers. Owner references and finalizers stay on the resource,
-/// and also in the annotation if they are part of the v3 metadata.
+/// Returns the metadata that other programs put on a v1 resource: owner references, finalizers, and the labels and
+/// annotations that `inner`, the JSON of Calico's annotation, does not repeat and whose key has none of
+/// [`SHARED_KEY_PARTS`]. Owner references and finalizers stay on the resource, and also in the annotation if they are
+/// part of the v3 metadata.
 fn metadata_of_others(resource: &Fields, inner: &Fields) -> PreservedMetadata {
     let mut others = resource.clone();
     remove_keys(&mut others, &IDENTITY_FIELDS);
@@ -151,8 +153,8 @@ fn write_v1(mut inner: Fields, preserved: Option<&PreservedMetadata>) -> Result<
 
 // === IPAM kinds: the canonical value has no metadata ===
 
-/// Returns the metadata of an IPAM object that [`write_ipam`] does not create itself. `keys` are the keys of the
-/// labels that the object must have.
+/// Returns the metadata of an IPAM object that [`write_ipam`] must write back. `keys` are the keys of the labels that
+/// [`write_ipam`] sets itself, which are left out.
 pub(super) fn read_ipam(group: ApiGroup, mut metadata: Fields, keys: &[&str]) -> Result<PreservedMetadata, Malformed> {
     remove_keys(&mut metadata, &SERVER_MANAGED_FIELDS);
     remove_keys(&mut metadata, &IDENTITY_FIELDS);
@@ -169,7 +171,7 @@ pub(super) fn read_ipam(group: ApiGroup, mut metadata: Fields, keys: &[&str]) ->
     Ok(PreservedMetadata { metadata, annotation })
 }
 
-/// Returns the metadata of an IPAM object to be written. Without a revision, the object is new.
+/// Returns the metadata of an IPAM object to be written, with `labels`. Without a revision, the object is new.
 pub(super) fn write_ipam(
     group: ApiGroup,
     location: &Location,
@@ -204,8 +206,8 @@ pub(super) fn clear_field_managers(resource: &mut Fields) {
 // A resource may still have the name that an older Calico gave it, with the tier before the policy's name (DS-33). In
 // `crd.projectcalico.org/v1`, the annotation contains the policy's name.
 
-/// Returns true if a v1 annotation exists without a name. The policy then has the resource's name, without the tier
-/// (DS-57).
+/// Returns true if a v1 annotation exists without a name. The policy then has the resource's name, without the prefix
+/// `default.` if it is in the default tier (DS-57).
 pub(super) fn is_policy_named_by_resource(group: ApiGroup, resource: &Fields) -> bool {
     let annotation = resource.get("annotations").and_then(|annotations| annotations[ANNOTATION].as_str());
     let inner = annotation.and_then(|json| serde_json::from_str::<Value>(json).ok());
@@ -283,7 +285,7 @@ fn rewrite_owners(metadata: &mut Fields, rename: impl Fn(&str) -> Option<&'stati
     Ok(())
 }
 
-/// Returns the v3 uid of a custom resource, or back.
+/// Converts the uid of a v1 custom resource to its v3 uid, or back. Returns an error for a text that is not a UUID.
 pub(super) fn reversed_uid(uid: &str) -> Result<String, Malformed> {
     reverse_uid(uid).ok_or_else(|| Malformed(format!("invalid uid {uid:?}: not a UUID")))
 }

@@ -22,7 +22,7 @@ const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 /// The interface of every pod's endpoint, independent of `CNI_IFNAME`.
 const ENDPOINT: &str = "eth0";
 
-/// An endpoint, and the values on its pod that could not be parsed and are left out.
+/// An endpoint, and the values on its pod that are left out or changed because they are invalid.
 ///
 /// Upstream returns no endpoint at all for a pod whose addresses, floating addresses or source prefixes cannot be
 /// parsed. Then not even DEL succeeds, and the pod cannot be deleted (CNI-245).
@@ -30,7 +30,7 @@ const ENDPOINT: &str = "eth0";
 pub struct PodEndpoint {
     /// The endpoint.
     pub endpoint: WorkloadEndpoint,
-    /// The values that could not be parsed.
+    /// The invalid values.
     pub problems: Vec<PodProblem>,
 }
 
@@ -76,7 +76,7 @@ fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
     pod.metadata.annotations.get(key).map(String::as_str)
 }
 
-/// Returns the addresses that the pod still uses.
+/// Returns the addresses that the pod still uses; none for a pod that has ended or whose addresses were released.
 fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
     let pod_ips = pod.status.listed_ips();
     let listed = PodAddresses::of(pod, &pod_ips);
@@ -87,7 +87,7 @@ fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
 }
 
 /// Pairs each floating address with the pod's own address of the same family. A floating address of a family that the
-/// pod does not have is left out.
+/// pod does not have is left out. If an own address is a range, all are left out, and the range is reported.
 fn floating_nats(pod: &Pod, addresses: &[Cidr], problems: &mut Vec<PodProblem>) -> Vec<IpNat> {
     let external = texts(pod, FLOATING_IPS, problems);
     if external.is_empty() {
@@ -136,7 +136,7 @@ fn valid_values<T>(parsed: impl Iterator<Item = Result<T, PodProblem>>, problems
     parsed.filter_map(|one| one.map_err(|problem| problems.push(problem)).ok()).collect()
 }
 
-/// Returns the parts of an endpoint that the patch writes: container ID and addresses.
+/// Returns the parts of an endpoint that are written to the pod's annotations: container ID and addresses.
 pub(super) fn written_fields(endpoint: &Value) -> (String, Vec<String>) {
     let container = endpoint.pointer("/spec/containerID").and_then(Value::as_str).unwrap_or_default();
     let networks = endpoint.pointer("/spec/ipNetworks").and_then(Value::as_array);

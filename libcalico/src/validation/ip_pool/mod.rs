@@ -13,13 +13,13 @@ use crate::validation_error::{FieldError, ValidationError};
 
 const NEVER: &str = "Never";
 const ALL: &str = "all()";
-/// The longest selector, in characters.
+/// The longest selector, in bytes.
 const MAX_SELECTOR: usize = 1024;
 
 /// The stored objects that a pool is checked against.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PoolContext<'a> {
-    /// The pool as stored; `None` if it is new.
+    /// The pool as stored; `None` if the pool is new.
     pub previous: Option<&'a IpPool>,
     /// All stored pools. The pool of the same name is skipped.
     pub pools: &'a [IpPool],
@@ -180,7 +180,8 @@ fn check_selector(name: &str, selector: &str, findings: &mut Vec<FieldError>) {
     if selector.len() > MAX_SELECTOR {
         findings.push(FieldError::new(name, selector, format!("may not be longer than {MAX_SELECTOR} characters")));
     }
-    // Upstream searches the text, and so also rejects a value that only quotes the word.
+    // Upstream searches the text of the selector, and so also rejects a selector that contains `global(` only in a
+    // quoted value.
     if selector.contains("global(") {
         findings.push(FieldError::new(name, selector, "global() cannot be used in the selector of an IPPool"));
     }

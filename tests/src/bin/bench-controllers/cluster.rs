@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 pub(crate) struct Size {
     pub(crate) nodes: usize,
     pub(crate) pods: usize,
-    /// Number of all blocks; the minimum if absent.
+    /// Number of all blocks; `None` for the smallest number in which all addresses have a place.
     pub(crate) blocks: Option<usize>,
     /// Number of addresses whose pod no longer exists.
     pub(crate) leaked: usize,
@@ -17,13 +17,13 @@ pub(crate) struct Size {
     pub(crate) leaking_size: usize,
 }
 
-/// A block in which all addresses are allocated.
+/// A block and the owners of its allocated addresses.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) first: u32,
     pub(crate) node: usize,
     pub(crate) holders: Vec<Holder>,
-    /// Capacity in addresses. The last block may have free addresses.
+    /// Capacity in addresses. All addresses are allocated, except in the last block, which may have free ones.
     pub(crate) size: usize,
 }
 

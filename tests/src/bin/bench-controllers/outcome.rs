@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::changes::Changes;
 use crate::program::Program;
 
-/// Minimum number of the program's watches.
+/// Number of watches that the program must at least list before its first lists count as complete.
 const FEEDS: usize = 4;
 /// Pause between the first lists and the measurement of the steady state.
 const CALM: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ pub(crate) struct Running {
     pub(crate) peak: f64,
     /// Memory at the end, MiB.
     pub(crate) settled: f64,
-    /// Processor seconds per second.
+    /// Processor seconds per second in the steady state.
     pub(crate) steady_cpu: f64,
     /// Actual number of pod changes per second.
     pub(crate) rate: f64,
@@ -62,7 +62,7 @@ pub(crate) struct Reclaimed {
     pub(crate) handles_deleted: usize,
     /// Time from the start of the program to the last write of a block, after which all addresses are free.
     pub(crate) freed: Duration,
-    /// Time to the last write of a block or handle.
+    /// Time from the start of the program to the last write of a block or deletion of a handle.
     pub(crate) done: Duration,
     /// Processor seconds since the end of the steady-state measurement.
     pub(crate) cpu: f64,

@@ -13,15 +13,15 @@ use crate::{PODS, Paths, etcd_on_disk};
 pub(crate) struct Measured {
     /// Requests alone, sent by the plugin's own client.
     pub(crate) requests: Requests,
-    /// Floor, ADD and DEL.
+    /// The series of the floor, of the ADDs and of the DELs.
     pub(crate) series: OneAfterAnother<1>,
-    /// Single calls.
+    /// Details of single calls.
     pub(crate) details: Details,
     /// Many calls in parallel.
     pub(crate) crowd: Crowd,
 }
 
-/// Returns the reason why there is no API server to measure.
+/// Returns the reason why there is no API server to measure; `None` if there is one.
 pub(crate) fn missing() -> Option<String> {
     program("kube-apiserver").err().map(|error| error.to_string())
 }

@@ -36,7 +36,7 @@ const GROUP: ApiGroup = ApiGroup::CrdV1;
 pub(crate) struct Backend {
     /// `local`, `etcd` or `kubernetes`.
     pub(crate) name: &'static str,
-    /// The same datastore for [`crate::stores`] and [`crate::requests`].
+    /// The configuration with which [`crate::stores`] and [`crate::requests`] open the same datastore.
     pub(crate) datastore: DatastoreConfig,
     /// Directory for files of the measurement.
     pub(crate) work: PathBuf,
@@ -49,8 +49,8 @@ pub(crate) struct Backend {
 
 /// A pod without a network.
 pub(crate) struct Pod {
-    /// Name of the network namespace, and the container ID. For a pod without a Pod object, the name of the host
-    /// interface contains eleven characters of it.
+    /// Name of the network namespace, and container ID. For a pod without a Pod object, the name of the host interface
+    /// contains eleven characters of this ID.
     pub(crate) name: String,
     /// `CNI_ARGS`.
     args: String,
@@ -126,7 +126,7 @@ impl Backend {
             "metadata": { "name": self.name },
             "spec": { "cidr": cidr },
         });
-        // JSON is YAML.
+        // `calico-ipam apply` reads YAML, and JSON is YAML.
         let file = self.work.join("pool.yaml");
         fs::write(&file, pool.to_string())?;
         timed(self.manage(keys).args(["init", "--node", NODE]))?;
@@ -155,7 +155,7 @@ impl Backend {
         (0..count).map(|number| self.add_pod(host, &format!("{prefix}{number}"))).collect()
     }
 
-    /// Prepares a call of the plugin as a runtime makes it, with [`Backend::stdin`] as its stdin.
+    /// Prepares a call of the plugin as a runtime makes it. The caller sets [`Backend::stdin`] as its stdin.
     pub(crate) fn call(&self, verb: &str, pod: &Pod) -> Command {
         let mut command = Command::new(self.plugins.join("calico"));
         command
@@ -179,7 +179,7 @@ impl Backend {
         timed(self.call(verb, pod).stdin(self.stdin()?))
     }
 
-    /// Returns the number of write transactions of the embedded datastore so far.
+    /// Returns the number of write transactions of the embedded datastore so far; `None` for another datastore.
     pub(crate) fn commits(&self) -> Result<Option<u64>> {
         let DatastoreConfig::Local(config) = &self.datastore else { return Ok(None) };
         let file = rusqlite::Connection::open(&config.path)?;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::requests::Requests;
 use crate::stores::Costs;
 
-/// Allowance for the rest: the process itself, its decisions, and the kernel settings.
+/// Allowance for the parts of an ADD that are not measured alone: the process itself, its decisions, and the kernel
+/// settings.
 const ALLOWANCE: Duration = Duration::from_millis(2);
 
 /// Returns the budget on etcd or the embedded datastore: the floor, and the reads and writes that ADD makes in
@@ -38,7 +39,7 @@ mod tests {
     #[test]
     fn budget_on_pairs_counts_each_read_and_write_of_an_add() {
         let costs = Costs { read: of([3, 1, 2]), write: of([10, 5, 90]), first_read: of([70, 70, 70]) };
-        // 1 + 3 × 2 + 4 × 10 + 2.
+        // The floor of 1 ms, 3 reads of 2 ms, 4 writes of 10 ms, and the allowance of 2 ms.
         assert_eq!(on_pairs(Duration::from_millis(1), &costs, 3, 4), Duration::from_millis(49));
         assert_eq!(on_pairs(Duration::from_millis(1), &costs, 0, 0), Duration::from_millis(3));
     }

@@ -11,11 +11,11 @@ use crate::{PODS, Paths, etcd_on_disk};
 
 /// The measurements. The first element of each array is the embedded datastore's.
 pub(crate) struct Measured {
-    /// The datastores alone.
+    /// The costs of requests to the datastores alone, without the plugin.
     pub(crate) costs: [Costs; 2],
-    /// Floor, ADD and DEL.
+    /// The series of the floor, of the ADDs and of the DELs.
     pub(crate) series: OneAfterAnother<2>,
-    /// Single calls.
+    /// Details of single calls.
     pub(crate) details: [Details; 2],
     /// Many calls in parallel.
     pub(crate) crowds: [Crowd; 2],

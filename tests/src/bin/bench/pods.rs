@@ -40,7 +40,8 @@ pub(crate) struct Details {
     pub(crate) name: &'static str,
     /// System calls of an ADD.
     pub(crate) system_calls: u64,
-    /// Write transactions of an ADD, counted by the embedded datastore. An ADD makes the same number on etcd.
+    /// Write transactions of an ADD, counted by the embedded datastore; `None` on other datastores. An ADD makes the
+    /// same number on etcd.
     pub(crate) commits: Option<u64>,
     /// Peak resident memory in KiB of an ADD and of a DEL.
     pub(crate) peak_rss: [u64; 2],
@@ -52,7 +53,7 @@ pub(crate) struct Details {
 pub(crate) struct Crowd {
     /// Name of the backend.
     pub(crate) name: &'static str,
-    /// Wall-clock time of each.
+    /// Wall-clock time of each ADD.
     pub(crate) each: Sample,
     /// Time from the first start to the last end.
     pub(crate) all: Duration,
@@ -138,7 +139,7 @@ pub(crate) fn details(host: &Host, backend: &Backend) -> Result<Details> {
     })
 }
 
-/// Starts one ADD for each of the pods together, then deletes the pods.
+/// Starts the ADDs of [`PODS`] pods together, and runs the DELs after all ADDs ended.
 pub(crate) fn at_once(host: &Host, backend: &Backend) -> Result<Crowd> {
     let pods = backend.add_pods(host, &format!("{}c", backend.name), PODS)?;
     let start = Barrier::new(pods.len() + 1);

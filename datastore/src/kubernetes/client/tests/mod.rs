@@ -39,7 +39,7 @@ async fn concurrent_requests_share_a_connection_on_http1_and_http2() {
     }
 }
 
-/// Over a shared connection, the request would wait for the watch forever.
+/// Over a shared HTTP/1.1 connection, a request would wait for the watch forever.
 #[tokio::test]
 async fn open_watches_do_not_block_requests() {
     for alpn in [&["h2"][..], &["http/1.1"]] {
@@ -157,7 +157,7 @@ async fn renewed_token_is_read_after_a_401_and_a_stale_token_reported() {
     assert!(!stale.contains("second"), "{stale}");
 }
 
-/// Returns the error about credentials that the server rejects repeatedly.
+/// Returns the error of a request to a server that rejects the credentials again and again.
 async fn rejected_credential_error(config: KubernetesConfig) -> String {
     let failure = ApiClient::new(&config).send(&ApiRequest::get("/a")).await.unwrap_err();
     failure.into_store_error("Pod(p)", "k", false).to_string()
@@ -211,7 +211,7 @@ async fn impersonation_from_kubeconfig_is_sent() {
     assert_eq!(server.recorded.lock().unwrap().impersonation_headers, expected);
 }
 
-/// The invalid token of a file is reported by each request, and nothing is sent.
+/// Each request reports the invalid token of the kubeconfig and sends nothing, until the kubeconfig has a valid token.
 #[tokio::test]
 async fn unsendable_token_is_reported_without_a_request() {
     let server = Server::start(&["h2"], &[]).await;
@@ -242,13 +242,13 @@ async fn every_request_ends_at_its_deadline() {
     assert!(matches!(failure, RequestError::NotSent(_)), "{failure}");
 }
 
-/// Returns a read that the cache may serve within `milliseconds`.
+/// Returns a read that the server's cache may serve. The cache has a time limit of `milliseconds`.
 fn cached(milliseconds: u64) -> ApiRequest {
     let time_limit = Duration::from_millis(milliseconds);
     ApiRequest::get("/a").with_cache(Some(Cache { version: 7, time_limit }))
 }
 
-/// The pauses that a busy server asks for are longer together than the time limit of one attempt.
+/// The five pauses after the busy responses are together longer than the time limit of the cache.
 #[tokio::test]
 async fn pauses_of_a_busy_server_do_not_count_toward_the_cache_timeout() {
     const BUSY: Reply = Reply::Status(429);
@@ -259,7 +259,8 @@ async fn pauses_of_a_busy_server_do_not_count_toward_the_cache_timeout() {
     assert_eq!(server.requests()[1..], vec!["GET /a?resourceVersion=7 Bearer first"; 6]);
 }
 
-/// Returns the client of a CNI call that may wait for `limit`. No other process of its node uses the server.
+/// Returns the client of a CNI call that may wait for a busy server for `limit`. No other process of the node uses the
+/// server.
 fn client_of_call(server: &Server, limit: Duration) -> ApiClient {
     let (client, file) = (server.client(Duration::from_secs(1)), server.kubeconfig.path().join("turns"));
     client.turns.set_rule(BusyRule { file, until: Instant::now() + limit, before_waiting: || {} });

@@ -6,11 +6,11 @@ use tokio::net::lookup_host;
 
 use super::*;
 
-/// Set in the copy of the test that runs in its own network namespace.
+/// Environment variable of the copy of the test that runs in its own network namespace.
 const INSIDE: &str = "DATASTORE_TESTS_IN_OWN_NETWORK";
 
-/// Sets up the network with `$0` as `/etc/hosts`, and runs a program there. The neighbor entry has a wrong hardware
-/// address, so that packets to `fd00:5::2` are lost.
+/// Shell script that sets up the network, with the file `$0` as `/etc/hosts`, and then runs the program `$@`. The
+/// neighbor entry has a wrong hardware address, so that packets to `fd00:5::2` are lost.
 const IN_OWN_NETWORK: &str = r#"
 set -e
 PATH=$PATH:/usr/sbin:/sbin

@@ -84,7 +84,7 @@ fn behind_multus_no_remedy_removes_calicos_configuration() {
     });
 }
 
-/// Returns the remedies after `change`.
+/// Returns the remedies of all findings about a node that had no problem before `change`.
 fn ways_out(change: impl FnOnce(&mut NodeSnapshot)) -> Vec<String> {
     let mut snapshot = good();
     change(&mut snapshot);

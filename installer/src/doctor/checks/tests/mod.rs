@@ -153,7 +153,8 @@ fn setting(name: &'static str, value: &str) -> (&'static str, Option<String>) {
     (name, Some(value.into()))
 }
 
-/// Returns the findings after `change` that are not OK, as `state name: observation`.
+/// Changes the snapshot of a node without problems, and returns the findings that are not OK, as `state name:
+/// observation`.
 fn wrong(change: impl FnOnce(&mut NodeSnapshot)) -> Vec<String> {
     let mut snapshot = good();
     change(&mut snapshot);
@@ -164,7 +165,8 @@ fn wrong(change: impl FnOnce(&mut NodeSnapshot)) -> Vec<String> {
     problems.map(|finding| format!("{} {}: {}", finding.state, finding.name, finding.observation)).collect()
 }
 
-/// Asserts that exactly one finding is not OK, and that its text begins with `begins`.
+/// Changes the snapshot of a node without problems, and asserts that exactly one finding is not OK and that its text
+/// begins with `begins`.
 #[track_caller]
 fn only(begins: &str, change: impl FnOnce(&mut NodeSnapshot)) {
     let found = wrong(change);

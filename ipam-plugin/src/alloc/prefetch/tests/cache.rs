@@ -60,8 +60,8 @@ async fn cache_behind_the_last_write_is_bypassed() {
     node.assert_consistent();
 }
 
-/// The node's pool no longer selects it, and its block is empty only in the cache. The address allocated there keeps a
-/// block with a confirmed affinity.
+/// The node's pool no longer selects it, and its block is empty only in the cache. The block, in which an address is
+/// allocated, keeps its confirmed affinity.
 #[tokio::test]
 async fn block_empty_only_in_the_cache_is_not_released() {
     let node = Node::new();

@@ -129,7 +129,7 @@ async fn full_blocks_beside_a_block_with_room_cost_no_round_trip() {
     let address = node.address("third block").await;
     assert_eq!(node.cluster.store.take_counts(), (1, 2));
     node.assert_consistent();
-    // An address of the first block is free again.
+    // An address of the first block becomes free again.
     let first = node.free("0").await;
     assert_ne!(address, first);
     assert_eq!(node.address("first block").await, first);
@@ -169,8 +169,8 @@ async fn wrong_hints_of_other_blocks_cost_requests_only() {
 }
 
 /// Between the reads of the block and of the affinities, another process released the block and claimed it again, as
-/// calico-node does for a tunnel, without the node's lock. The affinity must not be taken for one that another node
-/// won.
+/// calico-node does for a tunnel, without the node's lock. The node's affinity must not be mistaken for one to a block
+/// that another node claimed first.
 #[tokio::test]
 async fn block_recreated_between_the_reads_is_not_mistaken_for_a_lost_claim() {
     let node = Node::new();

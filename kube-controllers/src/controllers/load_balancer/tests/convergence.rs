@@ -81,7 +81,7 @@ proptest! {
             let plan = |service: &LoadBalancerService, holding: &[HeldAddress]| {
                 decide(Some(service), holding, &exists, AssignIps::AllServices)
             };
-            // A named pool is missing.
+            // If the Service names a missing pool, its request is invalid, and there is no plan to test.
             let Ok(Decision::Serve(planned)) = plan(&service, &holding) else { return Ok(()) };
             let got: Vec<_> = planned.assign.iter().filter_map(|missing| allocated(missing, &exists)).collect();
             prop_assert!(round == 0 || (got.is_empty() && planned.release.is_empty()), "round {round}: {planned:?}");

@@ -1,5 +1,5 @@
 //! Decisions, requests, the status and the cache. The whole controller is tested with a real API server in
-//! tests/tests/controllers_nodes.rs.
+//! tests/tests/controllers_nodes/services.rs.
 
 mod convergence;
 mod labeling;
@@ -184,7 +184,7 @@ fn foreign_ingress_entries_in_the_status_are_preserved() {
     assert!(status_differs(&ips(&["10.0.0.2"]), &held(&[])) && status_differs(&[], &held(&["10.0.0.1"])));
 }
 
-// The cache.
+// Tests of the cache.
 
 fn watched(name: &str, uid: &str) -> Service {
     Service {

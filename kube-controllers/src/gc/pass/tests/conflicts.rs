@@ -109,7 +109,7 @@ async fn conflict_lasting_two_minutes_is_counted_and_reported_once() {
     assert_eq!(block.value.allocated().count(), 0, "nothing is written to IPAM");
 }
 
-/// The watches lag behind.
+/// The watches lag behind, and the live pod and block show no conflict.
 #[tokio::test(start_paused = true)]
 async fn conflict_not_confirmed_by_a_live_read_is_not_reported() {
     for change in [

@@ -30,7 +30,7 @@ fn endpoint(node: &str, pod: &str, container: &str) -> WorkloadEndpoint {
     endpoint
 }
 
-/// Returns an API server with these pods in the namespace, which ignores Events.
+/// Returns a client of an API server that has these pods in the namespace and ignores Events.
 fn answering(pods: &[Value]) -> kube::Client {
     let pods = pods.to_vec();
     let service = tower::service_fn(move |request: hyper::Request<Body>| {
@@ -145,7 +145,8 @@ fn launcher(name: &str, phase: &str, address: &str) -> Value {
     })
 }
 
-/// Source and target of a live migration, on another node than the allocation names.
+/// The launchers are source and target of a live migration, and their endpoint is on another node than the allocation
+/// names.
 #[tokio::test]
 async fn vmi_address_is_released_after_the_endpoints_of_ended_launchers() {
     for owners in [[Some("launcher"), None], [None, Some("launcher")], [Some("source"), Some("launcher")]] {

@@ -32,7 +32,7 @@ use crate::watches::Watches;
 /// Time that each response of the API server takes.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// An API server that fails each request after [`ANSWER`], and counts the requests.
+/// Returns a client of an API server that fails each request after [`ANSWER`], and counts the requests.
 fn failing(asked: Arc<AtomicUsize>) -> kube::Client {
     let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
         asked.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +46,7 @@ fn failing(asked: Arc<AtomicUsize>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-/// An API server that never responds, and counts the requests.
+/// Returns a client of an API server that never responds, and counts the requests.
 fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
     let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
         asked.fetch_add(1, Ordering::Relaxed);

@@ -3,8 +3,9 @@
 use super::*;
 use crate::settings::GcLimits;
 
-/// Maximum number of pods or nodes processed at the same time, and the number of all.
+/// Maximum number of pods or nodes processed at the same time.
 const AT_ONCE: usize = 3;
+/// Number of all pods or nodes.
 const ALL: u8 = 5;
 
 fn limited(gc_pass: GcPass) -> GcPass {

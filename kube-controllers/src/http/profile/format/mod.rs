@@ -151,7 +151,8 @@ impl Builder {
         this
     }
 
-    /// Sets the time and the duration of the profile, and the amount of the last type between two samples.
+    /// Sets the time and the duration of the profile, and `period`: the amount, in the unit of the last sample type,
+    /// between two samples.
     pub(super) fn timing(&mut self, time_nanos: i64, duration_nanos: i64, period: i64) {
         self.profile.time_nanos = time_nanos;
         self.profile.duration_nanos = duration_nanos;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The duration of a Lease, 15 s, and the longest time of a write.
+/// The sum of the duration of a Lease, 15 s, and the longest time of a write, 10 s.
 const SETTLING: Duration = Duration::from_secs(25);
 
 fn duration_of(server: &Server) -> i32 {

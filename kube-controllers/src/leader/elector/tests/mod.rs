@@ -112,8 +112,8 @@ impl Server {
         }
         let holder = holder(&lease);
         for (identity, leadership) in &state.leaderships {
-            // A replica that has to wait for others without a Lease does not write yet, and the Lease shows it by its
-            // duration.
+            // A holder that waits, because other replicas may write without a Lease, does not write yet. The duration
+            // in its Lease shows that the holder waits.
             let is_waited_for = duration(&lease) > 15;
             let may_write = leadership.holds() && !is_waited_for;
             assert!(*identity == holder || !may_write, "{identity} may write when {holder} takes the lease");
@@ -323,7 +323,7 @@ proptest! {
             seconds(40).await;
             let leaders = replicas.iter().filter(|replica| replica.leadership.holds()).count();
             assert_eq!(leaders, 1);
-            // With fewer, the failures would have been too many for a useful test.
+            // With fewer times, the failures would have been too many for a useful test.
             assert!(led > 20, "somebody led {led} times of 600");
             // A failed assertion in the server makes the task of a replica panic.
             for replica in replicas {

@@ -11,7 +11,7 @@ struct Scene {
     alone: Replica,
 }
 
-/// Sets the scene, with a standby replica if `with_standby` is true.
+/// Creates the scene, with a standby replica if `with_standby` is true.
 async fn scene(with_standby: bool) -> (Scene, Option<Replica>) {
     let server = Server::used();
     let (role, answer) = watch::channel(Answer::Allowed);
@@ -44,7 +44,8 @@ async fn watched(server: &Server, tenths: u32) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn refused_holder_waits_for_a_leaseless_replica_when_leases_are_allowed_again() {
-    // At various times between the attempts of the replica without a Lease, which are 5 s apart.
+    // The role allows Leases again at various times between the attempts of the replica without a Lease, which are 5 s
+    // apart.
     for distance in 0..5 {
         let (scene, _) = scene(false).await;
         seconds(distance).await;

@@ -34,7 +34,7 @@ async fn right_without_a_lease_ends_ten_seconds_after_the_last_refused_request()
     for late in [0, 2, 4] {
         let (server, begin) = (Server::default(), Instant::now());
         let (allowed, late) = (begin + Duration::from_secs(82), Duration::from_secs(late));
-        // From then on, no response arrives that could show that the role allows the Lease.
+        // From `allowed` on, no response arrives that could show that the role allows the Lease.
         let weather = Weather::Refusing { allowed, late, back: begin + Duration::from_secs(3600) };
         let mut one = replica(&server, "one", weather, false);
         in_the_end(one.leadership.gained()).await;
@@ -68,7 +68,7 @@ async fn leaseless_replica_stops_while_the_server_is_unreachable_or_the_process_
     tokio::time::advance(Duration::from_secs(60)).await;
     assert!(!one.leadership.holds(), "another may have created a Lease meanwhile");
     in_the_end(one.leadership.gained()).await;
-    // Takes part in the election once it sees that the role allows it.
+    // The replica takes part in the election once it sees that the role allows the Lease.
     role.send_replace(Answer::Allowed);
     seconds(5 + 25 + 2).await;
     assert!(one.leadership.holds());

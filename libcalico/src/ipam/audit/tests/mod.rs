@@ -318,7 +318,7 @@ fn affinities_that_disagree_with_blocks_are_reported() {
             vec![affinity("node1", "10.0.0.0/30", AffinityState::PendingDeletion)],
             vec!["block without affinity: 10.0.0.0/30 of host:node1, whose affinity is only pendingDeletion"],
         ),
-        // Data of old releases.
+        // Old Calico versions wrote no state, which counts as confirmed.
         (vec![affinity("node1", "10.0.0.0/30", AffinityState::Unset)], vec![]),
         (
             vec![

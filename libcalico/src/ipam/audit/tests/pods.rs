@@ -19,8 +19,8 @@ fn pod(change: impl FnOnce(&mut Value)) -> Pod {
 
 const OF_POD: [(&str, &str); 3] = [("namespace", "ns"), ("pod", "p"), ("node", "node1")];
 
-/// Returns the leaks found for an address allocated to `pod`, given the endpoint and the pod as the API server returns
-/// them.
+/// Returns the leaks found for an address that is allocated to the pod `ns/p`. `pod` is this pod as the API server
+/// returns it, from which its endpoint is derived; `None` if the pod is deleted.
 fn leaks(pod: Option<&Pod>) -> Vec<String> {
     let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };
     world.blocks = vec![Block::new(cidr("10.0.0.0/30"), &AffinityOwner::Host("node1".into()), NOW).unwrap()];

@@ -48,7 +48,7 @@ fn addresses_are_found_by_handle_and_owners_by_address() {
     block.attributes[0].handle_id = Some("a\r\r".into());
     assert_eq!(block.addresses_of(&HandleId::new("a")), [ip("10.0.0.0"), ip("10.0.0.1")]);
     assert_eq!(block.addresses_of(&HandleId::new("c")), [] as [IpAddr; 0]);
-    // A list of handles can contain an ID with the suffix that an old migration left (IPAM-58).
+    // A list of handles can contain an ID with the carriage returns that an old migration left (IPAM-58).
     let listed = Handle::parse_path("/calico/ipam/v2/handle/a\r\r").unwrap();
     assert_eq!(block.addresses_of(&listed), [ip("10.0.0.0"), ip("10.0.0.1")]);
 

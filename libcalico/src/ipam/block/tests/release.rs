@@ -197,7 +197,8 @@ fn release_unchanged_skips_only_the_mismatched_addresses() {
     assert_eq!((released.released, released.unallocated), (vec![ip("10.0.0.2")], vec![ip("10.0.0.3")]));
     assert_eq!(released.per_handle, per_handle(&[("b", 1)]));
     assert!(matches!(refused[..], [ReleaseError::Sequence { .. }, ReleaseError::Handle { .. }]), "{refused:?}");
-    // The address is cooling down with a new sequence number. A second request finds it free and is not refused.
+    // The address is cooling down with a new sequence number. A repeated request reports it as unallocated and is not
+    // refused.
     let (again, refused) = block.release_unchanged(&requests[2..], 30, NOW).unwrap();
     assert_eq!((again.released.len(), again.unallocated.len(), refused.len()), (0, 2, 0));
 }

@@ -13,7 +13,7 @@ pub enum UnreadableBlock {
     /// The block is corrupt.
     #[error("no address of the block is collected: {0}")]
     Corrupt(#[from] CorruptBlock),
-    /// The block is larger than any valid block.
+    /// The block has more than 65536 addresses, which no valid block has.
     #[error("no address of block {0} is collected: the block has more than 65536 addresses")]
     TooLarge(Cidr),
 }
@@ -40,8 +40,8 @@ struct Summary<'a> {
 }
 
 impl Index {
-    /// Adds or updates a block. A tombstone counts as a deleted block. A block that is corrupt or too large is removed
-    /// from the index.
+    /// Adds or updates a block. A block that is marked for deletion counts as deleted. A block that is corrupt or too
+    /// large is removed from the index.
     pub fn put_block(&mut self, block: &Block) -> Result<(), UnreadableBlock> {
         if block.deleted {
             self.remove_block(&block.cidr);
@@ -102,7 +102,7 @@ impl Index {
         }
     }
 
-    /// Adds the block, and those of its addresses that name no node, to the lists of the owner.
+    /// Moves the block, and those of its addresses that name no node, to the lists of the owner.
     fn set_owner(&mut self, row: RowId, owner: Option<AffinityOwner>) {
         let owner = match owner {
             Some(AffinityOwner::Host(name)) => self.node_row(&name),
@@ -110,7 +110,7 @@ impl Index {
         };
         let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else {
             // A list cannot distinguish a block that was released and claimed again from the released block. If a
-            // deleted node claimed a block again, its affinities must be released again.
+            // deleted node claimed a block again, the affinities of the node must be released again.
             if !self.reclaim.deleted_nodes.contains_key(&owner) {
                 self.node_changed(owner);
             }

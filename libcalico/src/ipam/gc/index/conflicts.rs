@@ -23,7 +23,8 @@ impl Index {
         };
     }
 
-    /// Ends the conflicts about an address that was allocated to a pod, even if the allocation is released soon after.
+    /// Ends the conflicts about an address for the pods to which it is now allocated, even if the allocation is removed
+    /// before the next examination.
     pub(in crate::ipam::gc) fn allocation_added(&mut self, tracked: RowId) {
         let Some(address) = self.addresses.get(tracked).and_then(|tracked| self.address_of(tracked)) else { return };
         for pod in self.pods_of(tracked) {
@@ -31,7 +32,8 @@ impl Index {
         }
     }
 
-    /// Processes the end of a pod's allocation.
+    /// Processes the end of an allocation. Conflicts of its pods about the address end, and the next examination looks
+    /// at these pods again.
     pub(in crate::ipam::gc) fn allocation_removed(&mut self, tracked: RowId) {
         self.allocation_added(tracked);
         self.conflicts.pods_to_check.extend(self.pods_of(tracked));
@@ -45,7 +47,8 @@ impl Index {
         pods.chain(own.map(|tracked| tracked.owner)).collect()
     }
 
-    /// Returns the addresses in the status of a pod, if the pod is running.
+    /// Returns the addresses in the status of a pod; none if the pod does not run, as [`crate::ipam::PodState::runs`]
+    /// says.
     fn reported_addresses(&self, pod: RowId) -> Vec<IpAddr> {
         match self.owners.get(pod).map(|owner| &owner.state) {
             Some(OwnerState::Pod { addresses, runs: true, .. }) => addresses.in_status().collect(),
@@ -70,7 +73,8 @@ impl Index {
         }
     }
 
-    /// Returns the block in which `address` is free or belongs to another owner than the pod, and true if it is free.
+    /// Returns the block in which `address` is free or belongs to another owner than the pod, and true if the address
+    /// is free. Returns `None` if there is no such block, or if the address may be allocated to the pod.
     fn find_contradiction(&self, pod: RowId, address: IpAddr) -> Option<(Cidr, bool)> {
         let mut contradiction = None;
         for &(_, prefix) in self.conflicts.sizes.keys().filter(|(version, _)| *version == IpVersion::of(address)) {
@@ -98,8 +102,8 @@ impl Index {
         }
     }
 
-    /// Returns the lasting conflicts that were not reported yet, except those whose report failed recently. Check both
-    /// sides again before reporting a conflict.
+    /// Returns the lasting conflicts that were not reported yet, except those whose report failed recently. Read the
+    /// pod and the block again before reporting a conflict.
     pub fn conflicts(&self, now: Duration) -> Vec<Conflict> {
         let due = self.conflicts.suspected.due(now, MIN_CONFLICT_DURATION).into_iter();
         let unreported = due.filter(|key| !self.conflicts.reported.contains(key));

@@ -16,14 +16,14 @@ impl Index {
         })
     }
 
-    /// Returns the counters, by pool and node.
+    /// Returns the counters of released addresses, by pool and node.
     pub fn reclaimed(&self) -> impl Iterator<Item = Reclaimed<'_>> {
         let counters = self.gauges.reclaimed.iter().map(|((pool, node), n)| (pool.as_deref(), node.as_deref(), *n));
         counters.map(|(pool, node, addresses)| Reclaimed { pool, node, addresses })
     }
 
-    /// Adds `by` to the counts for an address. Between adding and subtracting an address, its block and node must not
-    /// change.
+    /// Adds `by` to the counts of addresses, for the pool and node of an address. Between adding and subtracting an
+    /// address, its block and node must not change.
     pub(in crate::ipam::gc) fn count(&mut self, row: RowId, by: i64) {
         let Some(tracked) = self.addresses.get(row) else { return };
         let Some(&BlockRow { pool, owner, .. }) = self.blocks.get(tracked.block) else { return };
@@ -37,7 +37,7 @@ impl Index {
         });
     }
 
-    /// Adds `by` to the count of leaks for an address.
+    /// Adds `by` to the count of leaks, for the pool and node of an address.
     pub(in crate::ipam::gc) fn count_candidate(&mut self, row: RowId, by: i64) {
         let Some(tracked) = self.addresses.get(row) else { return };
         let pool = self.blocks.get(tracked.block).map_or(NONE, |block| block.pool);

@@ -74,7 +74,7 @@ impl Index {
         }
     }
 
-    /// Returns the row whose `next` is `row`.
+    /// Returns the row whose `next` is `row`, in the list that begins at `head`, or [`NONE`].
     fn before(&self, head: RowId, row: RowId, next: fn(&AddressRow) -> RowId) -> RowId {
         let mut at = head;
         while let Some(other) = self.addresses.get(at) {
@@ -150,7 +150,8 @@ impl Index {
         self.nodes.insert(NodeRow { name: name.into(), ..NodeRow::default() })
     }
 
-    /// Removes a node that is no longer referenced.
+    /// Removes a node that does not exist, has no affinities to release, and is not named by a pod, address, block or
+    /// Calico node.
     pub(in super::super) fn drop_unused_node(&mut self, node: RowId) {
         let Some(row) = self.nodes.get(node) else { return };
         let is_referenced = row.references > 0 || !row.addresses.is_empty() || !row.blocks.is_empty();

@@ -27,8 +27,8 @@ pub use self::pools::PoolSize;
 /// The settings of garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GcSettings {
-    /// The grace period, `leakGracePeriod`. Without one, only addresses of deleted nodes and of VMIs are released.
-    /// With 0, leaks are only counted (KC-438).
+    /// The grace period, `leakGracePeriod`. Without one, only addresses of deleted nodes and of VMIs are released. With
+    /// 0, the same holds, and other leaks are counted (KC-438).
     pub leak_grace: Option<Duration>,
     /// The cooldown of a released address in seconds, `ipCooldownSeconds`.
     pub cooldown: i64,
@@ -120,19 +120,19 @@ impl Index {
         &self.settings
     }
 
-    /// Returns the approximate number of pods, VMIs and Services: those that exist, and those that only an address
-    /// names.
+    /// Returns the number of pods, VMIs and Services: those that exist, and those that only an address names.
     pub fn owners(&self) -> usize {
         self.owners.len()
     }
 
-    /// Returns true if any address is allocated to a VMI.
+    /// Returns true if any address is allocated to a VMI whose name is known.
     pub fn has_vmis(&self) -> bool {
         let is_used = |owner: &OwnerRow| owner.kind == OwnerKind::Vmi && owner.first_address != NONE;
         self.owners.iter().any(|(_, owner)| is_used(owner))
     }
 
-    /// Changes the settings. The next examination applies them to the addresses without owner.
+    /// Changes the settings. The next examination applies them to the leaks and to the addresses of VMIs and Services.
+    /// The grace periods of excess blocks start again.
     pub fn set_settings(&mut self, settings: GcSettings) {
         if settings == self.settings {
             return;

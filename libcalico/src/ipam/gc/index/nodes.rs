@@ -6,7 +6,7 @@ use super::{Index, WatchedKind};
 
 impl Index {
     /// Adds or updates a Calico node. `kubernetes` is the node's name in Kubernetes, if it is a Kubernetes node
-    /// (KC-402). If Calico nodes are derived from Kubernetes nodes, put both kinds under the same name.
+    /// (KC-402). If Calico nodes are derived from Kubernetes nodes, put the Kubernetes node under the same name, too.
     pub fn put_calico_node(&mut self, name: &str, kubernetes: Option<&str>) {
         let row = self.node_row(name);
         let list = self.list(WatchedKind::CalicoNodes);
@@ -41,8 +41,8 @@ impl Index {
         }
     }
 
-    /// Records that an affinity names this Calico node. If the node is deleted, the affinity is released with it, even
-    /// if the affinity has no block. Upstream cannot release an affinity without a block (IPAM-126).
+    /// Records that an affinity names this Calico node. If the node is deleted, all of its affinities are to be
+    /// released, even one without a block. Upstream cannot release an affinity without a block (IPAM-126).
     pub fn add_affinity(&mut self, node: &str) {
         let row = self.node_row(node);
         if self.is_node_deleted(row) {
@@ -100,8 +100,8 @@ impl Index {
         }
     }
 
-    /// Returns true if the Kubernetes node of a Calico node exists. Returns `None` for a Calico node that is not a
-    /// Kubernetes node, because its existence cannot be checked.
+    /// Returns true if the Kubernetes node of a Calico node exists, and false if one of the two is missing. Returns
+    /// `None` for a Calico node that is not a Kubernetes node, because its existence cannot be checked.
     fn node_existence(&self, node: RowId) -> Option<bool> {
         match self.nodes.get(node)?.calico {
             CalicoNode::Foreign => None,

@@ -140,7 +140,7 @@ impl Index {
         self.owners.insert(OwnerRow { kind, namespace, name, state, first_address: NONE, list: 0 })
     }
 
-    /// Marks every address of an owner.
+    /// Marks every address of an owner for examination.
     pub(super) fn mark_owner_dirty(&mut self, owner: RowId) {
         let mut at = self.owners.get(owner).map_or(NONE, |owner| owner.first_address);
         while let Some(next) = self.addresses.get(at).map(|tracked| tracked.next_of_owner) {

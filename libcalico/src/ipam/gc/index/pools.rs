@@ -58,8 +58,8 @@ impl Index {
     }
 
     fn remove_pool_row(&mut self, row: RowId) {
-        // The pool's counters are reset with it (KC-154). The blocks leave the pool first, while its row still counts
-        // them.
+        // The counters of a pool are removed with the pool (KC-154). The gauges are stored by the row of the pool, so
+        // those of its blocks move to no pool before the row is removed.
         for block in self.blocks.rows() {
             if self.blocks.get(block).is_some_and(|block| block.pool == row) {
                 self.set_pool(block, NONE);

@@ -27,8 +27,8 @@ impl Index {
     }
 
     /// Returns the empty blocks that have been in excess for the grace period. Every node keeps one block of each
-    /// family. A returned block is returned again after another grace period, unless [`Index::remove_block`] removes
-    /// it.
+    /// family. Returns none if the grace period is missing or 0. A returned block that stays in excess is returned
+    /// again after another grace period.
     pub fn excess_blocks(&mut self, now: Duration) -> Vec<ExcessBlock> {
         let grace = self.settings.leak_grace.filter(|grace| !grace.is_zero());
         for node in std::mem::take(&mut self.reclaim.changed_nodes) {
@@ -85,8 +85,9 @@ impl Index {
         blocks.iter().filter(|&&row| self.blocks.get(row).is_some_and(|block| block.cidr.version() == version)).count()
     }
 
-    /// Returns the deleted nodes that no allocation names. The affinities of their empty blocks can be released. A
-    /// block with other nodes' addresses stays until these are released (KC-461).
+    /// Returns the deleted nodes that no allocation names, except those that are postponed. After a failure, a node
+    /// with blocks is returned only if one of the blocks is empty. The affinities of their empty blocks can be
+    /// released. A block with other nodes' addresses stays until these are released (KC-461).
     pub fn nodes_to_release(&self, now: Duration) -> Vec<DeletedNode> {
         let is_ready = |&(&node, pause): &(&RowId, &Postponement)| {
             pause.until <= now
@@ -120,7 +121,7 @@ impl Index {
     }
 
     /// Returns the blocks with an address whose cooldown has elapsed. `now` is the time of day at the monotonic time
-    /// `mono`. A block is not returned again for a while, unless it changed.
+    /// `mono`. A returned block is not returned again for 30 s, unless its earliest release time changed.
     pub fn cooled_blocks(&mut self, now: OffsetDateTime, mono: Duration) -> Vec<Cidr> {
         let cooldown = self.settings.cooldown;
         let now = now.unix_timestamp();
@@ -140,7 +141,8 @@ impl Index {
         blocks
     }
 
-    /// Returns the time from `now` until the next cooldown elapses; `None` if no address is cooling down.
+    /// Returns the duration from `now` until the next cooldown elapses, 0 if it already has; `None` if no address is
+    /// cooling down.
     pub fn next_cooldown_end(&self, now: OffsetDateTime) -> Option<Duration> {
         let (released, _) = self.reclaim.cooling.first()?;
         let due = released.saturating_add(self.settings.cooldown.max(0)).saturating_add(1);

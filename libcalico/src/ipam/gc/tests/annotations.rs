@@ -129,7 +129,7 @@ fn status_with_other_addresses_makes_the_address_a_candidate() {
     assert_eq!(kinds.collect::<Vec<_>>(), [ChangeKind::Candidate(LeakReason::OtherAddresses)]);
 }
 
-/// A pod has a single row in the index, whatever its annotations contain.
+/// The index stores at most 256 addresses from the annotations of a pod.
 #[test]
 fn long_address_annotation_takes_little_memory_and_retains_all_addresses() {
     let list: Vec<String> = (0..20_000).map(|n: u32| std::net::Ipv4Addr::from(0x0b00_0000 + n).to_string()).collect();

@@ -63,7 +63,7 @@ fn half_an_hour_of_churn_releases_no_used_address_and_every_leak() {
     }
     assert!(added > 200 && released > 20 && refused == 0, "{added} added, {released} released, {refused} refused");
     for (name, pod) in cluster.pods.clone() {
-        // A pod that never reports its addresses keeps the addresses that an earlier pod of its name left behind.
+        // A pod that never reports an address would keep the addresses that an earlier pod of its name left behind.
         if pod.addresses.is_empty() { cluster.delete(&name, false) } else { cluster.report(&name) }
     }
     cluster.deliver_all();

@@ -81,7 +81,7 @@ fn interrupted_conflict_restarts_its_two_minutes() {
         (|c: &mut Cluster| report(c, "lost", &["10.0.0.5"], false)) as fn(&mut Cluster),
         |c| report(c, "lost", &["10.0.0.6"], true),
         |c| c.index.remove_pod("ns", "lost"),
-        // Both events arrive before the next examination.
+        // The block has the address allocated to the pod and then free again, before the next examination.
         |c| {
             let free = c.blocks[&"10.0.0.0/29".parse().unwrap()].clone();
             let mut held = free.clone();

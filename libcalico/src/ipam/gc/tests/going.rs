@@ -1,4 +1,5 @@
-//! Release of blocks, nodes and handles.
+//! Tests of the release of excess blocks and of deleted nodes' affinities, and of the search for wrong handles and
+//! affinities.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -54,7 +55,7 @@ fn deleted_node_with_existing_pods_is_not_released() {
     cluster.index.remove_calico_node("n1");
     assert_eq!(after_grace(&mut cluster), 0);
     assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
-    // The index is wrong. The fresh read of the node keeps the address that the index has as leaked.
+    // The index has the node and the pod as deleted, although both exist. The fresh reads keep the address.
     cluster.index.remove_pod("ns", "p");
     let mut gone = cluster.decide(|_| false);
     assert!(gone.blocks.is_empty() && !gone.kept.is_empty());
@@ -128,7 +129,8 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
     assert_eq!(cluster.index.excess_blocks(due + GRACE), []);
     cluster.check();
 
-    // A node that is migrating from Flannel, a missing grace period, or a block that is in use again keeps all blocks.
+    // All blocks are kept if the node is migrating from Flannel, if there is no grace period, or if the blocks are in
+    // use again.
     let mut cluster = cluster_with_spare();
     cluster.index.put_kubernetes_node("n2", true);
     assert_eq!(cluster.index.excess_blocks(cluster.now + GRACE), []);
@@ -314,7 +316,7 @@ fn rewritten_orphan_handle_restarts_its_grace_period() {
     assert_eq!(wrong.due(cluster.now, grace).len(), 1);
     wrong.failed(&orphan, cluster.now);
     assert_eq!(wrong.due(cluster.now, grace), []);
-    // The handle's ADD finished, or the handle was deleted.
+    // The handle was deleted.
     stored.remove(&orphan);
     list(&mut wrong, &cluster, &stored, "2");
     assert!(wrong.is_empty());

@@ -30,7 +30,7 @@ pub(super) fn examine(cluster: &mut Cluster) -> Vec<ChangeKind> {
     changes.into_iter().map(|change| change.kind).collect()
 }
 
-/// Runs a pass before and after the grace period.
+/// Runs a pass before and after the grace period. Returns the number of released addresses.
 pub(super) fn after_grace(cluster: &mut Cluster) -> usize {
     cluster.deliver_all();
     let before = cluster.pass();
@@ -112,7 +112,7 @@ fn addresses_with_a_possible_owner_are_retained() {
             c.set_vmi("vm", true);
             c.run_vmi("vm", "n1", OwnerSlot::Active);
         },
-        // A node that is not ready exists. No event reports its readiness.
+        // No address is allocated on the deleted node.
         |c| c.node("n2", false),
     ] {
         let mut cluster = cluster();

@@ -12,7 +12,8 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// Returns an index of `nodes` nodes with `blocks` blocks each, and `pods` pods in each block.
+/// Returns an index of `nodes` nodes with `blocks` blocks each, and `pods` pods in each block. Blocks have the prefix
+/// length `prefix`.
 fn large(nodes: usize, blocks: usize, pods: usize, prefix: u8) -> Index {
     let mut index = Index::new(GcSettings { leak_grace: Some(Duration::from_secs(900)), ..GcSettings::default() });
     index.put_pool("default", "10.0.0.0/8".parse().unwrap());

@@ -105,7 +105,7 @@ pub(super) async fn answer(objects: Arc<Objects>, request: Request<Incoming>) ->
     })
 }
 
-/// Responds to a path that names no object.
+/// Responds to a path that names neither a collection nor an object.
 fn beside(path: &str) -> Response<Content> {
     match path {
         "/healthz" | "/readyz" | "/livez" => json_answer(StatusCode::OK, "ok".into()),
@@ -168,7 +168,7 @@ fn watched(objects: Arc<Objects>, target: &Target<'_>, query: &str) -> Response<
     Response::new(Content::Lines(lines))
 }
 
-/// Returns the object with the namespace of its URL and the metadata that a server sets.
+/// Returns the object with the namespace of its URL, and with a UID if it has none.
 fn placed(mut object: Value, target: &Target<'_>) -> Value {
     if let Some(namespace) = target.namespace {
         object["metadata"]["namespace"] = namespace.into();

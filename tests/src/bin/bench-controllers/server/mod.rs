@@ -47,7 +47,7 @@ pub(crate) fn serve(objects: Arc<Objects>, directory: &Path) -> Result<PathBuf> 
                 let Ok(stream) = acceptor.accept(stream).await else { return };
                 let service = service_fn(move |request| answers::answer(objects.clone(), request));
                 let mut connection = http2::Builder::new(TokioExecutor::new());
-                // The default of Go's server.
+                // Real API servers use Go's HTTP/2 server, whose default this is.
                 connection.max_concurrent_streams(250);
                 let _ = connection.serve_connection(TokioIo::new(stream), service).await;
             });

@@ -58,7 +58,7 @@ pub(super) enum Refused {
 pub(super) struct Page {
     pub(super) revision: u64,
     pub(super) texts: Vec<Arc<str>>,
-    /// The last key, if more objects follow.
+    /// The last key of the page if more objects follow; `None` on the last page.
     pub(super) after: Option<String>,
 }
 
@@ -82,7 +82,8 @@ impl Objects {
         self.changed.send_modify(|changes| *changes += 1);
     }
 
-    /// Returns the writes of the program with this verb and plural, such as `PUT ipamblocks`.
+    /// Returns the writes of the program with this verb and plural, such as `PUT ipamblocks`; `None` if there were
+    /// none.
     pub(crate) fn written(&self, what: &str) -> Option<Written> {
         self.state().written.get(what).copied()
     }

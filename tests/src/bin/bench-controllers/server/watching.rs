@@ -9,10 +9,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::objects::{Objects, bookmark};
 
-/// Interval of bookmarks on a watch without events.
+/// Interval between two bookmarks of a watch.
 const BOOKMARKS: Duration = Duration::from_secs(30);
 
-/// Sends the changes of a collection after `revision`, for `lifetime`.
+/// Sends the changes of a collection after `revision`, and bookmarks, for `lifetime` or until the client disconnects.
 pub(super) async fn watch(
     objects: Arc<Objects>,
     collection: String,

@@ -20,7 +20,7 @@ impl Table {
         }
     }
 
-    /// Adds the kernel's and the API server's share.
+    /// Adds the rows of the floor and of the requests alone.
     fn requests(&mut self, Measured { requests, series, .. }: &Measured) {
         self.heading(&["alone, beside an API server", "p50 ms", "min ms", "CPU ms"]);
         self.floor(series);

@@ -16,14 +16,14 @@ impl Table {
         self.operations(measured);
     }
 
-    /// Adds the kernel's share.
+    /// Adds the rows of the floor.
     pub(super) fn floor<const N: usize>(&mut self, series: &OneAfterAnother<N>) {
         let mut line = |name, series: &Series| self.times(name, &series.wall, &ms(series.cpu.p50()));
         line("floor: netlink messages of an IPv4 ADD", &series.floor);
         line("floor and kernel settings", &series.floor_with_sysctls);
     }
 
-    /// Adds the datastores' share.
+    /// Adds the rows of the datastores alone.
     fn stores(&mut self, [local, etcd]: &[Costs; 2]) {
         for (name, sample) in [
             ("one SQLite read", &local.read),

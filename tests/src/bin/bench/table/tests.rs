@@ -63,7 +63,7 @@ fn every_row_has_as_many_cells_as_the_heading() {
 
 #[test]
 fn add_row_compares_with_one_get_and_the_budget() {
-    // 1 + 8 + 2.
+    // The budget is 11 ms: 1 ms for the floor, 8 ms for the requests, and the allowance of 2 ms.
     let within = text(|table| table.api_server(&Ok(measured(11_000))));
     assert!(within.contains("\n| one GET (a block) | 0.50 | 0.40 |  |\n"), "{within}");
     assert!(within.contains("\n| ADD | 11.00 | 11.00 | 0.25 | 6.0 | 12 | 22.0 | 11.00 | yes |\n"), "{within}");

@@ -22,7 +22,7 @@ struct Server {
     written: Vec<(Vec<String>, Vec<String>)>,
     /// A barrier for reads of the namespace, which come right before an assignment.
     meeting: Option<Arc<tokio::sync::Barrier>>,
-    /// A change of the Service, applied once after it was read.
+    /// A change of the Service, applied once, after the next read of the Service.
     after_read: Option<fn(&mut Value)>,
 }
 
@@ -135,7 +135,7 @@ impl Scene {
         scene
     }
 
-    /// Returns a scene with a pool and a Service that has its address.
+    /// Returns a scene with a pool and a Service that has an address of the pool.
     async fn served(annotations: Value) -> Self {
         let scene = Scene::new(stored_service(annotations), &[stored_pool().value]).await;
         assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
@@ -151,7 +151,7 @@ impl Scene {
         self.tell(&self.reconciler).await;
     }
 
-    /// Delivers all objects to another replica.
+    /// Delivers all objects to the replica of `reconciler`.
     async fn tell(&self, reconciler: &ServiceReconciler) {
         let pools = self.calico.list::<IpPool>(&ObjectSelect::default()).await.unwrap();
         let blocks = self.calico.list::<Block>(&None).await.unwrap();

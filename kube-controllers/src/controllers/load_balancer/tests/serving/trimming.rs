@@ -1,4 +1,4 @@
-//! A Service has at most one address of each family, and keeps a published address until another is published.
+//! A Service has at most one address of each family, and keeps a published address until another address is published.
 
 use tokio::sync::Barrier;
 
@@ -155,7 +155,7 @@ async fn surplus_release_retains_the_requested_published_or_oldest_address() {
     }
 }
 
-/// Both find that the Service has no address, and both assign one.
+/// Both replicas find that the Service has no address, and both assign one.
 #[tokio::test]
 async fn racing_writers_end_with_a_single_service_address() {
     let scene = Scene::new(stored_service(json!({})), &three_pools()).await;

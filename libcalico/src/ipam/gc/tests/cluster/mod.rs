@@ -123,7 +123,8 @@ impl Cluster {
         self.queues.entry(queue).or_default().push_back(event);
     }
 
-    /// Writes a block as a compare-and-swap does.
+    /// Counts the write of a block, stores the block and queues its event. Deletes an empty block without owner
+    /// instead.
     fn write(&mut self, mut block: Block) {
         block.count_write();
         let cidr = block.cidr;

@@ -88,15 +88,15 @@ pub async fn ensure_first_pool(store: &impl Store, pool: IpPool) -> Result<bool,
     Ok(is_created(store.write_one(create(admitted, OffsetDateTime::now_utc())?).await)?)
 }
 
-/// Stores the settings of IPAM if there are none, and never changes existing ones, so that the permissions `get` and
-/// `create` are sufficient. Returns the existing settings, or `None` if they were created.
+/// Creates the settings of IPAM if there are none, and never changes existing ones, so that the permissions `get` and
+/// `create` are sufficient. Returns `None` if this call created the settings, and the existing settings otherwise.
 pub async fn ensure_ipam_config(store: &impl Store, config: &IpamConfig) -> Result<Option<IpamConfig>, StoreError> {
     let mut batch = ReadBatch::new();
     let ticket = batch.get::<IpamConfig>(&IpamConfigKey);
     if let Some(stored) = store.read(&batch).await?.get(&ticket)? {
         return Ok(Some(stored.value));
     }
-    // A concurrent process creates the same settings.
+    // Settings that another process has created since the read are taken to equal `config`.
     let is_created = is_created(store.write_one(Write::create(&IpamConfigKey, config)?).await)?;
     Ok((!is_created).then(|| config.clone()))
 }

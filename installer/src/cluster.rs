@@ -64,7 +64,7 @@ pub enum ClusterError {
         /// The cause.
         source: StoreError,
     },
-    /// The settings of IPAM cannot be created.
+    /// The settings of IPAM cannot be read or created.
     #[error(
         "cannot get or create IPAMConfig default: {source}; allow {requester} to get and create ipamconfigs \
          (ipamconfigurations in projectcalico.org), or set CALICO_IPAM_STRICT_AFFINITY=false"

@@ -1,5 +1,5 @@
-//! [`UnwritableDirectory`]: a directory that root may not write without the capability `DAC_OVERRIDE`, because it
-//! belongs to another user. Kubespray gives the runtime's directories to the user `kube`.
+//! [`UnwritableDirectory`]: a directory that root may not write without the capability `DAC_OVERRIDE`, mostly because
+//! it belongs to another user. Kubespray gives the runtime's directories to the user `kube`.
 
 use std::fmt;
 use std::fs;
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
-/// The ways to get write access.
+/// The ways to get write access, for messages.
 pub const REMEDY: &str =
     "enable components/dac-override (cni.dacOverride of the chart), or give the directory to root on the node";
 
-/// The permission bits for writing a directory, in the class of other users.
+/// The permission bits that are needed to create files in a directory, at the place of those for other users.
 const WRITE_AND_SEARCH: u32 = 0o3;
 
 /// A directory that root may not write without the capability `DAC_OVERRIDE`.
@@ -27,7 +27,8 @@ pub struct UnwritableDirectory {
     pub group: u32,
     /// The permission bits.
     pub mode: u32,
-    /// True if this process may not write the directory, so it lacks the capability.
+    /// True if this process may not write the directory, because it lacks the capability; false if it has the
+    /// capability.
     pub is_denied: bool,
 }
 
@@ -38,7 +39,8 @@ impl fmt::Display for UnwritableDirectory {
 }
 
 impl UnwritableDirectory {
-    /// Examines a directory. Returns `None` if root may write it without any capability, or if it is missing.
+    /// Examines a directory. Returns `None` if root may write it without any capability, or if it is missing or cannot
+    /// be examined.
     #[must_use]
     pub fn examine(path: &Path) -> Option<UnwritableDirectory> {
         let found = fs::metadata(path).ok()?;
@@ -48,7 +50,8 @@ impl UnwritableDirectory {
         (!may_root_write(owner, group, mode)).then_some(unwritable)
     }
 
-    /// Examines a directory. Returns `None` if this process may write it.
+    /// Examines a directory. Returns it if only the missing capability keeps this process from writing it, and else
+    /// `None`: also for a missing directory, and for a read-only one that root owns.
     #[must_use]
     pub fn denied(path: &Path) -> Option<UnwritableDirectory> {
         UnwritableDirectory::examine(path).filter(|directory| directory.is_denied)

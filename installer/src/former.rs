@@ -1,6 +1,6 @@
 //! The files that an earlier installation wrote into other directories of the node, before `CNI_NET_DIR` or
 //! `CNI_BIN_DIR` changed. The installer removes them from the directories that `CNI_FORMER_NET_DIR` and
-//! `CNI_FORMER_BIN_DIR` name. `calico doctor` and `calico uninstall` name those that remain.
+//! `CNI_FORMER_BIN_DIR` name. `calico doctor` and `calico uninstall` list the files that remain.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -14,8 +14,10 @@ use crate::state::{FormerDirectory, InstalledFile, State};
 use crate::tls_assets;
 use os::atomic_file::regular_file;
 
-/// Removes the files from the named directories, and the records of files that are gone or that other programs changed.
-/// Configurations go first, because they name the programs. Records of other directories stay.
+/// Removes the recorded files from the former directories that the settings name, except files that other programs
+/// changed. Then removes from `state` the records of the files that are removed, missing or changed. Configurations are
+/// removed before the programs that they name. The files and records of the other former directories stay, and a
+/// warning names them.
 pub(crate) fn remove_files(state: &mut State, settings: &Settings, layout: &Layout) {
     state.former.sort_by_key(|former| Reverse(former.place));
     for former in &mut state.former {
@@ -37,8 +39,8 @@ pub(crate) fn remove_files(state: &mut State, settings: &Settings, layout: &Layo
     state.former.retain(|former| !former.files.is_empty());
 }
 
-/// Returns the paths on the node of the files that remain. In a container they are those of the records, because the
-/// container does not see the directories.
+/// Returns the paths on the node of the files that remain in former directories, without those that other programs
+/// changed. In a container, which does not see the directories, returns the paths of all recorded files.
 pub(crate) fn remaining(state: &State, layout: &Layout) -> Vec<PathBuf> {
     let is_there = |path: &Path, installed: &InstalledFile| {
         let found = || inspect_file(&layout.path(path), installed);
@@ -56,7 +58,8 @@ pub(crate) fn remaining(state: &State, layout: &Layout) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns a former directory as this process sees it; `None` if the settings do not name it, or if it is not mounted.
+/// Returns this process's path for a former directory; `None` if the settings do not name the directory, or if this
+/// container does not mount it.
 fn named_directory(former: &FormerDirectory, settings: &Settings, layout: &Layout) -> Option<PathBuf> {
     let named = match former.place {
         DirectoryRole::Net => settings.former_net_dir.as_deref(),
@@ -66,7 +69,8 @@ fn named_directory(former: &FormerDirectory, settings: &Settings, layout: &Layou
     named.filter(|named| *named == former.path).and_then(|named| layout.former_dir(former.place, named))
 }
 
-/// Removes a file unless another program changed it. Returns true if its record is not needed any more.
+/// Removes a file unless another program changed it. Returns true if its record is no longer needed, and false if the
+/// file cannot be read or removed, so that the next start tries again.
 fn remove(path: &Path, installed: &InstalledFile) -> bool {
     let place = path.display();
     match inspect_file(path, installed) {
@@ -89,7 +93,9 @@ fn remove(path: &Path, installed: &InstalledFile) -> bool {
     }
     tracing::info!("removed {place} of an earlier installation");
     if foreign > 0 {
-        tracing::warn!("{place} had {foreign} plugins of other programs, which add them to the new configuration");
+        tracing::warn!(
+            "{place} had {foreign} plugins of other programs; these programs have to add them to the new configuration"
+        );
     }
     true
 }

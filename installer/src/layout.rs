@@ -17,8 +17,9 @@ pub const BIN_DIR: &str = "/opt/cni/bin";
 /// The mount point of a second plugin directory in the container. Its path on the node is only known to the operator.
 const SECONDARY_BIN_DIR: &str = "/host/secondary-bin-dir";
 
-/// The mount points of the directories that an earlier installation used.
+/// The mount point of the configuration directory that an earlier installation used.
 const FORMER_NET_DIR: &str = "/host/former-net-dir";
+/// The mount point of the plugin directory that an earlier installation used.
 const FORMER_BIN_DIR: &str = "/host/former-bin-dir";
 
 /// The name of the directory of deferred DELs in `/var/lib/calico`.
@@ -115,8 +116,8 @@ impl Layout {
         }
     }
 
-    /// Returns the directory of an earlier installation, whose path on the node is `on_node`. Returns `None` in a
-    /// container that does not mount it.
+    /// Returns this process's path for a directory of an earlier installation, whose path on the node is `on_node`.
+    /// Returns `None` in a container that does not mount the directory.
     #[must_use]
     pub fn former_dir(&self, place: DirectoryRole, on_node: &str) -> Option<PathBuf> {
         if !self.is_container {

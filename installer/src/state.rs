@@ -166,9 +166,9 @@ impl State {
         self.files.get_mut(&place)?.get_mut(name)
     }
 
-    /// Records that an installation uses the configuration directory or the plugin directory at this path on the node.
-    /// If it is another one than before, the recorded files become those of a former directory, and those of a former
-    /// directory at this path become present ones.
+    /// Records that an installation uses `path`, a path on the node, as its configuration directory or plugin
+    /// directory; ignores other roles. If another path is recorded, its files become those of a former directory. If
+    /// `path` is a former directory itself, its files become present ones again.
     pub fn use_directory(&mut self, place: DirectoryRole, path: &str) {
         let recorded = match place {
             DirectoryRole::Net => &mut self.net_dir,

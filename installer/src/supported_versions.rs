@@ -25,24 +25,24 @@ pub(crate) enum VersionError {
     /// The program cannot be run.
     #[error("cannot be run: {0}")]
     NotRun(io::Error),
-    /// The program does not end.
+    /// The program did not end within this time.
     #[error("does not answer within {0:?}")]
     Late(Duration),
-    /// The output is no answer.
+    /// The output is no valid answer. The program ended with this status.
     #[error("does not answer VERSION ({0})")]
     Invalid(ExitStatus),
 }
 
 impl VersionError {
-    /// Returns true if the program's interpreter is missing. A container lacks that of a dynamically linked program,
-    /// which the node has.
+    /// Returns true if the program, or the interpreter that runs it, is missing. The interpreter of a dynamically
+    /// linked program is the dynamic linker: the node has it, and a container lacks it.
     pub(crate) fn is_missing_interpreter(&self) -> bool {
         matches!(self, VersionError::NotRun(error) if error.kind() == ErrorKind::NotFound)
     }
 }
 
-/// Returns the versions that `program` supports. `version` is that of the configuration. The program is killed after
-/// `limit`.
+/// Returns the versions that `program` supports. `version` is the `cniVersion` of the configuration. The program is
+/// killed after `limit`.
 ///
 /// # Errors
 /// Returns an error if the program cannot be run, or if its answer is missing or invalid.

@@ -6,7 +6,7 @@
 //! the pod's own token ───┼▶ schedule ──▶ TokenRequest ─▶ calico-kubeconfig
 //! a test of the token ───┘        └────▶ the installed files
 //!                     status ◀──────────────┘
-//!                       ├◀ the Node's Ready condition, on request
+//!                       ├◀ the Node's Ready condition, if configured
 //!                       └▶ /readiness /liveness /metrics
 //! ```
 //!
@@ -49,7 +49,7 @@ use status::{SharedStatus, Status};
 /// Reasons for the agent to stop, or not to start.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The port of the probes and metrics is not available.
+    /// The port of the probes and metrics cannot be bound, for another reason than that a program uses it.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// Calico's objects moved to another API group, so the plugins' configuration may name the previous group.
@@ -63,7 +63,8 @@ pub enum AgentError {
         /// The group that contains the objects now.
         current: &'static str,
     },
-    /// A directory of the node was removed, and the mount in this container stays at the removed one.
+    /// A directory of the node was removed, and the mount in this container still leads to the removed directory. The
+    /// path is the mount point.
     #[error(
         "the directory mounted at {} was removed on the node, so files written there do not reach the node; the agent \
          ends, so that its container starts again with the present directory", .0.display()
@@ -74,14 +75,15 @@ pub enum AgentError {
     Signal(#[from] std::io::Error),
 }
 
-/// The objects that the agent watches beside the token and the installed files.
+/// The directories and the cluster objects that the agent watches, beside the token and the installed files.
 #[derive(Debug, Default)]
 pub struct Watched {
     /// The mounted directories of the node. The agent ends when one of them is removed on the node.
     pub directories: Vec<PathBuf>,
-    /// The API group of Calico's objects. The agent ends when they move to another one.
+    /// The API group of Calico's objects. The agent ends when they move to another group; with `None`, it does not look
+    /// for such a move.
     pub group: Option<ApiGroupWatch>,
-    /// The Node whose Ready condition is read.
+    /// The Node whose Ready condition is read; `None` to read none.
     pub condition: Option<NodeCondition>,
 }
 
@@ -100,7 +102,8 @@ struct Refresher {
     request: TokenRequest,
     file: PathBuf,
     projected: ProjectedToken,
-    /// A token that could not be written, and the time of its arrival on the boot clock.
+    /// A received token that could not be written to `file`, and the time on the boot clock when it arrived; `None` if
+    /// there is no such token.
     unwritten: Option<(IssuedToken, Duration)>,
 }
 
@@ -109,12 +112,10 @@ struct Refresher {
 ///
 /// The agent requests the plugins' token with the credentials of `pod` and writes the token to `kubeconfig`. Without a
 /// pod, or if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `reconcile` restores the
-/// installed files and runs at most once a minute. `replay` replays deferred DELs and never returns. With `group`
-/// `None`, the agent does not look for a move of Calico's objects to another API group.
+/// installed files and runs at most once a minute. `replay` replays deferred DELs and never returns.
 ///
-/// # Errors
-/// Returns an error if the port of the probes is not available, if Calico's objects move to another API group, or if one
-/// of the `watched` directories is removed on the node.
+/// # Errors Returns an error if the port of the probes cannot be bound for another reason than that a program uses it,
+/// if Calico's objects move to another API group, or if one of the `watched` directories is removed on the node.
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,
@@ -169,7 +170,8 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
         loop {
             let now = Moment::now();
             self.refresh_if_due(now).await;
-            // After the kubeconfig: runtimes report the network as ready once the configuration exists (INST-7).
+            // The files come after the kubeconfig, because runtimes report the network as ready once the configuration
+            // exists (INST-7).
             if self.schedule.is_repair_due(now) {
                 self.check_files();
             }
@@ -225,10 +227,11 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
         }
     }
 
-    /// Requests a token, writes it to the kubeconfig, and records the success or failure of this attempt.
+    /// Writes a new token to the kubeconfig, and records the success or failure of this attempt.
     async fn renew(&mut self, reason: RefreshReason) {
         let Some(token) = &mut self.token else { return };
-        // The next attempt is counted from the beginning of this one, which may wait for an answer for a while.
+        // The pause before the next attempt is counted from the beginning of this one, which may wait long for the
+        // response.
         let begun = Moment::now().boot;
         let outcome = token.renew(reason).await;
         let attempt = RefreshAttempt { at: begun, succeeded: outcome.is_ok() };
@@ -266,13 +269,14 @@ impl Refresher {
         Refresher { projected: ProjectedToken::new(directory), pod, request, file, unwritten: None }
     }
 
-    /// Writes a new token to the kubeconfig. Returns the token and the time of its arrival on the boot clock. A token
-    /// that cannot be written, because the disk is full or read-only, is kept for the next call, which then requests
-    /// none.
+    /// Writes a new token to the kubeconfig. Returns the token and the time of its arrival on the boot clock. If the
+    /// write fails, because the disk is full or read-only, the received token is kept. The next call writes the kept
+    /// token and requests none, if a quarter of the lifetime remains and `reason` is not [`RefreshReason::Rotation`].
     async fn renew(&mut self, reason: RefreshReason) -> Result<(IssuedToken, Duration), KubeconfigError> {
         let kept = self.unwritten.take().filter(|(token, received_at)| {
             let held = HeldToken { received_at: *received_at, lifetime: token.lifetime };
-            // A rotation may come with a new signing key.
+            // The pod's own token may have been replaced because of a new signing key, with which the kept token is
+            // invalid.
             reason != RefreshReason::Rotation && held.is_fresh(Moment::now().boot)
         });
         let (token, received_at) = match kept {

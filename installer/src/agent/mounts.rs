@@ -1,6 +1,6 @@
-//! Finds directories of the node that were removed while this container has them mounted. A bind mount stays at the
-//! removed directory, also when a directory of the same name is made again: no file can be created in it, and no
-//! runtime sees it.
+//! Finds directories of the node that were removed while this container has them mounted. The mount in the container
+//! still leads to the removed directory, also when a directory of the same name is made again. No file can be created
+//! in the removed directory, and no runtime reads it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-/// Interval between two examinations.
+/// Interval between two reads of the list of mounts.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// The end that the kernel adds to the path of a removed directory.
+/// The suffix that the kernel adds to the path of a removed directory in the list of mounts.
 const REMOVED: &str = "//deleted";
 
 /// Waits until one of the mounted directories is removed on the node, and returns its mount point.
 pub(super) async fn wait_for_removal(directories: &[PathBuf]) -> PathBuf {
     loop {
-        // The number of links of a directory is no evidence: on an overlay file system it may be 1 after the removal. An
-        // unreadable list counts as one without removed directories.
+        // The number of a directory's links cannot be used instead: on an overlay file system it may be 1 after the
+        // removal. An unreadable list of mounts counts as one without removed directories.
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         if let Some(removed) = directories.iter().find(|directory| is_removed(&mounts, directory)) {
             return removed.clone();
@@ -27,7 +27,8 @@ pub(super) async fn wait_for_removal(directories: &[PathBuf]) -> PathBuf {
     }
 }
 
-/// Returns true if `/proc/self/mountinfo` lists a removed directory at a mount point.
+/// Returns true if `mounts`, the text of `/proc/self/mountinfo`, lists a removed directory at the mount point `point`.
+/// Returns false if it lists no such mount point.
 ///
 /// A line has the form `36 35 98:0 /mnt1 /mnt2 rw,noatime …`, with the mounted directory before the mount point. A
 /// later line covers an earlier one with the same mount point.

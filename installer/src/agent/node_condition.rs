@@ -1,6 +1,6 @@
-//! [`NodeCondition`]: reads the Ready condition of this node's Node, if the operator asks for it. A configuration in a
-//! directory that no runtime reads shows nowhere else: all files are in place, and kubelet reports that there is no
-//! network.
+//! [`NodeCondition`]: reads the Ready condition of this node's Node, if `CNI_NODE_CONDITION_INTERVAL` is set. Only this
+//! condition shows that the configuration is in a directory that no runtime reads: all files are in place then, but
+//! kubelet reports that there is no network.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// than the configuration.
 const REPORT_LIMIT: u32 = 2;
 
-/// Part of kubelet's message while the runtime has no network: the runtime's condition in CRI.
+/// A part of kubelet's message while the runtime has no network. Kubelet copies it from the runtime's status in CRI.
 const NO_NETWORK: &str = "NetworkReady=false";
 
-/// The Node to read.
+/// The parameters for reading the Ready condition of a Node.
 #[derive(Debug)]
 pub struct NodeCondition {
     /// The account that sends the requests. It needs the verb `get` on nodes.
@@ -44,7 +44,7 @@ enum NodeReadError {
     /// The settings for the access to the API server are invalid.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The name of the node is invalid in a URL.
+    /// The name of the node cannot be a part of a URL.
     #[error(transparent)]
     Name(#[from] hyper::http::Error),
     /// The request failed.
@@ -56,7 +56,9 @@ enum NodeReadError {
 }
 
 impl NodeCondition {
-    /// Reads the condition repeatedly and writes it to the status. Never returns.
+    /// Reads the condition at each `interval`, and writes to the status if the node has a network, and the problem
+    /// after [`REPORT_LIMIT`] reports of a missing network. Logs a failed read unless the previous read failed for the
+    /// same reason. Never returns.
     pub(super) async fn watch(self, status: SharedStatus) {
         let (mut reports, mut reported) = (0_u32, String::new());
         loop {
@@ -86,10 +88,10 @@ impl NodeCondition {
         }
     }
 
-    /// Returns the Ready condition; `None` if kubelet reports none.
+    /// Returns the Ready condition; `None` if kubelet does not report it, or no longer does.
     async fn read(&self) -> Result<Option<Value>, NodeReadError> {
         let client = kubernetes::client(&self.account.access(DEADLINE)?).await?;
-        // The API server's cache serves the read.
+        // With `resourceVersion=0` the API server answers from its cache.
         let target = format!("/api/v1/nodes/{}?resourceVersion=0", self.node);
         let request = Request::get(target).body(Vec::new())?;
         match timeout(DEADLINE, client.request::<Value>(request)).await {
@@ -109,15 +111,15 @@ impl NodeCondition {
     }
 }
 
-/// Returns the Ready condition that kubelet reports. The node controller sets the status `Unknown` when kubelet reports
-/// no more.
+/// Returns the Ready condition that kubelet reports. Returns `None` if there is none, or if its status is `Unknown`,
+/// which the node controller sets when kubelet no longer reports.
 fn ready_condition(node: &Value) -> Option<&Value> {
     let mut conditions = node["status"]["conditions"].as_array()?.iter();
     conditions.find(|condition| condition["type"] == "Ready" && condition["status"] != "Unknown")
 }
 
-/// Returns kubelet's message if it says that the runtime has no network. Any other reason for a node that is not ready
-/// is not the agent's.
+/// Returns kubelet's message if it says that the runtime has no network, and else `None`: a node that is not ready for
+/// another reason does not concern the agent.
 fn missing_network(condition: &Value) -> Option<&str> {
     let message = condition["message"].as_str().unwrap_or_default();
     (condition["status"] == "False" && message.contains(NO_NETWORK)).then_some(message)

@@ -118,7 +118,8 @@ impl RefreshSchedule {
         due
     }
 
-    /// Schedules the next test after a test without a response, as soon as the next request after a failed one.
+    /// Schedules the next test after a test without a response: after once to twice [`RETRY_PAUSE`], as after a failed
+    /// token request, or after the usual interval if that is shorter. `random` is as in [`stretch`].
     pub fn record_unanswered_check(&mut self, now: Moment, random: f64) {
         self.check_at = now.boot + stretch(RETRY_PAUSE, random).min(self.pace.check_interval);
     }
@@ -207,7 +208,7 @@ pub fn pause_after(held: Option<HeldToken>, last: RefreshAttempt, interval: Opti
     stretch(interval.unwrap_or(remaining / 4), random).min(remaining / 2)
 }
 
-/// Returns a pause between `base` and its double.
+/// Returns `base` for `random` 0, twice `base` for 1, and a proportional pause in between.
 fn stretch(base: Duration, random: f64) -> Duration {
     base.mul_f64(1.0 + random.clamp(0.0, 1.0))
 }

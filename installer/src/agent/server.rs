@@ -39,8 +39,8 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Binds the port. Returns `None` without an address, and if another program uses the port: the plugins' token must be
-/// renewed nevertheless.
+/// Binds the port. Returns `None` if `address` is `None`, and also if another program uses the port, because the agent
+/// has to renew the plugins' token even then.
 pub(super) async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, ListenError> {
     let Some(address) = address else { return Ok(None) };
     match TcpListener::bind(address).await {
@@ -54,7 +54,7 @@ pub(super) async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpList
     }
 }
 
-/// Waits until the port is free, and binds it.
+/// Tries to bind the port every [`BIND_RETRY`] until that succeeds.
 async fn bind_when_free(address: SocketAddr) -> TcpListener {
     loop {
         sleep(BIND_RETRY).await;
@@ -65,8 +65,8 @@ async fn bind_when_free(address: SocketAddr) -> TcpListener {
     }
 }
 
-/// Answers requests until the future is dropped; without an address it waits forever. Without a `listener` it waits
-/// until the port is free.
+/// Answers requests until the future is dropped. Without an `address` it waits forever. With an `address` and no
+/// `listener`, it first waits until it can bind the port.
 pub(super) async fn serve(address: Option<SocketAddr>, listener: Option<TcpListener>, status: SharedStatus) {
     let Some(address) = address else { return pending().await };
     let listener = match listener {

@@ -25,7 +25,8 @@ pub struct AgentSettings {
     pub manages_token: bool,
     /// `CALICO_CNI_SERVICE_ACCOUNT`: the service account of the plugins.
     pub account: String,
-    /// The Node to which tokens are bound: `KUBERNETES_NODE_NAME`, if `CNI_TOKEN_BOUND_TO_NODE` is true.
+    /// The Node to which tokens are bound: `KUBERNETES_NODE_NAME` if `CNI_TOKEN_BOUND_TO_NODE` is true, and else
+    /// `None`.
     pub node: Option<String>,
     /// `CNI_TOKEN_LIFETIME`: the lifetime to request for a token, at least [`MIN_LIFETIME`].
     pub lifetime: Duration,
@@ -33,7 +34,8 @@ pub struct AgentSettings {
     pub pace: RefreshPace,
     /// `CNI_AGENT_LISTEN`: the address of the probes and metrics; `None` for `off`.
     pub listen: Option<SocketAddr>,
-    /// `CNI_NODE_CONDITION_INTERVAL`: the interval between two reads of the Node's Ready condition; `None` for none.
+    /// `CNI_NODE_CONDITION_INTERVAL`: the interval between two reads of the Node's Ready condition; `None` if the
+    /// condition is not read.
     pub node_interval: Option<Duration>,
 }
 
@@ -105,7 +107,8 @@ impl AgentSettings {
         Ok(AgentSettings {
             manages_token: !value_of("CALICO_MANAGE_CNI").is_some_and(|value| value.eq_ignore_ascii_case("false")),
             account: value_of("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or_else(|| DEFAULT_ACCOUNT.into()),
-            // The settings of the installation, which are read before, reject an invalid value and a missing name.
+            // The settings of the installation are read before, and an invalid value or a missing name is an error
+            // there.
             node: token_node(&Environment { lookup }).unwrap_or_default(),
             lifetime: duration("CNI_TOKEN_LIFETIME")?.unwrap_or(DEFAULT_LIFETIME).max(MIN_LIFETIME),
             pace: RefreshPace { refresh_interval, check_interval },

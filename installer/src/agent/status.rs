@@ -35,13 +35,15 @@ pub struct Status {
     pub unanswered: u32,
     /// The reason for an installed file to be missing or wrong; `None` if the last check found no problem.
     pub file_problem: Option<String>,
-    /// The reason to restore no file.
+    /// The reason why this agent does not restore the files, from the last check; `None` if it restores them, or if no
+    /// installation is recorded.
     pub suspension: Option<String>,
-    /// The configuration that container runtimes use.
+    /// The configuration that container runtimes use, from the last check of the files.
     pub selection: Selection,
-    /// True if the node has a network according to kubelet; `None` if that is not read or not known.
+    /// True if kubelet reports that the node has a network, and false if it reports that there is none; `None` if the
+    /// condition is not read or not known.
     pub has_network: Option<bool>,
-    /// The reason for which kubelet's report makes the agent not ready.
+    /// The reason why kubelet's reports make the agent not ready; `None` if they do not.
     pub node_problem: Option<String>,
     /// Counters.
     pub counts: Counts,
@@ -54,7 +56,7 @@ pub struct FileCheck {
     pub restored: u64,
     /// The problem that remains; `None` if all files are in place, or if this agent does not check them.
     pub problem: Option<String>,
-    /// The reason to restore no file: another installation of this node replaced the one of this pod.
+    /// The reason why no file is restored: a later installation replaced that of this pod. `None` if there was none.
     pub suspension: Option<String>,
     /// The configuration that container runtimes use.
     pub selection: Selection,
@@ -83,9 +85,9 @@ pub struct Counts {
 }
 
 impl Status {
-    /// Returns `Ok` if all files are in place, this agent restores them, runtimes use them and, if this agent manages
-    /// the token, a quarter of the token's lifetime remains and the API server answers. Returns the reason otherwise
-    /// (INST-51).
+    /// Returns `Ok` if no problem is known: all files are in place, no other pod replaced them, runtimes use Calico's
+    /// plugin, kubelet reports no missing network and, if this agent manages the token, a quarter of the token's
+    /// lifetime remains and the API server answers. Returns the reason otherwise (INST-51).
     pub fn readiness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if self.manages_token {
             self.check_token(now)?;

@@ -158,10 +158,10 @@ pub enum SkipReason {
     /// The directory is missing.
     #[error("does not exist")]
     Missing,
-    /// The file system is read-only.
+    /// The directory cannot be written, for another reason than its owner and mode: its file system is read-only.
     #[error("is not writeable")]
     NotWritable,
-    /// The directory belongs to another user.
+    /// The directory belongs to another user, and this process lacks the capability to write to it nevertheless.
     #[error("is not writeable: {0}")]
     OfAnotherUser(UnwritableDirectory),
     /// The file system is mounted with `noexec`.

@@ -78,7 +78,8 @@ fn run_command(
     let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let settings = Settings::from_environment(&lookup, hostname.trim())?;
-    // A container has its own mount point. On a node the programs go into the directory that is recorded.
+    // On a node, CNI_BIN_DIR is the directory for the programs. In a container, which mounts it at a fixed path, it is
+    // only recorded.
     let layout = &layout.clone().with_bin_dir(&settings.bin_dir);
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };

@@ -55,7 +55,7 @@ pub struct Conflist {
     pub(super) rendered: Rendered,
 }
 
-/// A program that a runtime, or a plugin before it, runs for a configuration.
+/// A program that a runtime runs for a configuration, or that a plugin of the configuration runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainProgram {
     /// The file name.
@@ -135,7 +135,7 @@ impl Conflist {
     }
 
     /// Returns the programs of the configuration to write: those of our entries, and those of the foreign entries in
-    /// the present file and in the `former` ones.
+    /// the present file, also if Cilium renamed it, and in the `former` ones.
     #[must_use]
     pub fn programs(&self, target: &Target, former: &[FormerConfig]) -> Vec<ChainProgram> {
         let renamed = || target.renamed_by_cilium().map(|renamed| renamed.contents);

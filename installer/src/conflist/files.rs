@@ -27,7 +27,7 @@ pub struct Target {
     pub mode: u32,
     /// The state's record of the file. It is empty on the first run, and if no state is kept.
     pub recorded: InstalledFile,
-    /// The way to replace the file.
+    /// The way in which a new version of the file replaces the present one.
     pub(super) replacement: Replacement,
 }
 
@@ -61,8 +61,9 @@ impl Target {
         self.directory.join(&self.name)
     }
 
-    /// Returns our file under the name that Cilium gave it. Cilium with `cni.exclusive` renames each configuration but
-    /// its own at once, and so it would rename a new one of ours. `None` if runtimes do not use Cilium's.
+    /// Returns our file under the name that Cilium gave it. Returns `None` if a file has our name, if there is no
+    /// readable renamed file, or if runtimes do not use a configuration of Cilium's. Cilium with `cni.exclusive`
+    /// renames each configuration of another program at once, so it would also rename a new file of ours.
     pub(super) fn renamed_by_cilium(&self) -> Option<ReadFile> {
         if self.path().symlink_metadata().is_ok() {
             return None;
@@ -73,8 +74,8 @@ impl Target {
         renamed.ok().flatten().filter(|renamed| read_chain(&renamed.contents).is_some())
     }
 
-    /// Returns true if `present`, the content of the file, is a configuration, or if the file is missing and none is
-    /// recorded. Otherwise another program may be writing the file at this moment.
+    /// Returns true if `present`, the content of the file, is a configuration, or if the file is missing and either
+    /// none is recorded or Cilium renamed it. Otherwise another program may be writing the file at this moment.
     pub(super) fn is_complete(&self, present: Option<&[u8]>) -> bool {
         match present {
             Some(text) => read_chain(text).is_some(),

@@ -1,4 +1,5 @@
-//! Configurations of other programs that run Calico's plugin as well: Multus calls ours, istio-cni and Cilium copy it.
+//! Configurations of other programs that run Calico's plugin as well: that of Multus calls our configuration, and those
+//! of istio-cni and Cilium are copies of it with a further plugin.
 
 use std::path::Path;
 
@@ -13,21 +14,22 @@ use crate::template::{kind, plugins};
 /// networks that Multus calls.
 pub const MULTUS: &str = "multus";
 
-/// The plugin in each configuration that Cilium writes.
+/// The type of the plugin that each configuration of Cilium's contains.
 pub const CILIUM: &str = "cilium-cni";
 
-/// Plugins of programs that copy the configuration that they chain their plugin into.
+/// The types of plugins that their programs add to a copy of another program's configuration.
 pub const COPYING: [&str; 2] = [CILIUM, "istio-cni"];
 
-/// Returns the name and the text of the configuration that runtimes use. The text of an unreadable one is empty.
+/// Returns the name and the text of the configuration that runtimes use; `None` if there is none, or if the directory
+/// is unreadable. The text of an unreadable file is empty.
 pub(super) fn selected(directory: &Path) -> Option<(String, Vec<u8>)> {
     let name = candidates(directory).ok()?.into_iter().next()?;
     let text = regular_file::contents(&directory.join(&name)).unwrap_or_default();
     Some((name, text))
 }
 
-/// Returns true if a configuration runs Calico's plugin: it contains the plugin, or it is Multus' and calls the file
-/// `name` or its network.
+/// Returns true if a configuration runs Calico's plugin: it contains the plugin, or it is one of Multus' that calls our
+/// configuration. `name` is the file name of ours, and `network` its network.
 pub(super) fn runs_calico(text: &[u8], name: &str, network: &str) -> bool {
     let conf = read_chain(text).map(|chain| chain.to_list()).unwrap_or_default();
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
@@ -46,14 +48,15 @@ pub fn delegate_names(plugin: &Map<String, Value>) -> Vec<String> {
     std::iter::once(called).chain(inside).filter(|name| !name.is_empty()).collect()
 }
 
-/// Returns true if a configuration contains a plugin whose type passes `is_wanted`.
+/// Returns true if `text` is a configuration with a plugin for whose type `is_wanted` returns true.
 pub(super) fn has_plugin(text: &[u8], is_wanted: impl Fn(&str) -> bool) -> bool {
     let conf = read_chain(text).map(|chain| chain.to_list()).unwrap_or_default();
     plugins(&conf).into_iter().any(|plugin| is_wanted(kind(plugin)))
 }
 
-/// Returns the way to replace our file. Multus' daemon may watch the file as its `readinessindicatorfile`. It takes an
-/// exchange for a removal, deletes its own configuration and ends. `net_dir` is the directory on the node.
+/// Returns the way to replace our file in `directory`, whose path on the node is `net_dir`: a rename if Multus is in
+/// use, and else an exchange. Multus' daemon may watch the file as its `readinessindicatorfile`; it takes an exchange
+/// for a removal, deletes its own configuration and ends.
 pub(super) fn replacement(directory: &Path, net_dir: &str) -> Replacement {
     let contents = |name: String| regular_file::contents(&directory.join(name)).unwrap_or_default();
     let is_multus = |name| has_plugin(&contents(name), |kind| kind.starts_with(MULTUS));

@@ -1,4 +1,5 @@
-//! [`Selection`]: the configuration that container runtimes use. The file that sorts first is the one (INST-160).
+//! [`Selection`]: the configuration that container runtimes use, which is the one whose file name sorts first
+//! (INST-160).
 
 use std::path::{Path, PathBuf};
 
@@ -9,22 +10,23 @@ use super::{candidates, is_read_by_runtimes};
 /// The choice of container runtimes among the configurations of the directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Selection {
-    /// The choice is unknown: the directory has no configuration or is unreadable, or the installed files are those of
-    /// another environment.
+    /// The choice is unknown: the directory has no configuration or is unreadable, or nothing was examined, for example
+    /// because another pod restores the files.
     #[default]
     Unknown,
     /// Runtimes use our file.
     Ours,
-    /// Runtimes use this file of another program, which runs Calico's plugin.
+    /// Runtimes use this other file, whose configuration runs Calico's plugin as well.
     Including(PathBuf),
-    /// Runtimes use another network, for this reason.
+    /// Runtimes use a configuration that does not run Calico's plugin. The text names that file, the cause and the
+    /// remedy.
     Other(String),
 }
 
 impl Selection {
     /// Finds the configuration that runtimes choose. `network` is the name of our network, and `on_node` the path of
-    /// the directory on the node. An unreadable file counts as another network's: containerd loads no other file while
-    /// that one exists.
+    /// the target's directory on the node, for messages. If the file that sorts first is unreadable, it counts as
+    /// another network's: containerd loads no other file while that one exists.
     pub fn find(target: &Target, on_node: &str, network: &str) -> Selection {
         let Some((winner, text)) = selected(&target.directory) else { return Selection::Unknown };
         let name = &target.name;
@@ -48,7 +50,7 @@ impl Selection {
         })
     }
 
-    /// Returns true if runtimes use Calico's plugin; `None` if the choice is unknown.
+    /// Returns true if runtimes use Calico's plugin, and false if they do not; `None` if the choice is unknown.
     pub fn is_calico(&self) -> Option<bool> {
         match self {
             Selection::Unknown => None,
@@ -57,7 +59,7 @@ impl Selection {
         }
     }
 
-    /// Returns the reason for which Calico's plugin is not used.
+    /// Returns the reason why runtimes do not use Calico's plugin; `None` if they use it, or if the choice is unknown.
     pub fn problem(&self) -> Option<&String> {
         match self {
             Selection::Other(reason) => Some(reason),

@@ -23,8 +23,8 @@ pub struct Written {
 }
 
 impl Conflist {
-    /// Returns true if the file exists, has the configuration's entries, and grants at least the wanted mode. A file
-    /// under the name that Cilium gave it counts as well.
+    /// Returns true if the file exists, has the configuration's entries, and grants at least the wanted mode. If Cilium
+    /// renamed the file, the renamed file is examined.
     #[must_use]
     pub fn is_written(&self, target: &Target) -> bool {
         let read = || atomic_file::read_complete(&target.path(), |present| target.is_complete(present)).ok().flatten();
@@ -36,7 +36,8 @@ impl Conflist {
     }
 
     /// Writes the configuration. Foreign entries stay in place, and foreign entries of the `former` configurations are
-    /// added. A file that is not a JSON object is copied first. A file that Cilium renamed is not written again.
+    /// added. A file that is not a JSON object is copied first. A file that Cilium renamed is written again only if its
+    /// entries are to change.
     ///
     /// # Errors
     /// Returns an error if the file or its copy cannot be written, or if another program rewrites the file again and

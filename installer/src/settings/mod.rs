@@ -34,9 +34,11 @@ pub struct Settings {
     pub net_dir: String,
     /// The plugin directory on the node, for the records of the installation.
     pub bin_dir: String,
-    /// The configuration directory of an earlier installation, whose files are to be removed.
+    /// The configuration directory of an earlier installation, from which that installation's files are to be removed;
+    /// `None` if `CNI_FORMER_NET_DIR` is empty or not set.
     pub former_net_dir: Option<String>,
-    /// The plugin directory of an earlier installation, whose files are to be removed.
+    /// The plugin directory of an earlier installation, from which that installation's files are to be removed; `None`
+    /// if `CNI_FORMER_BIN_DIR` is empty or not set.
     pub former_bin_dir: Option<String>,
     /// The mount point of the TLS files for etcd.
     pub tls_assets: PathBuf,
@@ -53,13 +55,13 @@ pub struct Settings {
     pub stays_as_agent: bool,
     /// The service account of the plugins.
     pub service_account: String,
-    /// The Node to which the plugins' token is bound (`CNI_TOKEN_BOUND_TO_NODE`).
+    /// The Node to which the plugins' token is bound; `None` if `CNI_TOKEN_BOUND_TO_NODE` is not true.
     pub token_node: Option<String>,
     /// The name of this node; `None` if `KUBERNETES_NODE_NAME` is empty or not set.
     pub node_name: Option<String>,
     /// The host name of this machine. The template uses it if the name of the node is not given.
     pub host_name: String,
-    /// Whether to create the settings of IPAM with `strictAffinity` if there are none.
+    /// True to create the settings of IPAM with `strictAffinity` if there are none; false to create none.
     pub strict_affinity: bool,
     /// The first pool of each family, if requested.
     pub pools: Vec<PoolRequest>,
@@ -171,7 +173,8 @@ fn file_name(name: &str, found: String) -> Result<String, SettingsError> {
     Ok(found)
 }
 
-/// Returns the Node to which tokens are bound, if `CNI_TOKEN_BOUND_TO_NODE` is true.
+/// Returns the Node to which tokens are bound; `None` if `CNI_TOKEN_BOUND_TO_NODE` is not true. If it is true and the
+/// name of the Node is missing, returns an error.
 pub(crate) fn token_node(environment: &Environment<'_>) -> Result<Option<String>, SettingsError> {
     const NAME: &str = "KUBERNETES_NODE_NAME";
     if environment.boolean("CNI_TOKEN_BOUND_TO_NODE")? != Some(true) {

@@ -21,7 +21,8 @@ pub(super) struct ClusterAccess {
     pub(super) config: Config,
     /// The token, or the user name and password, of each request. Those in `config` are not used.
     pub(super) auth: AuthHeader,
-    /// The file of the CA certificates, if they are in one.
+    /// The file of the CA certificates; `None` if the kubeconfig contains the certificates itself, or if none are
+    /// configured.
     pub(super) ca_file: Option<PathBuf>,
 }
 
@@ -111,7 +112,8 @@ fn find_cluster<'k>(kubeconfig: &'k Kubeconfig, cluster: &str) -> Option<&'k Clu
     kubeconfig.clusters.iter().find(|named| named.name == cluster)?.cluster.as_ref()
 }
 
-/// Returns the file of the CA certificates that the context's cluster names.
+/// Returns the file of the CA certificates that the cluster of `context` names, or that of the current context if
+/// `context` is `None`. Returns `None` if that cluster names no file.
 fn find_ca_file(kubeconfig: &Kubeconfig, context: Option<&String>) -> Option<PathBuf> {
     let cluster = find_cluster(kubeconfig, &find_context(kubeconfig, context)?.cluster)?;
     cluster.certificate_authority.as_ref().map(PathBuf::from)

@@ -75,7 +75,7 @@ pub(super) struct CredentialFiles {
 }
 
 impl CredentialFiles {
-    /// Reads the files that `settings` and `info` name, and the file of the CA certificates.
+    /// Reads the files that `settings` and `info` name, and `ca_file`, the file of the CA certificates.
     pub(super) fn read(settings: &KubernetesConfig, info: &AuthInfo, ca_file: Option<PathBuf>) -> CredentialFiles {
         let certificates = [&info.client_certificate, &info.client_key].into_iter().flatten().map(PathBuf::from);
         let configured = settings.kubeconfig.iter().chain(&settings.home_kubeconfig).cloned();

@@ -53,7 +53,8 @@ pub enum KubeconfigError {
 
 impl KubeconfigError {
     /// Returns true if a repeated request may succeed without a change of settings: the API server sent no response, or
-    /// an error other than a refusal. An admission policy refuses with code 403.
+    /// an error that does not refuse the request. [`TokenError::Failed`] with code 403 is the refusal of an admission
+    /// policy.
     pub fn is_temporary(&self) -> bool {
         self.is_unreachable() || matches!(self, KubeconfigError::Token(TokenError::Failed { code, .. }) if *code != 403)
     }

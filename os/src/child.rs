@@ -1,4 +1,5 @@
-//! Runs a program as a child process with input, output and a time limit, and on request without capabilities.
+//! Runs a program as a child process with input, output and a time limit, with the capabilities of this process or with
+//! none.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -62,8 +63,8 @@ pub fn run(command: &mut Command, input: &[u8], limit: Duration, busy: BusyRetry
 }
 
 /// Runs `command` as [`run`] does, without any capability. The kernel gives a program of root all capabilities that its
-/// parent may have, unless the program may gain no privileges. Both are attributes of a thread, so a separate thread
-/// starts the program.
+/// parent may have, unless the parent has set `no_new_privs`. Capabilities and `no_new_privs` are attributes of a
+/// thread, so a separate thread drops the capabilities and starts the program.
 ///
 /// # Errors
 /// Returns an error if the capabilities cannot be dropped, and the errors of [`run`].

@@ -119,7 +119,8 @@ impl RefreshSchedule {
     }
 
     /// Schedules the next test after a test without a response: after once to twice [`RETRY_PAUSE`], as after a failed
-    /// token request, or after the usual interval if that is shorter. `random` is as in [`stretch`].
+    /// token request, or after the usual interval if that is shorter. `random` 0 gives the shortest pause, and 1 the
+    /// longest.
     pub fn record_unanswered_check(&mut self, now: Moment, random: f64) {
         self.check_at = now.boot + stretch(RETRY_PAUSE, random).min(self.pace.check_interval);
     }

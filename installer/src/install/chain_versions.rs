@@ -1,6 +1,6 @@
 //! Asks the programs of a new configuration for the versions of the CNI specification that they support, before the
-//! configuration is written. A runtime reports the node's network as ready as soon as the file exists, and then each
-//! ADD fails at the plugin that lacks the configuration's version.
+//! configuration is written. A runtime reports the node's network as ready as soon as the file exists, and if a plugin
+//! lacks the configuration's version, each ADD then fails at that plugin.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::conflist::{ChainProgram, Conflist, FormerConfig, Target};
 use crate::layout::Layout;
 use crate::supported_versions;
 
-/// Time limit for the answer of a program, which needs no server.
+/// Time limit for the answer of one program. The answer needs no server.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// The error for a configuration whose own programs lack its version of the specification.
+/// The error for a configuration with entries of ours whose programs do not support its `cniVersion`.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{conf} is not written, as programs lack its cniVersion {version}: {}; install newer programs, for which \
@@ -29,12 +29,11 @@ pub struct UnsupportedVersion {
     programs: Vec<String>,
 }
 
-/// Checks that the programs of `conflist` support its version, unless the configuration is in place already. A program
-/// of a foreign entry, and a program without an answer, is only logged. Missing programs are the subject of another
-/// check.
+/// Checks that the programs of `conflist` support its `cniVersion`. Asks none if the configuration is in place already,
+/// or if it has no `cniVersion`. A program that lacks the version and that only foreign entries name is logged as a
+/// warning, and so is a program without a valid answer. Missing programs are skipped; another check reports them.
 ///
-/// # Errors
-/// Returns an error that names our programs without the version.
+/// # Errors Returns an error that names the programs of our entries that lack the version.
 pub(super) fn check(
     conflist: &Conflist,
     target: &Target,

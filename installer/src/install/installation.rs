@@ -131,15 +131,16 @@ impl Installation<'_> {
         mtu::write(conf.plugin_conf.as_ref(), self.layout, self.network, self.account.is_some(), limit, state)
     }
 
-    /// Ensures the plugins' token. An API server that gives no answer is asked again for a while: on a new node
-    /// kube-proxy, without which the Service's address is unreachable, may start after this container.
+    /// Ensures that the kubeconfig contains a valid token of the plugins. A failure that may pass is retried until
+    /// `trial_time` is over: on a new node, kube-proxy may start after this container, and without it the address of
+    /// the API server's Service is unreachable.
     fn ensure_kubeconfig(&self, account: &ServiceAccount, net_dir: &Path) -> Result<Change, KubeconfigError> {
         let Installation { settings, .. } = *self;
         let (request, begun) = (settings.token_request(), Instant::now());
         loop {
             match kubeconfig::ensure(account, &request, net_dir) {
                 Err(error) if error.is_temporary() && begun.elapsed() + PAUSE < settings.trial_time => {
-                    tracing::info!("trying again: {error}");
+                    tracing::info!("cannot ensure the plugins' token yet, trying again: {error}");
                 }
                 ensured => return ensured,
             }

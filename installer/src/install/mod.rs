@@ -27,13 +27,14 @@ pub enum InstallError {
     /// The pod's account is unusable.
     #[error(transparent)]
     Account(#[from] ServiceAccountError),
-    /// A directory of the node belongs to another user.
+    /// A directory of the node belongs to another user, and this process lacks the capability to write to it
+    /// nevertheless.
     #[error(transparent)]
     Directory(#[from] UnwritableDirectory),
     /// The configuration is invalid.
     #[error(transparent)]
     Conflist(#[from] ConflistError),
-    /// A plugin lacks the version of the configuration.
+    /// A program that our entries name does not support the `cniVersion` of the configuration.
     #[error(transparent)]
     Version(#[from] UnsupportedVersion),
     /// The programs cannot be installed.

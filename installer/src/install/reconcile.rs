@@ -18,19 +18,20 @@ use crate::{binaries, mtu};
 /// Time limit for reading the pools. The agent answers no probe meanwhile, and probes time out later than this.
 const POOLS_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The pod that restores the installed files.
+/// The pod that restores the installed files: the one that installed them last.
 enum Owner {
     ThisPod,
-    /// A pod with another environment or version, which installed later.
+    /// A pod with another environment or another version of the program.
     AnotherPod,
-    /// Another installer, which records no files.
+    /// Unknown: no installation is recorded, and this process has not run one. The files may be those of an installer
+    /// that keeps no records.
     Unrecorded,
 }
 
 /// The record of the installed configuration.
 #[derive(Debug, PartialEq, Eq)]
 struct ConfigRecord {
-    /// The version that installed it.
+    /// The version of the program that installed the configuration.
     version: String,
     /// True if this pod writes its configuration under the same name.
     has_own_name: bool,
@@ -41,9 +42,10 @@ struct ConfigRecord {
 #[derive(Debug)]
 pub struct InstallReconciler<'a> {
     installation: Installation<'a>,
-    /// True if this process has installed the files.
+    /// True if this process has installed the files, and no later installation by another pod was found.
     is_installer: bool,
-    /// The record of the configuration that this agent restores; `None` while no record is found.
+    /// The record of the configuration that this agent restores; `None` while no record is found, or while another pod
+    /// restores the files.
     owned: Option<ConfigRecord>,
     /// True once the log says that no installation is recorded.
     reported_unrecorded: bool,
@@ -55,19 +57,20 @@ pub struct InstallReconciler<'a> {
 
 /// The differences between the node and the installation.
 struct MissingFiles {
-    /// The network configuration, if it is missing or changed.
+    /// The path of the network configuration if the configuration is missing or changed, and else `None`.
     configuration: Option<PathBuf>,
-    /// Programs and TLS files that are missing or changed.
+    /// The paths of programs that are missing, and of TLS files that are missing or changed.
     others: Vec<PathBuf>,
 }
 
 impl<'a> InstallReconciler<'a> {
     /// Creates a reconciler. `is_installer` is true for a process that has just run the installation. Otherwise the
-    /// reconciler first determines if the files were installed from this environment. Files of another environment are
-    /// left to the agent of that environment, and so are the files of a later installation.
+    /// reconciler first determines if the files were installed from this environment. Files that were installed from
+    /// another environment, or later by another pod, are left to the agent of that pod.
     pub fn new(installation: Installation<'a>, is_installer: bool) -> InstallReconciler<'a> {
         let conflict = ConflictBackoff::default();
-        // Another pod may install before the first check. Its record is not the one read here.
+        // If another pod installs before the first check, that check finds a record that differs from the one read
+        // here.
         let owned = if is_installer { installation.read_record().unwrap_or_default() } else { None };
         let (reported_unrecorded, reported_mtu) = (false, None);
         InstallReconciler { installation, is_installer, owned, reported_unrecorded, reported_mtu, conflict }
@@ -82,12 +85,14 @@ impl<'a> InstallReconciler<'a> {
         FileCheck { selection: self.selection(), ..check }
     }
 
-    /// Returns true if this pod restored the files at the last check, or has installed them.
+    /// Returns true if this pod restores the files: it has installed them, or the last check found its own
+    /// installation.
     fn is_owner(&self) -> bool {
         self.is_installer || self.owned.is_some()
     }
 
-    /// Returns the choice of the container runtimes, if this pod restores the files.
+    /// Returns the choice of the container runtimes. It is [`Selection::Unknown`] if this pod does not restore the
+    /// files, or if its environment yields no valid configuration.
     fn selection(&self) -> Selection {
         let Installation { settings, layout, .. } = self.installation;
         if !self.is_owner() {
@@ -131,15 +136,17 @@ impl<'a> InstallReconciler<'a> {
             self.conflict.record_outcome(&installed);
         }
         installed?;
-        // Otherwise the next check compares the environment with the record.
+        // The installation may have changed the record. The next check would take a changed one for that of another
+        // installation.
         self.owned = self.installation.read_record().unwrap_or_default().or(self.owned.take());
         // The path is missing if its directory was skipped.
         let restored = missing.iter().filter(|path| path.is_file()).count() as u64;
         Ok(FileCheck { restored, ..FileCheck::default() })
     }
 
-    /// Determines the pod that restores the files: the one that installed them last. Later installations are found by
-    /// their record, and not by the file, which people and other programs change too.
+    /// Determines the pod that restores the files. Later installations are found by their record, and not by the file,
+    /// which people and other programs change too. A record that is unreadable or missing does not end the ownership of
+    /// this pod; without ownership, an unreadable record is an error.
     fn determine_owner(&mut self) -> Result<Owner, InstallError> {
         let was_owner = self.is_owner();
         let record = match self.installation.read_record() {
@@ -148,7 +155,9 @@ impl<'a> InstallReconciler<'a> {
             Ok(None) => {
                 if !std::mem::replace(&mut self.reported_unrecorded, true) {
                     let name = &self.installation.settings.conf_name;
-                    tracing::info!("renewing only the token: no installation of {name} is recorded");
+                    tracing::info!(
+                        "renewing only the token and keeping files as they are: no installation of {name} is recorded"
+                    );
                 }
                 return Ok(Owner::Unrecorded);
             }
@@ -184,10 +193,10 @@ impl<'a> InstallReconciler<'a> {
 }
 
 impl Installation<'_> {
-    /// Reads the record of the configuration: of that with the name that this pod gives it, or else of another one. As
-    /// in [`Target::new`], the name of a `.conf` file that another program converted to a list is this pod's as well.
-    /// Unlike in [`load_state`](Self::load_state), an unreadable record is an error here, because this check is
-    /// repeated and an installation is not.
+    /// Reads the record of the configuration with the name that this pod gives it, or else the record of another
+    /// configuration; `None` if none is recorded. As in [`Target::new`], the name of a `.conf` file that another
+    /// program converted to a list is this pod's as well. Unlike in [`load_state`](Self::load_state), an unreadable
+    /// record is an error here, because this check is repeated and an installation is not.
     fn read_record(&self) -> Result<Option<ConfigRecord>, StateError> {
         let Installation { settings, layout, .. } = *self;
         let state = State::load(layout)?;
@@ -202,7 +211,8 @@ impl Installation<'_> {
         }))
     }
 
-    /// Returns true if this version yields the recorded configuration from this environment.
+    /// Returns true if the record is that of the configuration that this environment yields, under the name that this
+    /// pod gives it and by the version of this program.
     fn is_recorded(&self, record: &ConfigRecord) -> Result<bool, InstallError> {
         let is_same = self.render_mounted()?.1.is_recorded(&record.file);
         Ok(is_same && record.has_own_name && record.version == build_version())

@@ -85,7 +85,7 @@ pub struct Claims {
     /// `system:serviceaccount:<namespace>:<name>`; empty if missing.
     #[serde(default)]
     pub sub: String,
-    /// The claims that only Kubernetes has.
+    /// The claims that Kubernetes adds under the key `kubernetes.io`.
     #[serde(default, rename = "kubernetes.io")]
     pub kubernetes: KubernetesClaims,
 }
@@ -93,7 +93,7 @@ pub struct Claims {
 /// The claims about the object to which a token is bound.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct KubernetesClaims {
-    /// The Node of the token.
+    /// The Node to which the token is bound; `None` if it is bound to no Node.
     #[serde(default)]
     pub node: Option<BoundNode>,
 }
@@ -122,7 +122,7 @@ impl Claims {
         serde_json::from_slice(&json).map_err(|_| InvalidToken)
     }
 
-    /// Returns the name of the Node to which the token is bound.
+    /// Returns the name of the Node to which the token is bound; `None` if it is bound to no Node.
     pub fn node(&self) -> Option<&str> {
         self.kubernetes.node.as_ref().map(|node| node.name.as_str())
     }

@@ -21,7 +21,7 @@ pub struct TokenRequest {
     pub name: String,
     /// The lifetime to request.
     pub lifetime: Duration,
-    /// The Node to which the token is bound, if any.
+    /// The Node to which the token is to be bound; `None` to bind it to no Node.
     pub node: Option<String>,
 }
 
@@ -72,7 +72,8 @@ impl TokenRequest {
         let server = pod.server.clone();
         match code {
             401 => TokenError::Unauthorized { server, message },
-            // An admission policy refused what the role allows. Its message names the remedy.
+            // An admission policy refused a request that the role allows. [`TokenError::Forbidden`] would name a wrong
+            // remedy; the policy's own message names the right one.
             403 if message.contains("ValidatingAdmissionPolicy") => {
                 TokenError::Failed { server, account, message, code }
             }

@@ -1,8 +1,8 @@
-//! [`RuleSet`]: the rights of an optional controller, which have a role of their own.
+//! [`RuleSet`]: the rights that only an optional controller needs. A separate role grants them.
 //!
-//! A cluster that does not use the controller does not grant them. A controller without its rights is not started, and
-//! all others run. The log and a metric name the missing role once the settings enable the controller. The API server
-//! is asked again every minute, so that the controller starts when the role is bound.
+//! A cluster that does not use such a controller need not bind the role. A controller without its rights is not
+//! started, and all others run. If the settings enable the controller, the log and a metric name the missing role. The
+//! API server is asked again every minute, and all controllers restart when its answer has changed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use tokio::time::{sleep, timeout};
 use crate::context::Context;
 use crate::settings::{ControllerName, Mode, Settings};
 
-/// Interval at which the rights are asked for again.
+/// Interval at which the API server is asked again which rights this process has.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Time limit for an answer.
+/// Time limit for the answer about one set.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
-/// The rights of one controller.
+/// The rights that one controller needs beyond those that all controllers share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RuleSet {
-    /// Services and their addresses.
+    /// The rights of the controller that assigns addresses to Services.
     LoadBalancer,
-    /// Automatic host endpoints.
+    /// The rights of the controller of automatic host endpoints.
     HostEndpoints,
-    /// Policies under the names of an older Calico.
+    /// The rights of the controller that replaces policies under the names of an older Calico.
     PolicyNames,
 }
 
@@ -65,7 +65,7 @@ impl RuleSet {
         }
     }
 
-    /// Returns true if the settings enable the controller.
+    /// Returns true if the settings enable the controller of this set.
     fn is_enabled(self, settings: &Settings) -> bool {
         match self {
             RuleSet::LoadBalancer => settings.enabled.contains(&ControllerName::LoadBalancer),
@@ -75,8 +75,8 @@ impl RuleSet {
     }
 }
 
-/// Returns the sets that the API server refuses to this process. A set without an answer is refused if it is in
-/// `before`, so that an unreachable server restarts no controller.
+/// Returns the sets that the API server refuses to this process. A set for which no answer comes counts as refused if
+/// it is in `before`, and else as granted, so that an unreachable API server restarts no controller.
 pub(super) async fn refused(context: &Context, before: &BTreeSet<RuleSet>) -> BTreeSet<RuleSet> {
     let answers = ALL.into_iter().map(async |set| {
         let is_refused = is_refused(&context.kubernetes, set.right(context.mode)?).await;
@@ -85,7 +85,8 @@ pub(super) async fn refused(context: &Context, before: &BTreeSet<RuleSet>) -> BT
     join_all(answers).await.into_iter().flatten().collect()
 }
 
-/// Returns `None` if the API server does not answer.
+/// Returns true if the API server refuses the right to this process, and false if it grants the right; `None` without a
+/// valid answer.
 async fn is_refused(kubernetes: &kube::Client, [group, resource, subresource, verb]: [&str; 4]) -> Option<bool> {
     let attributes = json!({ "group": group, "resource": resource, "subresource": subresource, "verb": verb });
     let review = json!({
@@ -98,8 +99,8 @@ async fn is_refused(kubernetes: &kube::Client, [group, resource, subresource, ve
     answer["status"]["allowed"].as_bool().map(|is_allowed| !is_allowed)
 }
 
-/// Waits until the API server refuses other sets than `refused`. Reports each of these sets once while the settings
-/// enable its controller, also if all controllers restart meanwhile.
+/// Waits until the API server refuses other sets than `refused`. Logs and sets a metric for each refused set whose
+/// controller the settings enable. The log does not repeat a set after a restart of all controllers.
 pub(super) async fn await_change(context: &Context, refused: &BTreeSet<RuleSet>) {
     let mut settings = context.settings.clone();
     loop {

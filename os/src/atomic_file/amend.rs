@@ -57,7 +57,7 @@ pub fn amend(
     amend_by(Replacement::Exchange, path, mode, is_whole, change)
 }
 
-/// Does the same as [`amend()`], and replaces the file in the given way.
+/// Does the same as [`amend()`], but replaces the file in the way of `replacement`. [`amend()`] exchanges the files.
 ///
 /// # Errors
 /// Returns the errors of [`amend()`].

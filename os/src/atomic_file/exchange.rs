@@ -19,11 +19,11 @@ use super::regular_file::ReadFile;
 /// The way in which a draft takes the place of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replacement {
-    /// Exchanges both files, so that no version of another program is lost. To watchers of the directory, the replaced
-    /// file leaves under its name (`IN_MOVED_FROM`) and the new file arrives.
+    /// Exchanges the draft and the file, so that no version of another program is lost. Watchers of the directory see
+    /// that the replaced file moves away from its name (`IN_MOVED_FROM`), and then that the new file arrives.
     Exchange,
-    /// Compares the file and then renames the draft over it. Watchers see only a new file. A version that another
-    /// program renames into place between the comparison and the rename is lost.
+    /// Compares the file and then renames the draft over it. Watchers see only that the new file arrives. A version
+    /// that another program renames into place between the comparison and the rename is lost.
     Rename,
 }
 

@@ -184,7 +184,8 @@ fn former_configuration_under_an_inactive_name_is_not_removed() {
     assert!(dir.path().join(bak).exists());
 }
 
-/// Cilium with `cni.exclusive` renames each new file at once. So a file with the right content stays renamed.
+/// Cilium with `cni.exclusive` renames each new file at once. So a renamed file with the right content is left under
+/// its new name.
 #[test]
 fn file_that_cilium_renamed_is_written_once_for_each_change() {
     let alone = r#"{"name": "cilium", "plugins": [{"type": "cilium-cni"}]}"#;

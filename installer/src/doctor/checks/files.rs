@@ -18,8 +18,9 @@ const AGENT: &str = "check that the agent runs on this node (`kubectl -n kube-sy
 const REFUSED: &str = "the signing keys or the account were replaced: run the installer again, or delete the pod that \
     renews the token on this node (calico-cni, beside upstream calico-node)";
 
-/// Reports directories that root may not write without a capability. On the node a doctor of root has the capability,
-/// and cannot see if the containers have it too.
+/// Returns a finding about directories that root may not write without a capability; `None` if there are none. It is a
+/// failure if this process lacks the capability. Otherwise it is a warning: on the node root has the capability, and
+/// `calico doctor` cannot see there if the containers have it too.
 pub(super) fn check_directories(snapshot: &NodeSnapshot) -> Option<Finding> {
     let directories = &snapshot.unwritable;
     let observations: Vec<String> = directories.iter().map(UnwritableDirectory::observation).collect();

@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(reason, "does not answer VERSION (exit status: 3)");
     }
 
-    /// The node has the interpreter that a container lacks.
+    /// A container may lack an interpreter that the node has.
     #[test]
     fn program_without_its_interpreter_is_broken_only_on_the_node() {
         let directory = tempfile::tempdir().unwrap();

@@ -40,7 +40,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
     let directories = bin_dirs.chain([directory.clone(), layout.state_dir()]);
     let unwritable = directories.filter_map(|directory| UnwritableDirectory::examine(&directory));
     NodeSnapshot {
-        // A container that may write the directories has the capability.
+        // A container that may write a directory has the capability, so that directory is no problem.
         unwritable: unwritable.filter(|found| found.is_denied || !layout.is_container()).collect(),
         now: OffsetDateTime::now_utc().unix_timestamp(),
         net_dir: directory,

@@ -42,7 +42,8 @@ impl Content {
         self.plugins.iter().any(|plugin| plugin == "calico")
     }
 
-    /// Returns true if a program that copies configurations made this one from Calico's.
+    /// Returns true if this configuration is a copy of Calico's, to which the program that made the copy added its
+    /// plugin.
     pub fn is_copy_of_calicos(&self) -> bool {
         self.is_calicos() && self.plugins.iter().any(|plugin| COPYING.contains(&plugin.as_str()))
     }

@@ -24,7 +24,8 @@ pub struct NodeSnapshot {
     pub now: i64,
     /// The configuration directory, as a path in this process's file system.
     pub net_dir: PathBuf,
-    /// The directories of the installation that root may not write without a capability.
+    /// The directories of the installation that root may not write without a capability. In a container, only those
+    /// that this process may not write.
     pub unwritable: Vec<UnwritableDirectory>,
     /// The names of the files in `net_dir` that a runtime reads, in its order. The runtime uses the first (INST-160).
     pub candidates: Observed<Vec<String>>,

@@ -62,8 +62,8 @@ pub(crate) struct FamilyPlanner<'a> {
     search: Search,
     /// Blocks whose affinity could not be repaired.
     pub(crate) excluded: BTreeSet<Cidr>,
-    /// False after the datastore has refused to let this node take over another node's block. With a policy that
-    /// forbids it, each candidate would be refused in turn.
+    /// True until the datastore forbids this node to take over another node's block. It is false from then on, because
+    /// a policy that forbids one takeover would refuse each further candidate as well.
     pub(crate) may_reclaim: bool,
 }
 

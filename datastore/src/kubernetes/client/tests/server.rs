@@ -87,7 +87,7 @@ impl Server {
         self.set_user_and_authority(user, "certificate-authority-data", &authority);
     }
 
-    /// Writes a kubeconfig with a file of the CA certificates, and writes these and `more` into the file.
+    /// Writes the server's CA certificate and `more` to a file, and a kubeconfig that names this file.
     pub(super) fn set_authority_file(&self, more: &str) {
         let file = self.file().with_file_name("ca.crt");
         std::fs::write(&file, format!("{}{more}", self.authority)).unwrap();

@@ -105,7 +105,8 @@ fn inactive_configurations_are_reported_and_warned_about_only_if_calicos() {
     });
 }
 
-/// istio-cni with a configuration of its own, and Cilium's chaining modes.
+/// istio-cni can write a configuration of its own, and Cilium does so in its chaining modes. Both copy Calico's into
+/// it.
 #[test]
 fn copies_of_calicos_configuration_are_accepted() {
     for (name, plugin) in [("02-istio-cni.conflist", "istio-cni"), ("05-cilium.conflist", "cilium-cni")] {

@@ -64,7 +64,7 @@ pub fn built(program: &str) -> Result<PathBuf> {
 }
 
 /// Parses the objects of a YAML text. The hash in the name of the workloads' configuration is removed, so that
-/// renderings of different configurations have the same names; [`hashed_names`] returns it.
+/// renderings of different configurations have the same names; [`hashed_names`] returns the names with the hash.
 ///
 /// # Errors
 /// Returns an error if an object occurs twice.

@@ -62,9 +62,9 @@ pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send +
     });
 }
 
-/// Runs a test on an API server with the objects that `install` creates, definitions of `crd.projectcalico.org/v1`
-/// among them. The plugins connect as the account of `deploy/rbac`, with its permissions and no others. The content is
-/// that of [`Content::dual_stack`].
+/// Runs a test on an API server with the objects that `install` creates, and with the definitions of
+/// `crd.projectcalico.org/v1`. The plugins connect as the account of `deploy/rbac`, with its permissions and no others.
+/// The content is that of [`Content::dual_stack`].
 ///
 /// # Panics
 /// Panics if the test does, or if the host, the servers or the objects cannot be set up.

@@ -15,11 +15,12 @@ pub const ISTIO_OWNED: &str = "02-istio-cni.conflist";
 
 const EXTENSIONS: [&str; 2] = ["conf", "conflist"];
 
-/// istio-cni's agent. It checks after each change that the first valid configuration contains its entry.
+/// istio-cni's agent. After each change it checks that the first valid configuration contains its entry, and else adds
+/// the entry.
 #[derive(Debug, Default)]
 pub struct IstioAgent {
-    /// Whether to write a configuration of its own, which is the first one of others with its entry (ambient mode with
-    /// `istioOwnedCNIConfig`).
+    /// True to write a configuration of its own: a copy of the first configuration of another program, with its entry
+    /// added (ambient mode with `istioOwnedCNIConfig`). False to add the entry to that program's file.
     pub is_owner: bool,
 }
 
@@ -33,7 +34,8 @@ impl Program for IstioAgent {
         let Some((name, text)) = texts.next() else { return Ok(0) };
         if !self.is_owner {
             let is_right = plugin(&text, Neighbour::Istio.kind()) == Neighbour::Istio.entry();
-            // Another program may be writing the file. The agent tries again after the next event.
+            // A failure is ignored: another program may be writing the file, and the agent tries again after the next
+            // event.
             let writes = !is_right && Neighbour::Istio.chains_into(&directory.join(name)).is_ok();
             return Ok(usize::from(writes));
         }
@@ -72,7 +74,8 @@ impl Program for LinkerdInstaller {
     fn act(&mut self, directory: &Path, events: &[InotifyEvent]) -> Result<usize> {
         let mut writes = 0;
         if events.is_empty() {
-            // It moves a copy of each file over the file, from another file system, and acts on the events of that.
+            // At the start the installer moves a copy of each file over the file, from another file system, which
+            // removes the file and creates it again. It then acts on the events that this causes.
             for name in names(directory, &EXTENSIONS) {
                 let (file, text) = (directory.join(&name), fs::read_to_string(directory.join(&name))?);
                 fs::remove_file(&file)?;

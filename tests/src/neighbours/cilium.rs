@@ -19,7 +19,8 @@ const NETWORK: &str = "k8s-pod-network";
 /// Cilium's agent.
 #[derive(Debug, Default)]
 pub struct CiliumAgent {
-    /// Whether to chain its plugin to Calico's network (`cni.chainingTarget`).
+    /// True to chain its plugin to Calico's network (`cni.chainingTarget`); false to write a configuration with its
+    /// plugin alone.
     pub chains: bool,
 }
 

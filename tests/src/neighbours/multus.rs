@@ -20,9 +20,9 @@ const OWN: &str = "00-multus";
 /// Multus' daemon, with the network's configuration as its `readinessindicatorfile`.
 #[derive(Debug, Default)]
 pub struct MultusDaemon {
-    /// Whether to set the version in the network's configuration (`forceCNIVersion`).
+    /// True to set the version in the network's configuration (`forceCNIVersion`).
     forces_version: bool,
-    /// Number of times that the daemon ended because the indicator was gone. It starts again at once.
+    /// Number of times that the daemon ended because the `readinessindicatorfile` was gone. It starts again at once.
     pub exits: Arc<AtomicUsize>,
     primary: Option<String>,
 }
@@ -85,7 +85,8 @@ pub struct MultusEntrypoint {
 }
 
 impl MultusEntrypoint {
-    /// Creates an entry point that renames the network's configuration after the copy (`--rename-conf-file`), or not.
+    /// Creates an entry point. If `renames` is true, it renames the network's configuration after it has copied the
+    /// content (`--rename-conf-file`).
     pub fn new(renames: bool) -> MultusEntrypoint {
         MultusEntrypoint { renames, copied: None }
     }
@@ -114,7 +115,7 @@ impl Program for MultusEntrypoint {
     }
 }
 
-/// Returns the first configuration of another program.
+/// Returns the name of the first configuration that is not Multus' own.
 fn network(directory: &Path) -> Option<String> {
     names(directory, &EXTENSIONS).into_iter().find(|name| !name.starts_with(OWN))
 }

@@ -18,7 +18,7 @@ pub struct OwnWrites {
 }
 
 impl OwnWrites {
-    /// Counts from now on.
+    /// Starts to count the writes to `file`.
     pub fn watch(file: &Path) -> Result<OwnWrites> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK)?;
         inotify.add_watch(file.parent().context("a file has a directory")?, AddWatchFlags::IN_MOVE)?;
@@ -26,7 +26,7 @@ impl OwnWrites {
         Ok(OwnWrites { inotify, name, count: 0 })
     }
 
-    /// Returns the number of writes until now.
+    /// Returns the number of writes since the start.
     pub fn count(&mut self) -> Result<usize> {
         let events = read_events(&self.inotify)?;
         let is = |event: &InotifyEvent, mask: AddWatchFlags| event.mask.contains(mask);

@@ -44,7 +44,7 @@ impl PodStarts {
         PodStarts { kind, is_stopped, thread }
     }
 
-    /// Ends, and returns the number of pods.
+    /// Ends the starts, and returns their number. Returns an error if a pod started without the plugin.
     pub fn end(self) -> Result<usize> {
         self.is_stopped.store(true, Ordering::SeqCst);
         let (starts, lacking) = self.thread.join().map_err(|_| anyhow!("the starts of pods panicked"))?;

@@ -12,7 +12,8 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 
 use crate::controllers::PATIENCE;
 
-/// Number of times that programs may act on each other's changes. More would be a fight.
+/// Number of rounds in which programs may act on each other's changes. After more rounds they count as writing without
+/// end.
 const MAX_ANSWERS: usize = 50;
 
 /// Pause between two looks at the directory.
@@ -20,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// A program that acts on changes in the configuration directory.
 pub trait Program: Send {
-    /// Acts on the events since the last call; there are none at the start. Returns the number of files that it wrote,
+    /// Acts on the events since the last call. The first call has no events. Returns the number of files that it wrote,
     /// renamed or removed.
     fn act(&mut self, directory: &Path, events: &[InotifyEvent]) -> Result<usize>;
 }
@@ -117,7 +118,8 @@ pub(super) fn read_events(inotify: &Inotify) -> Result<Vec<InotifyEvent>> {
     }
 }
 
-/// Waits until the programs have acted on all changes, those of each other included.
+/// Waits until the programs have acted on all changes, those of each other included. Returns an error if they write
+/// again and again.
 pub fn settle(programs: &[Running]) -> Result<()> {
     let writes = || programs.iter().map(Running::writes).sum::<usize>();
     for _ in 0..MAX_ANSWERS {

@@ -53,7 +53,7 @@ pub(crate) fn scraped(page: &str, labels: &str) -> Vec<Series> {
     series
 }
 
-/// Returns a series of kube-state-metrics.
+/// Returns a series of kube-state-metrics. `values` is in promtool's notation.
 pub(crate) fn kube_state(metric: &str, labels: &str, values: &str) -> Series {
     Series { name: format!("{metric}{{namespace=\"kube-system\",{labels}}}"), values: values.trim().to_owned() }
 }

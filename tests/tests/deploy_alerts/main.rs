@@ -39,7 +39,8 @@ struct Pages {
     leader: String,
 }
 
-/// Runs the programs, one after the other. An agent requests a token before it checks the files.
+/// Runs the programs, one after the other, and returns their metrics. An agent has requested a token once it has
+/// checked the files.
 fn run_programs(host: &Host, servers: &Kubernetes) -> Pages {
     let api = &servers.api;
     let mut pod = NodePod::new(host, api, ENDPOINT).unwrap();

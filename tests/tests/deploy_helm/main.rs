@@ -19,7 +19,7 @@ use integration_tests::skip::skipped;
 const DAEMON_SET: &str = "DaemonSet.apps kube-system/calico-cni";
 const DEPLOYMENT: &str = "Deployment.apps kube-system/calico-kube-controllers";
 const CONFIG: &str = "ConfigMap kube-system/calico-config";
-/// The copy that the workloads read.
+/// The copy of `calico-config` that the workloads read.
 const COPY: &str = "ConfigMap kube-system/calico-cni-config";
 /// The labels that the chart adds to every object.
 const CHART_LABELS: [&str; 5] = [

@@ -54,7 +54,8 @@ fn directory_values_take_precedence_over_the_platform() {
     }
 }
 
-/// An address such as localhost is the node's proxy before the API servers, and in a pod's network it is the pod.
+/// On a node, an address such as localhost may lead to a proxy for the API servers. In a pod's own network it leads to
+/// the pod itself.
 #[test]
 fn node_local_api_server_requires_controllers_on_the_hosts_network() {
     if !can_render() {

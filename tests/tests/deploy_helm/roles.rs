@@ -12,7 +12,8 @@ const ROLES: [(&str, &str); 3] = [
     ("host-endpoints", "rbac.hostEndpoints"),
 ];
 
-/// Returns true for each of [`ROLES`] that the chart renders, with its binding.
+/// Returns a value for each of [`ROLES`]: true if the chart renders the role and its binding, and false if it renders
+/// neither.
 fn granted(values: &[&str]) -> [bool; 3] {
     let set: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
     let objects = template(&set).unwrap();

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::{CHART_LABELS, DAEMON_SET, DEPLOYMENT, can_render};
 
 /// Removes the additions of the chart: the labels of every object, the annotations of objects that helm keeps when the
-/// release is deleted, and the pods' checksum of the configuration, in place of which kustomize has a hash in a name.
+/// release is deleted, and the checksum of the configuration in the pods' annotations. Kustomize has a hash in the
+/// configuration's name instead.
 fn without_additions(mut objects: Objects) -> Objects {
     for (name, object) in &mut objects {
         let metadata = object["metadata"].as_object_mut().unwrap();
@@ -90,7 +91,8 @@ fn chart_values_reproduce_each_kustomize_component() {
     }
     let all = compose(directory.path(), &[overlay], &options.map(|(component, _)| component)).unwrap();
     assert_equal(&all, &["--set", &options.map(|(_, value)| value).join(",")]);
-    // On the host's network kube-controllers needs other constraints, which the chart knows.
+    // This component is compared alone: with kube-controllers on the host's network, the chart chooses other
+    // constraints.
     let constraints = compose(directory.path(), &[overlay], &["components/openshift-scc"]).unwrap();
     assert_equal(&constraints, &["--set", "namespace.openshift=true"]);
     for (component, value) in [1, 2, 4, 5, 6, 9, 12].map(|number| options[number]) {

@@ -24,7 +24,7 @@ fn install(api: &ApiServer) {
     release(api, &["install", "calico-cni", &deploy("helm/calico-cni").display().to_string()]);
 }
 
-/// Returns the names of the objects of the chart that the server has.
+/// Returns the names of those objects of `file` that the server has.
 fn stored(api: &ApiServer, file: &str) -> BTreeSet<String> {
     let list = api.kubectl(&["get", "--ignore-not-found", "-f", file, "-o", "json"]).unwrap();
     let list: Value = serde_json::from_str(&list).unwrap();
@@ -58,12 +58,14 @@ fn helm_uninstall_keeps_the_objects_without_which_no_pod_can_be_deleted() {
         cluster.delete(&later, &conf);
         assert!(journal_entries().is_empty());
 
-        // The token expires, because no agent renews it. To the API server, a token of another key is the same.
+        // A new key of the API server stands for the expiry of the token, which no agent renews any more. The API
+        // server rejects the token in both cases.
         servers.api.rotate_token_key().unwrap();
         cluster.delete(&last, &conf);
         assert_eq!(journal_entries().len(), 1);
 
-        // A release of the same name takes over the objects, and the next call on the node completes the DEL.
+        // A new release of the same name takes over the kept objects, and the next call of the plugin on the node
+        // completes the deferred DEL.
         install(&servers.api);
         assert_eq!(stored(&servers.api, &file), all);
         servers.api.cni_user().unwrap();

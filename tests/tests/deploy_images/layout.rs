@@ -159,7 +159,7 @@ fn image_revision_is_the_commit_of_the_programs() {
     }
 }
 
-/// Another Go makes other programs, so it has other folders for them.
+/// Another version of Go makes other programs, so the script builds them into other folders.
 #[test]
 fn folders_of_built_go_programs_depend_on_the_version_of_go() {
     let directory = tempfile::tempdir().unwrap();

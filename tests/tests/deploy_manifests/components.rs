@@ -48,7 +48,7 @@ fn component_privileged_changes_only_the_containers_on_nodes() {
     }
 }
 
-/// Each right of the containers on nodes is one field.
+/// Each component adds one field to the security context of both containers on nodes.
 #[test]
 fn components_dac_override_and_selinux_add_one_right_each() {
     if !can_render() {
@@ -105,7 +105,8 @@ fn component_default_pool_sets_the_pool_and_its_permission() {
     }
 }
 
-/// The account with limits replaces the other one where the agent makes tokens. The role is the same.
+/// The agent makes tokens of the account `calico-cni-plugin-bound` instead of `calico-cni-plugin`. Policies limit that
+/// account; its role is the same.
 #[test]
 fn component_node_restriction_changes_only_the_account_of_the_plugins() {
     if !can_render() {

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::{COMPONENTS, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
-/// Renders the overlay kubernetes-v1 with each kustomize, as an operator who changes some values of the configuration.
+/// Renders the overlay kubernetes-v1 with each kustomize, as an operator who changes these values of the configuration,
+/// or none.
 fn rendered(data: Option<Value>) -> [String; 2] {
     let directory = tempfile::tempdir().unwrap();
     compose(directory.path(), &[OVERLAYS[0]], &[]).unwrap();
@@ -100,7 +101,7 @@ fn applying_a_changed_configuration_rolls_both_workloads_once() {
         let changed = || Some(json!({ "veth_mtu": "1400" }));
         assert_eq!(apply(changed()), ["2", "2"]);
         assert_eq!(apply(changed()), ["2", "2"], "the same configuration");
-        // Pods that did not roll yet still find theirs.
+        // Pods that are not replaced yet still find the former ConfigMap.
         let maps = api.kubectl(&["get", "-n", "kube-system", "configmap", "-l", "k8s-app=calico-cni", "-o", "name"]);
         assert_eq!(maps.unwrap().lines().count(), 2);
     });

@@ -44,7 +44,7 @@ const COMPONENTS: [&str; 17] = [
 const DAEMON_SET: &str = "DaemonSet.apps kube-system/calico-cni";
 const DEPLOYMENT: &str = "Deployment.apps kube-system/calico-kube-controllers";
 const CONFIG: &str = "ConfigMap kube-system/calico-config";
-/// The copy that the workloads read.
+/// The copy of `calico-config` that the workloads read.
 const COPY: &str = "ConfigMap kube-system/calico-cni-config";
 
 /// Returns true if kubectl and kustomize are available; otherwise marks the test as skipped.

@@ -39,7 +39,7 @@ fn running_pod(cluster: &Cluster<'_>) -> (Pod, Value) {
     (pod, conf)
 }
 
-/// Deletes a pod, whose DEL is deferred, and returns the entry of the journal.
+/// Deletes a pod, asserts that its DEL is deferred, and returns the entry of the journal.
 #[track_caller]
 fn defer_del(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> String {
     cluster.delete(pod, conf);
@@ -73,7 +73,8 @@ fn workloads_yaml_has_the_running_objects_of_install_yaml_alone() {
     assert!(workloads.iter().all(|(name, object)| install[name] == *object), "as in install.yaml");
 }
 
-/// Without its definition, the API server deletes every object of a kind: with IPAMBlock all addresses.
+/// When a definition is deleted, the API server deletes every object of its kind: with the definition of IPAMBlock, all
+/// addresses.
 #[test]
 fn folders_of_the_removal_have_no_definition() {
     if !can_render() {
@@ -127,7 +128,7 @@ fn del_without_accounts_and_roles_is_deferred_until_they_exist_again() {
     });
 }
 
-/// To the API server, an expired token and a token of another key are the same.
+/// A new key of the API server stands for the expiry of the token: the API server rejects the token in both cases.
 #[test]
 fn del_with_an_expired_token_is_deferred_until_the_next_token() {
     if !can_render() {

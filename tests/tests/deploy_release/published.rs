@@ -60,7 +60,7 @@ fn published_release_has_its_digests_referrers_and_chart_in_the_registry() {
         let _registry = Registry::start(host).unwrap();
         let home = host.dir("home").display().to_string();
         let environment = |words: &[&str]| -> Vec<String> {
-            // Neither program reads or writes the logins and caches of this machine's user.
+            // With these folders, helm and oras neither read nor write the logins and caches of this machine's user.
             let folders = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "DOCKER_CONFIG"];
             let own = folders.map(|name| format!("{name}={home}"));
             own.into_iter().chain(words.iter().map(|word| (*word).to_owned())).collect()

@@ -127,7 +127,7 @@ fn manifests_and_chart_name_images_by_the_digests_of_the_archives() {
         let images: Vec<&str> = images.filter(|line| line.starts_with("image: registry.example.com")).collect();
         assert!(!images.is_empty() && images.iter().all(|image| pinned.iter().any(|it| it == image)), "{images:?}");
     }
-    // A node into which an image was imported knows the tag alone.
+    // The manifests in the archive of `deploy/` name no digest, because a node knows an imported image by its tag only.
     let deploy = unpack(made.path(), &format!("deploy-v{VERSION}.tar.gz")).join("deploy/install.yaml");
     assert!(!fs::read_to_string(deploy).unwrap().contains("@sha256:"));
 
@@ -142,7 +142,7 @@ fn manifests_and_chart_name_images_by_the_digests_of_the_archives() {
         let by_digest = pinned.replace(&format!(":v{VERSION}@"), "@");
         assert!(rendered.contains(&by_digest), "{by_digest}");
     }
-    // The user's tag is not overridden by the digest of another version.
+    // With a tag of the user's, the digest, which belongs to another version, is left out.
     let tagged = render(&["--set", "image.tag=v9"]);
     assert!(tagged.contains("image: registry.example.com/calico/cni:v9\n") && !tagged.contains("@sha256:"));
 }

@@ -14,14 +14,14 @@ fn bind(on_node: &Path, point: &Path) {
     mount(Some(on_node), point, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
 }
 
-/// Waits until the agent has ended because of the removed directory at a mount point.
+/// Waits until the agent has ended, and asserts that its reason is the removed directory at a mount point.
 fn ends_for(agent: &mut Agent, point: &Path) {
     assert_eq!(agent.await_exit().unwrap().code(), Some(1), "{}", agent.log());
     let words = format!("the directory mounted at {} was removed on the node", point.display());
     assert!(agent.log().contains(&words), "{words}: {}", agent.log());
 }
 
-/// kubelet starts the container again, with a mount of the present directory.
+/// The test starts the next agent with a mount of the present directory, as kubelet starts the container again.
 #[test]
 fn agent_exits_once_when_a_mounted_directory_is_removed_and_made_again() {
     in_pod(|host, kubernetes, mut pod| {

@@ -15,13 +15,14 @@ use integration_tests::skip::skipped;
 
 use crate::scene::{CONF, Hastened, PLUGINS, REASON, asked, in_pod, install};
 
-/// Removes a program and lets the agent check its files. The restored program shows that it has.
+/// Removes a program and lets the agent check its files. When the program is restored, the check has ended.
 fn check(pod: &NodePod, agent: &mut Hastened, mended: &mut i64) {
     fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
     look(agent, mended);
 }
 
-/// Lets the agent check its files, and waits until it has restored one more.
+/// Lets the agent check its files, and waits until it has restored one more. `mended` is the number of files that it
+/// restored before.
 fn look(agent: &mut Hastened, mended: &mut i64) {
     agent.look();
     *mended += 1;
@@ -58,7 +59,7 @@ fn agent_restores_an_edited_entry_beside_running_istio_and_linkerd_once() {
     });
 }
 
-/// Each start of calico-node's pod overwrites the configuration, the entry of istio-cni included.
+/// Each start of calico-node's pod overwrites the configuration, and so removes the entry of istio-cni.
 #[test]
 fn agent_restores_the_configuration_once_for_each_start_of_upstreams_installer() {
     if !KNOWN {
@@ -102,7 +103,7 @@ fn agent_keeps_a_valid_token_that_calico_node_wrote() {
         upstream_renews(&pod.kubeconfig(), &token).unwrap();
         let before = fs::read_to_string(pod.kubeconfig()).unwrap();
         let audit = kubernetes.api.audit().unwrap();
-        // The agent tests the token, and replaces a rejected one, before it checks the files.
+        // The agent tests the token before it checks the files, and would replace a rejected token.
         check(&pod, &mut agent, &mut 0);
         let user = format!("system:serviceaccount:{NAMESPACE}:{PLUGINS}");
         assert!(audit.of(&user).unwrap().iter().any(|request| request.resource == "/version"));
@@ -132,7 +133,7 @@ fn agent_leaves_a_configuration_that_cilium_renamed() {
         agent.agent.await_page("/readiness", 200).unwrap();
         assert_eq!((writes.count().unwrap(), chained.writes()), (0, 2), "Cilium's configuration runs Calico's plugin");
 
-        // Without chaining, pods get Cilium's network. The agent says so, and cannot change it.
+        // Without chaining, pods get Cilium's network. The agent reports that, and cannot change it.
         drop(chained);
         let alone = Running::start(CiliumAgent { chains: false }, &net).unwrap();
         settle(slice::from_ref(&alone)).unwrap();

@@ -127,7 +127,8 @@ fn token_of_a_recreated_account_is_replaced_before_its_expiry() {
     });
 }
 
-/// The token ends with its Node. The agent replaces it once a Node of that name exists again.
+/// The API server rejects the token once its Node is deleted. The agent replaces the token once a Node of that name
+/// exists again.
 #[test]
 fn token_bound_to_a_node_is_replaced_after_the_node_is_recreated() {
     in_pod(|_, kubernetes, mut pod| {
@@ -155,7 +156,7 @@ fn token_bound_to_a_node_is_replaced_after_the_node_is_recreated() {
     });
 }
 
-/// An installation with the setting replaces a valid token that is not bound to the Node.
+/// An installation with `CNI_TOKEN_BOUND_TO_NODE` replaces a valid token that is not bound to the Node.
 #[test]
 fn install_replaces_a_token_that_is_not_bound_to_the_node() {
     in_pod(|_, kubernetes, mut pod| {

@@ -31,7 +31,8 @@ impl Hastened {
         Hastened { agent: pod.agent().unwrap(), slept: 0 }
     }
 
-    /// Advances all clocks, as if the machine had slept, and ends the agent's pause of up to ten seconds.
+    /// Advances all clocks, as if the machine had slept, so that the agent's pause ends and a check of the files is
+    /// due.
     pub(crate) fn look(&mut self) {
         self.slept += LOOK;
         self.agent.set_clocks(Ahead { calendar: self.slept, boot: self.slept, timers: self.slept }).unwrap();

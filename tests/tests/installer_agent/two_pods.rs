@@ -19,16 +19,18 @@ const STATE: &str = "var/lib/calico/cni-install-state.json";
 const LATER: &str = r#"{"name": "k8s-pod-network", "cniVersion": "1.0.0", "plugins": [{"type": "calico", "mtu": 1400,
     "datastore_type": "kubernetes", "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}}]}"#;
 
-/// Returns the inode of each file of the node's configuration directory. A restored file has another one.
+/// Returns the inode of each file of the node's configuration directory. A file has another inode after its
+/// restoration.
 fn files(pod: &NodePod) -> BTreeMap<String, u64> {
     use std::os::unix::fs::MetadataExt;
     let directory: PathBuf = pod.container.path(NET);
     let inode = |name: String| (name.clone(), fs::metadata(directory.join(name)).unwrap().ino());
-    // The agents renew the token in the kubeconfig.
+    // The kubeconfig is left out, because both agents renew the token in it.
     pod.container.names(NET).into_iter().filter(|name| name != "calico-kubeconfig").map(inode).collect()
 }
 
-/// Advances the agent's clocks, and waits until it has checked the files as the agent of an earlier pod.
+/// Advances the agent's clocks, and waits until it has checked the files. Asserts that it takes itself for the agent of
+/// an earlier pod and restores nothing.
 fn look_in_vain(agent: &mut Hastened) {
     let checks = agent.agent.metric("file_checks_total").unwrap();
     agent.look();
@@ -84,7 +86,7 @@ fn configuration_of_a_later_pod_under_another_name_stays_the_only_one() {
     });
 }
 
-/// On the way back, the earlier pod is created again, and is then the one that was created last.
+/// After a rollback, a pod with the earlier environment installs again, and is then the one that installed last.
 #[test]
 fn files_belong_to_the_earlier_pod_again_after_it_installs_again() {
     beside_a_later_pod(&[("CNI_NETWORK_CONFIG", LATER)], |pod, earlier| {
@@ -101,7 +103,7 @@ fn files_belong_to_the_earlier_pod_again_after_it_installs_again() {
     });
 }
 
-/// A restored file would bring all programs of the earlier version back.
+/// An agent of the earlier version that restored a single file would install all programs of its version.
 #[test]
 fn files_of_a_later_version_are_not_restored_by_the_agent_of_an_earlier_one() {
     beside_a_later_pod(&[], |pod, earlier| {

@@ -35,7 +35,7 @@ fn agent_is_not_ready_while_another_networks_file_sorts_first() {
     });
 }
 
-/// Multus calls the network that sorts after its own file.
+/// Multus' file sorts first, and calls Calico's configuration.
 #[test]
 fn agent_behind_multus_is_ready() {
     in_pod(|_, _, mut pod| {
@@ -73,14 +73,14 @@ fn agent_is_not_ready_while_kubelet_reports_no_network() {
             .await_reason(&["kubelet reports for Node node1", "cni plugin not initialized", "/etc/cni/net.d"])
             .unwrap();
         assert_eq!(agent.metric("node_network_ready").unwrap(), 0);
-        // Another reason for a node that is not ready is not the agent's.
+        // A node that is not ready for another reason does not concern the agent.
         report(kubernetes, "False", "PLEG is not healthy");
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.metric("node_network_ready").unwrap(), 1);
     });
 }
 
-/// The Node is missing. The agent treats a missing right to read the Node in the same way.
+/// The Node is missing here. A missing right to read the Node has the same effect.
 #[test]
 fn agent_that_cannot_read_its_node_claims_nothing() {
     in_pod(|_, kubernetes, mut pod| {

@@ -74,7 +74,8 @@ fn each_change_beside_running_istio_and_linkerd_is_one_write() {
             assert!(pods.into_iter().all(|pods| pods.end().unwrap() > 0));
             let text = container.conf(FILE).unwrap();
             assert_eq!((kinds(&text).len(), mtu(&text)), (2 + neighbours.len(), 1300), "{text}");
-            // linkerd-cni copies the file at its start, adds its entry, and writes each new file again.
+            // linkerd-cni writes the file at its start, and again with its entry. It then adds the entry to each new
+            // file.
             let expected = match neighbours {
                 [Neighbour::Istio] => Some(1),
                 [Neighbour::Linkerd] => Some(4),
@@ -126,8 +127,8 @@ fn configuration_that_istio_owns_follows_ours_and_ours_gets_no_entry() {
     });
 }
 
-/// The daemon ends, and deletes its configuration, when the indicator leaves the directory. An exchange of two files
-/// looks like that.
+/// The daemon deletes its configuration and ends when its `readinessindicatorfile` leaves the directory. An exchange of
+/// two files looks to the daemon as if the file left.
 #[test]
 fn multus_daemon_with_our_file_as_its_readiness_indicator_goes_on() {
     isolated(|host| {
@@ -183,7 +184,8 @@ fn multus_entry_point_copies_each_change_and_renames_no_restored_file() {
     });
 }
 
-/// Cilium renames our file as soon as it is there, and reads it under the new name if it chains its plugin.
+/// Cilium renames our file as soon as the file is there. If Cilium chains its plugin, it reads our file under the new
+/// name.
 #[test]
 fn configuration_that_cilium_renames_is_written_once_for_each_change() {
     isolated(|host| {

@@ -11,7 +11,7 @@ use super::{DEFAULT, failed, logged, succeeded};
 
 const FILE: &str = "10-calico.conflist";
 
-/// A word for [`Container::program`] that answers VERSION.
+/// An argument for [`Container::program`]: the program then answers VERSION with old versions.
 const OLD: &str = r#"'{"cniVersion":"0.4.0","supportedVersions":["0.3.1","0.4.0"]}'"#;
 
 #[test]
@@ -24,7 +24,7 @@ fn configuration_with_a_program_that_lacks_its_version_is_refused_by_name() {
         failed(&outcome, "10-calico.conflist is not written, as programs lack its cniVersion 1.0.0: ");
         logged(&outcome, "host/opt/cni/bin/portmap supports 0.3.1, 0.4.0; ");
         assert_eq!(container.conf(FILE).unwrap(), DEFAULT);
-        // The remedies: another version, or the program of the image.
+        // The two remedies are an older `cniVersion` in the template, and the program of the image.
         let older = DEFAULT.replace("\"1.0.0\"", "\"0.4.0\"");
         succeeded(&container.run(&[("CNI_NETWORK_CONFIG", &older)]).unwrap());
         assert_eq!(container.conf(FILE).unwrap(), older);
@@ -33,7 +33,7 @@ fn configuration_with_a_program_that_lacks_its_version_is_refused_by_name() {
     });
 }
 
-/// The plugin answers with the versions that it supports, so no list of them is needed elsewhere.
+/// The installer asks our own plugin for its versions, too, and has no list of them.
 #[test]
 fn configuration_newer_than_calicos_plugin_is_refused() {
     isolated(|host| {
@@ -47,7 +47,8 @@ fn configuration_newer_than_calicos_plugin_is_refused() {
     });
 }
 
-/// A dynamically linked program has an interpreter that the container lacks.
+/// A program whose interpreter is missing stands for a dynamically linked one, whose dynamic linker the container
+/// lacks.
 #[test]
 fn configuration_with_a_program_that_gives_no_answer_is_written_with_a_warning() {
     isolated(|host| {

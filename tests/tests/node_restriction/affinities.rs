@@ -32,7 +32,7 @@ fn affinities_are_those_of_the_node(group: ApiGroup) {
         for (field, value) in [("node", json!("node2")), ("cidr", json!("10.65.2.0/30"))] {
             assert_denied(scene.change(&plugins, &own, |affinity| affinity["spec"][field] = value), POLICY);
         }
-        // Under this name `node2` would claim the block.
+        // `node2` would take an affinity of this name for its own.
         let mut misnamed = scene.affinity("node1", "10.65.3.0/30");
         misnamed["metadata"]["name"] = json!("node2-10-65-3-0-30");
         assert_denied(plugins.create(&all, &misnamed), POLICY);
@@ -40,7 +40,7 @@ fn affinities_are_those_of_the_node(group: ApiGroup) {
         marked.unwrap().success().unwrap();
         plugins.delete(&own).unwrap().success().unwrap();
 
-        // A reader completes a deletion that another program began.
+        // Each plugin that reads the affinity may complete a deletion that another program began.
         let begun = scene.change(admin, &foreign, |affinity| affinity["spec"]["deleted"] = scene.mark(true));
         begun.unwrap().success().unwrap();
         plugins.delete(&foreign).unwrap().success().unwrap();

@@ -1,4 +1,4 @@
-//! Blocks of other nodes: neither deleted nor given another owner, and borrowed from.
+//! Blocks of other nodes: the token of a node can neither delete them nor change their owner, but can borrow addresses.
 
 use integration_tests::kubernetes::Client;
 use libcalico::kubernetes::ApiGroup;
@@ -8,7 +8,8 @@ use crate::scene::{Scene, assert_denied, restricted};
 
 const POLICY: &str = "calico-cni-blocks";
 
-/// Creates blocks: of each node one without addresses and one with an address of `node2`, and both without an owner.
+/// Creates six blocks: for `node1`, for `node2` and without an owner, one without addresses and one with an address of
+/// `node2` each.
 fn create_blocks(scene: &Scene<'_>) {
     for (cidr, owner, allocations) in [
         ("10.65.1.0/30", "host:node1", &[][..]),
@@ -51,7 +52,7 @@ fn other_blocks_keep_their_owner(group: ApiGroup) {
             assert_edit_denied(scene, &thief, foreign, |block| {
                 block["metadata"]["finalizers"] = json!(["example.com/held"]);
             });
-            // The garbage collector of Kubernetes would delete the block.
+            // With an owner that does not exist, the garbage collector of Kubernetes would delete the block.
             assert_edit_denied(scene, &thief, foreign, |block| {
                 let gone = json!({ "apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "none" });
                 block["metadata"]["ownerReferences"] = json!([gone]);
@@ -61,7 +62,7 @@ fn other_blocks_keep_their_owner(group: ApiGroup) {
         assert_edit_denied(scene, &thief, "10-65-1-4-30", |block| block["spec"]["affinity"] = json!("host:node2"));
         let block = scene.block("10.65.4.0/30", "host:node2", &[]);
         assert_denied(thief.create(&scene.path("ipamblocks"), &block), POLICY);
-        // A second block with the range of another node's block, also in another spelling.
+        // A second block must not have the range of another node's block, even in another spelling.
         for (name, cidr) in [
             ("10-65-9-0-30", "10.65.2.4/30"),
             ("10-65-2-5-30", "10.65.2.5/30"),
@@ -71,7 +72,7 @@ fn other_blocks_keep_their_owner(group: ApiGroup) {
             block["metadata"]["name"] = json!(name);
             assert_denied(thief.create(&scene.path("ipamblocks"), &block), POLICY);
         }
-        // The address of another node keeps a block of this node.
+        // A block of this node cannot be deleted while another node has an address in it.
         assert_denied(thief.delete(&path(scene, "10-65-1-4-30")), POLICY);
     });
 }
@@ -95,7 +96,8 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(group: ApiGroup) {
             block["spec"].as_object_mut().unwrap().remove("affinity");
         });
         given_up.unwrap().success().unwrap();
-        // The release of the last address of a block without an owner deletes the block with this address.
+        // The plugin that releases the last address of a block without an owner deletes the stored block, which still
+        // has the address.
         for name in ["10-65-1-0-30", "10-65-3-0-30", "10-65-3-4-30"] {
             plugins.delete(&path(scene, name)).unwrap().success().unwrap();
         }
@@ -104,7 +106,8 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(group: ApiGroup) {
     });
 }
 
-/// Blocks that count as empty although an entry of theirs is in use, and a block that another program marked.
+/// Blocks that count as empty although one of their addresses is allocated, and a block that another program marked as
+/// deleted.
 #[test]
 fn blocks_that_ipam_deletes_may_be_deleted() {
     restricted(ApiGroup::CrdV1, |scene| {

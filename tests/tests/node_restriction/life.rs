@@ -1,5 +1,5 @@
-//! ADD, DEL, a borrowed address, an empty block of another node, and a Node that is created again: with the programs
-//! that are shipped, and tokens that are bound to Nodes.
+//! Runs the shipped programs with tokens that are bound to Nodes: ADD, DEL, a borrowed address, an empty block of
+//! another node, and a Node that is created again.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::scene::{NAMESPACE, PLUGINS, SYSTEM, Scene, restricted};
 
-/// The plugins of a node. All nodes share the private host.
+/// The plugins of a node. All nodes of a test share its private host.
 struct Node<'s> {
     scene: &'s Scene<'s>,
     name: &'static str,
@@ -71,7 +71,8 @@ impl<'s> Node<'s> {
     }
 }
 
-/// Creates the objects that an ADD needs: two blocks of four addresses.
+/// Creates the objects that an ADD needs. The pool has room for two blocks of four addresses, and serves the nodes that
+/// `selector` selects.
 fn prepare(scene: &Scene<'_>, selector: &str) {
     let version = scene.group.api_version();
     for (kind, name, spec) in [
@@ -102,7 +103,7 @@ fn life(group: ApiGroup) {
         assert_eq!((near.blocks(), far.blocks()), (vec![0], vec![1]));
         assert_eq!(refused(), Vec::<String>::new());
 
-        // A node takes no empty block from another node, and borrows from it.
+        // With this component a node cannot take an empty block from another node, and borrows from that block instead.
         far.succeed("DEL", "far-1");
         let list = scene.api.admin().get(&scene.path("ipamblocks")).unwrap().success().unwrap();
         for block in list["items"].as_array().unwrap() {
@@ -133,7 +134,8 @@ fn plugins_add_borrow_and_release_with_bound_tokens_in_v3() {
     life(ApiGroup::V3);
 }
 
-/// The API server rejects the token as soon as the Node is deleted. Interface and journal need no token.
+/// The API server rejects the token as soon as the Node is deleted. The DEL deletes the interface and writes the
+/// journal without a token.
 #[test]
 fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token() {
     restricted(ApiGroup::CrdV1, |scene| {
@@ -160,7 +162,7 @@ fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token() {
     });
 }
 
-/// The stored block still has the address when it is deleted.
+/// The DEL deletes the block without writing the release first, so the stored block still has the address.
 #[test]
 fn del_of_the_last_address_of_a_block_without_an_owner_deletes_the_block() {
     restricted(ApiGroup::CrdV1, |scene| {

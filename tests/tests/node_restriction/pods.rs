@@ -1,4 +1,4 @@
-//! Annotations of pods.
+//! Changes of pods: the token of a node may write three annotations of that node's pods, and nothing else.
 
 use integration_tests::kubernetes::Client;
 use libcalico::kubernetes::ApiGroup;
@@ -18,7 +18,7 @@ fn addresses() -> Value {
     json!({ "metadata": { "annotations": annotations } })
 }
 
-/// Returns the parts of a pod that others may rely on.
+/// Returns the metadata, without the fields that change with each write, and the status of a pod.
 fn seen(scene: &Scene<'_>, pod: &str) -> (Value, Value) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}");
     let mut stored = scene.api.admin().get(&path).unwrap().success().unwrap();
@@ -72,7 +72,8 @@ fn token_of_a_node_changes_only_three_annotations_of_its_pods() {
     });
 }
 
-/// A pod in which kubelet has reported a status: the policy compares the whole status.
+/// The policy compares the whole status of the pod before and after the request. The status here has values like those
+/// that kubelet reports.
 #[test]
 fn pod_with_a_reported_status_is_patched() {
     restricted(ApiGroup::CrdV1, |scene| {

@@ -1,4 +1,4 @@
-//! A cluster of two nodes with the component, and clients with the tokens of a node.
+//! A cluster of two nodes with `components/node-restriction`, and clients with the tokens of a node.
 
 use anyhow::Result;
 use integration_tests::controllers::{PATIENCE, await_that};
@@ -24,7 +24,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) group: ApiGroup,
 }
 
-/// Runs a test in a cluster with the component and the nodes `node1` and `node2`.
+/// Runs a test in a cluster with `components/node-restriction` and the nodes `node1` and `node2`.
 pub(crate) fn restricted(group: ApiGroup, test: impl FnOnce(&Scene<'_>) + Send) {
     if let Err(missing) = kustomizers() {
         return skipped(&missing.to_string());
@@ -79,7 +79,7 @@ impl Scene<'_> {
         self.api.admin().apply_object(&pod).unwrap();
     }
 
-    /// Returns the plugins of a node.
+    /// Returns a client with a token of the plugins that is bound to a node.
     pub(crate) fn plugins_of(&self, node: &str) -> Client {
         self.api.client(&self.token_of(node)).unwrap()
     }
@@ -89,7 +89,7 @@ impl Scene<'_> {
         self.bound_token(PLUGINS, "Node", node)
     }
 
-    /// Returns the agent in a pod on a node, with the token that kubelet mounts there.
+    /// Creates a pod of the agent on a node, and returns a client with the token that kubelet mounts in this pod.
     pub(crate) fn agent_of(&self, node: &str) -> Client {
         let name = format!("{AGENT}-{node}");
         let containers = json!([{ "name": "c", "image": "none" }]);
@@ -143,12 +143,12 @@ impl Scene<'_> {
         if self.group == ApiGroup::CrdV1 { json!(deleted.to_string()) } else { json!(deleted) }
     }
 
-    /// Returns an object of Calico.
+    /// Returns an object of a kind of Calico's, and does not store it.
     pub(crate) fn calico(&self, kind: &str, name: &str, spec: Value) -> Value {
         json!({ "apiVersion": self.group.api_version(), "kind": kind, "metadata": { "name": name }, "spec": spec })
     }
 
-    /// Replaces the object at a path as `client`, after `edit`.
+    /// Reads the object at a path as the administrator, changes it by `edit`, and replaces it as `client`.
     pub(crate) fn change(&self, client: &Client, path: &str, edit: impl FnOnce(&mut Value)) -> Result<Answer> {
         let mut object = self.api.admin().get(path)?.success()?;
         edit(&mut object);
@@ -156,7 +156,7 @@ impl Scene<'_> {
     }
 }
 
-/// Returns the name of a block.
+/// Returns the name of the block with this CIDR.
 fn dashed(cidr: &str) -> String {
     cidr.replace(['.', ':', '/'], "-")
 }

@@ -26,7 +26,7 @@ fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() 
         world.api.account_of(SYSTEM, "calico-cni-plugin", &[manifest]).unwrap();
         let thief = Thief::of(world, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
         let plugins = tokens_of("calico-cni-plugin");
-        // The Role, which names the account, takes effect on its own.
+        // `Thief::of` waits for the ClusterRole only, and the Role may take effect later.
         let year = request(json!({ "audiences": ["vault"], "expirationSeconds": 31_536_000 }));
         await_that(PATIENCE, || Ok(thief.client.create(&plugins, &year)?.code == 201)).unwrap();
         let made = done(thief.client.create(&plugins, &year));
@@ -34,7 +34,7 @@ fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() 
             (&made["spec"]["audiences"], &made["spec"]["expirationSeconds"]),
             (&json!(["vault"]), &json!(31_536_000))
         );
-        // A token for the API server has all that the plugins may do.
+        // With a token for the API server the thief has all rights of the plugins.
         let made = done(thief.client.create(&plugins, &request(json!({}))));
         let identity = Identity::Token(made["status"]["token"].as_str().unwrap().to_owned());
         let client = world.api.client(&identity).unwrap();
@@ -42,7 +42,8 @@ fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() 
     });
 }
 
-/// Without the object no pod starts anyway, and kube-controllers or calico-node creates it within seconds.
+/// While the ClusterInformation is missing, no pod starts anyway, and kube-controllers or calico-node creates it within
+/// seconds.
 #[test]
 fn stolen_agent_token_locks_a_datastore_only_if_nobody_has_opened_it() {
     with_kubernetes(|_, servers| {

@@ -20,7 +20,7 @@ fn prepare(world: &World<'_>) {
     world.put("Tier", "tiers", "mine", &json!({ "order": 7 }));
 }
 
-/// Reads and writes that both API groups have.
+/// Uses the rights on objects that both API groups have, against objects of others.
 fn attack(thief: &Thief<'_>) {
     let world = thief.world;
     let calico = |plural: &str| format!("/apis/{}/{plural}", world.group.unwrap().api_version());
@@ -43,7 +43,7 @@ fn attack(thief: &Thief<'_>) {
         thief.reads(&calico(plural), "default");
     }
 
-    // Another address of a Service, to which clients then connect.
+    // The thief gives a Service another address, to which clients then connect.
     thief.replaces(&format!("{}/status", service_path("web")), |service| {
         service["status"]["loadBalancer"] = json!({ "ingress": [{ "ip": "10.9.9.9" }] });
     });
@@ -69,7 +69,7 @@ fn attack(thief: &Thief<'_>) {
             json!({ "state": "confirmed", "node": "node1", "type": "host", "cidr": "10.66.0.0/32", "deleted": mark }),
         ),
         ("IPAMHandle", "ipamhandles", json!({ "handleID": "stolen", "block": {} })),
-        // Policy applies to an interface of a node.
+        // A host endpoint makes policy apply to an interface of a node.
         ("HostEndpoint", "hostendpoints", json!({ "node": "node2", "interfaceName": "eth0" })),
     ] {
         thief.writes(kind, &calico(plural), &spec);
@@ -133,7 +133,7 @@ fn stolen_controllers_token_uses_every_right_and_reads_policies_in_v3() {
         {
             thief.reads(&calico(plural), "none");
         }
-        // A disabled pool gives no address.
+        // No address is assigned from a disabled pool.
         let disabled = json!({ "spec": { "disabled": true } });
         done(thief.client.patch(&world.path("ippools", "pool4"), &disabled));
         assert_eq!(world.calico("ippools", "pool4")["spec"]["disabled"], true);
@@ -156,7 +156,7 @@ fn stolen_controllers_token_takes_the_lease_and_changes_no_other() {
             let spec = json!({ "holderIdentity": "thief", "leaseDurationSeconds": 3600 });
             json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": name }, "spec": spec })
         };
-        // The Role, which names the Lease, takes effect on its own.
+        // `Thief::of` waits for the ClusterRole only, and the Role may take effect later.
         await_that(PATIENCE, || Ok(thief.client.create(&leases, &lease(ACCOUNT))?.code == 201)).unwrap();
         let own = format!("{leases}/{ACCOUNT}");
         done(thief.client.get(&own));

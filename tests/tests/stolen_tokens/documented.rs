@@ -6,10 +6,10 @@ use std::fs;
 use integration_tests::kubernetes::Role;
 use integration_tests::manifests::deploy;
 
-/// Rights of the Roles in `kube-system`, which have rows too.
+/// Rights of the Roles in `kube-system`. They have rows in the tables, like the rights of the ClusterRoles.
 const IN_KUBE_SYSTEM: [&str; 4] = ["create serviceaccounts/token", "create leases", "get leases", "update leases"];
 
-/// Returns the rights in the first column of a table: `get` pods, nodes; `list` pods.
+/// Returns the rights in the first column of a table, which has the form: `get` pods, nodes; `list` pods.
 fn rights(section: &str) -> BTreeSet<String> {
     let rows = section.lines().filter(|line| line.starts_with("| `"));
     let cells = rows.filter_map(|row| row.split(" | ").next()).map(|cell| cell.trim_start_matches("| "));

@@ -19,7 +19,7 @@ pub(crate) struct Thief<'a> {
 }
 
 impl<'a> Thief<'a> {
-    /// Applies manifests, and takes a token of their account.
+    /// Creates the account with the roles of the manifests, and returns a thief with a token of it.
     pub(crate) fn of(world: World<'a>, manifests: &[PathBuf], account: &str) -> Thief<'a> {
         let stolen = world.api.account_of(SYSTEM, account, manifests).unwrap();
         let group = world.group.unwrap().api_version().split('/').next().unwrap();
@@ -53,7 +53,8 @@ impl<'a> Thief<'a> {
         done(self.client.create(collection, object));
     }
 
-    /// Replaces the object at a path after `edit`, with the resourceVersion that everybody knows who may read it.
+    /// Replaces the object at a path after `edit`, with the resourceVersion of the stored object, as a thief who may
+    /// read the object knows it.
     #[track_caller]
     pub(crate) fn replaces(&self, path: &str, edit: impl FnOnce(&mut Value)) {
         let mut object = self.world.get(path);
@@ -79,7 +80,7 @@ impl<'a> Thief<'a> {
         self.deletes(&path);
     }
 
-    /// Expects that the thief has used every right of the role.
+    /// Expects that the thief has successfully used every right of the role.
     #[track_caller]
     pub(crate) fn assert_every_right_used(&self) {
         let mut requests = self.audit.of(&self.user).unwrap();

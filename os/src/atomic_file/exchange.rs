@@ -81,8 +81,9 @@ impl DraftName {
             let names = [&self.target, &self.path].map(|path| path.with_added_extension("displaced"));
             let renamed = names.into_iter().find(|name| fs::rename(&self.path, name).is_ok());
             let kept = renamed.unwrap_or_else(|| self.path.clone());
+            let kind = if error.is_contested() { ErrorKind::ResourceBusy } else { ErrorKind::Other };
             let reason = format!("{}; that program's file is {}", error.source, kept.display());
-            error.source = io::Error::new(error.source.kind(), reason);
+            error.source = io::Error::new(kind, reason);
             error
         })
     }
@@ -234,6 +235,28 @@ mod tests {
             assert!(error.ends_with(&format!("that program's file is {}", kept.display())), "{error}");
             assert_eq!(fs::read_to_string(kept).unwrap(), "theirs\n");
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2 + taken_names);
+        }
+    }
+
+    /// A rename onto a mount point fails with EBUSY at each attempt, although no other program writes the file.
+    #[test]
+    fn rename_onto_a_mount_point_is_not_contested() {
+        let refused = |exchanges_before: u32| {
+            let (_dir, file, expected) = directory();
+            let mut exchanges = 0;
+            let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
+                exchanges += 1;
+                if exchanges > exchanges_before {
+                    return Err(Errno::BUSY);
+                }
+                write(&file, "theirs\n");
+                kernels(from, to, flags)
+            };
+            finished(&file).put_in_place_by(&mut rename, expected.as_ref()).unwrap_err()
+        };
+        for exchanges_before in [0, 1] {
+            let error = refused(exchanges_before);
+            assert!(!error.is_contested(), "{error}");
         }
     }
 

@@ -22,8 +22,9 @@ const VALIDITY: Duration = Duration::MINUTE;
 /// Maximum number of notes; the oldest are removed first.
 const MAX_NOTES: usize = 128;
 
-/// Maximum size of a file that is read, in bytes. The plugin writes no larger file.
-const MAX_FILE_SIZE: u64 = 1 << 17;
+/// Maximum size of a file that is read, in bytes. The plugin writes no larger file: JSON escapes make a note of
+/// [`LONGEST_ROUTE`] characters six times as long at most.
+const MAX_FILE_SIZE: u64 = 1 << 18;
 
 /// Maximum length of a route's text, in characters.
 const LONGEST_ROUTE: usize = 200;
@@ -114,7 +115,7 @@ mod tests {
         let good = r#"[{"address":"10.0.0.1","route":"","until":1787360583}]"#;
         let elsewhere = directory.path().join("elsewhere");
         fs::write(&elsewhere, good).unwrap();
-        for text in ["", "{", "{}", r#"["10.0.0.1"]"#, "\u{0}", &" ".repeat(1 << 18)] {
+        for text in ["", "{", "{}", r#"["10.0.0.1"]"#, "\u{0}", &format!("{good}{}", " ".repeat(1 << 18))] {
             fs::write(&file, text).unwrap();
             assert_eq!(valid_notes(&file, NOW), [], "{text:?}");
         }
@@ -133,10 +134,13 @@ mod tests {
     fn busy_address_file_is_bounded() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("busy_addresses");
-        for number in 0..1000_u32 {
-            record(&file, std::net::Ipv4Addr::from(number).into(), &"x".repeat(1000), NOW);
+        // The longest escape in JSON, and the longest character.
+        for character in ["\u{1}", "\u{10ffff}"] {
+            for number in 0..1000_u32 {
+                record(&file, std::net::Ipv4Addr::from(number).into(), &character.repeat(1000), NOW);
+            }
+            let notes = valid_notes(&file, NOW);
+            assert_eq!((notes.len(), notes[MAX_NOTES - 1].address), (MAX_NOTES, std::net::Ipv4Addr::from(999).into()));
         }
-        let notes = valid_notes(&file, NOW);
-        assert_eq!((notes.len(), notes[MAX_NOTES - 1].address), (MAX_NOTES, std::net::Ipv4Addr::from(999).into()));
     }
 }

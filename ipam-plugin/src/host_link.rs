@@ -19,7 +19,8 @@ pub struct HostLink {
     pub up: bool,
     /// True if the interface can carry packets, which requires that the pod's end is up, too.
     pub carrier: bool,
-    /// The container ID that an ADD stored on the interface; `None` for an interface of upstream's plugin.
+    /// The container ID that an ADD stored on the interface, or a digest in place of a long ID, as
+    /// [`libcalico::names::InterfaceAlias::container`] returns it. `None` for an interface of upstream's plugin.
     pub container_id: Option<String>,
     /// Destinations of the routes through this interface in the main table.
     pub routes: Vec<String>,

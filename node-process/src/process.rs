@@ -65,7 +65,7 @@ pub fn finish(outcome: Result<String, CallError>) -> ExitCode {
 pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     let conf = error.log.as_deref().cloned().unwrap_or_default();
     logging::init(&conf, component, &Subject::of_environment(&env_value, error.node.as_deref()));
-    tracing::error!(error = %error.error, "{} is refused", env_value("CNI_COMMAND").unwrap_or_default());
+    tracing::error!(error = %error.error, command = env_value("CNI_COMMAND"), "the call is refused");
     finish(Err(error))
 }
 

@@ -235,7 +235,7 @@ fn each_log_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_
                 0,
                 &["deleted the interface", "deleted the endpoint", "released addresses addresses=\"10.65."],
             ),
-            ("ADD", &unreadable, 1, &["ADD is refused error="]),
+            ("ADD", &unreadable, 1, &["the call is refused error="]),
         ];
         for (verb, conf, exit, words) in told {
             _ = fs::remove_file(LOG);
@@ -253,6 +253,7 @@ fn each_log_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_
                 let parts: &[&str] = match *word {
                     word if word.starts_with("assigned") => &[" blocks=\"10.65.", " pools=\"", " handle="],
                     word if word.starts_with("released") => &[" handle="],
+                    word if word.starts_with("the call is refused") => &[" command=\"ADD\""],
                     _ => &[],
                 };
                 assert!(parts.iter().all(|part| lines[0].contains(part)), "{}", lines[0]);

@@ -113,7 +113,7 @@ impl Annotations {
                     "annotation {FLOATING_IPS}: remove the floating IP, or assign the pod an address of its family"
                 )));
             };
-            Ok(IpNat { internal_ip: internal.to_string(), external_ip: external.clone() })
+            Ok(IpNat { internal_ip: internal.to_string(), external_ip: external.clone(), ..IpNat::default() })
         };
         self.floating_ips.iter().map(nat).collect()
     }

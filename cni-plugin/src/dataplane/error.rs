@@ -39,7 +39,7 @@ pub enum DataplaneError {
     #[error("{0}")]
     HostInterfaceConflict(Box<ConflictingInterface>),
     /// Other calls held the lock of the interfaces for too long.
-    #[error("cannot replace host interface {ifname} while other ADDs create interfaces: {source}")]
+    #[error("cannot replace or delete host interface {ifname} while other calls create or delete interfaces: {source}")]
     LockBusy {
         /// The interface to be replaced or deleted.
         ifname: String,

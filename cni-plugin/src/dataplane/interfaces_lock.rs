@@ -27,8 +27,8 @@ pub(super) fn share() -> Option<HostLock> {
 }
 
 /// Takes the exclusive lock, for a call that removes `ifname`; returns `None` if the lock file cannot be used. Waits
-/// until no ADD is between creation and alias. An ADD must release its shared lock first: two ADDs that wait for each
-/// other's shared lock would never continue.
+/// until no ADD is between creation and alias, and no other call has the exclusive lock. An ADD must release its shared
+/// lock first: two ADDs that wait for each other's shared lock would never continue.
 ///
 /// # Errors
 /// Other calls hold the lock for too long.

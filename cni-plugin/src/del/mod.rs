@@ -212,9 +212,8 @@ async fn release(
 /// than CNI_IFNAME, unless prevResult shows that the ADD created it. When keeping it, fails without prevResult, and
 /// otherwise only releases addresses of another IPAM plugin.
 async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniError> {
-    tracing::warn!(
-        error = %cause, "cannot release the endpoint and the addresses in the datastore; removing the interface"
-    );
+    // Each branch below reports if the interface was removed.
+    tracing::warn!(error = %cause, "cannot release the endpoint and the addresses in the datastore");
     let is_pod = matches!(cx.workload.orchestrator, Orchestrator::Kubernetes(_));
     let was_created = was_created_by_add(cx);
     if is_pod && was_created != Some(true) && cx.interface().is_of_another_interface()? {

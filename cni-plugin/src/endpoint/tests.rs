@@ -164,7 +164,8 @@ async fn endpoint_of_another_container_loses_only_the_released_addresses() {
     };
     let addresses = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
     let mut endpoint = pod("c2").create(&addresses).unwrap();
-    let nat = |internal: &str| IpNat { internal_ip: internal.into(), external_ip: "192.0.2.1".into() };
+    let nat =
+        |internal: &str| IpNat { internal_ip: internal.into(), external_ip: "192.0.2.1".into(), ..IpNat::default() };
     endpoint.spec.ip_nats = vec![nat("10.0.0.1"), nat("10.0.0.2")];
     store.create(&endpoint.key(), &endpoint).await.unwrap();
     let listed = async || {

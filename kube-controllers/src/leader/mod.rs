@@ -4,7 +4,12 @@
 //! that it states; each replica measures that time with its own clock. The times in the Lease have one use: a replica
 //! does not wait if it takes a Lease that was released a moment ago. Every write names the version that was read, so
 //! only one of two competing writes succeeds. The holder stops writing some seconds before another replica may take the
-//! Lease, so that its current requests have ended by then.
+//! Lease. It sends no request after that, and drops the requests without a response.
+//!
+//! A server may execute a dropped request later, even while the next leader writes. Compare-and-swap makes this safe.
+//! Each update and deletion of garbage collection names the revision that was read (on the API server, a deletion also
+//! names the uid), so it changes nothing that another process has written since. The other controllers write the same
+//! way, and create objects only if they are missing; the next leader corrects an object that is created so late.
 
 mod config;
 mod election;

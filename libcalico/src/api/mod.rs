@@ -1,8 +1,8 @@
 //! The `projectcalico.org/v3` resources that the programs read or write.
 //!
 //! Almost every type keeps the fields that it does not model in `unknown`, so that a read-modify-write does not drop a
-//! field that a newer Calico wrote. The exceptions are the ports and floating addresses of a WorkloadEndpoint, and the
-//! status of KubeControllersConfiguration. Read `object` first: the envelope that all kinds share.
+//! field that a newer Calico wrote. The exception is the status of KubeControllersConfiguration, which kube-controllers
+//! replaces as a whole. Read `object` first: the envelope that all kinds share.
 
 mod cluster_information;
 mod go_duration;

@@ -94,6 +94,9 @@ pub struct IpNat {
     /// The address visible from outside.
     #[serde(rename = "externalIP")]
     pub external_ip: String,
+    /// All other fields.
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 /// A port with a name or a host port. JSON always contains all five keys (CNI-135).
@@ -111,6 +114,9 @@ pub struct EndpointPort {
     /// The host address to which the port is bound; empty for all addresses.
     #[serde(rename = "hostIP")]
     pub host_ip: String,
+    /// All other fields.
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 impl Spec for WorkloadEndpointSpec {
@@ -121,7 +127,21 @@ impl Spec for WorkloadEndpointSpec {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn port_and_nat_fields_of_a_newer_calico_are_preserved() {
+        let stored = json!({
+            "ipNATs": [{"internalIP": "10.65.0.9", "externalIP": "192.0.2.7", "future": [1]}],
+            "ports": [
+                {"name": "web", "protocol": "TCP", "port": 80, "hostPort": 0, "hostIP": "", "future": {"a": "b"}},
+            ],
+        });
+        let spec = serde_json::from_value::<WorkloadEndpointSpec>(stored.clone()).unwrap();
+        assert_eq!(serde_json::to_value(spec).unwrap(), stored);
+    }
 
     #[test]
     fn endpoint_networks_may_lack_a_prefix_length() {

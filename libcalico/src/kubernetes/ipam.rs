@@ -215,7 +215,7 @@ mod tests {
 
     /// The stored forms that upstream writes in etcd and on an API server.
     #[test]
-    fn load_balancer_handle_matches_upstreams_vector() {
+    fn block_spec_matches_upstreams_vector() {
         let stored = fields(json!({
             "cidr": "10.244.1.0/31", "affinity": "host:node-1", "affinity_claim_time": "2026-08-22T06:33:20Z",
             "allocations": [0, null], "unallocated": [1],
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn simplified_ports_match_upstreams_vectors() {
+    fn handle_names_match_upstreams_vectors() {
         assert_eq!(name("k8s-pod-network.9C1E5B7D"), "k8s-pod-network.9c1e5b7d");
         assert_eq!(name("vxlan-tunnel-addr-node-1"), "vxlan-tunnel-addr-node-1");
     }
@@ -333,7 +333,7 @@ mod tests {
 
     /// The stored forms that upstream writes.
     #[test]
-    fn upstream_vector_of_settings() {
+    fn settings_conversion_matches_upstreams_vector() {
         let stored = json!({"auto_allocate_blocks": true, "maxBlocksPerHost": 20, "new": 1});
         let spec = json!({"strictAffinity": false, "autoAllocateBlocks": true, "maxBlocksPerHost": 20, "new": 1});
         assert_eq!(Value::Object(config_to_spec(stored.as_object().unwrap().clone())), spec);

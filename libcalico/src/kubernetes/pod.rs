@@ -136,6 +136,7 @@ impl ContainerPort {
             port: self.container_port,
             host_port: self.host_port,
             host_ip: self.host_ip.clone(),
+            ..EndpointPort::default()
         })
     }
 }

@@ -143,10 +143,9 @@ pub fn parse_quantity(text: &str) -> Option<i64> {
     }
     let (binary, ten) = scale(suffix)?;
     let digits = format!("{whole}{fraction}");
-    let digits = digits.trim_start_matches('0');
-    // A number of more than 30 digits counts as the largest number.
-    let magnitude = if digits.len() > 30 { i128::MAX } else { digits.parse().unwrap_or(0) };
-    let exponent = ten.saturating_sub(i32::try_from(fraction.len()).unwrap_or(i32::MAX));
+    let (magnitude, dropped) = significant(digits.trim_start_matches('0'));
+    let shift = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+    let exponent = ten.saturating_sub(shift(fraction.len())).saturating_add(shift(dropped));
     let scaled = magnitude.saturating_mul(binary);
     let value = match 10i128.checked_pow(exponent.unsigned_abs()) {
         Some(power) if exponent >= 0 => scaled.saturating_mul(power),
@@ -157,6 +156,17 @@ pub fn parse_quantity(text: &str) -> Option<i64> {
     };
     let value = i64::try_from(value).unwrap_or(i64::MAX);
     Some(if negative { -value } else { value })
+}
+
+/// Number of leading digits of a quantity that count. It exceeds the digits of the largest result by one, and the
+/// product with the largest factor of [`scale`] fits into an `i128`.
+const SIGNIFICANT: usize = 20;
+
+/// Returns the number that the first digits form, rounded up, and the count of the digits after them.
+fn significant(digits: &str) -> (i128, usize) {
+    let (first, rest) = digits.split_at(digits.len().min(SIGNIFICANT));
+    let is_rounded = rest.bytes().any(|digit| digit != b'0');
+    (first.parse().unwrap_or(0) + i128::from(is_rounded), rest.len())
 }
 
 /// Returns the factor and the power of ten that a suffix stands for; `None` for an unknown suffix.
@@ -251,8 +261,24 @@ mod tests {
             ("1e400", i64::MAX),
             ("1e-400", 1),
             ("0e400", 0),
+            ("9223372036854775806", i64::MAX - 1),
+            ("9223372036854775808", i64::MAX),
         ] {
             assert_eq!(parse_quantity(text), Some(value), "{text}");
+        }
+        let zeros = "0".repeat(40);
+        for (text, value) in [
+            (format!("1.{zeros}"), 1),
+            (format!("1.{zeros}1"), 2),
+            (format!("-1.{zeros}1"), -2),
+            (format!("1000.{zeros}"), 1_000),
+            (format!("1.{zeros}Ei"), 1 << 60),
+            (format!("1.{}Ei", &zeros[..27]), 1 << 60),
+            (format!("1{zeros}e-40"), 1),
+            (format!("0.{zeros}1e41"), 1),
+            (format!("1{zeros}"), i64::MAX),
+        ] {
+            assert_eq!(parse_quantity(&text), Some(value), "{text}");
         }
         for text in ["", "-", ".", "1.2.3", "1K", "1kk", "x", "1 M", "1e", "0x10"] {
             assert_eq!(parse_quantity(text), None, "{text}");

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn load_balancer_handle_matches_upstreams_vector() {
+    fn reversed_uid_matches_upstreams_vector() {
         let (given, reversed) = ("7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7", "fe392417-dc50-4cba-9ef8-45cd23ab67ef");
         assert_eq!(reverse_uid(given).as_deref(), Some(reversed));
         assert_eq!(reverse_uid("no uid"), None);

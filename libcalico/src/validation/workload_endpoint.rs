@@ -120,11 +120,11 @@ mod tests {
     }
 
     fn port(name: &str, host_port: u16) -> EndpointPort {
-        EndpointPort { name: name.into(), protocol: json!("TCP"), port: 80, host_port, host_ip: String::new() }
+        EndpointPort { name: name.into(), protocol: json!("TCP"), port: 80, host_port, ..EndpointPort::default() }
     }
 
     fn nat(internal: &str, external: &str) -> IpNat {
-        IpNat { internal_ip: internal.into(), external_ip: external.into() }
+        IpNat { internal_ip: internal.into(), external_ip: external.into(), ..IpNat::default() }
     }
 
     #[test]

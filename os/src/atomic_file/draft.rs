@@ -31,11 +31,11 @@ pub struct AtomicFileError {
 pub(super) type Result<T, E = AtomicFileError> = std::result::Result<T, E>;
 
 impl AtomicFileError {
-    /// Returns true if another program keeps rewriting the file or undoes each change. Also true if the system reports
-    /// the file as busy.
+    /// Returns true if another program keeps rewriting the file or undoes each change. The system's EBUSY does not
+    /// count: a rename onto a mount point fails with EBUSY each time.
     #[must_use]
     pub fn is_contested(&self) -> bool {
-        self.source.kind() == ErrorKind::ResourceBusy
+        self.source.kind() == ErrorKind::ResourceBusy && self.source.raw_os_error().is_none()
     }
 }
 

@@ -88,7 +88,8 @@ impl Finished {
 
 impl DraftName {
     /// Puts another program's file back. If that fails, keeps the file under a name that no runtime reads and no sweep
-    /// removes, and returns an error with that name.
+    /// removes, and returns an error with that name. If the file cannot have such a name, it keeps the draft's name, and
+    /// a later sweep may remove it.
     fn restore_or_keep(
         &mut self,
         rename: Rename<'_>,
@@ -96,12 +97,14 @@ impl DraftName {
         displaced: Option<ReadFile>,
     ) -> Result<()> {
         self.restore(rename, draft, displaced).map_err(|mut error| {
-            let kept = self.target.with_added_extension("displaced");
-            if fs::rename(&self.path, &kept).is_ok() {
-                self.in_place = true;
-                let reason = format!("{}; that program's file is {}", error.source, kept.display());
-                error.source = io::Error::new(error.source.kind(), reason);
-            }
+            // The path is no longer a draft's, so the drop must not remove the file.
+            self.in_place = true;
+            let names = [&self.target, &self.path].map(|path| path.with_added_extension("displaced"));
+            let renamed = names.into_iter().find(|name| fs::rename(&self.path, name).is_ok());
+            let kept = renamed.unwrap_or_else(|| self.path.clone());
+            let kind = if error.is_contested() { ErrorKind::ResourceBusy } else { ErrorKind::Other };
+            let reason = format!("{}; that program's file is {}", error.source, kept.display());
+            error.source = io::Error::new(kind, reason);
             error
         })
     }
@@ -228,6 +231,54 @@ mod tests {
         let kept = dir.path().join("conf.displaced");
         assert!(error.ends_with(&format!("that program's file is {}", kept.display())), "{error}");
         assert_eq!(fs::read_to_string(kept).unwrap(), "theirs\n");
+    }
+
+    /// A directory with the name under which the file would be saved stands for any failure of that rename.
+    #[test]
+    fn unrestorable_file_stays_if_its_names_are_taken() {
+        for taken_names in 0..=2 {
+            let (dir, file, expected) = directory();
+            let draft = finished(&file);
+            let own_name = draft.path().to_owned();
+            let names = [file.with_added_extension("displaced"), own_name.with_added_extension("displaced")];
+            names.iter().take(taken_names).for_each(|name| fs::create_dir(name).unwrap());
+            let mut exchanges = 0;
+            let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
+                exchanges += 1;
+                if exchanges > 1 {
+                    return Err(Errno::IO);
+                }
+                write(&file, "theirs\n");
+                kernels(from, to, flags)
+            };
+            let error = draft.put_in_place_by(&mut rename, expected.as_ref()).unwrap_err().to_string();
+            let kept = names.get(taken_names).unwrap_or(&own_name);
+            assert!(error.ends_with(&format!("that program's file is {}", kept.display())), "{error}");
+            assert_eq!(fs::read_to_string(kept).unwrap(), "theirs\n");
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2 + taken_names);
+        }
+    }
+
+    /// A rename onto a mount point fails with EBUSY at each attempt, although no other program writes the file.
+    #[test]
+    fn rename_onto_a_mount_point_is_not_contested() {
+        let refused = |exchanges_before: u32| {
+            let (_dir, file, expected) = directory();
+            let mut exchanges = 0;
+            let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
+                exchanges += 1;
+                if exchanges > exchanges_before {
+                    return Err(Errno::BUSY);
+                }
+                write(&file, "theirs\n");
+                kernels(from, to, flags)
+            };
+            finished(&file).put_in_place_by(&mut rename, expected.as_ref()).unwrap_err()
+        };
+        for exchanges_before in [0, 1] {
+            let error = refused(exchanges_before);
+            assert!(!error.is_contested(), "{error}");
+        }
     }
 
     #[test]

@@ -25,6 +25,18 @@ enum ConflictingRoute {
     Busy(BusyRoute),
 }
 
+impl ConflictingRoute {
+    /// Returns the place in the order in which routes are examined. Busy routes come first, so that a failure precedes
+    /// any deletion, and because the route to add does not make the address free.
+    fn rank(&self) -> u8 {
+        match self {
+            ConflictingRoute::Busy(_) => 0,
+            ConflictingRoute::Identical => 1,
+            ConflictingRoute::Idle(..) => 2,
+        }
+    }
+}
+
 /// Sets the alias of the host end, sets the link up and adds the routes, in one send and in this order: an interface
 /// that is up always has its alias. Before that, fails if an existing route to one of the addresses is in use, and
 /// deletes idle ones.
@@ -125,7 +137,8 @@ impl HostRoutes<'_> {
         Ok(false)
     }
 
-    /// Fails if a route to `destination` is in use, unless the route to add already exists.
+    /// Fails if a route to `destination` is in use. The kernel may have such a route and the route to add at the same
+    /// time, with different metrics.
     fn ensure_not_busy(&mut self, destination: Cidr) -> Result<(), DataplaneError> {
         match self.conflicting_routes(destination)?.into_iter().next() {
             Some(ConflictingRoute::Busy(busy)) => Err(busy.into()),
@@ -133,19 +146,14 @@ impl HostRoutes<'_> {
         }
     }
 
-    /// Returns the routes to `destination`. Routes that have to stay come before the idle ones, so that a failure
-    /// precedes any deletion.
+    /// Returns the routes to `destination`, in the order of [`ConflictingRoute::rank`].
     fn conflicting_routes(&mut self, destination: Cidr) -> Result<Vec<ConflictingRoute>, NetlinkError> {
         let routes = self.routes_to(destination)?;
         let mut found = Vec::with_capacity(routes.len());
         for route in &routes {
             found.extend(self.classify(route)?);
         }
-        found.sort_by_key(|route| match route {
-            ConflictingRoute::Identical => 0,
-            ConflictingRoute::Busy(_) => 1,
-            ConflictingRoute::Idle(..) => 2,
-        });
+        found.sort_by_key(ConflictingRoute::rank);
         Ok(found)
     }
 
@@ -206,4 +214,23 @@ fn describe(route: &KernelRoute, owner: Option<&Link>) -> String {
 fn add(destination: Cidr, link: &Link) -> Request {
     let step = format!("add host route {destination} to interface {}", link.name);
     route::add(step, destination, None, link.index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_route_with_another_metric_is_examined_before_the_identical_route() {
+        let busy = || BusyRoute {
+            address: "10.0.0.1".parse().unwrap(),
+            route: "through interface live0 (protocol Static)".into(),
+            interface: Some("live0".into()),
+            ifname: "cali1".into(),
+        };
+        let mut routes =
+            [ConflictingRoute::Idle(7, busy()), ConflictingRoute::Identical, ConflictingRoute::Busy(busy())];
+        routes.sort_by_key(ConflictingRoute::rank);
+        assert!(matches!(routes, [ConflictingRoute::Busy(_), ConflictingRoute::Identical, ConflictingRoute::Idle(..)]));
+    }
 }

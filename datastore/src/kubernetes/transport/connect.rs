@@ -17,6 +17,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::dial::{dial, host, port};
+use crate::error::describe_error_chain;
 
 /// Interval between keep-alive messages on a silent connection, and the timeout of their response.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -38,7 +39,7 @@ pub(in crate::kubernetes) enum TransportError {
     /// No complete response arrived within this time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The connection broke while the request was under way, or directly after the connection was opened.
+    /// The connection broke while the request was under way.
     #[error("the connection broke: {0}")]
     ConnectionLost(#[from] hyper::Error),
 }
@@ -80,12 +81,24 @@ impl Server {
             |error: std::io::Error| TransportError::Connect { server: authority(&self.uri), reason: error.to_string() };
         let stream = dial(&self.uri).await.map_err(refuse)?;
         enable_keep_alive(&stream).map_err(refuse)?;
-        let Some((connector, name)) = &self.tls else { return open_http1(stream).await };
+        let Some((connector, name)) = &self.tls else { return self.start_http(stream, false).await };
         let stream = connector.connect(name.clone(), stream).await.map_err(refuse)?;
-        match stream.get_ref().1.alpn_protocol() {
-            Some(b"h2") => open_http2(stream).await,
-            _ => open_http1(stream).await,
-        }
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        self.start_http(stream, is_http2).await
+    }
+
+    /// Starts HTTP/2 or HTTP/1.1 on a new connection. A failure is no lost connection of a request: no request is sent
+    /// before this succeeds, so the outcome of a write is known.
+    async fn start_http(
+        &self,
+        io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        is_http2: bool,
+    ) -> Result<Connection, TransportError> {
+        let opened = if is_http2 { open_http2(io).await } else { open_http1(io).await };
+        opened.map_err(|error| TransportError::Connect {
+            server: authority(&self.uri),
+            reason: describe_error_chain(&error),
+        })
     }
 }
 
@@ -96,7 +109,7 @@ fn enable_keep_alive(stream: &TcpStream) -> std::io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-async fn open_http2(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Connection, TransportError> {
+async fn open_http2(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> hyper::Result<Connection> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEP_ALIVE_INTERVAL)
@@ -108,7 +121,7 @@ async fn open_http2(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) ->
     Ok(Connection::Http2(sender))
 }
 
-async fn open_http1(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Connection, TransportError> {
+async fn open_http1(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> hyper::Result<Connection> {
     let (sender, connection) = http1::handshake(TokioIo::new(io)).await?;
     tokio::spawn(connection);
     Ok(Connection::Http1(sender))
@@ -121,4 +134,18 @@ fn parse_name(server: &Uri, name: String) -> Result<ServerName<'static>, Transpo
 /// Returns the host and the port of a URL, with the default port of the scheme if the URL has none.
 pub(super) fn authority(server: &Uri) -> String {
     format!("{}:{}", server.host().unwrap_or_default(), port(server))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn http_start_on_a_closed_connection_reports_an_unsent_request() {
+        let server = Server::new(&Uri::from_static("https://api.test:6443"), None, None).unwrap();
+        let (io, peer) = tokio::io::duplex(64);
+        drop(peer);
+        let Err(error) = server.start_http(io, true).await else { panic!("the peer is closed") };
+        assert!(matches!(&error, TransportError::Connect { server, .. } if server == "api.test:6443"), "{error:?}");
+    }
 }

@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn endpoint_addresses_include_external_nat_addresses() {
-        let nat = IpNat { internal_ip: "10.65.0.1".into(), external_ip: "192.0.2.7".into() };
+        let nat = IpNat { internal_ip: "10.65.0.1".into(), external_ip: "192.0.2.7".into(), ..IpNat::default() };
         let ip_networks = vec!["10.65.0.1/32".into(), "fd65::1/128".into()];
         let spec = WorkloadEndpointSpec { ip_networks, ip_nats: vec![nat], ..WorkloadEndpointSpec::default() };
         assert_eq!(addresses_of(&spec), ["10.65.0.1", "fd65::1", "192.0.2.7"].map(|ip| ip.parse::<IpAddr>().unwrap()));

@@ -181,7 +181,7 @@ mod tests {
         let text = shell.wrong(&line);
         for expected in [
             format!("address without endpoint: {leaked} (handle a, node node1"),
-            "endpoint without address: default/b on node node1 has 10.0.0.250, which is free\n".into(),
+            "endpoint without address: default/b on node node1 has 10.0.0.250, which is not allocated\n".into(),
             "orphan handle: orphan counts 1 addresses".into(),
             "unreadable: /calico/ipam/v2/handle/garbage: failed to parse".into(),
             "\n4 things are wrong\n".into(),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
-use libcalico::names::{container_interface, interface_prefix, pod_interface};
+use libcalico::names::{InterfaceAlias, container_interface, interface_prefix, pod_interface};
 use serde::Serialize;
 
 use crate::cli::app::{App, CommandOutcome};
@@ -203,9 +203,11 @@ fn recreated_interface(app: &mut App<'_>, pending_del: &PendingDel) -> Option<St
         None => container_interface(&pending_del.container_id),
     };
     match app.links.find(&name) {
-        Ok(link) => link
-            .filter(|link| link.container_id.as_ref().is_none_or(|id| *id == pending_del.container_id))
-            .map(|_| name),
+        // The alias has a digest in place of a long container ID.
+        Ok(link) => {
+            let alias = InterfaceAlias::for_container(&pending_del.container_id);
+            link.filter(|link| link.container_id.as_ref().is_none_or(|id| id == alias.container())).map(|_| name)
+        }
         Err(reason) => {
             app.notice(format_args!("note: cannot check whether interface {name} exists again: {reason}"));
             None

@@ -73,13 +73,14 @@ fn adopt_assigns_the_named_deferred_dels_to_the_reachable_datastore() {
     assert_eq!(owned(), ["c1", "c2", "d1"]);
 }
 
-/// A kernel that has the interface of one pod.
+/// A kernel that has the interface of one pod. The alias of the interface contains this text for the container.
 #[derive(Debug)]
-struct OneLink;
+struct OneLink(Option<String>);
 
 impl HostLinks for OneLink {
     fn find(&self, name: &str) -> Result<Option<HostLink>, HostLinkError> {
-        Ok((name == pod_interface("cali", "team", "web")).then(HostLink::default))
+        let link = HostLink { container_id: self.0.clone(), ..HostLink::default() };
+        Ok((name == pod_interface("cali", "team", "web")).then_some(link))
     }
 }
 
@@ -91,7 +92,7 @@ fn adopt_is_rejected_while_the_container_has_an_interface() {
     Journal::new(&directory).record(&of_container).unwrap();
     let run = |containers: &[&str]| {
         let line = [&["journal", "adopt"], containers, &["--directory", &directory]].concat();
-        shell.run_with(&line, |app| app.links = &OneLink)
+        shell.run_with(&line, |app| app.links = &OneLink(None))
     };
     let refused = run(&["c2", "c1"]).outcome.unwrap_err();
     assert!(refused.starts_with("container c1 has its interface "), "{refused}");
@@ -101,6 +102,20 @@ fn adopt_is_rejected_while_the_container_has_an_interface() {
     assert!(all.notices.contains("entry unchanged: container c1"), "{}", all.notices);
     assert!(all.out.contains("(container c2) now belongs to local /x.db"), "{}", all.out);
     assert!(all.out.contains("; before:  (etcd 1)") && !all.out.contains("container c1"), "{}", all.out);
+}
+
+#[test]
+fn adopt_recognizes_the_interface_of_a_container_with_a_long_id() {
+    let shell = Shell::new();
+    let (own, other) = ("c".repeat(65), "d".repeat(65));
+    let directory = noted(&shell, &own, "etcd http://a:2379");
+    for (id, is_refused) in [(&own, true), (&other, false)] {
+        let alias = InterfaceAlias::for_container(id);
+        let links: &OneLink = Box::leak(Box::new(OneLink(Some(alias.container().to_owned()))));
+        let line = ["journal", "adopt", "c", "--directory", &directory];
+        let outcome = shell.run_with(&line, |app| app.links = links).outcome;
+        assert_eq!(outcome.is_err(), is_refused, "{outcome:?}");
+    }
 }
 
 #[test]
@@ -121,7 +136,7 @@ fn adopt_into_a_missing_local_datastore_creates_no_file() {
     let path = away.path().join("calico.db").display().to_string();
     let line = ["calico-ipam", "journal", "adopt", "c1", "--directory", &directory, "--datastore-path", &path];
     let arguments = crate::cli::Arguments::try_parse_from(line).unwrap();
-    let error = crate::cli::run(arguments, &OneLink, &mut Vec::new()).unwrap_err().to_string();
+    let error = crate::cli::run(arguments, &OneLink(None), &mut Vec::new()).unwrap_err().to_string();
     assert_eq!(
         error,
         format!("{path} does not exist, so no deferred DEL can belong to it; name the datastore of the deferred DELs")

@@ -192,7 +192,10 @@ fn findings_that_need_a_decision_are_not_repaired() {
     let shell = Shell::with_pool();
     shell.endpoint("b", "10.0.0.250");
     let output = shell.ok(&["release", "--from-report", &report(&shell)]);
-    assert!(output.ends_with("10.0.0.250, which is free: left alone: an operator has to decide\n"), "{output}");
+    assert!(
+        output.ends_with("10.0.0.250, which is not allocated: left alone: an operator has to decide\n"),
+        "{output}"
+    );
 }
 
 #[test]

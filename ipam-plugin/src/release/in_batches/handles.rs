@@ -85,9 +85,10 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
         self
     }
 
-    /// Returns the writes that correct the handles' counts. A missing handle needs no write. A handle that cannot be
-    /// read, or that counts fewer addresses than were released, gets none; `calico-ipam check` reports it.
-    async fn plan(&self, ids: &[HandleId]) -> Result<Vec<(HandleId, Write)>, StoreError> {
+    /// Returns the writes that correct the handles' counts. A missing handle needs no write. A handle that counts fewer
+    /// addresses than were released gets none, and neither does a handle that cannot be read, which is added to
+    /// `remaining`. `calico-ipam check` reports both.
+    async fn plan(&mut self, ids: &[HandleId]) -> Result<Vec<(HandleId, Write)>, StoreError> {
         let mut writes = Vec::new();
         for (id, handle) in ids.iter().zip(find_each::<Handle>(self.store, ids).await?) {
             match handle.and_then(|entry| entry.map_or(Ok(None), |entry| self.decremented(entry))) {
@@ -96,7 +97,8 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
                     tracing::warn!(
                         handle = %id, %error,
                         "cannot decrement the handle by the released addresses; the handle may count too many addresses"
-                    )
+                    );
+                    self.remaining.push(id.clone());
                 }
             }
         }

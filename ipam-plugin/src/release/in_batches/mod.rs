@@ -114,7 +114,7 @@ pub struct ReleasedBatch {
     pub blocks_written: usize,
     /// Number of handles written or deleted.
     pub handles_written: usize,
-    /// Handles that may count too many addresses, because they could not be written.
+    /// Handles that may count too many addresses, because they could not be read or written.
     pub handles_not_written: Vec<HandleId>,
     /// True if the gate closed; the remaining blocks were not tried.
     pub stopped: bool,

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libcalico::ipam::{
     AffinityOwner, AffinityState, Block, BlockAffinity, BlockRequest, Handle, HandleId, ReleaseRequest, Reservations,
 };
+use libcalico::store::Kind;
 
 use super::*;
 use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
@@ -135,6 +136,19 @@ async fn missing_or_corrupt_blocks_do_not_block_other_releases() {
     let outcome = run(&cluster, &requests).await;
     assert_eq!((outcome.released.len(), outcome.missing.as_slice()), (4, &[cidr("10.0.9.0/29")][..]));
     assert!(matches!(outcome.failed[..], [(_, IpamError::Corrupt(_))]), "{:?}", outcome.failed);
+}
+
+#[tokio::test]
+async fn batch_release_reports_a_handle_that_cannot_be_read() {
+    for store in STORES {
+        let cluster = filled(store(), 1, 2);
+        let requests = all(&cluster);
+        let id = HandleId::new("net.0-1");
+        cluster.store.edit(|pairs| pairs.put(Handle::path(&id), b"{".to_vec()));
+        let outcome = run(&cluster, &requests).await;
+        assert_eq!((outcome.released.len(), outcome.handles_written), (2, 1));
+        assert_eq!(outcome.handles_not_written, [id]);
+    }
 }
 
 #[tokio::test]

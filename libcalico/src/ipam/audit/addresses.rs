@@ -123,6 +123,8 @@ fn assess_address(allocation: &Allocation<'_>, pods: &Pods) -> (OwnerKind, Verdi
         Some(Lookup::Present(pod)) => Lookup::Present(PodState::of(pod).address_state(allocation.ip)),
         Some(_) => Lookup::Unknown,
     };
+    // Pods are looked up only where endpoints are derived from pods. There, the Calico node has the name of the
+    // Kubernetes node.
     let facts = OwnerFacts { pod, node, unnamed: Lookup::Absent, ..OwnerFacts::default() };
     (owner.kind(), assess(owner.kind(), &facts))
 }

@@ -75,7 +75,7 @@ pub enum Finding {
         container_id: String,
     },
     /// An address that an endpoint has and a pool contains, but that is free or cooling down.
-    #[error("endpoint without address: {endpoint} on node {node} has {address}, which is free")]
+    #[error("endpoint without address: {endpoint} on node {node} has {address}, which is not allocated")]
     EndpointWithoutAddress {
         /// The address.
         address: IpAddr,

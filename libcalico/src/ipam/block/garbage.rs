@@ -19,7 +19,7 @@ impl Block {
     }
 
     /// Frees the addresses named in `requests` without a cooldown (`ipCooldownSeconds`). Skips addresses that are free
-    /// or cooling down, or are outside the block. Returns the number of freed addresses.
+    /// or cooling down, or are outside the block, and repeated addresses. Returns the number of freed addresses.
     ///
     /// # Errors
     /// If the block is corrupt or a request does not match its allocation, no address is freed.
@@ -27,7 +27,9 @@ impl Block {
         self.verify()?;
         let mut ordinals = Vec::new();
         for request in requests {
-            ordinals.extend(self.releasable(request)?.map(|(ordinal, _)| ordinal));
+            let ordinal = self.releasable(request)?.map(|(ordinal, _)| ordinal);
+            // An ordinal that is twice in the free list makes the block corrupt.
+            ordinals.extend(ordinal.filter(|ordinal| !ordinals.contains(ordinal)));
         }
         for &ordinal in &ordinals {
             self.free_ordinal(ordinal);

@@ -107,7 +107,9 @@ impl Codec {
     /// Returns the revision of an object of `kind` that the API server sent in reply to a write.
     pub fn revision(&self, kind: &str, reply: &Value) -> Revision {
         let metadata = reply.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
-        // Metadata that cannot be parsed is left out of the revision, so the next write does not contain it.
+        // The reply contains the annotation of the request, which parses. Only an admission webhook can replace it by
+        // one that does not parse. The metadata is then left out of the revision. An error would report a write that
+        // succeeded as failed. Each later read reports the annotation.
         let preserved = StoredKind::named(kind).map(|kind| self.preserved(kind, metadata.clone()));
         ObjectRevision::of(&metadata, preserved.and_then(Result::ok).unwrap_or_default()).revision()
     }

@@ -100,7 +100,7 @@ fn floating_nats(pod: &Pod, addresses: &[Cidr], problems: &mut Vec<PodProblem>) 
     let nat = |external_ip: String| {
         let version = if external_ip.contains(':') { IpVersion::V6 } else { IpVersion::V4 };
         let internal = addresses.iter().find(|address| address.version() == version)?;
-        Some(IpNat { internal_ip: internal.network().to_string(), external_ip })
+        Some(IpNat { internal_ip: internal.network().to_string(), external_ip, ..IpNat::default() })
     };
     external.into_iter().filter_map(nat).collect()
 }

@@ -118,7 +118,11 @@ fn pod_annotations_set_endpoint_fields() {
         NETWORK_STATUS: "[]", "kubernetes.io/egress-bandwidth": "1M",
     }));
     let endpoint = endpoint(&pod);
-    let nat = |internal: &str, external: &str| IpNat { internal_ip: internal.into(), external_ip: external.into() };
+    let nat = |internal: &str, external: &str| IpNat {
+        internal_ip: internal.into(),
+        external_ip: external.into(),
+        ..IpNat::default()
+    };
     assert_eq!(endpoint.spec.ip_nats, [nat("10.0.0.1", "1.2.3.4"), nat("fd00::1", "fd01::1")]);
     assert_eq!(endpoint.spec.allow_spoofed_source_prefixes, ["8.8.8.8/32", "1.1.1.0/24"]);
     assert_eq!(endpoint.metadata.annotations, [(NETWORK_STATUS.to_owned(), "[]".to_owned())].into());

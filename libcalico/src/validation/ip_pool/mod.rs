@@ -13,7 +13,7 @@ use crate::validation_error::{FieldError, ValidationError};
 
 const NEVER: &str = "Never";
 const ALL: &str = "all()";
-/// The longest selector, in bytes.
+/// The longest selector, in code points, as the API server counts the `maxLength` of a definition.
 const MAX_SELECTOR: usize = 1024;
 
 /// The stored objects that a pool is checked against.
@@ -177,7 +177,7 @@ fn check_selector(name: &str, selector: &str, findings: &mut Vec<FieldError>) {
         finding.reason.push_str(&format!("({error})"));
         findings.push(finding);
     }
-    if selector.len() > MAX_SELECTOR {
+    if selector.chars().count() > MAX_SELECTOR {
         findings.push(FieldError::new(name, selector, format!("may not be longer than {MAX_SELECTOR} characters")));
     }
     // Upstream searches the text of the selector, and so also rejects a selector that contains `global(` only in a

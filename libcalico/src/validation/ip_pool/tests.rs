@@ -88,6 +88,18 @@ fn pool_block_size_limits_are_enforced() {
     }
 }
 
+/// The API server counts code points too.
+#[test]
+fn selector_of_1024_characters_outside_ascii_is_admitted() {
+    let selector = |count: usize| format!("a == '{}'", "\u{6771}".repeat(count - "a == ''".len()));
+    let findings = |count: usize| {
+        let mut findings = Vec::new();
+        check_selector("NodeSelector", &selector(count), &mut findings);
+        findings.len()
+    };
+    assert_eq!((findings(1024), findings(1025)), (0, 1));
+}
+
 #[test]
 fn invalid_pool_modes_selectors_and_uses_are_rejected() {
     type Change = fn(&mut IpPoolSpec);

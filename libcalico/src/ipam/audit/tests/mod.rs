@@ -194,7 +194,8 @@ fn endpoint_with_a_free_or_foreign_address_is_reported() {
     world.endpoints.push(endpoint("c9", "10.0.0.77"));
     // An address of another plugin is in no pool.
     world.endpoints.push(endpoint("c8", "192.168.0.1"));
-    assert_eq!(world.texts(), ["endpoint without address: default/c9 on node node1 has 10.0.0.77, which is free"]);
+    let expected = "endpoint without address: default/c9 on node node1 has 10.0.0.77, which is not allocated";
+    assert_eq!(world.texts(), [expected]);
 
     let mut world = World::healthy();
     world.endpoints[1].container_id = Some("c3".into());

@@ -38,6 +38,15 @@ fn released_addresses_enter_the_free_list_in_ascending_order() {
 }
 
 #[test]
+fn address_requested_twice_is_freed_at_once_and_only_once() {
+    let mut block = shared();
+    let requests = ["10.0.0.2", "10.0.0.0", "10.0.0.2"].map(release_request);
+    assert_eq!(block.free_at_once(&requests), Ok(2));
+    assert_eq!(block.unallocated, [3, 2, 0]);
+    assert!(block.is_consistent());
+}
+
+#[test]
 fn release_of_free_cooling_or_foreign_addresses_reports_unallocated() {
     let mut block = shared();
     block.release(&[release_request("10.0.0.2")], 60, NOW).unwrap();

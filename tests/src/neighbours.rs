@@ -107,8 +107,8 @@ impl Neighbour {
         Ok(())
     }
 
-    /// Removes the program's entry, as the program does when its DaemonSet is deleted: istio-cni by a rename, linkerd-cni
-    /// in place.
+    /// Removes the program's entry, as the program does when its DaemonSet is deleted: istio-cni by a rename, and
+    /// linkerd-cni in place.
     pub fn leaves(self, file: &Path) -> Result<()> {
         let mut conf: Value = serde_json::from_slice(&fs::read(file)?)?;
         conf["plugins"].as_array_mut().context("no list")?.retain(|plugin| plugin["type"] != self.kind());

@@ -12,8 +12,8 @@ use crate::settings::Settings;
 use crate::state::{InstalledFile, State};
 use os::atomic_file::{ReadFile, Replacement, regular_file};
 
-/// The extension that Cilium with `cni.exclusive` adds to the configurations of other networks. Runtimes read no file of
-/// such a name.
+/// The extension that Cilium with `cni.exclusive` adds to the configurations of other networks. Runtimes read no file
+/// with this extension.
 pub(crate) const CILIUM_BACKUP: &str = "cilium_bak";
 
 /// The file to write, and the state's record of the present one.

@@ -46,7 +46,8 @@ fn manifest(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac").join(name)
 }
 
-/// Creates the account as an operator does. Moves the rights of all its roles into one, from which a test withholds some.
+/// Creates the account as an operator does. Then moves the rights of all its roles into one role, from which a test
+/// withholds some.
 fn account(api: &ApiServer, manifests: &[PathBuf], role: &Role) -> ServiceAccount {
     let account = api.account_of(NAMESPACE, NAME, manifests).unwrap();
     api.cluster_role(NAME, &role.rules()).unwrap();

@@ -56,9 +56,9 @@ enum NodeReadError {
 }
 
 impl NodeCondition {
-    /// Reads the condition at each `interval`, and writes to the status if the node has a network, and the problem
-    /// after [`REPORT_LIMIT`] reports of a missing network. Logs a failed read unless the previous read failed for the
-    /// same reason. Never returns.
+    /// Reads the condition at each `interval`, and writes `has_network` to the status, and `node_problem` after
+    /// [`REPORT_LIMIT`] consecutive reports of a missing network. Logs a failed read unless the previous read failed
+    /// for the same reason. Never returns.
     pub(super) async fn watch(self, status: SharedStatus) {
         let (mut reports, mut reported) = (0_u32, String::new());
         loop {

@@ -40,8 +40,8 @@ pub struct Status {
     pub suspension: Option<String>,
     /// The configuration that container runtimes use, from the last check of the files.
     pub selection: Selection,
-    /// True if kubelet reports that the node has a network, and false if it reports that there is none; `None` if the
-    /// condition is not read or not known.
+    /// False if kubelet reports that the node has no network, and true if its report does not say so; `None` if the
+    /// report is not read or not known.
     pub has_network: Option<bool>,
     /// The reason why kubelet's reports make the agent not ready; `None` if they do not.
     pub node_problem: Option<String>,

@@ -74,7 +74,7 @@ pub fn on_installation(
 ) {
     on_kubernetes(|host, servers| {
         install(&servers.api);
-        servers.api.define(ApiGroup::CrdV1.api_version()).unwrap();
+        servers.api.ensure_defined(ApiGroup::CrdV1.api_version()).unwrap();
         servers.api.namespace(NAMESPACE).unwrap();
         let user = servers.api.cni_user().unwrap();
         let objects = Objects::new(servers.api.admin(), ApiGroup::CrdV1, user.kubeconfig.clone());

@@ -41,18 +41,13 @@ impl ApiServer {
     /// Defines the kinds of an API group and version, `crd.projectcalico.org/v1` or `projectcalico.org/v3`, and waits
     /// until they are served.
     pub fn define(&self, api_version: &str) -> Result<()> {
-        let version = api_version.rsplit('/').next().context("GROUP/VERSION")?;
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(version);
-        let mut manifests = Vec::new();
-        for file in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
-            let path = file?.path();
-            // The file `Kustomization`, which has no extension, is skipped, as `kubectl apply -f` skips it.
-            if path.extension().is_some_and(|extension| extension == "yaml") {
-                manifests.push(fs::read_to_string(path)?);
-            }
-        }
-        ensure!(!manifests.is_empty(), "{} is empty", folder.display());
-        self.admin().apply_definitions(&manifests)
+        self.admin().apply_definitions(&manifests(api_version)?, |_| Ok(true))
+    }
+
+    /// Does the same, but leaves existing definitions and the owners of their fields unchanged.
+    pub fn ensure_defined(&self, api_version: &str) -> Result<()> {
+        let admin = self.admin();
+        admin.apply_definitions(&manifests(api_version)?, |path| Ok(admin.get(path)?.code == 404))
     }
 
     /// Defines KubeVirt's kinds of VMs, with the fields that Calico reads.
@@ -90,4 +85,20 @@ impl ApiServer {
         })
         .with_context(|| format!("{group} is not among the API groups"))
     }
+}
+
+/// Returns the manifests of the definitions of an API group and version.
+fn manifests(api_version: &str) -> Result<Vec<String>> {
+    let version = api_version.rsplit('/').next().context("GROUP/VERSION")?;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(version);
+    let mut manifests = Vec::new();
+    for file in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let path = file?.path();
+        // The file `Kustomization`, which has no extension, is skipped, as `kubectl apply -f` skips it.
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            manifests.push(fs::read_to_string(path)?);
+        }
+    }
+    ensure!(!manifests.is_empty(), "{} is empty", folder.display());
+    Ok(manifests)
 }

@@ -17,13 +17,21 @@ impl Client {
         objects(manifest)?.iter().try_for_each(|object| self.apply_object(object).map(drop))
     }
 
-    /// Applies CustomResourceDefinitions, and then waits for the resources of all of them, which the server prepares at
-    /// the same time.
-    pub(super) fn apply_definitions(&self, manifests: &[String]) -> Result<()> {
+    /// Applies the CustomResourceDefinitions that `is_wanted` selects by their URL path, and then waits for the resources
+    /// of all of them, which the server prepares at the same time.
+    pub(super) fn apply_definitions(
+        &self,
+        manifests: &[String],
+        is_wanted: impl Fn(&str) -> Result<bool>,
+    ) -> Result<()> {
         let mut paths = Vec::new();
         for manifest in manifests {
             for definition in objects(manifest)? {
-                paths.push(self.send_apply(&definition)?.0);
+                let path = self.path(&definition)?;
+                if is_wanted(&path)? {
+                    self.send_apply(&definition)?;
+                }
+                paths.push(path);
             }
         }
         paths.iter().try_for_each(|path| self.await_established(path))

@@ -61,7 +61,6 @@ fn quota_of_the_chart_admits_critical_pods_outside_of_kube_system() {
         prepare(api, &objects, "privileged");
         for workload in [DAEMON_SET, DEPLOYMENT] {
             let refused = create_pod(api, &objects, workload);
-            assert_eq!(refused.code, 403, "{refused:?}");
             assert!(refused.reason().contains("insufficient quota to match these scopes"), "{refused:?}");
         }
         let quota = api.admin().apply_object(&objects[QUOTA]).unwrap();

@@ -275,12 +275,16 @@ impl Outcome {
     /// Returns the error object of a failed call.
     ///
     /// # Panics
-    /// Panics if the call succeeded, or failed other than with an error of the CNI specification.
+    /// Panics if the call succeeded, if it failed other than with an error of the CNI specification, or if the plugin
+    /// panicked.
     #[track_caller]
     pub fn error(&self) -> CniError {
         assert_eq!(self.exit, Some(1), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
-        serde_json::from_str(&self.stdout)
-            .unwrap_or_else(|e| panic!("no CNI error ({e}) on stdout: {}\nstderr: {}", self.stdout, self.stderr))
+        let error = serde_json::from_str::<CniError>(&self.stdout)
+            .unwrap_or_else(|e| panic!("no CNI error ({e}) on stdout: {}\nstderr: {}", self.stdout, self.stderr));
+        // The plugin reports its panic as a CNI error.
+        assert!(!error.msg.contains("the plugin panicked"), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        error
     }
 }
 

@@ -66,6 +66,17 @@ pub enum Fault {
     InTurn(&'static [Fault]),
 }
 
+impl Fault {
+    /// Returns true if the fault can kill the plugin.
+    pub(crate) fn includes_kill(self) -> bool {
+        match self {
+            Fault::Kill => true,
+            Fault::InTurn(faults) => faults.iter().any(|fault| fault.includes_kill()),
+            _ => false,
+        }
+    }
+}
+
 /// A listening proxy. It stops on drop.
 #[derive(Debug)]
 pub struct Proxy {

@@ -90,7 +90,8 @@ impl<'a> Faulty<'a> {
         let child = call.spawn().unwrap();
         self.proxy.plugin(child.id());
         let outcome = wait(child, started, DEADLINE).unwrap();
-        if outcome.exit == Some(1) {
+        // A signal may end the plugin only if the fault is one.
+        if outcome.exit != Some(0) && !(outcome.exit.is_none() && fault.includes_kill()) {
             outcome.error();
         }
         if self.conf["ipam"]["type"] == "calico-ipam" {

@@ -123,6 +123,7 @@ impl World<'_> {
         };
         self.history.push(format!("{} {:?}: {said}\n{}", self.nodes[job.node].name, job, outcome.stderr));
         ensure!(outcome.exit.is_some() || job.killed.is_some(), "ended by a signal: {job:?}");
+        ensure!(!outcome.stdout.contains("the plugin panicked"), "{job:?}");
         let succeeded = outcome.exit == Some(0);
         Ok(match &job.task {
             Task::Add(sandbox) if succeeded => {

@@ -167,6 +167,7 @@ impl<'a> World<'a> {
         texts::check("stdout", &outcome.stdout)?;
         texts::check("stderr", &outcome.stderr)?;
         anyhow::ensure!(outcome.exit.is_some(), "ended by a signal: {what}");
+        anyhow::ensure!(!outcome.stdout.contains("the plugin panicked"), "{what}");
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! An address that a pod's status reports is not a leak, whatever the pod's annotations contain.
+//! Tests of the leaks that the audit reports among the addresses of pods and virtual machines.
 
 use serde_json::{Value, json};
 

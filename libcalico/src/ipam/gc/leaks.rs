@@ -75,7 +75,8 @@ impl Leaks {
         self.confirmed.contains(&row)
     }
 
-    /// Records that an address has no owner. The leak is confirmed when the address has had none for `grace`.
+    /// Records that an address has no owner. The leak is confirmed when the address has had none for `grace`. With
+    /// [`GracePeriod::Never`], the leak is not confirmed.
     pub(super) fn set(&mut self, row: RowId, now: Duration, reason: LeakReason, grace: GracePeriod) -> LeakTransition {
         let previous = self.by_row.get(&row).copied();
         let since = previous.map_or(now, |leak| leak.since);

@@ -177,8 +177,8 @@ pub(super) struct HandleRow {
     pub(super) first_address: RowId,
 }
 
-/// A compact form of a handle's ID. For a container's handle, `<network>.<64 hexadecimal digits>`, it takes half the
-/// memory.
+/// A compact form of a handle's ID. For a container's handle, `<network>.<64 lower-case hexadecimal digits>`, it takes
+/// half the memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum CompactHandle {
     Container { network: RowId, id: [u8; 32] },

@@ -111,7 +111,7 @@ struct InterfaceStatus {
 }
 
 /// Returns the addresses in Multus's annotation, with `None` for each unreadable one, or a single `None` for an
-/// unreadable annotation.
+/// unreadable annotation. Without an annotation, returns no address.
 fn of_other_interfaces(status: Option<&str>) -> Vec<Option<IpAddr>> {
     let Some(status) = status.filter(|status| !status.is_empty()) else { return Vec::new() };
     let Ok(interfaces) = serde_json::from_str::<Vec<InterfaceStatus>>(status) else { return vec![None] };

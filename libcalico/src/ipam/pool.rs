@@ -44,8 +44,9 @@ impl Pool {
     }
 }
 
-/// Returns the pool of an object if the pool is in service and of the family (IPAM-93), otherwise the reason why not. A
-/// request for a particular address uses the pool of that address only under the same conditions (IPAM-132).
+/// Returns the pool of an object if the pool is of the family and in service: not disabled, not being deleted, and not
+/// marked as not allocatable (IPAM-93). Otherwise returns the reason why not. A request for a particular address uses
+/// the pool of that address only under the same conditions (IPAM-132).
 pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, PoolRejection> {
     let spec = &object.spec;
     let cidr = spec.range().map_err(|_| PoolRejection::InvalidCidr { cidr: spec.cidr.clone() })?;

@@ -106,7 +106,7 @@ pub(super) fn may_be_reclaimed(block: &Block, now: OffsetDateTime) -> bool {
     parse_time(claimed).is_some_and(|claimed| (now - claimed).abs() >= RECLAIM_AFTER)
 }
 
-/// The fields under both names: those of the stored value, and those of the custom resource's `spec`.
+/// The fields, with the names of the stored value or of the custom resource's `spec`.
 #[derive(Deserialize)]
 struct Fields {
     cidr: Cidr,
@@ -124,8 +124,8 @@ struct Fields {
     deleted: bool,
 }
 
-/// The fields of an attribute that decide whether a block is empty: the handle identifies addresses that Windows
-/// reserves.
+/// The fields of an attribute that a search for room reads. The handle identifies addresses that Windows reserves, and
+/// the release time those that are cooling down.
 #[derive(Deserialize)]
 struct AttributeFields {
     #[serde(default)]
@@ -169,7 +169,7 @@ mod tests {
         AffinityOwner::Host(name.into())
     }
 
-    /// Returns a block with four addresses of `node2`, claimed long ago, with `fields` changed.
+    /// Returns a block of `node2` with four free addresses, claimed long ago, with `fields` changed.
     fn stored(fields: Value) -> Value {
         let mut block = json!({
             "cidr": "10.0.0.0/30", "affinity": "host:node2", "affinity_claim_time": "2026-08-22T00:00:00Z",

@@ -1,4 +1,4 @@
-//! Single scenarios, most of them taken from upstream's tests of its garbage collection.
+//! Tests of single scenarios, most of them taken from upstream's tests of its garbage collection.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -296,8 +296,8 @@ fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
     cluster.index.set_settings(watched);
     assert_eq!(examine(&mut cluster), [ChangeKind::Cleared]);
 
-    // With a VMI that was deleted earlier, and with a deleted node, the grace period still starts when KubeVirt is
-    // removed.
+    // The grace period starts again when KubeVirt is removed, even if the VMI was deleted before and is a candidate
+    // already.
     cluster.index.remove_virtual_machine("ns", "vm");
     cluster.index.remove_vmi("ns", "vm");
     assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(LeakReason::VmiGone)]);
@@ -310,7 +310,8 @@ fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
     assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(LeakReason::NoKubeVirt)]);
 }
 
-/// The owner of a VMI's address changes without a new sequence number (KC-422).
+/// The owner of a VMI's address changes without a new sequence number (KC-422). The new owner's node counts the
+/// address, and a release that was decided before the change is not done.
 #[test]
 fn vmi_address_is_counted_on_the_node_of_its_owner() {
     let mut cluster = cluster();

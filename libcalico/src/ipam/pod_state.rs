@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn address_of_a_pod_with_an_invalid_status_is_undecided() {
+    fn address_of_a_pod_with_an_invalid_status_or_node_is_undecided() {
         for ips in [&[][..], &["10.0.0.0/24"], &["ten"], &["10.0.0.1", "ten"]] {
             assert_eq!(Fixture::running(ips).lookup("10.0.0.9").0, None, "{ips:?}");
         }

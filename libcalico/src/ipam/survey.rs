@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn survey_of_a_block_matches_its_full_decode() {
+    fn room_is_the_same_in_a_stored_value_and_in_a_custom_resource() {
         let held = json!({"handle_id": "net.a", "secondary": {"pod": "a", "releasedAt": "no time"}, "future": [1]});
         let released = json!({"releasedAt": "2026-08-22T01:02:00Z"});
         let reserved = &["10.0.0.0/30"][..];

@@ -21,8 +21,9 @@ impl Block {
     /// Frees the addresses named in `requests` without a cooldown (`ipCooldownSeconds`). Skips addresses that are free,
     /// cooling down or outside the block. Returns the number of freed addresses.
     ///
-    /// # Errors If the block is corrupt, or a request does not match its allocation, no address is freed. A request
-    /// with another sequence number than the stored one is an error even for a free address (IPAM-144).
+    /// # Errors
+    /// If the block is corrupt, or a request does not match its allocation, no address is freed. A request with another
+    /// sequence number than the stored one is an error even for a free address (IPAM-144).
     pub fn free_at_once(&mut self, requests: &[ReleaseRequest]) -> Result<usize, ReleaseError> {
         self.verify()?;
         let mut ordinals = Vec::new();

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn vmi_handle_is_never_a_old_handle() {
+    fn vmi_handle_is_never_an_old_handle() {
         assert_eq!(OldHandle::of_pod("k8s-pod-network", "vmi.prod.db"), None);
         assert_eq!(OldHandle::of_pod("k8s", "network.vmi.prod.db"), None);
         assert_eq!(OldHandle::of_container("k8s-pod-network.vmi.prod.db"), None);

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_grace_confirms_a_leak_at_once_and_no_grace_never() {
+    fn leak_is_confirmed_at_once_or_never_as_the_grace_period_says() {
         let mut leaks = Leaks::default();
         assert_eq!(leaks.set(1, AT(0), GONE, GracePeriod::AtOnce), LeakTransition::Confirmed);
         assert!(leaks.get(1).unwrap().by_node);

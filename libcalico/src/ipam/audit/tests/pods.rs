@@ -37,7 +37,7 @@ fn leaks(pod: Option<&Pod>) -> Vec<String> {
 }
 
 #[test]
-fn deleted_pod_with_emptied_annotations_retains_its_reported_address() {
+fn pod_being_deleted_with_emptied_annotations_retains_its_address_until_it_ended() {
     for emptied in ["cni.projectcalico.org/podIP", "vpc.amazonaws.com/pod-ips"] {
         let going = |phase: &str| {
             pod(|pod| {

@@ -75,7 +75,7 @@ fn owner_is_parsed_from_the_affinity_prefix() {
 }
 
 #[test]
-fn inconsistencies_are_named_and_only_release_by_handle_proceeds() {
+fn inconsistencies_are_named_and_no_operation_proceeds() {
     type Break = fn(&mut Block);
     let cases: [(Break, &str); 6] = [
         (|b| b.allocations.truncate(3), "it has 3 allocation slots for 4 addresses"),

@@ -42,7 +42,8 @@ struct Summary<'a> {
 impl Index {
     /// Adds or updates a block. A block that is marked for deletion counts as deleted.
     ///
-    /// # Errors A block that is corrupt or too large is removed from the index.
+    /// # Errors
+    /// A block that is corrupt or too large is removed from the index.
     pub fn put_block(&mut self, block: &Block) -> Result<(), UnreadableBlock> {
         if block.deleted {
             self.remove_block(&block.cidr);

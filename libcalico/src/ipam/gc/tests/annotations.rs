@@ -101,7 +101,7 @@ fn annotated_addresses_add_to_the_addresses_in_the_status() {
 /// An emptied annotation of a pod that is being deleted does not free an address that kubelet reports while the pod
 /// runs.
 #[test]
-fn emptied_annotation_releases_the_address_only_after_the_pod_ended() {
+fn emptied_annotation_makes_the_address_a_candidate_only_after_the_pod_ended() {
     for key in KEYS {
         let mut cluster = cluster();
         let annotations = BTreeMap::from([(key.to_owned(), String::new())]);

@@ -32,7 +32,7 @@ fn deleted_node_loses_addresses_then_tunnels_then_affinities() {
 }
 
 #[test]
-fn block_reclaimed_by_a_deleted_node_between_lists_is_released_again() {
+fn block_claimed_again_by_a_deleted_node_between_lists_is_released_again() {
     let mut cluster = Cluster::new(0);
     cluster.claim("10.0.0.8/29", "gone");
     cluster.deliver_all();

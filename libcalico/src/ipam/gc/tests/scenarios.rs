@@ -69,7 +69,7 @@ fn address_is_released_after_its_pod_is_missing_for_the_grace_period() {
 }
 
 #[test]
-fn each_leak_reason_is_recognized() {
+fn each_leak_reason_of_a_pod_is_recognized() {
     for (act, reason) in [
         ((|c: &mut Cluster| c.delete("p", false)) as fn(&mut Cluster), LeakReason::PodGone),
         (|c| c.end("p", EndedPod::Finished), LeakReason::PodFinished),
@@ -313,7 +313,7 @@ fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
 /// The owner of a VMI's address changes without a new sequence number (KC-422). The new owner's node counts the
 /// address, and a release that was decided before the change is not done.
 #[test]
-fn vmi_address_is_counted_on_the_node_of_its_owner() {
+fn new_owner_of_a_vmi_address_is_counted_and_prevents_a_decided_release() {
     let mut cluster = cluster();
     cluster.set_vmi("vm", true);
     cluster.run_vmi("vm", "n1", OwnerSlot::Active);
@@ -399,7 +399,7 @@ fn gauges_count_addresses_candidates_and_blocks_by_pool_and_node() {
 }
 
 #[test]
-fn unreadable_block_is_dropped_from_the_index_and_a_deleted_block_is_empty() {
+fn unreadable_or_deleted_block_is_removed_from_the_index() {
     let mut cluster = cluster();
     let mut block = cluster.blocks[&"10.0.0.0/29".parse().unwrap()].clone();
     block.unallocated.push(0);

@@ -73,7 +73,7 @@ pub enum AffinityState {
     /// The owner is about to give the block up.
     #[serde(rename = "pendingDeletion")]
     PendingDeletion,
-    /// The state of an affinity that was stored without one, as old Calico versions did. The allocator treats it as
+    /// The state of an affinity that is stored without a state, as old Calico versions did. The allocator treats it as
     /// confirmed (IPAM-68).
     #[default]
     #[serde(rename = "")]

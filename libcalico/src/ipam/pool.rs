@@ -163,7 +163,8 @@ pub enum PoolRejection {
     /// No address is free in any block that the node may use.
     #[error("full: {in_use} of {capacity} in use")]
     Full {
-        /// The number of addresses that are not free, including those that are cooling down or reserved.
+        /// The number of addresses in blocks that are not free, including those that are cooling down, plus the number
+        /// of reserved addresses; `capacity` at most.
         in_use: u64,
         /// The number of addresses in the pool.
         capacity: u64,

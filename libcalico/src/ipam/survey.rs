@@ -1,8 +1,7 @@
 //! [`BlockSummary`]: the fields of a block that a search for room reads. [`Room`]: the result that the search keeps.
 //!
-//! A search that finds no address has read every block of the cluster. Most of a block describes the pods that use its
-//! addresses. The search skips that part and keeps a few bytes per block. A block to be changed is read again
-//! completely.
+//! A search may read every block of the cluster. Most of a block describes the pods that use its addresses. The search
+//! skips that part and keeps a few bytes per block. A block to be changed is read again completely.
 
 use serde::Deserialize;
 use time::{Duration, OffsetDateTime};
@@ -35,8 +34,8 @@ impl ListedBlock {
     }
 }
 
-/// A block without the attributes of its allocations' owners. It decodes from a stored value and from a custom
-/// resource.
+/// A block without the attributes of its allocations' owners. It decodes from a stored value, and from the `spec` of a
+/// custom resource.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "Fields")]
 pub struct BlockSummary(Block);

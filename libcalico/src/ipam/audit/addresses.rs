@@ -66,7 +66,7 @@ fn allocation_finding(
     }
 }
 
-/// For the ID of each container with an address that an endpoint has: a handle of such an address.
+/// Handles of which an endpoint has an address: one for each container, by container ID.
 ///
 /// Kubelet reports one interface of a pod. The addresses of the other interfaces appear only in annotations, which a
 /// tenant can remove at any time. A container with one address in use therefore keeps its addresses on other networks.
@@ -93,8 +93,9 @@ fn container_of(handle: &HandleId) -> Option<&str> {
     (id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(id)
 }
 
-/// Returns true if the address counts as in use although no endpoint has it. Returns false for a pod that may have the
-/// address ([`InUseReason::PodWithoutAddress`]): the pod keeps the address, but a finding reports it.
+/// Returns true if the address counts as in use although no endpoint has it. Returns false for an address of a pod that
+/// may have it ([`InUseReason::PodWithoutAddress`]): the pod keeps the address, but its missing endpoint is to be
+/// reported.
 fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
     matches!(assess_address(allocation, pods).1, Verdict::InUse(reason) if reason != InUseReason::PodWithoutAddress)
 }

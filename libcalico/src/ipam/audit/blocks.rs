@@ -30,8 +30,8 @@ fn single_block_findings(block: &Block, pools: &[Cidr]) -> Vec<Finding> {
     findings
 }
 
-/// Returns every pair of overlapping blocks. Two ranges are either nested or disjoint, so a block overlaps those blocks
-/// before it in the sorted list that contain it, and no others before it.
+/// Returns every pair of overlapping blocks. Two ranges are either nested or disjoint. Of the earlier blocks in the
+/// sorted list, a block therefore overlaps exactly those that contain it.
 fn overlaps(inventory: &Inventory<'_>) -> Vec<Finding> {
     let mut sorted: Vec<Cidr> = inventory.blocks.iter().map(|entry| entry.value.cidr).collect();
     sorted.sort();

@@ -76,8 +76,8 @@ pub struct SuspectHandle {
     /// The handle's revision throughout the grace period; `None` if the handle was missing. If the handle has another
     /// revision now, it was written after it became suspect.
     pub revision: Option<Revision>,
-    /// The blocks to read before [`repair`]: those in which the handle counted addresses when it became suspect, and
-    /// those that named the handle then.
+    /// The blocks to read before [`repair`]: those in which the handle counted addresses at the last list of handles,
+    /// and those that named the handle then.
     pub blocks: BTreeSet<Cidr>,
 }
 

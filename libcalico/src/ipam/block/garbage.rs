@@ -8,8 +8,8 @@ use crate::api::parse_time;
 impl Block {
     /// Frees addresses whose cooldown has elapsed and compacts the attributes. Returns true if the block changed.
     ///
-    /// Call it on every block that is read for address management. The change is stored only if the operation writes
-    /// the block anyway, as in upstream (IPAM-162).
+    /// Call it on every block that is read for address management. As in upstream, this change alone is no reason to
+    /// write the block (IPAM-162), except in garbage collection.
     pub fn collect_garbage(&mut self, cooldown_seconds: i64, now: OffsetDateTime) -> Result<bool, CorruptBlock> {
         self.verify()?;
         let cooled = self.cooled_attributes(cooldown_seconds, now);

@@ -36,8 +36,8 @@ pub struct Released {
 /// upstream (IPAM-144).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// The given sequence number is not the stored one, because the address was released or reallocated since the
-    /// caller read the block.
+    /// The given sequence number is not the stored one, for example because the address was released or reallocated
+    /// since the caller read the block.
     #[error("the given sequence number ({given}) does not match ({stored}) when attempting to release IP {ip}")]
     Sequence {
         /// The address.

@@ -51,8 +51,8 @@ pub enum ChangeKind {
     /// The address has no owner, and its grace period has elapsed or is not needed because its node is deleted.
     Confirmed(LeakReason),
     /// The address no longer counts as a leak. It is in use, its grace period has to start again, or the settings no
-    /// longer contain one. Also: a tunnel's address on a deleted node on which another address is not confirmed as a
-    /// leak.
+    /// longer contain a grace period. Also: a tunnel's address on a deleted node on which another address is not
+    /// confirmed as a leak.
     Cleared,
 }
 

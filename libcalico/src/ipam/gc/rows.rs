@@ -33,7 +33,7 @@ impl AddressRow {
     /// The flag for an allocation with a sequence number.
     pub(super) const NUMBERED: u8 = 1;
     /// The flag for an allocation that names its node. Other allocations are in the list of the node of their block.
-    /// Upstream never examines such an allocation (IPAM-231).
+    /// Upstream never examines an allocation that names no node (IPAM-231).
     pub(super) const NAMES_NODE: u8 = 2;
     /// The flag for an address to be examined.
     pub(super) const DIRTY: u8 = 4;

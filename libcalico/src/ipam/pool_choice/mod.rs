@@ -18,7 +18,8 @@ pub type Labels = BTreeMap<String, String>;
 pub struct PoolRequest<'a> {
     /// The address family.
     pub version: IpVersion,
-    /// Ranges of the pools that the request names, in its order. If there are none, the selectors decide.
+    /// Ranges of the pools that the request names, in its order. If there are none, the selectors and assignment modes
+    /// decide.
     pub requested: &'a [Cidr],
     /// The purpose of the addresses.
     pub purpose: AllowedUse,

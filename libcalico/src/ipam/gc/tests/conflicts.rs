@@ -1,4 +1,4 @@
-//! Addresses that running pods report, and that IPAM has free or allocated to another owner.
+//! Tests of conflicts: addresses that running pods report, and that IPAM has free or allocated to another owner.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Tests of single scenarios, most of them taken from upstream's tests of its garbage collection.
+//! Tests of garbage collection in single scenarios.
 
 use std::net::IpAddr;
 use std::time::Duration;

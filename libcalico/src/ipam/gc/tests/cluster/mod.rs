@@ -1,5 +1,5 @@
-//! A simulated cluster: its true state, the pending events of its watches, and the garbage collector that sees only
-//! the events.
+//! A simulated cluster: its true state, the pending events of its watches, and an index for garbage collection that
+//! receives only events and lists.
 
 mod collect;
 

@@ -140,7 +140,7 @@ pub enum InUseReason {
     /// The VMI or its VirtualMachine exists.
     #[error("its virtual machine exists")]
     Vmi,
-    /// The pod has the address, or the address belongs to a second interface of its container. Also: a pod that a VMI's
+    /// The pod has the address, or its container has the address on a second interface. Also: a pod that a VMI's
     /// allocation names may have the address, or exists while KubeVirt is not installed.
     #[error("its pod has the address")]
     Pod,

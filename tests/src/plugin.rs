@@ -188,7 +188,7 @@ impl Call {
         self
     }
 
-    /// Starts the plugin and writes all of its stdin, for tests that kill the plugin while it runs.
+    /// Starts the plugin and passes it all of its stdin, without waiting for its end.
     pub fn spawn(&self) -> Result<Child> {
         let mut child = self.begin()?;
         feed(&mut child, &self.stdin)?;
@@ -262,7 +262,7 @@ impl Outcome {
         serde_json::from_str(&self.stdout).unwrap_or_else(|_| Value::String(self.stdout.clone()))
     }
 
-    /// Returns the JSON result of a successful call.
+    /// Returns the stdout of a successful call as [`Outcome::answer`] does.
     ///
     /// # Panics
     /// Panics if the call failed.

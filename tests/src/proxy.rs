@@ -172,12 +172,13 @@ impl Proxy {
         format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
-    /// Resets the counters and plans one fault, or none. New connections are accepted again.
+    /// Resets the counters, and plans one fault, or none. New connections are accepted again, later holds wait for
+    /// another [`Proxy::resume`], and the process ID of [`Proxy::plugin`] is removed.
     pub fn arm(&self, fault: Option<(Point, Fault)>) {
         self.arm_all(fault.as_slice());
     }
 
-    /// Resets the counters and plans several faults. If several apply at a point, the first one is used.
+    /// Does the same as [`Proxy::arm`] with several faults. If several apply at a point, the first one is used.
     pub fn arm_all(&self, faults: &[(Point, Fault)]) {
         *self.state.plan() = Plan { faults: faults.to_vec(), ..Plan::default() };
         self.state.gone.send_replace(false);

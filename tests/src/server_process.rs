@@ -18,7 +18,7 @@ impl ServerProcess {
     pub(crate) fn start(&mut self, program: &Path, args: &[String], log: &Path) -> Result<()> {
         self.stop();
         let log = File::options().create(true).append(true).open(log)?;
-        // setpriv kills the server when the thread that owns the host ends, even if the test process is killed.
+        // The kernel kills the server when the thread that starts it here ends, even if the test process is killed.
         let server = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(program)

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::world::{Live, World};
 
-/// Asserts that exactly the networked sandboxes have addresses, each once, and that the bookkeeping is consistent.
+/// Returns an error unless exactly the networked sandboxes have addresses and interfaces, the bookkeeping is
+/// consistent, and CHECK of one of these sandboxes succeeds.
 pub(crate) fn check(world: &mut World<'_>) -> Result<()> {
     datastore(world)?;
     for node in 0..world.nodes.len() {

@@ -50,7 +50,7 @@ fn uninstall_without_yes_lists_everything_and_changes_nothing() {
     });
 }
 
-/// The plugin's own files are the cached API group and the journal.
+/// Covers the plugin's own files: the cached API group and the journal.
 #[test]
 fn uninstall_deletes_files_of_the_plugin_except_deferred_dels() {
     const GROUP: &str = "var/lib/calico/api-group.json";

@@ -123,7 +123,7 @@ impl Plugins {
 }
 
 /// Starts a program. A program that the test has just written may be busy for a moment: a process that another test
-/// forked meanwhile has the file open for writing until it executes its own program.
+/// forked during the write has the file open until it executes its own program.
 fn start(command: &mut Command) -> io::Result<Child> {
     for _ in 0..BUSY_TRIES {
         match command.spawn() {

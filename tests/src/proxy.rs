@@ -1,10 +1,9 @@
-//! A proxy between the plugins and a real server, etcd or kube-apiserver, that injects a fault at one request or
-//! response.
+//! A proxy between the plugins and a real server, etcd or kube-apiserver, that injects faults at requests or responses.
 //!
-//! The proxy terminates HTTP/2 and HTTP/1.1 towards the plugin and speaks HTTP/2 to the server, in plain text or inside
-//! TLS on both sides. Thus it can read and count requests, and respond in place of the server. When a response begins,
-//! the server has executed the request: after a fault at a request the server has not executed it, and after a fault at
-//! a response it has, but the client does not receive the result.
+//! The proxy terminates HTTP/2, and inside TLS also HTTP/1.1, towards the plugin, and speaks HTTP/2 to the server, in
+//! plain text or inside TLS on both sides. It reads and counts requests, and can respond in place of the server. A
+//! fault at a request happens before the server executes the request. A fault at a response happens after the
+//! execution, and before the client receives the result.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

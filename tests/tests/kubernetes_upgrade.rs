@@ -31,7 +31,7 @@ fn with_host_local(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut Control
     });
 }
 
-/// Returns the user of the init container, which is bound to its role alone.
+/// Creates the user of the init container and binds it to its role alone.
 fn user(control_plane: &ControlPlane<'_>) -> ServiceAccount {
     let api = &control_plane.servers.api;
     let user = api.service_account("kube-system", "upgrade-ipam").unwrap();

@@ -57,9 +57,9 @@ fn handle_of(live: &Live) -> String {
     format!("{NETWORK}.{}", live.sandbox.container_id)
 }
 
-/// Returns true if a handle counts more addresses than it has. A handle counts an address before the block allocates
-/// it, and a late write may count an address once more. While the sandbox exists, this makes no address unusable; its
-/// DEL deletes the handle.
+/// Returns true if `problem` says that `handle` counts more addresses than it has. A handle counts an address before
+/// the block allocates it, and a late write may count an address once more. While the sandbox exists, this makes no
+/// address unusable; its DEL deletes the handle.
 fn is_overcount(problem: &str, handle: &str) -> bool {
     let numbers = problem.strip_prefix(&format!("handle {handle}: holds ")).and_then(|rest| {
         let (held, counted) = rest.split_once(" addresses, counts ")?;

@@ -22,8 +22,8 @@ use serde_json::Value;
 use self::freshness::require_fresh;
 pub use self::measured::Usage;
 
-/// Time limit of a call in the suites: longer than a DEL with an unreachable datastore takes. Only a server that
-/// repeatedly responds 429 can delay a call for longer.
+/// Time limit of a call in the suites: longer than a DEL with an unreachable datastore takes. A server that repeatedly
+/// responds 429 can delay a call for longer.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Time limit of runtimes for a call. An ADD spends up to 110 s of it on a server that repeatedly responds 429.
 pub const RUNTIMES_LIMIT: Duration = Duration::from_secs(120);

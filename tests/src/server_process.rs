@@ -40,8 +40,8 @@ impl ServerProcess {
         }
     }
 
-    /// Freezes the server: it accepts connections and never responds. Waits until the process is stopped, which may
-    /// take a while on a busy machine.
+    /// Freezes the server: it accepts connections and does not respond until [`ServerProcess::thaw`]. Waits until the
+    /// process is stopped, which may take a while on a busy machine.
     pub(crate) fn freeze(&self) -> Result<()> {
         let pid = self.signal(Signal::SIGSTOP)?;
         waitid(Id::Pid(pid), WaitPidFlag::WSTOPPED).context("cannot wait for a frozen server")?;

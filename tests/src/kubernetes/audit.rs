@@ -1,4 +1,4 @@
-//! The audit log: user, content, order and response of every request.
+//! The audit log: user, verb, object, order and response of the requests.
 
 use std::fmt;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! A real API server that admits a tenth of the requests in the plugins' priority level, for BUSY_SECONDS.
+//! A real API server with far fewer seats in the plugins' priority level than concurrent requests, for BUSY_SECONDS.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -7,8 +7,8 @@ use std::net::Ipv4Addr;
 pub(crate) struct Size {
     pub(crate) nodes: usize,
     pub(crate) pods: usize,
-    /// Number of all blocks; `None` for as few blocks of 64 addresses, beside the ones with leaked addresses, as the
-    /// other pods need.
+    /// Number of all blocks. `None` for the smallest number, with blocks of 64 addresses beside the blocks with leaked
+    /// addresses.
     pub(crate) blocks: Option<usize>,
     /// Number of addresses whose pod no longer exists.
     pub(crate) leaked: usize,

@@ -53,7 +53,7 @@ pub(crate) struct Probe {
 type Turn = [Duration; 5];
 
 impl Probe {
-    /// Creates the objects of the requests: a block and a pod.
+    /// Creates the block and the pod of the requests, and sends the turns that are not measured.
     pub(crate) fn new(host: &Host, backend: &Backend) -> Result<Self> {
         backend.add_pod(host, POD)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -121,7 +121,7 @@ fn late_del_without_netns_keeps_the_new_sandboxs_interface(cluster: &Cluster<'_>
         verb(cluster, "DEL", &old, &conf, ARGS).env("CNI_NETNS", "").run().unwrap().success();
         assert_eq!(kernel::host().unwrap(), before);
         assert_eq!(holders(cluster), [handle(&new)]);
-        // The new sandbox's own DEL finds the interface by the route to its address.
+        // The new sandbox's own DEL removes its interface, also without CNI_NETNS.
         verb(cluster, "DEL", &new, &conf, ARGS).env("CNI_NETNS", "").run().unwrap().success();
         cluster.assert_nothing_left();
     }

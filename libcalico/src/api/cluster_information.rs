@@ -1,11 +1,11 @@
-//! ClusterInformation: the switch that stops the writes of all programs in the cluster, and data about the cluster.
+//! ClusterInformation: the object that says whether the datastore is ready, and data about the cluster.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Object, Spec, Unknown};
 
-/// The switch that stops the writes of all programs in the cluster, such as during an upgrade, and data about the
-/// cluster.
+/// The object that says whether the datastore is ready, and data about the cluster. While the datastore is not ready,
+/// such as during an upgrade, no program changes addresses, endpoints or policies.
 pub type ClusterInformation = Object<ClusterInformationSpec>;
 
 /// `spec` of ClusterInformation.

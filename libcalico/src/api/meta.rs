@@ -99,8 +99,8 @@ pub(super) fn note_policy_name(metadata: &mut ObjectMeta) {
 }
 
 /// Removes the annotation from the metadata of a stored policy and sets the policy's name to the name in the
-/// annotation. If the annotation or the name in it is missing, only removes the prefix `default.` from the name of a
-/// policy of the default tier. Returns an error if the annotation is not a JSON object of that form.
+/// annotation. If the annotation or the name in it is missing, the name in the metadata remains, for a policy of the
+/// default tier without the prefix `default.`. Returns an error if the annotation is not a JSON object of that form.
 pub(super) fn restore_policy_name(metadata: &mut ObjectMeta, tier: &str) -> Result<(), serde_json::Error> {
     let noted = match metadata.annotations.remove(NAME_ANNOTATION) {
         Some(text) => serde_json::from_str::<Named>(&text)?.name,
@@ -114,7 +114,8 @@ pub(super) fn restore_policy_name(metadata: &mut ObjectMeta, tier: &str) -> Resu
     Ok(())
 }
 
-/// Returns the name of a policy of the default tier, without the tier prefix of Calico before 3.32.
+/// Returns the name of a policy of the default tier without the prefix `default.` of Calico before 3.32. A name without
+/// the prefix is returned unchanged.
 pub(crate) fn without_tier(name: &str) -> &str {
     name.strip_prefix("default.").unwrap_or(name)
 }

@@ -103,7 +103,7 @@ fn owners(metadata: &ObjectMeta, kind: &str) -> impl Iterator<Item = OwnerRefere
 
 impl VmiPod {
     /// Combines the pod, its `owner` reference to the VMI, the VMI of that name, and the VM: the owner of the VMI, or
-    /// else the VM with the VMI's name. A missing VM counts as being deleted.
+    /// else the VM with the VMI's name. A missing VM counts as being deleted, unless the VMI exists and no VM owns it.
     pub fn new(
         pod: &Pod,
         owner: &OwnerReference,

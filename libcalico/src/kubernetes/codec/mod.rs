@@ -67,9 +67,9 @@ impl Codec {
     }
 
     /// Returns the pair of `object` in the answer to `range`. Returns `None` for an object that is not in the range and
-    /// for a pod that has no endpoint. In a list, also returns `None` for an affinity that is marked as deleted, and for
-    /// an unreadable object whose name does not determine its path. The API server returns objects in the order of their
-    /// names, and the caller must keep that order (IPAM-94, IPAM-112).
+    /// for a pod that has no endpoint. In a list, also returns `None` for an affinity that is marked as deleted, and
+    /// for an unreadable object whose name does not determine its path. The API server returns objects in the order of
+    /// their names, and the caller must keep that order (IPAM-94, IPAM-112).
     pub fn decode(&self, range: &Range, object: Value) -> Option<DecodedObject> {
         let kind = StoredKind::named(range.kind)?;
         let Value::Object(object) = object else { return None };

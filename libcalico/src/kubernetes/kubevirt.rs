@@ -68,7 +68,8 @@ pub struct VmiPod {
     pub vm_uid: Option<String>,
     /// The uid of the migration whose target is this pod.
     pub migration_uid: Option<String>,
-    /// True if the VM, or a VMI that no VM owns, is being deleted or does not exist. The addresses are released then.
+    /// True if the VM, or a VMI that no VM owns, is being deleted or does not exist. Only then does DEL release the
+    /// addresses.
     pub is_being_deleted: bool,
 }
 

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::revision::{ObjectRevision, PreservedMetadata};
 use crate::store::Revision;
 
-/// The annotation with the container ID of the sandbox that was the last to get the pod's addresses. It remains when the
-/// addresses are released.
+/// The annotation with the container ID of the last sandbox that got the pod's addresses. It remains when the addresses
+/// are released.
 pub const CONTAINER_ID: &str = "cni.projectcalico.org/containerID";
 /// The annotation with the first address, with its prefix length.
 pub const POD_IP: &str = "cni.projectcalico.org/podIP";

@@ -34,8 +34,9 @@ pub struct PodEndpoint {
     pub problems: Vec<PodProblem>,
 }
 
-/// Returns the endpoint of `pod`; `None` for a pod without one, because it uses the node's network or is not scheduled
-/// yet. `interface_prefix` is the prefix of host interfaces (CNI-88).
+/// Returns the endpoint of `pod`; `None` for a pod without one, because it uses the node's network, is not scheduled
+/// yet, or has a name or node that is invalid in an endpoint's name. `interface_prefix` is the prefix of host
+/// interfaces (CNI-88).
 pub fn endpoint_of_pod(pod: &Pod, interface_prefix: &str) -> Option<PodEndpoint> {
     if pod.spec.host_network || pod.spec.node_name.is_empty() {
         return None;
@@ -87,7 +88,8 @@ fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
 }
 
 /// Pairs each floating address with the pod's own address of the same family. A floating address of a family that the
-/// pod does not have is left out. If an own address is a range, all are left out, and the range is reported.
+/// pod does not have is left out. If one of the pod's own addresses is a range, all floating addresses are left out,
+/// and the range is reported.
 fn floating_nats(pod: &Pod, addresses: &[Cidr], problems: &mut Vec<PodProblem>) -> Vec<IpNat> {
     let external = texts(pod, FLOATING_IPS, problems);
     if external.is_empty() {

@@ -1,4 +1,4 @@
-//! [`Subject`]: the attachment of a call, whose fields end each log line.
+//! [`Subject`]: the attachment of a call or of a deferred DEL, whose fields end log lines.
 
 use std::fmt::Write as _;
 
@@ -74,14 +74,14 @@ impl Subject {
             container_id: container_id.to_owned(),
             ..EndpointIdentifiers::default()
         };
-        // The field is empty if the endpoint cannot have a name. The call is then refused with the reason.
+        // The field is empty if these identifiers cannot form a name.
         let endpoint = identifiers.name().unwrap_or_default();
         Subject { container_id: container_id.into(), namespace: namespace.into(), pod: pod.into(), endpoint }
     }
 
     /// Creates the span for work on this attachment during a call for the container `within`, or outside of such a call
-    /// if that is empty. Lines in the span have the fields of this attachment instead of the call's, and `within` in
-    /// the field `ReplayedBy`.
+    /// if `within` is empty. Lines in the span have the fields of this attachment instead of the call's, and `within`,
+    /// unless it is empty, in the field `ReplayedBy`.
     #[must_use]
     pub fn span(&self, within: &str) -> Span {
         let [id, namespace, pod, endpoint] = self.fields().map(|(_, value)| value);

@@ -21,7 +21,8 @@ type Rename<'r> = &'r mut dyn FnMut(&Path, &Path, RenameFlags) -> Result<(), Err
 
 impl Finished {
     /// Replaces the file that was read as `expected`, or creates the file if `expected` is `None`. Returns false if
-    /// another program has written or removed the file since that read; the file then stays as that program left it.
+    /// another program has created, written or removed the file since it was read; the file then stays as that program
+    /// left it.
     ///
     /// # Errors
     /// Returns an error if the system refuses. The previous file is then still in place, or has the name in the error;
@@ -66,8 +67,8 @@ impl Finished {
 }
 
 impl DraftName {
-    /// Puts another program's file back. If that fails, keeps the file under a name that no runtime reads and no sweep
-    /// removes, and returns an error with that name.
+    /// Puts another program's file back. If that fails, returns an error, and renames the file to a name that no
+    /// runtime reads and no sweep removes. The error contains the name if this rename succeeds.
     fn restore_or_keep(
         &mut self,
         rename: Rename<'_>,

@@ -22,7 +22,8 @@ pub struct ClusterInformationSpec {
     /// Version of the calico-node that wrote this object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub calico_version: String,
-    /// True if plugins may write. A missing value counts as not ready (CNI-76).
+    /// True if programs may change addresses, endpoints and policies. The plugins treat a missing value as false
+    /// (CNI-76).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datastore_ready: Option<bool>,
     /// The active variant of Calico.

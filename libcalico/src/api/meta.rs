@@ -27,7 +27,7 @@ pub struct ObjectMeta {
     /// A random UUIDv4, assigned at creation.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// The revision of the object as read. The stored bytes never contain it.
+    /// The revision of the object as read. The encoded object does not contain it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// The creation time in RFC 3339, in whole seconds and UTC. `None` is written as `null`, as Go writes it.
@@ -80,7 +80,8 @@ pub(crate) fn parse_time(text: &str) -> Option<OffsetDateTime> {
 /// The tier of policies that do not name a tier.
 pub const DEFAULT_TIER: &str = "default";
 
-/// The annotation of a stored policy that contains the policy's name. Readers of the v3 API never see it.
+/// The annotation of a stored policy that contains the policy's name. A decoded policy does not have it. In the API
+/// group v1, the annotation of this key contains the v3 metadata of any kind of object.
 pub(crate) const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
 
 #[derive(Deserialize)]

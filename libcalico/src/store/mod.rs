@@ -1,4 +1,4 @@
-//! The interface to the datastore that all other crates use.
+//! The interface to the datastore.
 //!
 //! A request is a value: a [`ReadBatch`] of ranges or a list of [`Write`]s. A store answers a batch in as few round
 //! trips as it can (etcd: one transaction; SQLite: one snapshot; Kubernetes: parallel requests). Callers therefore

@@ -10,8 +10,8 @@ use tracing::Span;
 
 use crate::node_name;
 
-/// Maximum number of characters of a value in a log line; the rest of a longer value is left out. Kubernetes allows
-/// 253; an unvalidated variable may have more.
+/// Maximum number of characters of a value in [`Subject::line_suffix`], which leaves out the rest of a longer value.
+/// Names in Kubernetes have at most 253; an environment variable that is not validated may have more.
 const MAX_CHARS: usize = 253;
 
 /// The node in the name of an endpoint if the node is unknown.

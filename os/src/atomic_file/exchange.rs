@@ -25,8 +25,9 @@ impl Finished {
     /// left it.
     ///
     /// # Errors
-    /// Returns an error if the system refuses. The previous file is then still in place, or has the name in the error;
-    /// if only the directory cannot be synced, the draft is in place.
+    /// Returns an error if the draft cannot be put in place, with the previous file still there, or if the directory
+    /// cannot be synced, with the draft in place. Also returns an error if another program's file cannot be put back:
+    /// then the draft is in place, and the error contains the new name of that file.
     pub fn put_in_place_of(self, expected: Option<&ReadFile>) -> Result<bool> {
         self.put_in_place_by(&mut |from, to, flags| renameat_with(CWD, from, CWD, to, flags), expected)
     }

@@ -253,8 +253,8 @@ fn field_managers_are_discarded_for_updated_blocks_only() {
     }
 }
 
-/// IDs that differ only in case share a name. The handle of the second ID cannot be read, and is not taken for the
-/// handle of the first.
+/// IDs that differ only in case share a name. A read of the second ID is an error, and does not return the handle of
+/// the first.
 #[test]
 fn handle_with_another_id_under_the_same_name_is_corrupt() {
     let stored = json!({"metadata": {"name": "net.c1"}, "spec": {"handleID": "net.c1", "block": {}}});

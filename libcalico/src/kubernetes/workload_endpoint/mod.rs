@@ -16,7 +16,7 @@ use crate::workload::{Orchestrator, WorkloadIdentity};
 
 /// The annotation with prefixes that the pod may use as source addresses in addition to its own addresses.
 const ALLOWED_SOURCE_PREFIXES: &str = "cni.projectcalico.org/allowedSourcePrefixes";
-/// The only annotation of a pod that its endpoint contains.
+/// The only annotation of a pod that its endpoint has as an annotation too.
 const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
 /// The interface of every pod's endpoint, independent of `CNI_IFNAME`.

@@ -1,5 +1,5 @@
 //! The traffic limits that a pod requests in annotations, as Kubernetes quantities such as `10M`, `1.5Gi` or `2e3`, and
-//! the DSCP (a mark in the packets) that it requests.
+//! the DSCP, a mark in the packets, that the pod requests.
 
 use std::collections::BTreeMap;
 

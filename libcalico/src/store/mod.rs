@@ -141,23 +141,23 @@ impl Write {
         Write { kind: K::KIND, path: K::path(key), key: identifier::<K>(key), op }
     }
 
-    /// Creates `value` under `key`.
+    /// Returns the write that creates `value` under `key`.
     pub fn create<K: Kind>(key: &K::Key, value: &K) -> Result<Self, StoreError> {
         Ok(Self::of::<K>(key, WriteOp::Create(encode::<K>(key, value)?)))
     }
 
-    /// Replaces the object read at `revision`.
+    /// Returns the write that replaces the object read at `revision`.
     pub fn update<K: Kind>(key: &K::Key, value: &K, revision: &Revision) -> Result<Self, StoreError> {
         Ok(Self::of::<K>(key, WriteOp::Update(encode::<K>(key, value)?, revision.clone())))
     }
 
-    /// Replaces the `status` of the object read at `revision`. All other fields of `value` must equal those of the
-    /// object read.
+    /// Returns the write that replaces the `status` of the object read at `revision`. All other fields of `value` must
+    /// equal those of the object read.
     pub fn update_status<K: Kind>(key: &K::Key, value: &K, revision: &Revision) -> Result<Self, StoreError> {
         Ok(Self::of::<K>(key, WriteOp::UpdateStatus(encode::<K>(key, value)?, revision.clone())))
     }
 
-    /// Deletes the object; with a `revision`, only if the object still has that revision.
+    /// Returns the write that deletes the object; with a `revision`, only if the object still has that revision.
     pub fn delete<K: Kind>(key: &K::Key, revision: Option<&Revision>) -> Self {
         Self::of::<K>(key, WriteOp::Delete(revision.cloned()))
     }

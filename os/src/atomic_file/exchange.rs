@@ -21,11 +21,13 @@ type Rename<'r> = &'r mut dyn FnMut(&Path, &Path, RenameFlags) -> Result<(), Err
 
 impl Finished {
     /// Replaces the file that was read as `expected`, or creates the file if `expected` is `None`. Returns false if
-    /// another program has written or removed the file since that read; the file then stays as that program left it.
+    /// another program has created, written or removed the file since it was read; the file then stays as that program
+    /// left it.
     ///
     /// # Errors
-    /// Returns an error if the system refuses. The previous file is then still in place, or has the name in the error;
-    /// if only the directory cannot be synced, the draft is in place.
+    /// Returns an error if the draft cannot be put in place, with the previous file still there, or if the directory
+    /// cannot be synced, with the draft in place. Also returns an error if another program's file cannot be put back:
+    /// then the draft is in place, and the error contains the new name of that file.
     pub fn put_in_place_of(self, expected: Option<&ReadFile>) -> Result<bool> {
         self.put_in_place_by(&mut |from, to, flags| renameat_with(CWD, from, CWD, to, flags), expected)
     }

@@ -51,7 +51,7 @@ pub fn release_by_plugin(call: &Call) -> Result<(), CniError> {
         return Ok(());
     }
     call_plugin(call, "DEL")?;
-    tracing::info!(plugin = call.conf.ipam.ipam_type, "the IPAM plugin released the addresses");
+    tracing::info!(plugin = call.conf.ipam.ipam_type, "the IPAM plugin released the addresses, if there were any");
     Ok(())
 }
 

@@ -198,7 +198,10 @@ fn keep_owner(file: &File, owner: (u32, u32), target: &Path) {
     let is_owner = file.metadata().is_ok_and(|found| (found.uid(), found.gid()) == owner);
     if let Some(error) = (!is_owner).then(|| fchown(file, Some(owner.0), Some(owner.1)).err()).flatten() {
         let (uid, gid) = owner;
-        tracing::info!(file = %target.display(), uid, gid, %error, "cannot keep the owner of the previous file");
+        tracing::info!(
+            file = %target.display(), uid, gid, %error,
+            "cannot keep the owner of the previous file; this process's user owns the new file"
+        );
     }
 }
 
@@ -226,6 +229,9 @@ fn keep_label(old: &Path, new: &Path) {
                 "cannot copy the SELinux label to the new file; the new file has the policy's label"
             );
         }
-        Err(error) => tracing::warn!(file = %old.display(), %error, "cannot copy the SELinux label to the new file"),
+        Err(error) => tracing::warn!(
+            file = %old.display(), %error,
+            "cannot copy the SELinux label to the new file; the new file has the policy's label"
+        ),
     }
 }

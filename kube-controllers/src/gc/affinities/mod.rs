@@ -77,7 +77,10 @@ impl AffinityAudit {
             let AffinityKey { owner, cidr: block } = &key;
             if mode == GcMode::Report {
                 if reported.insert(key.clone()) {
-                    tracing::info!(%block, %owner, "would complete or delete an unfinished affinity");
+                    tracing::info!(
+                        %block, %owner,
+                        "would complete or delete an unfinished affinity; the mode report changes nothing"
+                    );
                 }
                 continue;
             }

@@ -131,8 +131,8 @@ pub fn node_name_or_empty(conf: &NetConf) -> String {
     if let Err(error) = ensure_nodename_file(conf) {
         tracing::warn!(
             %error,
-            "cannot use the nodename file; the node has the name in nodename of the configuration, or an unknown name \
-             if nodename is empty"
+            "cannot use the nodename file; the node's name is nodename of the configuration, and unknown if nodename \
+             is empty"
         );
         return conf.node.nodename.clone();
     }

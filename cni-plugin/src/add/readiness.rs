@@ -70,7 +70,7 @@ fn wait_for_gate(gate: &str, timeouts: GateTimeouts) -> Result<(), CniError> {
         };
         tracing::warn!(
             gate, %refusal,
-            "readiness gate is not ready; the ADD probes the gate again until the timeout, and fails after it"
+            "readiness gate is not ready; the ADD fails if the gate is not ready before the timeout"
         );
         if Instant::now() + timeouts.interval > deadline {
             return Err(CniError::new(Code::TRY_AGAIN, format!("readiness gate {gate} is not ready: {refusal}"))

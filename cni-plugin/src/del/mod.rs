@@ -234,8 +234,8 @@ async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: Reco
         }
         tracing::warn!(
             ifname = cx.call.ifname,
-            "keeping the pod's interface, which has another name than CNI_IFNAME, its endpoint, and its addresses of \
-             calico-ipam"
+            "keeping the pod's interface, endpoint and addresses of calico-ipam: the interface has another name than \
+             CNI_IFNAME"
         );
         return ipam::release_by_plugin(&cx.call);
     }

@@ -66,7 +66,7 @@ impl InterfaceConfig<'_> {
         let CreatedInterface { host_ifname, mac, .. } = &created;
         tracing::info!(
             host_interface = %host_ifname, container_mac = %mac,
-            "created both ends of an endpoint's interface again, as neither existed"
+            "created both ends of an endpoint's interface again, because neither existed"
         );
         Ok(created)
     }

@@ -154,8 +154,8 @@ pub(crate) async fn replay_once(
     let outcome = timeout(time_limit, replaying).await.unwrap_or(Err(ReplayError::Timeout(time_limit)));
     if let Err(reason) = outcome {
         tracing::info!(
-            "the installation has not recorded the identity of the datastore, or not replayed all deferred DELs; a GC \
-             or a later replay of the plugin completes this: {reason}"
+            "the installation may not have recorded the identity of the datastore or replayed deferred DELs; a GC or \
+             a later replay of the plugin completes this: {reason}"
         );
     }
 }

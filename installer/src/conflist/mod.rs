@@ -107,6 +107,6 @@ pub fn warn_if_not_selected(directory: &Path, name: &str, network: &str) {
     }
     let added = directory.join(network);
     if !network.is_empty() && !candidates(&added).unwrap_or_default().is_empty() {
-        tracing::warn!("container runtimes may add the plugins of {}/*.conf to {name}", added.display());
+        tracing::warn!("container runtimes may add the plugins in files of {} to {name}", added.display());
     }
 }

@@ -113,7 +113,7 @@ impl HandleAudit {
             for suspect in due.iter().filter(|suspect| self.reported.insert(suspect.id.clone())) {
                 tracing::info!(
                     handle = %suspect.id,
-                    "would repair a handle with a wrong count; the mode report repairs nothing"
+                    "would repair a handle with a wrong count; GC_MODE=report repairs nothing"
                 );
             }
             return repaired;

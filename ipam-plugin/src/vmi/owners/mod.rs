@@ -90,7 +90,7 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
         if !released.is_owned {
             tracing::info!(
                 %handle, addresses = comma_separated(&released.ips),
-                "the virtual machine is being deleted and has no owner pod; released its addresses in readable blocks"
+                "the virtual machine is being deleted, and no pod owns its addresses; released those in readable blocks"
             );
             return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));
         }

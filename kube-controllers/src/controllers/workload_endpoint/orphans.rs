@@ -109,7 +109,7 @@ impl PodEndpointReconciler {
             self.count("reported");
             tracing::info!(
                 controller = Self::NAME, %endpoint,
-                "would delete an endpoint, which the mode report keeps: {reason}"
+                "would delete an endpoint, which GC_MODE=report keeps: {reason}"
             );
         }
     }

@@ -64,7 +64,7 @@ impl EventPublisher {
                 true
             }
             Err(error) => {
-                tracing::debug!(%error, "cannot create an event");
+                tracing::debug!(%error, "cannot create an Event");
                 false
             }
         }

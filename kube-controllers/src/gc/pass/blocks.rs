@@ -85,7 +85,7 @@ impl GcPass {
                 tracing::debug!(%block, %owner, "kept a block: the block is in use again")
             }
             Err(IpamError::Stopped) => {
-                tracing::info!(%block, %owner, "kept an empty block: this replica may not write, or stops")
+                tracing::info!(%block, %owner, "stopped releasing an empty block: this replica may not write, or stops")
             }
             Err(error) => {
                 self.metrics.count_failure("blocks");
@@ -137,7 +137,7 @@ impl GcPass {
             Err(IpamError::Stopped) => {
                 tracing::info!(
                     node = name,
-                    "kept the remaining blocks of a deleted node: this replica may not write, or stops"
+                    "stopped releasing the blocks of a deleted node: this replica may not write, or stops"
                 );
                 false
             }
@@ -157,13 +157,13 @@ impl GcPass {
         for ExcessBlock { block, node } in index.excess_blocks(now) {
             tracing::info!(
                 %block, node,
-                "would release an empty block of a node that has other blocks; the mode report releases nothing"
+                "would release an empty block of a node that has other blocks; GC_MODE=report releases nothing"
             );
         }
         for node in index.nodes_to_release(now) {
             tracing::info!(
                 node = node.calico,
-                "would release the blocks of a deleted node; the mode report releases nothing"
+                "would release the blocks of a deleted node; GC_MODE=report releases nothing"
             );
             index.postpone_node(&node.calico, now);
         }

@@ -94,7 +94,7 @@ impl<R: Reconcile> WorkerPool<R> {
         };
         let Some(outcome) = outcome else {
             tracing::info!(controller = R::NAME, key = %in_progress.key,
-                "canceled the work on a key: this replica may no longer write, or the controllers are stopping");
+                "canceled the work on a key, which returns to the queue: this replica may no longer write, or stops");
             return;
         };
         self.metrics.duration.observe(begin.elapsed().as_secs_f64());

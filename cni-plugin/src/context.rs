@@ -129,11 +129,15 @@ fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
 /// empty name if no source gives a name.
 pub fn node_name_or_empty(conf: &NetConf) -> String {
     if let Err(error) = ensure_nodename_file(conf) {
-        tracing::warn!(%error, "cannot use the nodename file; using only nodename of the configuration");
+        tracing::warn!(
+            %error,
+            "cannot use the nodename file; the node's name is nodename of the configuration, and unknown if nodename \
+             is empty"
+        );
         return conf.node.nodename.clone();
     }
     node_name::from_conf(conf).unwrap_or_else(|error| {
-        tracing::warn!(%error, "cannot determine the name of this node; continuing without a name");
+        tracing::warn!(%error, "cannot determine the name of this node; the name counts as unknown");
         String::new()
     })
 }

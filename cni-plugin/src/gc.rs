@@ -38,8 +38,9 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers {
         tracing::warn!(
             containers = leaked.containers(),
-            "GC keeps the addresses of containers that cni.dev/valid-attachments does not name: with a gRPC dataplane \
-             the running containers are unknown; set feature_control.gc_running_containers to release the addresses"
+            "GC keeps the endpoints and addresses of all containers that cni.dev/valid-attachments does not name: with \
+             a gRPC dataplane the running containers are unknown; set feature_control.gc_running_containers to remove \
+             them"
         );
         return Ok(());
     }

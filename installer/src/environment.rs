@@ -48,7 +48,7 @@ impl Environment<'_> {
             Some(value) if !value.trim().is_empty() => value,
             None => default.to_owned(),
             Some(_) => {
-                tracing::warn!("{name} is empty; using {default}");
+                tracing::warn!("{name} is empty; using its default {default}");
                 default.to_owned()
             }
         }

@@ -91,7 +91,9 @@ impl NodeNameSource<'_> {
                 "/var/lib/calico/{NAME} has the node name {present}, but {source} has {name}; keeping the file; if the \
                  node was renamed, release the addresses of {present} and remove the file"
             ),
-            Err(error) => tracing::warn!("{error}"),
+            Err(error) => {
+                tracing::warn!("cannot read or write the nodename file; the installation continues: {error}")
+            }
         }
     }
 }

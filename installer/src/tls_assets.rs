@@ -113,7 +113,10 @@ pub fn remove_stale(net_dir: &Path, tls: &TlsPaths) {
         }
         let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         if let Err(error) = removed {
-            tracing::warn!(path = %path.display(), %error, "cannot remove a stale TLS file");
+            tracing::warn!(
+                path = %path.display(), %error,
+                "cannot remove a TLS file that the configuration does not name; the file stays"
+            );
         }
     }
     // The call fails if a file remains in the directory.

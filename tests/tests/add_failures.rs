@@ -233,7 +233,11 @@ fn each_log_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_
                 "DEL",
                 &conf,
                 0,
-                &["deleted the interface", "deleted the endpoint", "released addresses addresses=\"10.65."],
+                &[
+                    "deleted the interface",
+                    "deleted the endpoint",
+                    "ended the release of the container's addresses addresses=\"10.65.",
+                ],
             ),
             ("ADD", &unreadable, 1, &["the call is refused error="]),
         ];

@@ -164,7 +164,7 @@ fn add_waits_for_policy_no_longer_than_the_timeout(cluster: &Cluster<'_>) {
     conf["policy_setup_timeout_seconds"] = json!(1);
     conf["endpoint_status_dir"] = json!(directory);
     let pod = cluster.pod(1);
-    for (level, words) in [("error", None), ("info", Some("has not set up the policy of the pod"))] {
+    for (level, words) in [("error", None), ("info", Some("by which Felix reports the policy of the pod"))] {
         conf["log_level"] = json!(level);
         let outcome = verb(cluster, "ADD", &pod, &conf, ARGS).run().unwrap();
         outcome.success();

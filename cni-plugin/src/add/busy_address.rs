@@ -84,7 +84,7 @@ async fn replace(
     let cause = if tried < MAX_ADDRESSES {
         tracing::warn!(
             address = %route.address, route = route.route,
-            "the host has a route to the address that IPAM chose; assigning another address"
+            "the host has a route to the address that IPAM chose; requesting another address from IPAM"
         );
         match assign_replacement(&attachment.cx.store, assigned, route.address).await {
             Ok(()) => return Ok(()),
@@ -143,7 +143,10 @@ async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
     let requests: Vec<_> = assigned.busy.iter().map(release).collect();
     let _releasing = request.begin_release();
     if let Err(error) = release_addresses(store, &SystemClock::start(), &requests).await {
-        tracing::warn!(%handle, %error, "cannot release busy addresses; the DEL of the container releases them");
+        tracing::warn!(
+            %handle, %error,
+            "cannot release all busy addresses of this ADD; the DEL of the container releases the remaining ones"
+        );
     }
 }
 

@@ -68,7 +68,10 @@ fn wait_for_gate(gate: &str, timeouts: GateTimeouts) -> Result<(), CniError> {
             }
             Err(error) => error.to_string(),
         };
-        tracing::warn!(gate, %refusal, "readiness gate is not ready; probing again until the timeout");
+        tracing::warn!(
+            gate, %refusal,
+            "readiness gate is not ready; the ADD fails if the gate is not ready before the timeout"
+        );
         if Instant::now() + timeouts.interval > deadline {
             return Err(CniError::new(Code::TRY_AGAIN, format!("readiness gate {gate} is not ready: {refusal}"))
                 .with_details(format!("gave up after {} s", timeouts.total.as_secs())));
@@ -91,7 +94,8 @@ pub(super) fn wait_for_policy(cx: &Context, workload: &WorkloadIdentity, endpoin
     if !wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
         tracing::warn!(
             file, directory = %conf.endpoint_status_dir,
-            "Felix has not set up the policy of the pod in time; the pod starts, and the policy takes effect later"
+            "the file by which Felix reports the policy of the pod has not appeared within \
+             policy_setup_timeout_seconds; the pod may start before its policy takes effect"
         );
     }
 }
@@ -104,7 +108,10 @@ fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
         match watch(directory, file, deadline) {
             Ok(exists) => return exists,
             Err(error) => {
-                tracing::debug!(directory = %directory.display(), %error, "cannot watch the directory; polling instead")
+                tracing::debug!(
+                    directory = %directory.display(), %error,
+                    "cannot watch the directory of the endpoint's file; trying again in intervals until the timeout"
+                )
             }
         }
         if directory.join(file).exists() {

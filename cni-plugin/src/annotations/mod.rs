@@ -129,7 +129,7 @@ fn read_source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
         }
         tracing::warn!(
             annotation = problem.annotation(), %problem,
-            "invalid bandwidth or QoS annotation of the pod; the pod starts with another value or without one"
+            "invalid bandwidth or QoS annotation of the pod; another value takes effect, or none"
         );
     }
     Ok(converted.endpoint.spec.allow_spoofed_source_prefixes)

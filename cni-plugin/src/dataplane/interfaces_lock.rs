@@ -39,7 +39,7 @@ pub(super) fn acquire(ifname: &str) -> Result<Option<HostLock>, DataplaneError> 
         Err(error) => {
             tracing::warn!(
                 %error, interface = ifname,
-                "cannot lock the interfaces of this node; deleting the interface without the lock"
+                "cannot lock the interfaces of this node; examining without the lock if the interface is to be deleted"
             );
             Ok(None)
         }

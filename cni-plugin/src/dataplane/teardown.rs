@@ -119,12 +119,17 @@ impl TeardownTarget {
         match link::find(&mut socket, &self.container_ifname)? {
             // KubeVirt renames the pod's end of the pair and creates another interface with the original name.
             Some(link) if !link.is_paired => {
-                tracing::warn!(interface = link.name, "keeping the interface: the interface is not one end of a pair");
+                tracing::warn!(
+                    interface = link.name,
+                    "keeping the interface in the pod, which is not one end of a pair; looking for the host interface \
+                     by its name"
+                );
             }
             Some(link) if self.is_of_another(&mut host, &link, pod)? => {
                 tracing::warn!(
                     interface = link.name,
-                    "keeping the interface: CNI_NETNS belongs to another container now"
+                    "keeping the interface in CNI_NETNS: the alias of its other end names another container; looking \
+                     for the host interface by its name"
                 );
             }
             Some(link) => return Ok(SearchResult::Own(InterfaceToDelete { socket, link, _lock: None })),

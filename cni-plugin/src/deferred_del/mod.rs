@@ -137,12 +137,15 @@ impl<'a> Replayer<'a> {
                 continue;
             };
             let _entered = span.entered();
-            tracing::warn!(entry = %entry.display(), %error, "cannot replay a deferred DEL; the journal entry stays");
+            tracing::warn!(
+                entry = %entry.display(), %error,
+                "cannot complete the replay of a deferred DEL; the journal entry stays for a later replay"
+            );
             // An entry whose replay always fails must not block the others.
             if let Err(error) = locked.postpone(&entry) {
                 tracing::warn!(
                     entry = %entry.display(), %error,
-                    "cannot postpone the journal entry; the next replay starts with this entry"
+                    "cannot postpone the journal entry; later replays may try this entry before others"
                 );
             }
             // With this code the datastore is probably unreachable, for the others, too.
@@ -159,7 +162,8 @@ impl<'a> Replayer<'a> {
         if let Err(error) = locked.record_identity(&self.target) {
             tracing::warn!(
                 datastore = %self.target.name, %error,
-                "cannot record the identity of the datastore; the recorded identity stays unchanged"
+                "cannot completely record the identity of the datastore; the stored identity, or some journal entries \
+                 without an identity, stay as they are"
             );
         }
         let mut entries = locked.pending(&self.target);
@@ -178,7 +182,9 @@ impl<'a> Replayer<'a> {
         // On Kubernetes a pod has one endpoint, independent of the name of its interface.
         let is_shared = !matches!(store, Datastore::Kubernetes(_)) && has_other_endpoint(store, &workload).await?;
         if is_shared {
-            tracing::info!("the container of a deferred DEL has another interface; keeping its addresses");
+            tracing::info!(
+                "keeping the addresses of a deferred DEL: the container has an endpoint with another interface name"
+            );
         } else {
             ipam::release::release_deferred(store, pending_del, &endpoints).await?;
             Box::pin(self.release_vmi(pending_del, &endpoints)).await?;
@@ -269,7 +275,7 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
         Ok(None) => return Ok(()),
         Err(error) if is_own_pending => return Err(journal_error(error)),
         Err(error) => {
-            tracing::warn!(%error, "cannot lock the journal; leaving its deferred DELs to a later call");
+            tracing::warn!(%error, "cannot lock the journal; leaving its deferred DELs to a later call or the agent");
             return Ok(());
         }
     };
@@ -333,7 +339,9 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
         Ok(Some(locked)) => locked,
         Ok(None) => return,
         Err(error) => {
-            return tracing::warn!(%error, "cannot lock the journal; leaving its deferred DELs to a later call");
+            return tracing::warn!(
+                %error, "cannot lock the journal; leaving its deferred DELs to a later call or the agent"
+            );
         }
     };
     locked.remove_abandoned();
@@ -349,7 +357,7 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
             if let Err(error) = locked.remove(entry) {
                 tracing::warn!(
                     entry = %entry.display(), %error,
-                    "cannot remove the journal entry of this DEL; a later call replays the entry"
+                    "this DEL is complete, but its journal entry cannot be removed; a replay of the entry tries again"
                 );
             }
         }
@@ -365,7 +373,8 @@ pub async fn record_identity(cx: &Context) {
     if let Err(error) = locked.and_then(|locked| locked.map_or(Ok(()), |locked| locked.record_identity(&target))) {
         tracing::warn!(
             datastore = %target.name, %error,
-            "cannot record the identity of the datastore; the recorded identity stays unchanged"
+            "cannot completely record the identity of the datastore; the stored identity, or some journal entries \
+             without an identity, stay as they are"
         );
     }
 }

@@ -55,7 +55,11 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     match timeout_at(deadline, remove(cx, timings, deadline, deadline)).await {
         // The journal contains the remaining work, so the runtime does not have to repeat the DEL.
         Ok(Err(error)) if first.is_ok() => {
-            tracing::warn!(%error, "cannot complete this DEL; the journal contains the remaining cleanup");
+            tracing::warn!(
+                %error,
+                "the second pass of this DEL failed; the first pass succeeded, or recorded the remaining cleanup in \
+                 the journal"
+            );
             first
         }
         second => second.unwrap_or(first),
@@ -141,7 +145,11 @@ fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
     let is_own = endpoint::is_of_container(&entry.value, &cx.call.container_id, Some(cx.pod_uid()));
     if !is_own {
         let holder = &entry.value.spec.container_id;
-        tracing::warn!(endpoint = %entry.key, %holder, "keeping the endpoint, which belongs to another container");
+        tracing::warn!(
+            endpoint = %entry.key, %holder,
+            "keeping the endpoint, which belongs to another container, or to a later pod if holder is empty; the \
+             endpoint may lose addresses that this DEL releases"
+        );
     }
     is_own
 }
@@ -168,8 +176,12 @@ fn has_other_interface(
         Orchestrator::Kubernetes(_) => cx.interface().is_of_another_interface()?,
     };
     if is_shared {
-        let endpoint = others.first().map(|entry| entry.key.to_string());
-        tracing::warn!(endpoint, "keeping the container's interface and addresses: another attachment uses them");
+        let other_endpoint = others.first().map(|entry| entry.key.to_string());
+        tracing::warn!(
+            other_endpoint,
+            "the container has another attachment; keeping the addresses of calico-ipam, and the interface unless this \
+             attachment has an endpoint"
+        );
     }
     Ok(is_shared)
 }
@@ -220,7 +232,11 @@ async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: Reco
         if was_created.is_none() {
             return Err(ambiguous_interface_error(cx, cause));
         }
-        tracing::warn!(ifname = cx.call.ifname, "keeping the pod's interface, which has another name than CNI_IFNAME");
+        tracing::warn!(
+            ifname = cx.call.ifname,
+            "keeping the pod's interface, endpoint and addresses of calico-ipam: the interface has another name than \
+             CNI_IFNAME"
+        );
         return ipam::release_by_plugin(&cx.call);
     }
     let removal = cx.interface().remove(&cx.store, RecordedEndpoint::Unknown).await?;
@@ -261,7 +277,7 @@ fn defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniErro
     record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
     tracing::warn!(
         error = %cause,
-        "removed the interface and deferred the DEL; a later call or the agent releases the endpoint and the addresses"
+        "deferred the DEL; a later call or the agent removes the endpoint and releases the addresses, if any remain"
     );
     Ok(())
 }

@@ -103,9 +103,12 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
             let Err(error) = written else {
                 let endpoint = &listing.key;
                 if self.is_own(&listing) {
-                    tracing::info!(%endpoint, "deleted the endpoint");
+                    tracing::info!(%endpoint, "deleted the endpoint, or on an API server its addresses");
                 } else {
-                    tracing::warn!(%endpoint, ?addresses, "removed addresses from the endpoint of another container");
+                    tracing::warn!(
+                        %endpoint, ?addresses,
+                        "removed addresses that are being released from the endpoint of another container or attachment"
+                    );
                 }
                 return Ok(None);
             };

@@ -72,14 +72,17 @@ impl InterfaceConfig<'_> {
             return false;
         }
         let attributes = attributes_of(store, &found.addresses).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, interface = found.ifname, "cannot read the owner of the host interface from IPAM");
+            tracing::warn!(
+                %error, interface = found.ifname,
+                "cannot read the owner of the host interface from IPAM; the interface stays"
+            );
             Vec::new()
         });
         let is_own = attributes.iter().any(|attribute| self.is_of_same_pod(attribute));
         if !is_own {
             tracing::warn!(
                 interface = found.ifname,
-                "keeping the host interface: IPAM has no proof that the interface is this pod's"
+                "keeping the host interface: IPAM has not proved that the interface is this pod's"
             );
         }
         is_own

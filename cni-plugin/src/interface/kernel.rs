@@ -64,7 +64,10 @@ impl InterfaceConfig<'_> {
         let plan = EndpointPlan { host_ifname, container_mac, ..self.plan(&addresses, prior)? };
         let created = run_setup(&plan, netns)?;
         let CreatedInterface { host_ifname, mac, .. } = &created;
-        tracing::info!(interface = %host_ifname, %mac, "created the missing interface of an endpoint again");
+        tracing::info!(
+            host_interface = %host_ifname, container_mac = %mac,
+            "created both ends of an endpoint's interface again, because neither existed"
+        );
         Ok(created)
     }
 

@@ -39,7 +39,7 @@ pub(super) fn add(call: &Call, subnets: Option<&PodCidrSubnets>, is_new: bool) -
     {
         tracing::warn!(
             plugin = call.conf.ipam.ipam_type, %error,
-            "cannot release the addresses that the IPAM plugin may have allocated; DEL releases them"
+            "cannot release the addresses that the IPAM plugin may have allocated; the DEL of the container does so"
         );
     }
     outcome
@@ -51,7 +51,7 @@ pub fn release_by_plugin(call: &Call) -> Result<(), CniError> {
         return Ok(());
     }
     call_plugin(call, "DEL")?;
-    tracing::info!(plugin = call.conf.ipam.ipam_type, "the IPAM plugin released the addresses");
+    tracing::info!(plugin = call.conf.ipam.ipam_type, "the IPAM plugin released the addresses, if there were any");
     Ok(())
 }
 

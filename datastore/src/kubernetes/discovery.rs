@@ -71,7 +71,8 @@ impl GroupCache {
             Ok(()) => self.invalid.store(false, Ordering::Relaxed),
             Err(error) => {
                 tracing::debug!(
-                    file = %file.display(), %error, "cannot cache the API group; the next process discovers the group"
+                    file = %file.display(), %error,
+                    "cannot cache the API group; a later process may have to discover the group again"
                 );
             }
         }

@@ -239,7 +239,7 @@ impl<S: WatchSource> Watcher<S> {
         self.backoff.reset();
         self.stats.update(|report| report.last_response = Some(Instant::now()));
         if std::mem::take(&mut self.has_warned) {
-            tracing::info!(kind = self.source.kind(), "the server responds again; the watch continues");
+            tracing::info!(kind = self.source.kind(), "the server responds again; the list or watch continues");
         }
     }
 
@@ -251,9 +251,12 @@ impl<S: WatchSource> Watcher<S> {
         }
         // Warns only at the first failure since the server's last response.
         if std::mem::replace(&mut self.has_warned, true) {
-            tracing::debug!(kind = self.source.kind(), %failure, ?wait, "the watch is still interrupted; retrying");
+            tracing::debug!(
+                kind = self.source.kind(), %failure, ?wait,
+                "still cannot list or watch the objects; retrying"
+            );
         } else {
-            tracing::warn!(kind = self.source.kind(), %failure, "the watch is interrupted; retrying");
+            tracing::warn!(kind = self.source.kind(), %failure, "cannot list or watch the objects now; retrying");
         }
         sleep(wait).await;
     }

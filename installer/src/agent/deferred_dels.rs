@@ -113,12 +113,19 @@ pub(crate) async fn replay_repeatedly(
                 }
                 (remaining, reported) = (pass.remaining, None);
                 if pass.replayed > 0 {
-                    tracing::info!("replayed {} deferred DELs; {} remain", pass.replayed, pass.remaining);
+                    tracing::info!(
+                        "replayed {} deferred DELs; {} remain for this datastore",
+                        pass.replayed,
+                        pass.remaining
+                    );
                 }
             }
             Err(reason) => {
                 if reported.as_ref() != Some(&reason) {
-                    tracing::info!("cannot replay deferred DELs now, trying again each minute: {reason}");
+                    tracing::info!(
+                        "cannot read the identity of the datastore or replay deferred DELs now, trying again each \
+                         minute: {reason}"
+                    );
                 }
                 reported = Some(reason);
             }
@@ -147,8 +154,8 @@ pub(crate) async fn replay_once(
     let outcome = timeout(time_limit, replaying).await.unwrap_or(Err(ReplayError::Timeout(time_limit)));
     if let Err(reason) = outcome {
         tracing::info!(
-            "cannot record the identity of the datastore and replay deferred DELs now; later calls of the plugin do \
-             both: {reason}"
+            "the installation may not have recorded the identity of the datastore or replayed deferred DELs; a GC or \
+             a later replay of the plugin completes this: {reason}"
         );
     }
 }

@@ -86,7 +86,7 @@ impl AgentSettings {
         };
         // With an invalid value the interval is derived from the token's lifetime, as in upstream (INST-44).
         let refresh_interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
-            tracing::warn!("{error}; using a quarter of the token's remaining lifetime");
+            tracing::warn!("{error}; renewing the token after a quarter of its remaining lifetime");
             None
         });
         let check_interval = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(DEFAULT_CHECK_INTERVAL);

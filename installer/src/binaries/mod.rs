@@ -83,7 +83,10 @@ impl Binaries {
             match execute(plan) {
                 Ok(()) => ready.push((plan.place, plan.directory.clone())),
                 Err(BinariesError::Run(RunError::NoExec(path))) => {
-                    tracing::error!("{} is on a file system that is mounted noexec, skipping", path.display());
+                    tracing::error!(
+                        "{} is on a file system that is mounted noexec, skipping its directory",
+                        path.display()
+                    );
                     self.skipped.push((plan.directory.clone(), "is mounted noexec"));
                     state.restore(plan.place, old);
                 }

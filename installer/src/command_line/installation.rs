@@ -61,7 +61,7 @@ fn run(program: &'static str, command: impl FnOnce() -> Result<(), Box<dyn Error
     match command() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error}");
+            tracing::error!("the command failed: {error}");
             ExitCode::FAILURE
         }
     }

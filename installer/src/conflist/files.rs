@@ -110,7 +110,9 @@ impl FormerConfig {
             match regular_file::contents(&former.path) {
                 _ if all.iter().any(|listed| listed.name == name) => {}
                 Ok(text) if is_installed_in(&text, &former.recorded) => all.push(former),
-                Ok(_) => tracing::warn!("keeping {path}: the file was changed after the installation"),
+                Ok(_) => {
+                    tracing::warn!("keeping {path}, which an earlier installation wrote: the file was changed since")
+                }
                 Err(error) if error.kind() == ErrorKind::NotFound => state.remove_record(DirectoryRole::Net, &name),
                 Err(error) => warn_unreadable(&former.path, &error),
             }

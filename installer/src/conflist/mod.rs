@@ -95,7 +95,9 @@ pub fn is_read_by_runtimes(name: &str) -> bool {
 pub fn warn_if_not_selected(directory: &Path, name: &str, network: &str) {
     let read = candidates(directory).unwrap_or_default();
     if !is_read_by_runtimes(name) {
-        tracing::warn!("{name}: container runtimes read only files that end in .conf, .conflist or .json");
+        tracing::warn!(
+            "container runtimes do not read {name}: they read only files that end in .conf, .conflist or .json"
+        );
     } else if let Some(winner) = read.first().filter(|winner| *winner != name) {
         tracing::warn!(
             "container runtimes will use {}, not {name}: the first name wins; remove that file, or choose a \
@@ -105,6 +107,6 @@ pub fn warn_if_not_selected(directory: &Path, name: &str, network: &str) {
     }
     let added = directory.join(network);
     if !network.is_empty() && !candidates(&added).unwrap_or_default().is_empty() {
-        tracing::warn!("container runtimes may add the plugins of {}/*.conf to {name}", added.display());
+        tracing::warn!("container runtimes may add the plugins in files of {} to {name}", added.display());
     }
 }

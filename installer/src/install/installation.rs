@@ -133,7 +133,7 @@ impl Installation<'_> {
             match cluster::ensure(conflist.plugin_conf.as_ref(), account, settings) {
                 Ok(()) => return Ok(()),
                 Err(error) if account.is_none() || !error.is_unreachable() => {
-                    tracing::warn!("{error}");
+                    tracing::warn!("cannot ensure that the cluster objects exist; the installation continues: {error}");
                     return Ok(());
                 }
                 Err(error) if begun.elapsed() + PAUSE >= settings.trial_time => return Err(error),
@@ -175,7 +175,8 @@ impl Installation<'_> {
         let state = State::load(self.layout).unwrap_or_else(|error| {
             tracing::warn!(
                 %error,
-                "cannot load the records of earlier installations; keeping other plugins and an MTU file that exist"
+                "cannot load the records of earlier installations; existing plugins other than Calico's, and an \
+                 existing MTU file, stay as they are"
             );
             State::default()
         });

@@ -78,7 +78,7 @@ impl<'a> InstallReconciler<'a> {
         if !is_owner {
             let name = &self.installation.settings.conf_name;
             tracing::info!(
-                "renewing only the token and keeping files as they are: {name} was not installed from this environment"
+                "keeping files as they are and restoring none: {name} was not installed from this environment"
             );
         }
         self.is_owner = Some(is_owner);

@@ -21,7 +21,7 @@ pub async fn ensure_labels(store: &impl Store, owner: &AffinityOwner, marker: Op
     if let Err(error) = written {
         tracing::warn!(
             file = %marker.display(), %error,
-            "cannot create the marker for labeled affinities; the next ADD of a requested address lists them again"
+            "cannot create the marker for labeled affinities; the next ADD of a requested address lists affinities"
         );
     }
     Ok(())

@@ -56,7 +56,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         let list = list.map_err(|cause| CommitError { committed: Vec::new(), cause })?;
         for BlockAssignment { addresses, block, prior_affinity, .. } in &assignments {
             let (addresses, block, claims) = (comma_separated(addresses), block.cidr, prior_affinity.is_some());
-            tracing::debug!(addresses, %block, claims, "writing the block, and first the handle if its counts change");
+            tracing::debug!(addresses, %block, claims, "writing the block, and the handle if its counts change");
         }
         match self.store.write(&list.writes).await {
             Ok(revisions) => self.finish(list, assignments, revisions).await,
@@ -148,7 +148,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     tracing::warn!(
         %block, %error,
-        "cannot confirm the block affinity; the block is not advertised until the next allocation from it"
+        "cannot confirm the block affinity; the block is not advertised until the node's next allocation from it or a \
+         garbage collection confirms the affinity"
     );
 }
 
@@ -167,7 +168,10 @@ pub(crate) async fn undo(store: &impl Store, clock: &impl Clock, request: &Assig
     let handle = &request.handle;
     let released = release_from_blocks(store, clock, blocks, requests).await;
     if let Err(error) = released.and_then(ReleasedBatch::into_addresses) {
-        tracing::error!(%handle, %error, "cannot release the addresses of a failed allocation; the DEL releases them");
+        tracing::error!(
+            %handle, %error,
+            "cannot release all addresses of a failed allocation; the DEL releases the remaining ones"
+        );
     }
 }
 

@@ -126,7 +126,7 @@ pub async fn read_endpoints<S: Store>(
     let tickets: Vec<_> = keys.iter().map(|key| batch.get::<WorkloadEndpoint>(key)).collect();
     let answers = store.read(&batch).await?;
     let mut endpoints = answers.readable(&tickets, |key, reason| {
-        tracing::warn!(endpoint = %key, %reason, "skipping an endpoint that cannot be read");
+        tracing::warn!(endpoint = %key, %reason, "ignoring an endpoint that cannot be read; the endpoint stays");
     })?;
     endpoints.retain(|endpoint| endpoint.value.spec.node == node);
     Ok(endpoints)

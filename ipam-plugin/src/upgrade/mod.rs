@@ -94,10 +94,10 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
             assign_unless_assigned(store, clock, &request, lease.ip).await?;
             tracing::info!(
                 ip = %lease.ip, pod = %format!("{namespace}/{name}"),
-                "migrated the address from host-local"
+                "the address from host-local is assigned in Calico"
             );
         } else {
-            tracing::info!(ip = %lease.ip, "not migrating the address: no pod of this node has it");
+            tracing::info!(ip = %lease.ip, "not migrating the address: no pod of this node uses it");
         }
         leases::remove_file(&lease.file)?;
     }

@@ -167,7 +167,9 @@ impl Configuration {
             Ok(()) => {}
             Err(StoreError::AlreadyExists { .. }) => self.report_if_unreadable().await,
             Err(error) if error.is_race() => {}
-            Err(error) => tracing::warn!("cannot write KubeControllersConfiguration({NAME}): {error}"),
+            Err(error) => tracing::warn!(
+                "cannot create KubeControllersConfiguration({NAME}) or write its status, trying again later: {error}"
+            ),
         }
     }
 

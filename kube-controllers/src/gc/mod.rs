@@ -83,7 +83,9 @@ impl Controller for GarbageCollection {
         };
         // The gate closes when the controllers are stopping, so a pass ends after its current writes.
         tokio::select! {
-            () = write_deadline => tracing::warn!("canceled a pass of garbage collection: the controllers stop"),
+            () = write_deadline => {
+                tracing::warn!("canceled a pass of garbage collection, which did not end in time: the controllers stop")
+            }
             () = run_passes(GcPass::new(context.clone(), self.cache, self.clock, metrics)) => {}
         }
     }

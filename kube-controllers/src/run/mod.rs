@@ -56,7 +56,7 @@ pub fn main(options: &Options, lookup: impl Fn(&str) -> Option<String>) -> ExitC
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error}");
+            tracing::error!("the process ends with a failure: {error}");
             ExitCode::FAILURE
         }
     }

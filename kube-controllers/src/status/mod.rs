@@ -137,7 +137,7 @@ impl Status {
         let mut state = self.state();
         let is_new = change(&mut state);
         if is_new && let Err(error) = state.write(&self.shared.path) {
-            tracing::warn!("the probes read an outdated status: {error}");
+            tracing::warn!("the probes may read an outdated status: {error}");
         }
         is_new
     }

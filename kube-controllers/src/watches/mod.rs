@@ -62,7 +62,11 @@ impl<T: Watched> Subscribers<T> {
             // Unwind-safe: the handler's own state may be incomplete after a panic, and the next full list repairs it.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler(event))) {
                 let reason = panic_message(&*panic).unwrap_or("of unknown kind");
-                tracing::error!(kind = T::KIND, reason, "an event handler panicked and missed an event");
+                tracing::error!(
+                    kind = T::KIND,
+                    reason,
+                    "an event handler panicked and missed an event; the next full list of the kind repairs its state"
+                );
             }
         }
     }

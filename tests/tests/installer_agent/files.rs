@@ -78,7 +78,7 @@ fn agent_with_a_different_template_manages_only_the_token() {
         pod.container.file("calico-secrets/etcd-key", "key").unwrap();
         let before = pod.container.conf(CONF).unwrap();
         let agent = pod.agent().unwrap();
-        agent.await_log("renewing only the token").unwrap();
+        agent.await_log("keeping files as they are").unwrap();
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
         assert_eq!(agent.metric("files_mended_total").unwrap(), 0);

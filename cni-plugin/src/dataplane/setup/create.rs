@@ -98,7 +98,10 @@ fn create_once(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -
 /// interface.
 fn remove_stale(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -> Result<(), DataplaneError> {
     let Some(stale) = existing::replaceable(host, &plan.desired_interface(), netns)? else { return Ok(()) };
-    tracing::info!(interface = stale.name, "replacing the interface of an earlier sandbox");
+    tracing::info!(
+        interface = stale.name,
+        "deleting the host interface that an earlier ADD of this pod or container left, to create a new one"
+    );
     // The kernel may delete the interface first, together with the namespace of the earlier sandbox. That is no
     // failure.
     Ok(link::delete(host, &stale)?)

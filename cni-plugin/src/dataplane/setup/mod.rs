@@ -154,7 +154,10 @@ pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneEr
     let mut host = NetlinkSocket::open()?;
     let Some(link) = link::find_by_index(&mut host, host_index)? else { return Ok(()) };
     if link.alias.as_ref() != Some(alias) {
-        tracing::warn!(interface = link.name, "keeping the interface: the alias is not that of this ADD");
+        tracing::warn!(
+            interface = link.name,
+            "keeping the host interface of the failed ADD: its alias is not the one that this ADD set"
+        );
         return Ok(());
     }
     Ok(link::delete(&mut host, &link)?)

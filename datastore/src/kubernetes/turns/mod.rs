@@ -115,7 +115,7 @@ impl Turns {
         if let Err(error) = self.write_delay(&rule.file, pause) {
             tracing::warn!(
                 file = %rule.file.display(), %error,
-                "cannot record that the API server is busy; other processes of this node do not wait"
+                "cannot record that the API server is busy; other processes of this node may not wait"
             );
         }
         if rule.until <= Instant::now() {
@@ -145,7 +145,11 @@ impl Turns {
     fn start_waiting(&self, rule: &BusyRule) {
         if !self.was_busy.swap(true, Ordering::Relaxed) {
             let file = rule.file.display();
-            tracing::warn!(%file, "the API server is busy; this node sends one request at a time");
+            tracing::warn!(
+                %file,
+                "the API server is busy; until the time limit for waiting, this process sends its requests one by \
+                 one, in turn with other processes of the node"
+            );
         }
         (rule.before_waiting)();
     }

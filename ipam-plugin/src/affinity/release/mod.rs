@@ -160,7 +160,8 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
             ),
             Err(error) => tracing::warn!(
                 block = %cidr, %error,
-                "cannot release a block whose pool does not select the node; the block keeps its owner"
+                "cannot completely release a block whose pool does not select the node; the block or its affinity may \
+                 stay"
             ),
         }
     }

@@ -103,7 +103,7 @@ impl Prefetch {
             Err(error) => {
                 tracing::debug!(
                     %handle, %error,
-                    "cannot create the handle ahead of the allocation; the allocation creates the handle"
+                    "cannot create the handle ahead of the allocation; the allocation tries again"
                 );
                 (answers, unknown)
             }

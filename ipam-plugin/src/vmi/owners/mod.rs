@@ -90,12 +90,14 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
         if !released.is_owned {
             tracing::info!(
                 %handle, addresses = comma_separated(&released.ips),
-                "released the addresses of the deleted virtual machine"
+                "the virtual machine is being deleted, and no pod owns its addresses; released those in readable blocks"
             );
             return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));
         }
     }
-    tracing::info!(%handle, "the virtual machine keeps its addresses");
+    tracing::info!(
+        %handle, "the pod does not own addresses of the virtual machine any more; these stay, if there are any"
+    );
     Ok(())
 }
 

@@ -52,7 +52,10 @@ impl ServiceAddresses {
         let inputs = ReleaseInputs::read(&*self.store, std::slice::from_ref(handle)).await?;
         tracing::info!(%handle, reason = "the Service needs none", "releasing the addresses of a Service");
         let released = release(&*self.store, &SystemClock::start(), inputs).await.map_err(ipam_failure)?;
-        tracing::info!(%handle, addresses = released.addresses, "released the addresses of a Service");
+        tracing::info!(
+            %handle, addresses = released.addresses,
+            "released the addresses of a Service, except those in unreadable blocks"
+        );
         Ok(())
     }
 

@@ -93,7 +93,8 @@ impl Reconcile for DeletedNodeReconciler {
         let cleanup = delete_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;
         let cleanup = cleanup.map_err(|error| ReconcileError::Retry(format!("node {key}: {error}")))?;
         tracing::info!(node = %key, addresses = cleanup.addresses, endpoints = cleanup.endpoints,
-            blocks = cleanup.blocks, attached = cleanup.owned_objects, "deleted a node that was deleted in Kubernetes");
+            blocks = cleanup.blocks, owned_objects = cleanup.owned_objects,
+            "deleted a node that was deleted in Kubernetes");
         Ok(NextReconcile::AwaitChange)
     }
 }

@@ -148,7 +148,10 @@ impl PolicyNameReconciler {
         // Deletes only the version that was copied. A later version is a conflict and causes a retry.
         match self.context.calico.delete::<Object<PolicySpec<K>>>(key, Some(&old.revision)).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {
-                tracing::info!(controller = Self::NAME, kind = K::KIND, %key, %new, "renamed a policy to its own name");
+                tracing::info!(
+                    controller = Self::NAME, kind = K::KIND, old = %key, %new,
+                    "renamed a policy to its own name"
+                );
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -172,8 +175,9 @@ impl PolicyNameReconciler {
             DuplicatePolicy::Outdated(value) => {
                 self.context.leadership.may_write()?;
                 self.context.calico.update(key, &*value, &new.revision).await?;
-                tracing::warn!(controller = Self::NAME, kind = K::KIND, old = %old.key, %key, written = %old.revision.0,
-                    over = %new.revision.0, "replaced a policy by its later version under the old name");
+                tracing::warn!(controller = Self::NAME, kind = K::KIND, old = %old.key, new = %key,
+                    old_revision = %old.revision.0, replaced_revision = %new.revision.0,
+                    "replaced a policy by its later version under the old name");
                 Ok(())
             }
         }

@@ -120,7 +120,10 @@ impl<K: SyncedKind> SyncReconciler<K> {
         let object = match answers.get(&ticket) {
             Ok(entry) => entry.map(|entry| entry.value),
             Err(error) => {
-                tracing::warn!(controller = K::NAME, %key, "replacing or deleting an unreadable object: {error}");
+                tracing::warn!(
+                    controller = K::NAME, %key,
+                    "an object is unreadable and is to be replaced or deleted: {error}"
+                );
                 None
             }
         };
@@ -166,7 +169,7 @@ impl<K: SyncedKind> SyncReconciler<K> {
         self.context.leadership.may_write()?;
         match self.context.calico.delete::<Object<K::Target>>(key, Some(revision)).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {
-                tracing::info!(controller = K::NAME, %key, "deleted an object: its Kubernetes object no longer exists");
+                tracing::info!(controller = K::NAME, %key, "deleted an object that has no Kubernetes object");
                 Ok(())
             }
             Err(error) => Err(error.into()),

@@ -66,7 +66,7 @@ impl GcPass {
                 let is_listed = listed_handles.contains(&suspect.handle);
                 if is_listed {
                     tracing::info!(address = %suspect.address, handle = %suspect.handle,
-                        "kept a leaked address: an endpoint lists an address of the same handle, or is unreadable");
+                        "kept a leaked address: an endpoint lists or may list an address of the same handle");
                     index.failed(suspect, now);
                 }
                 !is_listed
@@ -129,7 +129,8 @@ impl GcPass {
                 Ok(()) => tracing::info!(endpoint = %key, "deleted an endpoint that lists a leaked address"),
                 Err(StoreError::NotFound { .. }) => {}
                 Err(error) => {
-                    tracing::warn!(endpoint = %key, %error, "cannot delete an endpoint that lists a leaked address");
+                    tracing::warn!(endpoint = %key, %error,
+                        "cannot delete an endpoint that lists a leaked address; the address stays allocated");
                     return false;
                 }
             }

@@ -55,7 +55,7 @@ fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuErr
         Ok(Some(mtu)) => Ok(mtu),
         Ok(None) => Ok(configured),
         Err(error) if configured != 0 => {
-            tracing::warn!(%error, "cannot read the MTU file; using the configured MTU");
+            tracing::warn!(%error, "cannot read the MTU file; no effect, because the configured MTU takes precedence");
             Ok(configured)
         }
         Err(error) => Err(error),

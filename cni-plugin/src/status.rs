@@ -10,7 +10,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::context::Context;
 use crate::{deferred_del, ipam, mtu, reads};
 
-/// The time limit of one STATUS. A slower datastore counts as unavailable.
+/// The time limit of the requests to the datastore, and of STATUS of another IPAM plugin. A slower datastore counts as
+/// unavailable.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
 /// Succeeds only if an ADD could be served. A busy API server is no failure, because an ADD waits for it. Every failure

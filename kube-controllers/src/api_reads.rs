@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use crate::runtime::ReconcileError;
 use crate::watched::object_key;
 
-/// A page of a list. A proxy between us and the API server may return something else with a success status; such a
+/// A page of a list. A proxy in front of the API server may return something else with a success status; such a
 /// response must never count as an empty list.
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
@@ -38,7 +38,8 @@ struct ListMetadata {
 impl<T> List<T> {
     /// Returns the items, and the token of the next page; `None` instead of the token after the last page.
     ///
-    /// # Errors If `is_expected` returns false for the response's `kind`.
+    /// # Errors
+    /// Returns an error if `is_expected` returns false for the response's `kind`.
     pub(crate) fn page(self, is_expected: impl Fn(&str) -> bool) -> Result<(Vec<T>, Option<String>), UnexpectedKind> {
         if !is_expected(&self.kind) {
             return Err(UnexpectedKind(self.kind));

@@ -1,12 +1,13 @@
 //! DEL: removes the objects that ADD created, as far as they still exist.
 //!
 //! A DEL cuts the traffic, then removes the addresses from the endpoint, then releases them. With this order no two
-//! containers ever use the same address, and no two endpoints ever list it. The kernel deletes the interface meanwhile,
-//! which takes 12 to 50 ms.
+//! containers ever use the same address, and no two endpoints ever list it. The kernel deletes the interface at the
+//! same time, which takes 12 to 50 ms.
 //!
-//! The DEL succeeds and records its remaining work in the journal if the datastore is unreachable, rejects this process
-//! or the write of the endpoint, or lacks Calico's kinds or the ClusterInformation, and if the node's name is unknown.
-//! A datastore that is not ready fails the DEL, as in upstream.
+//! The DEL succeeds and records its remaining work in the journal if the datastore is unreachable or too slow, rejects
+//! this process or the write of the endpoint, or lacks Calico's kinds or the ClusterInformation, and if the node's name
+//! is unknown. An exception is an interface of a pod that only the datastore can show to be the one to delete: then the
+//! DEL fails. A datastore that is not ready fails the DEL, as in upstream.
 
 use std::time::Duration;
 
@@ -141,7 +142,7 @@ fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
     let is_own = endpoint::is_of_container(&entry.value, &cx.call.container_id, Some(cx.pod_uid()));
     if !is_own {
         let holder = &entry.value.spec.container_id;
-        tracing::warn!(endpoint = %entry.key, %holder, "keeping the endpoint, which belongs to another container");
+        tracing::warn!(endpoint = %entry.key, %holder, "keeping the endpoint of another container or of a later pod");
     }
     is_own
 }
@@ -209,11 +210,11 @@ async fn release(
 }
 
 /// Removes the interface, and records the remaining work with `record`. Keeps a pod's interface that has another name
-/// than CNI_IFNAME, unless prevResult shows that the ADD created it. When keeping it, fails without prevResult, and
-/// otherwise only releases addresses of another IPAM plugin.
+/// than CNI_IFNAME, unless prevResult shows that the ADD created it. If the interface stays, records nothing: fails
+/// without prevResult, and otherwise only runs DEL of another IPAM plugin.
 async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniError> {
     tracing::warn!(
-        error = %cause, "cannot release the endpoint and the addresses in the datastore; removing the interface"
+        error = %cause, "cannot release the endpoint and the addresses in the datastore; continuing with the interface"
     );
     let is_pod = matches!(cx.workload.orchestrator, Orchestrator::Kubernetes(_));
     let was_created = was_created_by_add(cx);
@@ -262,7 +263,7 @@ fn defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniErro
     record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
     tracing::warn!(
         error = %cause,
-        "removed the interface and deferred the DEL; a later call or the agent releases the endpoint and the addresses"
+        "deferred the DEL; a later call or the agent releases the endpoint and the addresses"
     );
     Ok(())
 }

@@ -19,7 +19,7 @@ use crate::dataplane::{
 pub enum RecordedEndpoint<'a> {
     /// The endpoint of the interface.
     Found(&'a WorkloadEndpoint),
-    /// The datastore contains no endpoint.
+    /// The datastore contains no endpoint of the interface.
     Missing,
     /// The endpoint could not be read.
     Unknown,

@@ -62,7 +62,7 @@ impl PendingRemoval {
     pub fn finish(self) -> Result<(), CniError> {
         match self.0.map(Teardown::finish).transpose().map_err(dataplane_error)? {
             Some(Removed { interface: Some(interface) }) => tracing::info!(interface, "deleted the interface"),
-            Some(Removed { interface: None }) => tracing::info!("found no interface to delete"),
+            Some(Removed { interface: None }) => tracing::info!("found no interface that this call has to delete"),
             None => tracing::info!("the gRPC dataplane removed the interface"),
         }
         Ok(())

@@ -54,7 +54,7 @@ pub struct WorkloadRequest {
     pub annotations: Annotations,
     /// All annotations of the pod, for a gRPC dataplane; empty for the kernel's dataplane.
     pub pod_annotations: BTreeMap<String, String>,
-    /// The VMI in the pod, if it keeps its addresses.
+    /// The VMI in the pod, if the VMI keeps its addresses.
     pub vmi: Option<VmiPod>,
 }
 
@@ -65,7 +65,7 @@ pub struct CheckReads {
     pub endpoints: Vec<ExistingEndpoint>,
     /// The pod and its namespace, if the pod may have addresses that IPAM does not record.
     pub pod: Option<PodWithNamespace>,
-    /// The VMI in the pod, if it keeps its addresses.
+    /// The VMI in the pod, if the VMI keeps its addresses.
     pub vmi: Option<VmiPod>,
 }
 
@@ -90,8 +90,8 @@ pub async fn pod_with_namespace(cx: &Context) -> Result<Option<PodWithNamespace>
 }
 
 /// Reads the objects that an ADD needs. `request` is the request to `calico-ipam`; `None` for another IPAM plugin.
-/// `prefetch` is the part of the allocation that runs at the same time as the reads, and that is undone after a
-/// failure.
+/// `prefetch` is the part of the allocation that runs at the same time as the reads. It is undone after a failure, and
+/// if the pod chooses its addresses.
 ///
 /// # Errors
 /// The datastore is unreachable or not ready, the pod or its namespace or node does not exist, or an annotation is

@@ -118,7 +118,7 @@ impl StatusBackoff {
         self.is_pending = false;
     }
 
-    /// Returns true if a write may happen now, and starts the delay before the next write. If the result is false,
+    /// Returns true if a write may happen now, and then starts the delay before the next write. If the result is false,
     /// [`StatusBackoff::due`] waits for the time.
     pub(super) fn may_write(&mut self) -> bool {
         let now = Instant::now();

@@ -83,8 +83,8 @@ impl Leadership {
         }
     }
 
-    /// Returns the output of `work`, or `None` and drops `work` if this replica may not write or loses the right
-    /// meanwhile.
+    /// Returns the output of `work`. If this replica may not write, or loses the right before `work` ends, drops `work`
+    /// and returns `None`.
     ///
     /// The clocks are read each time before `work` is polled. So every request that `work` sends between two awaits is
     /// sent while this replica may write, also after the machine was suspended.

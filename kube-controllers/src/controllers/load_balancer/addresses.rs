@@ -50,7 +50,7 @@ impl ServiceAddresses {
     /// Releases all addresses of `handle`. Having none is success.
     pub(super) async fn release_all(&self, handle: &HandleId) -> Result<(), ReconcileError> {
         let inputs = ReleaseInputs::read(&*self.store, std::slice::from_ref(handle)).await?;
-        tracing::info!(%handle, reason = "the Service needs none", "releasing the addresses of a Service");
+        tracing::info!(%handle, reason = "the Service gets none", "releasing the addresses of a Service");
         let released = release(&*self.store, &SystemClock::start(), inputs).await.map_err(ipam_failure)?;
         tracing::info!(%handle, addresses = released.addresses, "released the addresses of a Service");
         Ok(())

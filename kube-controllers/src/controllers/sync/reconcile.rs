@@ -166,7 +166,7 @@ impl<K: SyncedKind> SyncReconciler<K> {
         self.context.leadership.may_write()?;
         match self.context.calico.delete::<Object<K::Target>>(key, Some(revision)).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {
-                tracing::info!(controller = K::NAME, %key, "deleted an object: its Kubernetes object no longer exists");
+                tracing::info!(controller = K::NAME, %key, "deleted an object that has no Kubernetes object");
                 Ok(())
             }
             Err(error) => Err(error.into()),

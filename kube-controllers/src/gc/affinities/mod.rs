@@ -90,7 +90,7 @@ impl AffinityAudit {
                     tracing::info!(%block, %owner, "deleted an affinity for a block that the node does not have")
                 }
                 Ok(FinishedAffinity::Unchanged) => {
-                    tracing::debug!(%block, %owner, "kept an affinity that is complete or has changed meanwhile")
+                    tracing::debug!(%block, %owner, "kept an affinity that is complete or has changed since the list")
                 }
                 Err(IpamError::Stopped) => break,
                 Err(error) => {

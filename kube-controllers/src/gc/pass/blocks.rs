@@ -94,7 +94,8 @@ impl GcPass {
         }
     }
 
-    /// Releases the blocks of deleted nodes that no allocation names any more.
+    /// Releases the blocks of each deleted node that no allocation names any more: the node, not the block, is not
+    /// named.
     pub(super) async fn release_deleted_nodes(&self) {
         let gone = self.cache.index().nodes_to_release(self.now());
         let released = gone.into_iter().map(|node| self.release_deleted_node(node));

@@ -66,7 +66,7 @@ impl GcPass {
                 let is_listed = listed_handles.contains(&suspect.handle);
                 if is_listed {
                     tracing::info!(address = %suspect.address, handle = %suspect.handle,
-                        "kept a leaked address: an endpoint lists an address of the same handle, or is unreadable");
+                        "kept a leaked address: an endpoint lists, or may list, an address of the same handle");
                     index.failed(suspect, now);
                 }
                 !is_listed

@@ -85,7 +85,7 @@ impl<L: Leases> Elector<L> {
                     tracing::info!(
                         lease = self.config.name,
                         ?wait,
-                        "this replica holds the Lease, and waits until no other replica can write without it"
+                        "this replica holds the Lease, and waits until no other replica can write without one"
                     );
                 }
                 self.last_warning = None;

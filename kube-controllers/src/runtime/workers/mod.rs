@@ -126,7 +126,7 @@ impl<R: Reconcile> WorkerPool<R> {
             Err(ReconcileError::Permanent(reason)) => {
                 backoff.reset(key);
                 self.metrics.permanent_failures.inc();
-                tracing::warn!(controller = R::NAME, %key, "failed until an object or the settings change: {reason}");
+                tracing::warn!(controller = R::NAME, %key, "failed, retried at the next event or full pass: {reason}");
             }
             Err(ReconcileError::Retry(reason)) => {
                 let KeyFailure { times, delay } = backoff.failed(key, fastrand::f64());

@@ -1,7 +1,7 @@
 //! [`Context`]: the configuration and the connections of one call, opened once and not changed later.
 //!
-//! Only the verbs, [`reads`](crate::reads) and [`deferred_del`](crate::deferred_del) take the whole context; every
-//! other function takes the parts that it uses.
+//! Only the modules of the verbs, [`reads`](crate::reads) and [`deferred_del`](crate::deferred_del) take the whole
+//! context; every other module takes the parts that it uses.
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //! object reads the current state first.
 //!
 //! An object is read by a list with its name as the field selector: upstream's role allows listing every watched kind,
-//! but not getting every kind. The response never comes from the API server's cache. Only an empty list of the
-//! requested kind proves that an object is missing; a 404 means that the server does not serve the kind.
+//! but not getting every kind. The response is never older than the request. Only an empty list of the requested kind
+//! proves that an object is missing; a 404 means that the server does not serve the kind.
 
 use std::fmt::Display;
 

@@ -126,8 +126,8 @@ async fn unlock<E: Display>(
 /// The state of ClusterInformation according to the watch.
 #[derive(Debug, Default)]
 struct ReadyState {
-    /// The last value of `datastoreReady`, or false if the object is missing. `None` until the watch delivers the
-    /// object with this field, or completes a list without the object.
+    /// The last value of `datastoreReady`, or false if the object is missing or unreadable. `None` until the watch
+    /// delivers the object with this field, or completes a list without the object.
     ready: Option<bool>,
     /// True if the object came in a [`WatchEvent::Upsert`] since the start of the latest list.
     is_named: bool,

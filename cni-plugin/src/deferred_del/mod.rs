@@ -160,7 +160,7 @@ impl<'a> Replayer<'a> {
         if let Err(error) = locked.record_identity(&self.target) {
             tracing::warn!(
                 datastore = %self.target.name, %error,
-                "cannot record the identity of the datastore in the journal; the next call tries again"
+                "cannot record the identity of the datastore in the journal; a later call tries again"
             );
         }
         let mut entries = locked.pending(&self.target);
@@ -366,7 +366,7 @@ pub async fn record_identity(cx: &Context) {
     if let Err(error) = locked.and_then(|locked| locked.map_or(Ok(()), |locked| locked.record_identity(&target))) {
         tracing::warn!(
             datastore = %target.name, %error,
-            "cannot record the identity of the datastore in the journal; the next call tries again"
+            "cannot record the identity of the datastore in the journal; a later call tries again"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! The reads of each verb: one batch with all objects that the verb needs before its first write, checked for
-//! readiness.
+//! The reads of each verb: one batch of objects, checked for readiness, and for a pod that may run a virtual machine
+//! also its VMI.
 //!
 //! If the Kubernetes API is not the datastore, the plugin reads from both at the same time.
 

@@ -26,8 +26,8 @@ enum ConflictingRoute {
 }
 
 /// Sets the alias of the host end, sets the link up and adds the routes, in one send and in this order: an interface
-/// that is up always has its alias. Before that, deletes idle routes to the addresses. Fails before any deletion if a
-/// route to one of the addresses is in use, and fails for an idle route that the plan does not permit to replace.
+/// that is up always has its alias. Before that, fails if a route to one of the addresses is in use, or if the plan
+/// does not permit to replace an idle one; otherwise deletes the idle routes to the addresses.
 pub(super) fn bring_up_with_routes(
     host: &mut NetlinkSocket,
     pair: &NewPair,

@@ -54,7 +54,7 @@ pub struct Stage {
 /// [`DataplaneError::PairNotDeleted`] or the kernel does not return the new pair. The error names the step.
 ///
 /// Deletes an existing host interface with the plan's name if the ADD may replace it. Fails without any change if the
-/// ADD may not replace it, or if the pod has an interface with the plan's container name that is not its other end.
+/// ADD may not replace it, or if another interface in the pod has the plan's container name.
 pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<InterfacePair, DataplaneError> {
     plan.validate()?;
     let mut stages = StageTimer { list: Vec::with_capacity(4), since: Instant::now() };

@@ -1,5 +1,5 @@
-//! Conditions and finalizers of IP pools, for `projectcalico.org/v3` only. Of several overlapping pools one is in use.
-//! A pool that is being deleted stays until its blocks are gone.
+//! Conditions and finalizers of IP pools, for `projectcalico.org/v3` only. Of several overlapping pools at most one is
+//! in use. A pool that is being deleted stays until its blocks are gone.
 
 #[cfg(test)]
 mod tests;

@@ -62,7 +62,8 @@ impl GcPass {
         index.set_settings(settings);
     }
 
-    /// Releases empty blocks of nodes that have other blocks (KC-455).
+    /// Releases blocks that have been empty for the grace period and whose nodes have another block of the same family
+    /// (KC-455).
     pub(super) async fn release_excess_blocks(&self) {
         let excess = self.cache.index().excess_blocks(self.now());
         let releases = excess.into_iter().map(|block| self.release_excess_block(block));
@@ -89,13 +90,13 @@ impl GcPass {
             }
             Err(error) => {
                 self.metrics.count_failure("blocks");
-                tracing::warn!(%block, %owner, %error, "cannot release an empty block");
+                tracing::warn!(%block, %owner, %error, "cannot release an empty block; trying again later");
             }
         }
     }
 
-    /// Releases the blocks of each deleted node that no allocation names any more: the node, not the block, is not
-    /// named.
+    /// Releases the blocks of each deleted node once no allocation names the node. A block with an address of another
+    /// node stays.
     pub(super) async fn release_deleted_nodes(&self) {
         let gone = self.cache.index().nodes_to_release(self.now());
         let released = gone.into_iter().map(|node| self.release_deleted_node(node));
@@ -141,7 +142,7 @@ impl GcPass {
             }
             Err(error) => {
                 self.metrics.count_failure("nodes");
-                tracing::warn!(node = name, %error, "cannot release the blocks of a deleted node");
+                tracing::warn!(node = name, %error, "cannot release the blocks of a deleted node; trying again later");
                 false
             }
         }

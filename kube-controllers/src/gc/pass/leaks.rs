@@ -91,7 +91,7 @@ impl GcPass {
             Ok(outcome) => {
                 for (block, error) in &outcome.failed {
                     self.metrics.count_failure("leaks");
-                    tracing::warn!(%block, %error, "cannot release leaked addresses of a block");
+                    tracing::warn!(%block, %error, "cannot release leaked addresses of a block; trying again later");
                 }
                 for (block, refusal) in &outcome.refused {
                     tracing::info!(%block, %refusal, "did not release an address: its allocation has changed");

@@ -55,8 +55,8 @@ impl KubeVirtDiscovery {
         self.discovered_at.is_none_or(|discovered_at| now >= discovered_at + DISCOVERY_INTERVAL)
     }
 
-    /// Returns the time of the next discovery, or `None` if none was made since an address belongs to a virtual machine
-    /// and this replica may write.
+    /// Returns the time of the next discovery; `None` before the first discovery, while no address belongs to a virtual
+    /// machine, and while this replica may not write.
     pub(in crate::gc) fn next_deadline(&self) -> Option<Duration> {
         self.discovered_at.map(|discovered_at| discovered_at + DISCOVERY_INTERVAL)
     }

@@ -199,14 +199,14 @@ impl<L: Leases> Elector<L> {
         !self.config.required && !self.election.was_held
     }
 
-    /// Releases the Lease, so that the next replica starts at once.
+    /// Releases the Lease if [`Election::released`] permits it, so that the next replica starts at once.
     async fn release_lease(&mut self) {
         let name = self.config.name.clone();
         match timeout(self.config.timing.retry, self.try_to_release()).await {
             Ok(Ok(true)) => tracing::info!(lease = name, "released the Lease"),
             Ok(Ok(false)) => {}
-            Ok(Err(error)) => tracing::warn!(lease = name, "cannot release the Lease: {error}"),
-            Err(_) => tracing::warn!(lease = name, "cannot release the Lease: no answer"),
+            Ok(Err(error)) => tracing::warn!(lease = name, "cannot release the Lease, which expires later: {error}"),
+            Err(_) => tracing::warn!(lease = name, "cannot release the Lease, which expires later: no answer"),
         }
     }
 

@@ -33,7 +33,7 @@ pub enum LeadershipTerm {
 }
 
 /// A deadline by two clocks, which passes when either clock reaches it. The monotonic clock stops while the machine is
-/// suspended, and there are no timers for the boot-time clock.
+/// suspended, and tokio has no timers for the boot-time clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     monotonic: Instant,

@@ -51,7 +51,7 @@ impl NetlinkSocket {
     /// Opens a socket in the namespace of the calling thread.
     pub(crate) fn open() -> Result<Self, NetlinkError> {
         let socket = Socket::new(NETLINK_ROUTE).map_err(|e| failed("open", e))?;
-        // Kernels before 4.12 support neither option; their errors are only shorter.
+        // Failures are ignored: a kernel without these options only reports errors with other details.
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
         Ok(NetlinkSocket { socket, sequence: 0, buffer: Vec::with_capacity(RECEIVE_BUFFER) })

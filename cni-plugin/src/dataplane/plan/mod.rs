@@ -98,7 +98,7 @@ pub fn default_routes() -> Vec<Cidr> {
     unspecified.into_iter().filter_map(|any| Cidr::new(any, 0)).collect()
 }
 
-/// A plan that no kernel can carry out.
+/// A reason why a plan is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// An interface name that the kernel would reject.
@@ -179,7 +179,7 @@ pub enum SysctlKey {
 }
 
 impl EndpointPlan {
-    /// Rejects a plan that no kernel would accept. An ADD with such a plan changes nothing.
+    /// Rejects an invalid plan. An ADD with such a plan does not change the kernel's state.
     pub fn validate(&self) -> Result<(), PlanError> {
         if let Some(name) = [&self.host_ifname, &self.container_ifname].into_iter().find(|name| !is_ifname(name)) {
             return Err(PlanError::InterfaceName(name.clone()));

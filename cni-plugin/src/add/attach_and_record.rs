@@ -1,6 +1,6 @@
 //! Creates the interface and writes the endpoint, one after the other or, on an API server, concurrently. After a
-//! failure, undoes the completed steps in the reverse order. Exceptions are an unknown outcome of a step, and a busy
-//! address that another address may replace.
+//! failure, undoes the completed steps in the reverse order. Exceptions are an unknown outcome of a step, an interface
+//! that cannot be removed, and a busy address that another address may replace.
 
 use futures::future::join;
 use libcalico::api::WorkloadEndpoint;

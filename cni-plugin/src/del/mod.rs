@@ -1,8 +1,8 @@
 //! DEL: removes the objects that ADD created, as far as they still exist.
 //!
-//! A DEL cuts the traffic, then removes the addresses from the endpoint, then releases them. With this order no two
-//! containers ever use the same address, and no two endpoints ever list it. The kernel deletes the interface at the
-//! same time, which takes 12 to 50 ms.
+//! A DEL cuts the traffic, then removes the addresses from the endpoint, then releases them. With this order, another
+//! container cannot get an address that this container still uses or its endpoint lists. The kernel deletes the
+//! interface at the same time, which takes 12 to 50 ms.
 //!
 //! The DEL succeeds and records its remaining work in the journal if the datastore is unreachable or too slow, rejects
 //! this process or the write of the endpoint, or lacks Calico's kinds or the ClusterInformation, and if the node's name
@@ -32,8 +32,8 @@ use crate::reads::{self, NotReady, ReadObjects};
 use crate::timings::Timings;
 use crate::{deferred_del, endpoint, ipam};
 
-/// The time limit of the first pass of a DEL. Only a busy API server makes a second pass necessary. Runtimes kill a DEL
-/// after a minute.
+/// The time limit of the first pass of a DEL. Only a busy API server makes a second pass necessary. A runtime may kill
+/// a DEL after a minute.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// A function that records a deferred DEL.

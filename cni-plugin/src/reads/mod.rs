@@ -1,7 +1,6 @@
-//! The reads of each verb: one batch of objects, checked for readiness, and for a pod that may run a virtual machine
-//! also its VMI.
+//! The reads of the verbs: one batch of objects, and for a pod that may run a virtual machine also its VMI.
 //!
-//! If the Kubernetes API is not the datastore, the plugin reads from both at the same time.
+//! A call that needs objects of a Kubernetes API that is not the datastore reads from both at the same time.
 
 mod batch;
 

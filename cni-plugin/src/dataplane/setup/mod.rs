@@ -27,7 +27,7 @@ use link_local::PendingLinkLocal;
 pub struct InterfacePair {
     /// The interface in the host's namespace.
     pub host_ifname: String,
-    /// Index of the host interface. No other interface of the namespace ever gets the same index.
+    /// Index of the host interface. A later interface of the same name has another index.
     pub host_index: u32,
     /// MAC address of the host interface.
     pub host_mac: MacAddr,

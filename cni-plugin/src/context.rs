@@ -1,7 +1,7 @@
 //! [`Context`]: the configuration and the connections of one call, opened once and not changed later.
 //!
-//! Only the verbs, [`reads`](crate::reads) and [`deferred_del`](crate::deferred_del) take the whole context; every
-//! other function takes the parts that it uses.
+//! Only the modules of the verbs, [`reads`](crate::reads) and [`deferred_del`](crate::deferred_del) take the whole
+//! context; every other module takes the parts that it uses.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use crate::interface::InterfaceConfig;
 use crate::pod_lookup;
 
-/// The time in which the datastore, and a separate API server, must answer any request of a DEL. Otherwise all requests
-/// to that server fail.
+/// The time in which the datastore, and a separate API server, must answer at least one request of a DEL. Without an
+/// answer by then, all requests to that server fail.
 const FIRST_RESPONSE_LIMIT_OF_DEL: Duration = Duration::from_secs(3);
 
 /// A CNI call and the connections that serve it.

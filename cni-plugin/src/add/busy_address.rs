@@ -67,8 +67,8 @@ pub(super) async fn attach(
     }
 }
 
-/// Replaces a busy address. If IPAM assigns no other address, or the ADD has tried the maximum number, releases all
-/// addresses. The error then names the busy addresses and their routes.
+/// Replaces a busy address. If IPAM assigns no other address, or the ADD has tried the maximum number, undoes the ADD
+/// and returns an error that names the busy addresses and their routes.
 async fn replace(
     attachment: &Attachment<'_>,
     assigned: &mut AssignedAddresses,

@@ -37,8 +37,9 @@ struct GateTimeouts {
 const GATE_TIMEOUTS: GateTimeouts =
     GateTimeouts { interval: Duration::from_secs(5), total: Duration::from_secs(30), probe: Duration::from_secs(5) };
 
-/// Waits for the readiness gates. If there are any, first fails if the datastore is not ready. The ADD reads its
-/// objects afterwards: the wait may take minutes, in which a pool may be disabled (CNI-77, IPAM-100).
+/// Waits for the readiness gates, if some are configured, after a check that the datastore is ready. Fails if the
+/// datastore or a gate is not ready. The ADD reads its objects afterwards: the wait may take minutes, in which a pool
+/// may be disabled (CNI-77, IPAM-100).
 pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
     let gates = &cx.call.conf.readiness.readiness_gates;
     if gates.is_empty() {
@@ -48,8 +49,8 @@ pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
     wait_for_all(gates, GATE_TIMEOUTS)
 }
 
-/// Polls each gate in order until it answers with a status from 200 to 399. Sends the first probe at once; upstream
-/// waits for one interval first (CNI-257).
+/// Polls each gate in order until it answers with a status from 200 to 399. Fails if a gate is not ready within
+/// `timeouts.total`. Sends the first probe at once; upstream waits for one interval first (CNI-257).
 fn wait_for_all(gates: &[String], timeouts: GateTimeouts) -> Result<(), CniError> {
     gates.iter().try_for_each(|gate| wait_for_gate(gate, timeouts))
 }

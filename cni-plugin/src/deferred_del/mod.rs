@@ -29,7 +29,8 @@ use crate::{ipam, reads, vmi};
 /// The node in the recorded endpoint name if the name of the node was unknown to the DEL.
 const UNKNOWN_NODE: &str = "unknown";
 
-/// The limit of a call other than ADD and of a pass of the agent. Other calls wait for the journal's lock meanwhile.
+/// The limit of a call other than ADD and of a pass of the agent. During the replays other calls wait for the journal's
+/// lock.
 const DEFAULT_LIMIT: ReplayLimit = ReplayLimit { entries: 16, time: Duration::from_secs(20) };
 /// The limit of an ADD, which delays the start of its pod.
 const ADD_LIMIT: ReplayLimit = ReplayLimit { entries: 2, time: Duration::from_secs(1) };
@@ -113,8 +114,8 @@ impl<'a> Replayer<'a> {
         self.replay_by_urgency(locked, DEFAULT_LIMIT, |_| Urgency::NotRequired).await
     }
 
-    /// Replays all deferred DELs with [`Urgency::Required`], and then the others until `limit`, which counts all of
-    /// them. Stops earlier if the datastore is unreachable for one of the others.
+    /// Replays all deferred DELs with [`Urgency::Required`], and then the others until `limit`. The limit counts the
+    /// required ones, too. Stops earlier after a failure of one of the others that shows an unreachable datastore.
     async fn replay_by_urgency(
         &self,
         locked: &LockedJournal<'_>,
@@ -148,7 +149,7 @@ impl<'a> Replayer<'a> {
                     "cannot postpone the journal entry; later replays may try this entry before others"
                 );
             }
-            // With this code the datastore is probably unreachable, for the others, too.
+            // With this code the datastore is probably unreachable for all further deferred DELs.
             if error.code == Code::TRY_AGAIN && !is_required {
                 break;
             }
@@ -156,8 +157,8 @@ impl<'a> Replayer<'a> {
         ReplayOutcome { replayed, remaining: total - replayed }
     }
 
-    /// Records the identity of this datastore, and returns its deferred DELs. An entry without a node is left to a
-    /// process that knows the name of the node.
+    /// Records the identity of this datastore, and returns its deferred DELs. Omits entries without a node if this
+    /// process does not know the name of the node either.
     fn pending_entries(&self, locked: &LockedJournal<'_>) -> Vec<(PathBuf, PendingDel)> {
         if let Err(error) = locked.record_identity(&self.target) {
             tracing::warn!(
@@ -379,8 +380,8 @@ pub async fn record_identity(cx: &Context) {
     }
 }
 
-/// Runs `work` without waiting for a busy API server, because other processes wait for the journal's lock meanwhile.
-/// Later requests wait until `busy_until` again.
+/// Runs `work` without waiting for a busy API server, because other processes wait for the journal's lock until `work`
+/// ends. Later requests wait until `busy_until` again.
 async fn without_waiting_for_busy_server<T>(cx: &Context, busy_until: Instant, work: impl Future<Output = T>) -> T {
     busy_server::wait_until(Instant::now(), &cx.store, &cx.api);
     let outcome = work.await;

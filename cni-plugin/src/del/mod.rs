@@ -1,12 +1,13 @@
 //! DEL: removes the objects that ADD created, as far as they still exist.
 //!
-//! A DEL cuts the traffic, then removes the addresses from the endpoint, then releases them. With this order no two
-//! containers ever use the same address, and no two endpoints ever list it. The kernel deletes the interface meanwhile,
-//! which takes 12 to 50 ms.
+//! A DEL cuts the traffic, then removes the addresses from the endpoint, then releases them. With this order, another
+//! container cannot get an address that this container still uses or its endpoint lists. The kernel deletes the
+//! interface at the same time, which takes 12 to 50 ms.
 //!
-//! The DEL succeeds and records its remaining work in the journal if the datastore is unreachable, rejects this process
-//! or the write of the endpoint, or lacks Calico's kinds or the ClusterInformation, and if the node's name is unknown.
-//! A datastore that is not ready fails the DEL, as in upstream.
+//! The DEL succeeds and records its remaining work in the journal if the datastore is unreachable or too slow, rejects
+//! this process or the write of the endpoint, or lacks Calico's kinds or the ClusterInformation, and if the node's name
+//! is unknown. An exception is an interface of a pod that only the datastore can show to be the one to delete: then the
+//! DEL fails. A datastore that is not ready fails the DEL, as in upstream.
 
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ use crate::reads::{self, NotReady, ReadObjects};
 use crate::timings::Timings;
 use crate::{deferred_del, endpoint, ipam};
 
-/// The time limit of the first pass of a DEL. Only a busy API server makes a second pass necessary. Runtimes kill a DEL
-/// after a minute.
+/// The time limit of the first pass of a DEL. Only a busy API server makes a second pass necessary. A runtime may kill
+/// a DEL after a minute.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// A function that records a deferred DEL.
@@ -221,8 +222,8 @@ async fn release(
 }
 
 /// Removes the interface, and records the remaining work with `record`. Keeps a pod's interface that has another name
-/// than CNI_IFNAME, unless prevResult shows that the ADD created it. When keeping it, fails without prevResult, and
-/// otherwise only releases addresses of another IPAM plugin.
+/// than CNI_IFNAME, unless prevResult shows that the ADD created it. If the interface stays, records nothing: fails
+/// without prevResult, and otherwise only runs DEL of another IPAM plugin.
 async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniError> {
     // Each branch below reports if the interface was removed.
     tracing::warn!(error = %cause, "cannot release the endpoint and the addresses in the datastore");

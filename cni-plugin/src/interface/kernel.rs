@@ -19,7 +19,7 @@ use crate::dataplane::{
 pub enum RecordedEndpoint<'a> {
     /// The endpoint of the interface.
     Found(&'a WorkloadEndpoint),
-    /// The datastore contains no endpoint.
+    /// The datastore contains no endpoint of the interface.
     Missing,
     /// The endpoint could not be read.
     Unknown,
@@ -57,7 +57,7 @@ impl InterfaceConfig<'_> {
     }
 
     /// Creates the interface of an endpoint again after [`is_missing`](Self::is_missing), with the addresses and the
-    /// MAC address of the endpoint. `prior` is the interface that has the name of the host's end.
+    /// MAC address of the endpoint. `prior` tells if an interface had the name of the host's end when the ADD started.
     pub fn restore(&self, netns: &NetnsFd, endpoint: &WorkloadEndpoint, prior: PriorInterface) -> CreateResult {
         let (host_ifname, addresses) = endpoint.spec.host_link();
         let container_mac = endpoint.spec.mac.parse().ok().filter(MacAddr::is_assignable);

@@ -14,8 +14,8 @@ use os::child::{self, BusyRetry};
 use super::ensure_has_addresses;
 use super::pod_cidr::PodCidrSubnets;
 
-/// The default time limit of a plugin; [`IpamExec::with_limit`] sets another one. Kubelet's limit for the creation of a
-/// sandbox is two minutes, which have to suffice for a failed ADD and the DEL after it.
+/// The default time limit of a plugin; [`IpamExec::with_limit`] sets another one. Short enough that a failed ADD and
+/// the DEL after it end within kubelet's limit for the creation of a sandbox.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// An installer may be writing the binary at the same time ("text file busy").

@@ -25,7 +25,7 @@ pub enum ReleaseError {
     /// The datastore is unreachable or rejects this process, or an endpoint still lists the addresses: the journal can
     /// record the remaining work.
     Deferrable(CniError),
-    /// The datastore or another IPAM plugin rejected the release.
+    /// Any other failure of the datastore or of another IPAM plugin.
     Permanent(CniError),
 }
 

@@ -157,7 +157,7 @@ async fn wait_until_due(gc_pass: &GcPass, full_at: Instant) {
         if quiet_until >= longest {
             return;
         }
-        // Sleeps without being woken by each event: events that come meanwhile are assessed together.
+        // Sleeps without being woken by each event: events that come during the sleep are assessed together.
         sleep_until(quiet_until).await;
         if gc_pass.cache.changed().now_or_never().is_none() {
             return;

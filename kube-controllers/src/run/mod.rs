@@ -112,8 +112,8 @@ impl Process {
         ended
     }
 
-    /// Joins the leader election. Returns the right to write, and a future that ends when the Lease has been released.
-    /// Without an election, the right never ends, and the future ends at once.
+    /// Joins the leader election. Returns the right to write, and a future that ends after the attempt to release the
+    /// Lease. Without an election, the right never ends, and the future ends at once.
     fn join_election(
         &self,
         clients: &Clients,

@@ -13,16 +13,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::logging::panic_message;
 use crate::watched::Watched;
 
-/// An event of a watch. After [`Event::ListStart`], every existing object is delivered once, followed by
-/// [`Event::ListEnd`]; objects that were not delivered in between do not exist. A list may restart before it is
-/// complete.
+/// An event of a watch. After [`Event::ListStart`], every readable object is delivered once, followed by
+/// [`Event::ListEnd`]; objects that were not delivered in between do not exist or are unreadable. A list may restart
+/// before it is complete.
 #[derive(Debug)]
 pub enum Event<'a, T: Watched> {
     /// A full list begins.
     ListStart,
     /// An object exists. It is new or changed, or unchanged and part of a list.
     Upsert(&'a T),
-    /// An object does not exist. It may never have been delivered.
+    /// An object does not exist or is unreadable. It may never have been delivered.
     Delete(&'a T::Key),
     /// The current list is complete.
     ListEnd,

@@ -79,8 +79,7 @@ impl Reconcile for DeletedNodeReconciler {
         if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
             return Ok(NextReconcile::AwaitChange);
         }
-        // The cache may lag behind, so the Kubernetes node is looked up after the endpoints have been read, right
-        // before the deletion.
+        // The cache may lag behind, so the Kubernetes node is looked up in the API, after the endpoints have been read.
         let orphaned_nodes = || self.cache.lock().orphaned_nodes();
         let endpoints = self.endpoints.read(&*self.store, key, orphaned_nodes).await?;
         if api_reads::exists(&self.kubernetes, NODES, &kubernetes).await? {

@@ -2,8 +2,8 @@
 //!
 //! Calico before 3.32 stored policies of the default tier with the prefix `default.`. Old nodes look up these names, so
 //! policies are renamed only when the new `calico-node` runs on all nodes. Only this controller waits for that, and
-//! only while there are policies to rename; in upstream, several controllers wait meanwhile (KC-287). The old names
-//! keep working until then.
+//! only while there are policies to rename; in upstream, several controllers wait (KC-287). The old names keep working
+//! until the rename.
 
 mod misnamed;
 mod rollout;
@@ -58,7 +58,7 @@ impl Controller for PolicyNames {
 struct PolicyNameReconciler {
     context: Context,
     rollout: Rollout,
-    /// True if there are policies that wait for the roll-out. Policies are not listed again meanwhile.
+    /// True if there are policies that wait for the roll-out. While this is true, policies are not listed again.
     has_misnamed: AtomicBool,
     /// Number of checks in a row that found the roll-out incomplete.
     incomplete_checks: AtomicU32,
@@ -131,7 +131,7 @@ impl PolicyNameReconciler {
     /// Renames a policy: creates the new object, then deletes the old object, so that the policy always exists. A
     /// concurrent change of the old or the new object is not lost; see [`DuplicatePolicy`].
     async fn rename<K: PolicyKind>(&self, listed: &StoredPolicy<K>) -> Result<(), ReconcileError> {
-        // Read again, because the list may be old. A policy that was deleted meanwhile must not be created again.
+        // Read again, because the list may be old. A policy that was deleted after the list must not be created again.
         let old = match self.context.calico.get::<Object<PolicySpec<K>>>(&listed.key).await {
             Ok(old) if is_misnamed(&old) => old,
             Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(()),

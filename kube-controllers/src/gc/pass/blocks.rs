@@ -62,7 +62,8 @@ impl GcPass {
         index.set_settings(settings);
     }
 
-    /// Releases empty blocks of nodes that have other blocks (KC-455).
+    /// Releases blocks that have been empty for the grace period and whose nodes have another block of the same family
+    /// (KC-455).
     pub(super) async fn release_excess_blocks(&self) {
         let excess = self.cache.index().excess_blocks(self.now());
         let releases = excess.into_iter().map(|block| self.release_excess_block(block));
@@ -94,7 +95,8 @@ impl GcPass {
         }
     }
 
-    /// Releases the blocks of deleted nodes that no allocation names any more.
+    /// Releases the blocks of each deleted node once no allocation names the node. A block with an address of another
+    /// node stays.
     pub(super) async fn release_deleted_nodes(&self) {
         let gone = self.cache.index().nodes_to_release(self.now());
         let released = gone.into_iter().map(|node| self.release_deleted_node(node));

@@ -94,7 +94,7 @@ impl GcPass {
                     tracing::warn!(%block, %error, "cannot release leaked addresses of a block; trying again later");
                 }
                 for (block, refusal) in &outcome.refused {
-                    tracing::info!(%block, %refusal, "not released: the address was reallocated meanwhile");
+                    tracing::info!(%block, %refusal, "did not release an address: its allocation has changed");
                 }
                 outcome.released.iter().map(|(_, address)| *address).collect()
             }

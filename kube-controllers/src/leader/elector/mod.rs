@@ -199,7 +199,7 @@ impl<L: Leases> Elector<L> {
         !self.config.required && !self.election.was_held
     }
 
-    /// Releases the Lease, so that the next replica starts at once.
+    /// Releases the Lease if [`Election::released`] permits it, so that the next replica starts at once.
     async fn release_lease(&mut self) {
         let name = self.config.name.clone();
         match timeout(self.config.timing.retry, self.try_to_release()).await {

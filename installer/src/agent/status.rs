@@ -70,7 +70,7 @@ pub struct Counts {
 
 impl Status {
     /// Returns `Ok` if the last check of the files left no problem and, if this agent manages the token, a quarter of
-    /// the token's lifetime remains and fewer than [`UNANSWERED_LIMIT`] requests in a row got no response. Returns the
+    /// the token's lifetime remains and fewer than `UNANSWERED_LIMIT` requests in a row got no response. Returns the
     /// reason otherwise (INST-51).
     pub fn readiness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if self.manages_token {

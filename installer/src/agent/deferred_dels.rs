@@ -154,10 +154,10 @@ pub(crate) async fn replay_once(
     }
 }
 
-/// Returns the pause before the next pass. If entries remain, none was replayed and their number is at most
-/// `remaining_before` or 1, the pause is twice `pause`, at most [`MAX_PAUSE`], because each attempt sends several
-/// requests. Otherwise the pause is one minute, also after an error: a pass with an unreachable datastore sends only
-/// one request.
+/// Returns the pause before the next pass. If the pass replayed none of the entries, and not more remain than
+/// `remaining_before` (or than 1, if that is 0), the pause is twice `pause`, at most [`MAX_PAUSE`], because each
+/// attempt sends several requests. Otherwise the pause is one minute, also if no entry remains, and after an error: a
+/// pass with an unreachable datastore sends only one request.
 fn pause_after(outcome: &Result<ReplayPass, ReplayError>, pause: Duration, remaining_before: usize) -> Duration {
     let is_stuck = |pass: &ReplayPass| pass.replayed == 0 && (1..=remaining_before.max(1)).contains(&pass.remaining);
     if outcome.as_ref().is_ok_and(is_stuck) { (pause * 2).min(MAX_PAUSE) } else { PAUSE }

@@ -66,8 +66,8 @@ impl Binaries {
         Ok(Binaries { plans, skipped })
     }
 
-    /// Records in the state the programs that are Calico's after this run, those in place included, together with the
-    /// digests of the files that they replace.
+    /// Records in the state the programs that are Calico's after this run, those in place included, and the files that
+    /// they replace ([`State::record_replacement`]).
     pub fn record(&self, state: &mut State) {
         for (place, task) in self.owned_tasks() {
             state.record_replacement(place, &task.name, task.source.digest.clone(), task.present_digest.as_deref());

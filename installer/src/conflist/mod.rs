@@ -1,8 +1,9 @@
 //! The network configuration in the runtime's directory: recognizes configurations of Calico's and the entries that
 //! this installer wrote into them, and lists configurations in the order of container runtimes.
 //!
-//! The installer writes its file last, because runtimes report the node's network as ready as soon as the file exists
-//! (INST-7). Earlier configurations of other names are removed after that. Read `configuration`, then `write`.
+//! The installer writes its configuration after the other files, because runtimes report the node's network as ready as
+//! soon as the configuration exists (INST-7). Then it removes earlier configurations of other names. Read
+//! `configuration`, then `write`.
 
 mod configuration;
 mod files;

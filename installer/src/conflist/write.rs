@@ -1,5 +1,5 @@
-//! Writes a configuration and keeps the entries that other programs added. A file that is neither blank nor a JSON
-//! object is copied before the configuration replaces it.
+//! Writes a configuration and keeps the entries that other programs added to the present one. A file that is neither
+//! blank nor a JSON object is copied before the configuration replaces it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -33,8 +33,9 @@ impl Conflist {
         })
     }
 
-    /// Writes the configuration. Foreign entries stay in place, and foreign entries of the `former` configurations are
-    /// added. A file that is neither blank nor a JSON object is copied first.
+    /// Writes the configuration. Foreign entries stay in place, unless the present file is another network's, and
+    /// foreign entries of the `former` configurations are added. A file that is neither blank nor a JSON object is
+    /// copied first.
     ///
     /// # Errors
     /// Returns an error if the file or its copy cannot be written, or if another program rewrites the file again and

@@ -171,13 +171,13 @@ impl Installation<'_> {
     }
 
     /// Loads the records of earlier installations. If they cannot be loaded, present plugins other than Calico's and a
-    /// present MTU file count as foreign.
+    /// present MTU file count as not installed by Calico.
     pub(super) fn load_state(&self) -> State {
         let state = State::load(self.layout).unwrap_or_else(|error| {
             tracing::warn!(
                 %error,
-                "cannot load the records of earlier installations; other plugins and an MTU file that exist count as \
-                 foreign"
+                "cannot load the records of earlier installations; existing plugins other than Calico's and an existing \
+                 MTU file count as not installed by Calico"
             );
             State::default()
         });

@@ -1,8 +1,8 @@
 //! [`Settings`]: the environment variables of an installation, and [`PoolRequest`]: the pools that they request.
 //!
-//! Empty variables follow upstream's rules, because manifests and scripts rely on them (INST-8): the text of a
-//! placeholder stays empty, and an empty Boolean of the installer is an error. An empty number or Boolean of a
-//! placeholder counts as unset; in upstream it breaks the configuration (INST-10).
+//! Empty variables follow upstream's rules, because manifests and scripts rely on them (INST-8): an empty text for a
+//! placeholder is filled in as it is, and an empty Boolean of the installer is an error. An empty number or Boolean for
+//! a placeholder counts as unset; in upstream it breaks the configuration (INST-10).
 
 pub mod variables;
 

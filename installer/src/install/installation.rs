@@ -176,8 +176,8 @@ impl Installation<'_> {
         let state = State::load(self.layout).unwrap_or_else(|error| {
             tracing::warn!(
                 %error,
-                "cannot load the records of earlier installations; existing plugins other than Calico's and an existing \
-                 MTU file count as not installed by Calico"
+                "cannot load the records of earlier installations; existing plugins other than Calico's and an \
+                 existing MTU file count as not installed by Calico"
             );
             State::default()
         });

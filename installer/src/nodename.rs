@@ -51,7 +51,7 @@ pub enum NodeNameSource<'a> {
     Host(&'a str),
     /// The root is an image of a node, and the placeholder gets the name of the machine that builds it.
     Builder(&'a str),
-    /// The name is unknown: a container has a host name of its own.
+    /// The name is unknown: a container has a host name of its own, or the host name is empty.
     Unknown,
 }
 

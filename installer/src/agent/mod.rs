@@ -1,5 +1,5 @@
 //! `calico refresh-token`: the node agent. It renews the plugins' token, repairs installed files and replays deferred
-//! DELs until the pod ends, or until Calico's objects move to another API group.
+//! DELs until SIGTERM or SIGINT, or until Calico's objects move to another API group.
 //!
 //! ```text
 //! clocks ────────────────┐
@@ -64,7 +64,7 @@ pub enum AgentError {
 
 /// The agent of one node.
 struct Agent<F> {
-    /// The source and target of the plugins' token; `None` if another process refreshes the token, or outside of a pod.
+    /// The source and target of the plugins' token; `None` if `CALICO_MANAGE_CNI` is false, or outside of a pod.
     token: Option<Refresher>,
     schedule: RefreshSchedule,
     reconcile: F,
@@ -126,7 +126,8 @@ pub async fn run(
 }
 
 impl<F: FnMut() -> FileCheck> Agent<F> {
-    /// Checks the files and renews the plugins' token when due. Never returns.
+    /// Checks the files, tests the plugins' token and renews it, each when due. Renews the token also when the pod's
+    /// own token changes. Never returns.
     async fn run_tasks(&mut self) {
         loop {
             let now = Moment::now();
@@ -178,7 +179,8 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
         }
     }
 
-    /// Requests a token, writes it to the kubeconfig, and records the success or failure of this attempt.
+    /// Requests a token, writes it to the kubeconfig, and records the success or failure of this attempt. Does nothing
+    /// if this agent does not manage the token.
     async fn renew(&mut self, reason: RefreshReason) {
         let Some(token) = &self.token else { return };
         let outcome = kubeconfig::renew(&token.file, &token.pod, &token.request).await;
@@ -213,7 +215,7 @@ impl Refresher {
         Refresher { projected: ProjectedToken::new(directory), pod, request, file }
     }
 
-    /// Tests the token in the plugins' kubeconfig. A missing token counts as rejected.
+    /// Tests the token in the plugins' kubeconfig. A missing token or an unreadable kubeconfig counts as rejected.
     async fn check(&self) -> TokenCheck {
         let text = regular_file::text(&self.file).unwrap_or_default();
         let Some(token) = kubeconfig::token(&text) else { return TokenCheck::Rejected };

@@ -1,21 +1,21 @@
 //! [`RefreshSchedule`]: decides the agent's next action: request a token (INST-44), test the current token, or check
 //! the installed files.
 //!
-//! The functions except [`Moment::now`] are pure: clock readings and random numbers are arguments. All due times are
-//! those of the boot clock, which counts time asleep and never jumps. A token's expiry is counted from its arrival by
-//! the lifetime that the API server granted, so a node with a wrong wall clock still renews in time.
+//! Only [`Moment::now`] reads clocks; the other functions get clock readings and random numbers as arguments. Due times
+//! are those of the boot clock, which counts time asleep and never jumps. A token's expiry is counted from its arrival
+//! by the lifetime that the API server granted, so a node with a wrong wall clock still renews in time.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Longest sleep of the agent. No event reports that the wall clock was set, so the agent compares the clocks at least
-/// this often.
+/// Longest sleep of the agent. No event reports that the wall clock was set, so an agent that manages the token
+/// compares the clocks after each sleep.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// Tolerated difference between the times that passed on the boot clock and on the wall clock since the last reading.
-/// Time servers adjust a clock more slowly than this.
+/// A gradual correction by a time client stays below it.
 const TOLERANCE: Duration = Duration::from_secs(5);
 
 /// Shortest interval between two checks of the installed files.
@@ -24,8 +24,8 @@ const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
 /// The intervals that an operator can set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefreshPace {
-    /// Interval between two tokens, which a random number extends by up to its length; `None` to derive the interval
-    /// from the token's lifetime (INST-44).
+    /// Interval between two token requests, which a random number extends by up to its length ([`pause_after`]); `None`
+    /// to derive the interval from the token's remaining lifetime (INST-44).
     pub refresh_interval: Option<Duration>,
     /// Interval between two tests of the plugins' token.
     pub check_interval: Duration,
@@ -40,10 +40,10 @@ pub enum RefreshReason {
     Due,
     /// The boot clock and the wall clock diverged.
     ClockJump,
-    /// The pod's own token was replaced. The signing key may have changed, which invalidates the plugins' token, too
-    /// (INST-45).
+    /// The directory of the pod's own token changed, or is watched again. With a new token, the signing key may have
+    /// changed, which invalidates the plugins' token, too (INST-45).
     Rotation,
-    /// The API server rejects the plugins' token.
+    /// The API server rejects the plugins' token, or the kubeconfig contains no token.
     Rejected,
 }
 
@@ -64,8 +64,8 @@ impl fmt::Display for RefreshReason {
             RefreshReason::Start => "the agent started",
             RefreshReason::Due => "a refresh was due",
             RefreshReason::ClockJump => "the node's clock was set",
-            RefreshReason::Rotation => "this pod's own token was replaced",
-            RefreshReason::Rejected => "the API server rejected the previous token",
+            RefreshReason::Rotation => "this pod's own token or its directory changed",
+            RefreshReason::Rejected => "the API server rejected the previous token, or the kubeconfig had none",
         })
     }
 }
@@ -205,7 +205,7 @@ pub fn pause_after(held: Option<HeldToken>, last: RefreshAttempt, interval: Opti
 
 /// Returns true if `boot` and `calendar`, the times that passed on the boot clock and the wall clock since the last
 /// reading, differ by more than `tolerance`: someone set the wall clock, or the machine was suspended and resumed
-/// elsewhere. The expiry computed for the token is then unreliable.
+/// elsewhere. The expiry computed for the token may then be wrong.
 pub fn have_diverged(boot: Duration, calendar: Duration, tolerance: Duration) -> bool {
     boot.abs_diff(calendar) > tolerance
 }
@@ -354,9 +354,10 @@ mod tests {
         assert_eq!(token.remaining(secs(99_999)), Duration::ZERO);
     }
 
-    /// Simulates an agent on clocks that the test sets. Every renewal must be in time for any random number.
+    /// Simulates 100 renewals for several random numbers. At each renewal, a quarter of the old token's lifetime
+    /// remains.
     #[test]
-    fn no_token_expires_while_refreshes_succeed() {
+    fn each_successful_refresh_is_before_the_last_quarter_of_the_token() {
         for random in [0.0, 0.3, 1.0] {
             let (mut now, mut token) = (secs(50), HeldToken { received_at: secs(50), lifetime: secs(600) });
             for _ in 0..100 {
@@ -372,7 +373,7 @@ mod tests {
         assert!(!have_diverged(secs(10), secs(10), secs(5)));
         assert!(!have_diverged(secs(10), secs(15), secs(5)));
         assert!(have_diverged(secs(10), secs(3610), secs(5)));
-        // The wall clock was set back. The caller passes a negative difference as zero.
+        // The wall clock was set back. `refresh_reason` passes a negative difference as zero.
         assert!(have_diverged(secs(10), Duration::ZERO, secs(5)));
     }
 }

@@ -12,7 +12,7 @@ use crate::conflist::Target;
 use crate::state::State;
 use crate::{binaries, mtu};
 
-/// Time limit for reading the pools. The agent answers no probe meanwhile, and probes time out later than this.
+/// Time limit for reading the pools. The agent answers no probe during this request, and probes time out later.
 const POOLS_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The state of the repeated checks.
@@ -35,8 +35,8 @@ impl<'a> InstallReconciler<'a> {
         InstallReconciler { installation, is_owner, reported_mtu: None, conflict: ConflictBackoff::default() }
     }
 
-    /// Restores files that are missing or changed. As this runs often, programs are only checked for existence, and no
-    /// server is contacted except to compute a missing MTU file.
+    /// Restores files that are missing or changed, unless they were installed from another environment. As this runs
+    /// often, programs are only checked for existence, and no server is contacted except to compute a missing MTU file.
     pub fn reconcile(&mut self) -> FileCheck {
         let restored = self.restore();
         restored.unwrap_or_else(|error| FileCheck { restored: 0, problem: Some(error.to_string()) })
@@ -85,8 +85,8 @@ impl<'a> InstallReconciler<'a> {
         Ok(is_owner)
     }
 
-    /// Writes the MTU file if it is missing. The documented order creates pools after the DaemonSet, so their
-    /// encapsulation may be unknown during the installation.
+    /// Writes the MTU file if it is missing and the plugins read it. The documented order creates pools after the
+    /// DaemonSet, so their encapsulation may be unknown during the installation.
     fn write_late_mtu(&mut self) {
         let layout = self.installation.layout;
         if !layout.has_persistent_state() || layout.state_dir().join(mtu::NAME).exists() {
@@ -116,8 +116,8 @@ impl Installation<'_> {
         Ok(self.render_mounted()?.1.is_recorded(&target, &state))
     }
 
-    /// Returns the installed paths that are missing or changed: the network configuration, and programs and TLS files.
-    /// Writes nothing.
+    /// Returns the path of the network configuration if it is missing or changed, and the paths of recorded programs
+    /// that are missing and of TLS files that are missing or changed. Writes nothing.
     fn find_missing(&self) -> Result<(Option<PathBuf>, Vec<PathBuf>), InstallError> {
         let Installation { settings, layout, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
@@ -163,8 +163,9 @@ impl ConflictBackoff {
         true
     }
 
-    /// Records the result of a repair. A successful write counts as a repair, and so does a write that another program
-    /// undid. Any other failure does not count, so the write is retried at each check.
+    /// Records the result of a repair. A successful write counts as a repair, and so does one that failed because
+    /// another program rewrote the file again and again. Any other failure does not count, so the write is retried at
+    /// each check.
     fn record_outcome(&mut self, installed: &Result<(), InstallError>) {
         if installed.as_ref().err().is_none_or(InstallError::is_contested) {
             self.record_repair();

@@ -135,7 +135,7 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
                 self.check_files();
             }
             self.refresh_if_due(now).await;
-            let idle = self.schedule.time_to_next(Moment::now());
+            let idle = self.schedule.time_to_next(Moment::now(), self.token.is_some());
             let Some(token) = &mut self.token else {
                 sleep(idle).await;
                 continue;

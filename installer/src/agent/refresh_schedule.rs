@@ -127,9 +127,11 @@ impl RefreshSchedule {
         due
     }
 
-    /// Returns the time until the next action, at most `LONGEST_SLEEP`; zero if an action is due.
-    pub fn time_to_next(&self, now: Moment) -> Duration {
-        let next = self.refresh_at.min(self.check_at).min(self.repair_at);
+    /// Returns the time until the next action, at most `LONGEST_SLEEP`; zero if an action is due. An agent that does not
+    /// manage the token never requests or tests a token, so it waits only for the check of the files.
+    pub fn time_to_next(&self, now: Moment, manages_token: bool) -> Duration {
+        let token_at = self.refresh_at.min(self.check_at);
+        let next = if manages_token { token_at.min(self.repair_at) } else { self.repair_at };
         next.saturating_sub(now.boot).min(LONGEST_SLEEP)
     }
 }
@@ -290,11 +292,22 @@ mod tests {
     #[test]
     fn agent_sleeps_until_the_next_task_and_at_most_a_tick() {
         let mut schedule = schedule_with_token();
-        assert_eq!(schedule.time_to_next(at(100)), Duration::ZERO, "to look for what was installed");
+        assert_eq!(schedule.time_to_next(at(100), true), Duration::ZERO, "to look for what was installed");
         schedule.is_repair_due(at(100));
-        assert_eq!(schedule.time_to_next(at(101)), LONGEST_SLEEP);
-        assert_eq!(schedule.time_to_next(at(127)), Duration::from_secs(3));
-        assert_eq!(schedule.time_to_next(at(131)), Duration::ZERO);
+        assert_eq!(schedule.time_to_next(at(101), true), LONGEST_SLEEP);
+        assert_eq!(schedule.time_to_next(at(127), true), Duration::from_secs(3));
+        assert_eq!(schedule.time_to_next(at(131), true), Duration::ZERO);
+    }
+
+    #[test]
+    fn agent_without_a_token_to_manage_sleeps_until_the_next_check_of_the_files() {
+        let mut schedule = RefreshSchedule::new(PACE, at(100));
+        assert!(schedule.is_repair_due(at(100)));
+        for seconds in [100, 131, 150] {
+            assert_eq!(schedule.time_to_next(at(seconds), false), LONGEST_SLEEP, "{seconds}");
+        }
+        assert_eq!(schedule.time_to_next(at(157), false), Duration::from_secs(3));
+        assert_eq!(schedule.time_to_next(at(160), false), Duration::ZERO);
     }
 
     const DAY: Duration = Duration::from_secs(86_400);

@@ -60,10 +60,11 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// Returns a pool with the unknown field `marker`, whose value is `cidr`, as an object to read and write.
-pub fn pool(name: &str, cidr: &str) -> (ObjectKey, IpPool) {
+/// Returns a pool with the unknown field `marker`, whose value is the parameter `marker`, as an object to read and
+/// write.
+pub fn pool(name: &str, marker: &str) -> (ObjectKey, IpPool) {
     let mut spec = IpPoolSpec::default();
-    spec.unknown.insert("marker".into(), cidr.into());
+    spec.unknown.insert("marker".into(), marker.into());
     (ObjectKey::global(name), IpPool::new(name, spec))
 }
 

@@ -113,7 +113,7 @@ impl From<kube::Error> for RequestError {
 impl RequestError {
     /// Returns true if a read that the server's cache may serve must be repeated at the server's own storage: the cache
     /// does not have that revision (400, 410), failed (5xx), or broke off, possibly in the middle of a response. Other
-    /// errors are final.
+    /// errors are not caused by the cache.
     pub(super) fn is_cache_failure(&self) -> bool {
         match self {
             RequestError::Refused(refusal) => matches!(refusal.status.code, 400 | 410 | 500..),

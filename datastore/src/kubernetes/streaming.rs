@@ -98,7 +98,8 @@ impl<'t> ListReader<'t> {
 }
 
 impl ListSplitter {
-    /// Consumes text of the frame, up to the first item if there is one. Returns the number of consumed bytes.
+    /// Consumes text of the frame, up to the bracket that opens the list of items if `text` contains it. Returns the
+    /// number of consumed bytes.
     fn consume_frame(&mut self, text: &[u8]) -> serde_json::Result<usize> {
         for (index, byte) in text.iter().enumerate() {
             self.frame.push(*byte);

@@ -18,7 +18,7 @@ use super::request::ApiRequest;
 const ANNOTATIONS: [&str; 2] = ["migration.projectcalico.org/migrated-by", "migration.projectcalico.org/locked-by"];
 
 /// Returns true if the objects of an API server with both groups are in v3: the ClusterInformation of v1 is missing,
-/// forbidden or locked, and the migration has opened v3.
+/// forbidden or not ready, and the migration has opened v3.
 pub(super) async fn has_migrated_to_v3(client: &ApiClient) -> Result<bool, RequestError> {
     let v1 = cluster_information(client, ApiGroup::CrdV1).await?;
     Ok(!v1.is_some_and(|information| is_ready(&information)) && is_v3_open(client).await?)

@@ -107,7 +107,7 @@ impl Turns {
     }
 
     /// Waits for `pause` or longer after the server rejected a request. `turn` is the turn of that request, if it had
-    /// one. Returns the turn for the retry, or `None` if the time limit for waiting is reached.
+    /// one. Returns the turn for the retry, or `None` if the time limit for waiting is reached or if there is no rule.
     pub(super) async fn pause<'t>(&'t self, turn: Option<Turn<'t>>, pause: Duration) -> Option<Turn<'t>> {
         let rule = self.rule()?;
         let due = Instant::now() + pause;
@@ -115,7 +115,7 @@ impl Turns {
         if let Err(error) = self.write_delay(&rule.file, pause) {
             tracing::warn!(
                 file = %rule.file.display(), %error,
-                "cannot record that the API server is busy; other processes of this node do not wait"
+                "cannot record that the API server is busy; other processes of this node may not wait"
             );
         }
         if rule.until <= Instant::now() {
@@ -145,7 +145,7 @@ impl Turns {
     fn start_waiting(&self, rule: &BusyRule) {
         if !self.was_busy.swap(true, Ordering::Relaxed) {
             let file = rule.file.display();
-            tracing::warn!(%file, "the API server is busy; this node sends one request at a time");
+            tracing::warn!(%file, "the API server is busy; this process sends one request at a time");
         }
         (rule.before_waiting)();
     }

@@ -17,7 +17,8 @@ pub struct WatchStats {
     pub lists: u64,
     /// Number of watches opened, including resumed ones.
     pub watches: u64,
-    /// Number of objects delivered as listed, changed or deleted. Counts an object each time.
+    /// Number of objects delivered as listed, changed or deleted. Counts an object each time. Does not count unreadable
+    /// objects.
     pub changes: u64,
     /// Number of failed requests and broken watches.
     pub failures: u64,

@@ -225,7 +225,7 @@ impl<S: WatchSource> Watcher<S> {
                 self.stats.update(|report| report.unreadable += 1);
                 if self.unreadable.insert(name.clone()) {
                     let kind = self.source.kind();
-                    tracing::error!(kind, name, reason, "cannot read an object; the watch delivers no value for the object");
+                    tracing::error!(kind, name, reason, "cannot read an object; the watch does not deliver it");
                 }
                 self.pending.extend(key.map(WatchEvent::Delete));
                 return;

@@ -1,5 +1,4 @@
-//! Real datastores for the tests of this crate: one etcd server per test process, and SQLite files in temporary
-//! directories.
+//! Real datastores for the tests of this crate: etcd servers, and SQLite files in temporary directories.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
 pub mod certificates;

@@ -1,6 +1,6 @@
-//! [`Commit`]: writes assigned addresses as one list of writes, the handle first (IPAM-128). If the list fails,
-//! [`crate::alloc::unknown_outcome`] determines which of the writes took effect. [`undo`]: releases the addresses that
-//! a failed allocation had already assigned. Upstream leaves them allocated until the DEL.
+//! [`Commit`]: writes assigned addresses as one list of writes, the handle first (IPAM-128). If the outcome of the list
+//! is unknown, [`crate::alloc::unknown_outcome`] determines which of the writes took effect. [`undo`]: releases the
+//! addresses that a failed allocation had already assigned. Upstream leaves them allocated until the DEL.
 
 use std::collections::BTreeSet;
 
@@ -18,12 +18,12 @@ use crate::handle_refs::decrement;
 use crate::release::{ReleasedBatch, release_from_blocks};
 use os::clock::Clock;
 
-/// The error of a list of writes that was not applied in full.
+/// The error of a list of writes that was not applied in full, or whose response is incomplete.
 #[derive(Debug)]
 pub(crate) struct CommitError {
     /// The assignments that took effect nevertheless.
     pub(crate) committed: Vec<BlockAssignment>,
-    /// The error that prevented the others.
+    /// The error of the list.
     pub(crate) cause: StoreError,
 }
 

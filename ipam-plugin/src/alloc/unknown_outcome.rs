@@ -41,12 +41,12 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             if !self.store.has_given_up() && retry.pause().await {
                 tracing::debug!(
                     handle = %self.request.handle, %error,
-                    "cannot read the outcome of a write yet; retrying"
+                    "cannot determine the outcome of a write yet; retrying"
                 );
             } else {
                 tracing::error!(
                     handle = %self.request.handle, %error,
-                    "cannot read the outcome of a write; the DEL releases the addresses if the write took effect"
+                    "cannot determine the outcome of a write; the DEL releases the addresses if the write took effect"
                 );
                 self.snapshot.take_reserved();
                 return Vec::new();

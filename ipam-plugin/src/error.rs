@@ -27,7 +27,7 @@ pub enum IpamError {
     PoolName {
         /// The requested pool.
         pool: String,
-        /// The error from parsing it as a CIDR.
+        /// The error from parsing it, or from parsing the CIDR of the pool with this name.
         cause: CidrParseError,
     },
     /// A requested pool is in the list of the other family.

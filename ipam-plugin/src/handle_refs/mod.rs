@@ -32,7 +32,7 @@ pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
         if !again || !retry.pause().await {
             tracing::warn!(
                 handle = %id, %error,
-                "cannot decrement the handle; the handle counts too many addresses until it is released"
+                "cannot decrement the handle; the handle may count too many addresses until it is released"
             );
             return;
         }

@@ -270,8 +270,8 @@ impl LockedJournal<'_> {
         if !others.is_empty() {
             tracing::warn!(
                 entries = others.len(), reached = %target.name,
-                "keeping the journal entries of another datastore than the one reached; calico-ipam journal lists the \
-                entries"
+                "keeping journal entries that are not known to belong to the datastore reached; calico-ipam journal \
+                lists the entries"
             );
         }
         pending

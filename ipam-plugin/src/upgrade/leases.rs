@@ -37,7 +37,7 @@ impl Leases {
         }
     }
 
-    /// Takes host-local's lock. As long as the lock exists, host-local assigns no more addresses.
+    /// Takes host-local's lock. As long as this process has the lock, host-local assigns no addresses.
     pub(super) fn lock(&self) -> Result<HostLock, UpgradeError> {
         Ok(HostLock::acquire_within(&self.directory.join(LOCK), LONGEST_WAIT)?)
     }

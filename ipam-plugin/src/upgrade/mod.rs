@@ -94,7 +94,7 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
             assign_unless_assigned(store, clock, &request, lease.ip).await?;
             tracing::info!(
                 ip = %lease.ip, pod = %format!("{namespace}/{name}"),
-                "migrated the address from host-local"
+                "the address of host-local is allocated in Calico now"
             );
         } else {
             tracing::info!(ip = %lease.ip, "not migrating the address: no pod of this node has it");

@@ -90,12 +90,12 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
         if !released.is_owned {
             tracing::info!(
                 %handle, addresses = comma_separated(&released.ips),
-                "released the addresses of the deleted virtual machine"
+                "released the addresses of a virtual machine that is being deleted and has no other pod"
             );
             return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));
         }
     }
-    tracing::info!(%handle, "the virtual machine keeps its addresses");
+    tracing::info!(%handle, "removed the pod as owner; the addresses of the virtual machine stay allocated");
     Ok(())
 }
 

@@ -95,7 +95,7 @@ impl Connection {
                 Err(error) => {
                     tracing::warn!(
                         %error,
-                        "cannot read the certificates for a new connection to etcd; the previous ones stay in use"
+                        "cannot load certificates or key for a new connection to etcd; the previous ones stay in use"
                     );
                 }
             }

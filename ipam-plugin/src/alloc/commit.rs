@@ -148,7 +148,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     tracing::warn!(
         %block, %error,
-        "cannot confirm the block affinity; the block is not advertised until the next allocation from it"
+        "cannot confirm the block affinity; the block may not be advertised until the next allocation from it"
     );
 }
 

@@ -199,7 +199,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         }
         if !error.is_race() {
             // The request does not depend on this block, so the block is excluded.
-            tracing::warn!(block = %cidr, %error, "cannot repair the block affinity; excluding the block");
+            tracing::warn!(block = %cidr, %error, "cannot repair the block affinity; this request excludes the block");
             let family = self.families.iter_mut().find(|family| family.planner.version == version);
             family.into_iter().for_each(|family| _ = family.planner.excluded.insert(cidr));
         }

@@ -97,7 +97,7 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
                 "the address of host-local is allocated in Calico now"
             );
         } else {
-            tracing::info!(ip = %lease.ip, "not migrating the address: no pod of this node has it");
+            tracing::info!(ip = %lease.ip, "not migrating the address: no pod of this node uses it");
         }
         leases::remove_file(&lease.file)?;
     }

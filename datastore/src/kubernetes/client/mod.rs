@@ -138,7 +138,7 @@ impl ApiClient {
                     tracing::debug!(
                         request = request.url(),
                         reason,
-                        "the API server's cache cannot serve the read; reading from the server's storage"
+                        "the API server's cache did not serve the read; reading from the server's storage"
                     );
                     request = Cow::Owned(request.into_owned().with_cache(None));
                     begun = Instant::now();

@@ -156,7 +156,7 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
             Ok(()) => {}
             Err(error) if error.is_race() => tracing::debug!(
                 block = %cidr, %error,
-                "not releasing a block whose pool does not select the node: another process changed block or affinity"
+                "ending the release of a block whose pool does not select the node: another process changed it"
             ),
             Err(error) => tracing::warn!(
                 block = %cidr, %error,

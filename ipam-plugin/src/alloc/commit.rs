@@ -182,7 +182,8 @@ mod tests {
     use crate::alloc::request::workload_attributes;
     use crate::testing::{Cluster, MemoryStore, held};
 
-    /// Another launcher of the VMI uses the VMI's handle and has become the owner.
+    /// The launcher of the failed allocation is still the owner of the address, or another launcher, under the same
+    /// handle of the VMI, has become the owner.
     #[tokio::test]
     async fn undo_leaves_an_address_that_moved_to_another_launcher() {
         let ip: IpAddr = "10.65.0.9".parse().unwrap();

@@ -111,7 +111,7 @@ impl Kubernetes {
         let codec = &resolved.codec;
         let queries: Vec<Query> = ranges.iter().map(|range| codec.query(range)).collect::<Result<_, _>>()?;
         let distinct = DistinctQuery::collect(ranges, &queries);
-        // Decodes each response as it arrives, while others are still under way.
+        // Decodes each response when it has arrived, while others may still be under way.
         let reads = distinct.iter().map(async |query| {
             Ok::<_, StoreError>(match query.send(&self.client).await? {
                 Some(objects) => (false, query.decode(codec, ranges, objects)),

@@ -24,9 +24,9 @@ const MISSING_KIND_PAUSE: Duration = Duration::from_secs(10);
 /// serve all kinds yet.
 const MISSING_CONFIRMATION_TIME: Duration = Duration::from_secs(30);
 
-/// An event of a watch. After [`WatchEvent::ListStart`], the watch delivers every existing object and then
-/// [`WatchEvent::ListEnd`]. An object that was not delivered in between no longer exists. A list may restart before it
-/// is complete.
+/// An event of a watch. After [`WatchEvent::ListStart`], the watch delivers every object that it can read, and then
+/// [`WatchEvent::ListEnd`]. An object that was not delivered in between no longer exists or cannot be read. A list may
+/// restart before it is complete.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchEvent<V, K> {
     /// A full list begins.

@@ -89,13 +89,13 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
         let released = release_unlisted(store, clock, inputs, listings, &mut ReleaseLock::default()).await?;
         if !released.is_owned {
             tracing::info!(
-                %handle, addresses = comma_separated(&released.ips),
-                "released the addresses of a virtual machine that is being deleted and has no other pod"
+                %handle, released = comma_separated(&released.ips),
+                "the virtual machine is being deleted, and no pod is an owner of its addresses; released these"
             );
             return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));
         }
     }
-    tracing::info!(%handle, "removed the pod as owner; the addresses of the virtual machine stay allocated");
+    tracing::info!(%handle, "the pod is not an owner any more; addresses of the virtual machine stay allocated");
     Ok(())
 }
 

@@ -22,8 +22,7 @@ pub(super) enum RequestError {
     /// A response with an error status, from the API server or from a proxy.
     #[error("{0}")]
     Refused(Box<ApiStatusError>),
-    /// The settings name no usable API server or no usable credentials. No request was sent, and a retry cannot
-    /// succeed.
+    /// The settings name no usable API server or no usable credentials. No request was sent.
     #[error("{0}")]
     NoAccess(String),
     /// The request was not sent, for example because there was no connection.

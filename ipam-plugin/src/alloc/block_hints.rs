@@ -17,7 +17,7 @@ use crate::lock::HostLock;
 const MAX_NAMESPACES: usize = 128;
 
 /// The node's blocks as the last ADD found them, for each network and namespace, because namespaces may select pools.
-/// The file is a hint that no result depends on. It is read and written only under the node's lock.
+/// Allocations are correct without the file. It is read and written only under the node's lock.
 #[derive(Debug)]
 pub(crate) struct BlockHints {
     file: PathBuf,

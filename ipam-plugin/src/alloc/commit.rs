@@ -106,8 +106,9 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         Ok(assignments)
     }
 
-    /// Returns the assignments whose blocks are among the first `applied` writes, and decrements the handle for the
-    /// others. Counts that were stored before this write stay, because the next attempt uses them.
+    /// Returns the assignments whose blocks are among the first `applied` writes. If the list's write of the handle is
+    /// among these too, decrements the handle for the other assignments. Counts that were stored before this write
+    /// stay, because the next attempt uses them.
     async fn split_applied(
         &mut self,
         list: &WriteList,

@@ -25,9 +25,10 @@ struct ObservedWrite {
 }
 
 impl<S: Store, C: Clock> Commit<'_, S, C> {
-    /// Returns the assignments that took effect. All others never will, and the handle does not count them. There are
-    /// two exceptions: the handle's own write is still in progress, or the datastore stayed unreachable for too long.
-    /// The handle may then count too many addresses, and a DEL corrects that.
+    /// Returns the assignments that took effect. All others never will, and the handle does not count them, unless its
+    /// own write is still in progress or it cannot be corrected. Returns none if the datastore stays unreachable for
+    /// too long; any of the writes may then have taken effect. In all these cases, a DEL corrects the handle and
+    /// releases the addresses.
     pub(super) async fn resolve_unknown_outcome(&mut self, unknown: &UnknownWrite<'_>) -> Vec<BlockAssignment> {
         let mut retry = Retry::new(self.clock, UNDO_TIME);
         loop {

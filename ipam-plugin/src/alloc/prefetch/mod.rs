@@ -2,7 +2,7 @@
 //! address will probably come and the node's other blocks are read together with the inputs, and the handle is created
 //! at the same time.
 //!
-//! The last ADD on this node stored the names of these blocks in a file (`block_hints.rs`). The file is only a hint:
+//! Earlier ADDs on this node stored the names of these blocks in a file (`block_hints.rs`). The file is only a hint:
 //! the reads show if it is wrong, and the allocation then takes its usual course. The process takes the node's lock
 //! before it reads the block and keeps it until the block is written. If another process on the node has the lock,
 //! nothing is prefetched, because the block is about to change.

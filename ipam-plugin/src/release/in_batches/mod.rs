@@ -106,7 +106,7 @@ pub struct ReleasedBatch {
     pub unallocated: Vec<(Cidr, IpAddr)>,
     /// Missing blocks.
     pub missing: Vec<Cidr>,
-    /// Allocations that do not match the request, because the address was reallocated meanwhile.
+    /// Allocations that do not match the request, for example because the address was reallocated after the request.
     pub refused: Vec<(Cidr, ReleaseError)>,
     /// Blocks whose addresses could not be released, with the errors.
     pub failed: Vec<(Cidr, IpamError)>,

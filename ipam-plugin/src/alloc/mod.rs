@@ -67,7 +67,8 @@ struct AllocationRun<'a, S, C> {
 /// Assigns the requested addresses, or as many of them as are available. On error, and if `all_or_nothing` is set and
 /// too few are available, all of them are released again; if that fails, the DEL releases them.
 ///
-/// If a block of the node has room, this takes one batch of reads and one list of writes beyond the inputs.
+/// If a block of the node has room and no write loses a race, this takes one batch of reads and one list of writes
+/// beyond the inputs.
 pub async fn assign<S: Store, C: Clock>(
     store: &S,
     clock: &C,

@@ -38,8 +38,8 @@ pub struct AddResult {
 /// Assigns the addresses that the call requests. On error, all of them are released again; if that fails, the DEL
 /// releases them. `lock` is the node's lock if the caller already has it.
 ///
-/// With a block of the node that has a free address, this takes one batch of reads and one list of writes beyond the
-/// inputs, for one family or two.
+/// With a block of the node that has a free address, and without a lost race, this takes one batch of reads and one
+/// list of writes beyond the inputs, for one family or two.
 pub async fn add<S: Store, C: Clock>(
     store: &S,
     clock: &C,

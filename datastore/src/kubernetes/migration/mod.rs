@@ -1,7 +1,7 @@
 //! Upstream's migration of Calico's objects from `crd.projectcalico.org/v1` to `projectcalico.org/v3`.
 //!
-//! The migration locks v1 for good, copies the objects, and then opens v3 and marks its ClusterInformation. After that,
-//! the migration cannot be undone. The API server serves the locked v1 until an operator removes it, and the rule of
+//! The migration locks v1, copies the objects, and then opens v3 and marks its ClusterInformation. After that, the
+//! migration cannot be undone. The API server serves the locked v1 until an operator removes it, and the rule of
 //! [`discovery`](super::discovery) alone would choose v1 during that time.
 
 use std::time::Duration;

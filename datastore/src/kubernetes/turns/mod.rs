@@ -1,8 +1,9 @@
 //! [`Turns`]: makes the plugin processes of a node wait in turn for a busy API server (429).
 //!
-//! While the server is busy, the node sends one request at a time. The process that sends the request has a lock on a
-//! file, and all other processes wait for the lock. The kernel releases the lock when the process ends. The file also
-//! contains the time before which the server does not want another request, for a process that gets the lock earlier.
+//! While the server is busy, these processes together send one request at a time. The process that sends the request
+//! has a lock on a file, and the others wait for the lock. The kernel releases the lock when the process ends. The file
+//! also contains the time before which the server does not want another request, for a process that gets the lock
+//! earlier.
 
 use std::fs::{File, TryLockError, create_dir_all};
 use std::io;

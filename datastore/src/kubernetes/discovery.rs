@@ -71,7 +71,8 @@ impl GroupCache {
             Ok(()) => self.invalid.store(false, Ordering::Relaxed),
             Err(error) => {
                 tracing::debug!(
-                    file = %file.display(), %error, "cannot cache the API group; later processes determine the group themselves"
+                    file = %file.display(), %error,
+                    "cannot cache the API group; later processes determine the group themselves"
                 );
             }
         }

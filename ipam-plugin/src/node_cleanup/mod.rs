@@ -180,7 +180,7 @@ async fn delete_owned_objects<S: Store>(store: &S, node: &str) -> Result<usize, 
     Ok(deleted)
 }
 
-/// Returns deletions of the objects that name the node. An unreadable object is skipped.
+/// Returns deletions of the objects that name the node. An unreadable object is skipped and stays.
 fn of_node<K: Kind>(pairs: &[RawEntry], node: &str) -> impl Iterator<Item = Write> {
     let is_of_node = move |pair: &&RawEntry| {
         serde_json::from_slice::<Value>(&pair.value).is_ok_and(|object| object["spec"]["node"] == node)

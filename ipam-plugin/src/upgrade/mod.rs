@@ -1,8 +1,8 @@
 //! `calico-ipam -upgrade`: migrates the addresses that host-local assigned on this node to Calico (IPAM-57).
 //!
-//! The init container `upgrade-ipam` runs this before the plugins are installed. All plugins of the cluster are stopped
-//! meanwhile, because no other pod may get an address that is not migrated yet. A failed pass starts over, and accepts
-//! the addresses that earlier passes have migrated.
+//! The init container `upgrade-ipam` runs this before the plugins are installed. Until all addresses are migrated, the
+//! datastore is not ready, so that Calico's plugins assign no address that is not migrated yet. A failed pass starts
+//! over, and accepts the addresses that earlier passes have migrated.
 
 mod assign;
 mod leases;

@@ -61,7 +61,7 @@ pub(super) fn writes(affinity: &Entry<BlockAffinity>, now: OffsetDateTime) -> Re
     match Block::new(*cidr, owner, now) {
         Ok(empty) => empty_block_writes(empty, owner, Some(&PriorAffinity::Existing(affinity.clone()))),
         Err(error) => {
-            tracing::warn!(block = %cidr, %error, "not creating a missing block, which no process can create");
+            tracing::warn!(block = %cidr, %error, "not creating a missing block that is invalid");
             Ok(Vec::new())
         }
     }

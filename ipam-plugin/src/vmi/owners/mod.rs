@@ -70,9 +70,8 @@ fn slot_of(vmi: &VmiPod) -> OwnerSlot {
     if vmi.is_migration_target() { OwnerSlot::Alternate } else { OwnerSlot::Active }
 }
 
-/// Removes a pod from the owners of its VMI's addresses. If the VMI is being deleted and this was the last owner, the
-/// addresses are released (IPAM-55), unless another pod becomes an owner meanwhile. A VMI without addresses is success.
-/// `node` is the node on which the pod ran.
+/// Removes a pod from the owners of its VMI's addresses. If the VMI is being deleted and no address has an owner then,
+/// the addresses are released (IPAM-55). A VMI without addresses is success. `node` is the node on which the pod ran.
 pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
